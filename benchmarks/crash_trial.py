@@ -1,4 +1,5 @@
-"""One trial of the crash matrix: a training run as processes, faults that befall them when they are due, and what came of it."""
+"""One trial of the crash matrix: a training run as processes, faults that befall them when they are due, and what came
+of it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ DEADLINES = {
     "env.reset_timeout_s": 20,
     "env.outage_timeout_s": 90,
 }
-"""Shorter than a freeze, but for the outage of an environment: what waits for the frozen process has to act, and what is thawed then is late."""
+"""Shorter than a freeze, but for the outage of an environment: what waits for the frozen process has to act, and what
+is thawed then is late."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ class Trial:
 
 
 def command(run_dir: Path, job: Job, deadlines: Mapping[str, float] = DEADLINES) -> list[str]:
-    """Every trajectory must be valid (min_valid): a group that a dead sandbox cut short is rolled again, not trained with fewer.
+    """Every trajectory must be valid (min_valid): a group that a dead sandbox cut short is rolled again, not trained
+    with fewer.
 
     `deadlines`: {} for a run in which nothing freezes; those that ship with the package bear with a busy machine.
     """
@@ -113,7 +116,13 @@ def command(run_dir: Path, job: Job, deadlines: Mapping[str, float] = DEADLINES)
         flags |= {"reward.name": "tests.e2e.support.parity_reward:parity", "rollout.max_new_tokens": 24}
     elif not job.exact:
         flags |= {"eval.dataset": job.data / "test.jsonl"}
-    return [sys.executable, "-m", "openrlhf_tir.cli", "train", *(str(x) for name, value in flags.items() for x in (f"--{name}", value))]
+    return [
+        sys.executable,
+        "-m",
+        "openrlhf_tir.cli",
+        "train",
+        *(str(x) for name, value in flags.items() for x in (f"--{name}", value)),
+    ]
 
 
 def controller_of(launcher: psutil.Process) -> psutil.Process | None:
@@ -194,7 +203,11 @@ def clean(run_dir: Path, steps: int) -> bool:
     report = audit(run_dir / "ledger.jsonl")
     once = len(report.trained) == steps * BATCH and max(Counter(report.trained).values()) == 1
     ended = not report.errors and not report.open and report.committed_trained == report.trained
-    return ended and once and metrics.read(run_dir)["step"] == [*range(0 if "eval/accuracy" in metrics.read(run_dir) else 1, steps + 1)]
+    return (
+        ended
+        and once
+        and metrics.read(run_dir)["step"] == [*range(0 if "eval/accuracy" in metrics.read(run_dir) else 1, steps + 1)]
+    )
 
 
 def outcome(run_dir: Path) -> tuple[str, float | None]:
@@ -219,7 +232,9 @@ def trial(run_dir: Path, job: Job, faults: list[Fault], step_s: float, expected:
     if code != 0:
         return Trial(faults, seconds, "", said, False, False if job.exact else None, None)
     digest, accuracy = outcome(run_dir)
-    return Trial(faults, seconds, recovered, said, clean(run_dir, job.steps), digest == expected if job.exact else None, accuracy)
+    return Trial(
+        faults, seconds, recovered, said, clean(run_dir, job.steps), digest == expected if job.exact else None, accuracy
+    )
 
 
 def last_line(log: Path) -> str:

@@ -2,10 +2,10 @@
 
     python -m benchmarks.plain_eval runs/quickstart [--samples N]
 
-Own sampling loop (no cache, no vLLM, no Ray, no sandbox server): sample at temperature 1 until "</answer>" or the budget; after a closing
-fence run the code with `python -I` and append the block as the ZeroTIR protocol writes it. Last line: one JSON object, beside the
-figures that the run itself reported. Runs model-written code without isolation: for the toy model only.
-"""
+Own sampling loop (no cache, no vLLM, no Ray, no sandbox server): sample at temperature 1 until "</answer>" or the
+budget; after a closing fence run the code with `python -I` and append the block as the ZeroTIR protocol writes it. Last
+line: one JSON object, beside the figures that the run itself reported. Runs model-written code without isolation: for
+the toy model only."""
 
 from __future__ import annotations
 
@@ -31,13 +31,23 @@ def run_code(code: str) -> str:
 
 class Sample:
     def __init__(self, row: dict) -> None:
-        self.label, self.prompt, self.text, self.calls, self.done = row["label"], f"User: {row['prompt']}\nAssistant:", "", 0, False
+        self.label, self.prompt, self.text, self.calls, self.done = (
+            row["label"],
+            f"User: {row['prompt']}\nAssistant:",
+            "",
+            0,
+            False,
+        )
 
     def extend(self, char: str) -> None:
         self.text += char
         if self.text.endswith(("</answer>", "User:", "Human:", "Assistant:")) or len(self.text) >= MAX_NEW_TOKENS:
             self.done = True
-        elif self.text.endswith("```") and self.calls < MAX_CALLS and (code := CODE.search(self.text.rpartition("```output")[2])):
+        elif (
+            self.text.endswith("```")
+            and self.calls < MAX_CALLS
+            and (code := CODE.search(self.text.rpartition("```output")[2]))
+        ):
             self.calls += 1
             self.text += f"\n```output\n{run_code(code.group(1))}\n```\n\n\n"
 

@@ -14,9 +14,21 @@ def openrlhf_tir(command: str, run_dir: Path, seed: int, *flags: str) -> None:
     """One command of ours as a user would type it; exits with its error."""
     run_dir.mkdir(parents=True, exist_ok=True)
     log = run_dir / "benchmark.log"
-    words = [sys.executable, "-m", "openrlhf_tir.cli", command, "--run-dir", str(run_dir), "--train.seed", str(seed), *flags]
+    words = [
+        sys.executable,
+        "-m",
+        "openrlhf_tir.cli",
+        command,
+        "--run-dir",
+        str(run_dir),
+        "--train.seed",
+        str(seed),
+        *flags,
+    ]
     with log.open("wb") as out:
-        done = subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        done = subprocess.run(
+            words, stdout=out, stderr=subprocess.STDOUT, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
     if done.returncode:
         sys.exit(f"{' '.join(words)} ended with {done.returncode}; its output is {log}.")
 
@@ -35,7 +47,10 @@ def seed_of(run_dir: Path) -> int:
     """The seed of the base model in it."""
     figures = run_dir / "base" / "figures.json"
     if not figures.exists():
-        sys.exit(f"{run_dir} holds no finished base model ({figures} is missing). Give the run_dir of a quickstart or of `openrlhf-tir toy-model`.")
+        sys.exit(
+            f"{run_dir} holds no finished base model ({figures} is missing). Give the run_dir of a quickstart or of"
+            " `openrlhf-tir toy-model`."
+        )
     return json.loads(figures.read_text())["seed"]
 
 

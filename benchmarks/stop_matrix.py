@@ -1,17 +1,21 @@
-"""Stop matrix: a training run is asked to stop (SIGTERM) at random moments. Is it gone within the grace, with a checkpoint, and is its resume exact?
+"""Stop matrix: a training run is asked to stop (SIGTERM) at random moments. Is it gone within the grace, with a
+checkpoint, and is its resume exact?
 
-    undisturbed     the toy job once: Ray, learner on two ZeRO-3 ranks, rollout actor, sandbox server, S = 0, the deterministic engine, and
-                    held-out evaluations before, in the middle of and after training
-    run             the same job; SIGTERM reaches it at a random moment, it is started again with --resume, and so on: five moments a run, one
-                    while it loads (imports, Ray, engines, learner), three in training (steps, pushes, evaluations, checkpoints), one at its
-                    end (evaluation, export, report). Then it is resumed to its end.
+    undisturbed     the toy job once: Ray, learner on two ZeRO-3 ranks, rollout actor, sandbox server, S = 0, the
+                    deterministic engine, and held-out evaluations before, in the middle of and after training
+    run             the same job; SIGTERM reaches it at a random moment, it is started again with --resume, and so on:
+                    five moments a run, one while it loads (imports, Ray, engines, learner), three in training (steps,
+                    pushes, evaluations, checkpoints), one at its end (evaluation, export, report). Then it is resumed
+                    to its end.
 
-A moment passes if the run is gone, with exit code 5 (`exit_codes.STOPPED`), train.stop_grace_s and the 10 s that closing takes after the
-signal, and none of its processes is left. Before there is a run to stop (the first seconds of imports) the code is the signal's own, 143. A
-run passes if its final weights are those of the undisturbed one, bit for bit, every prompt has exactly one end in the ledger (`audit`),
-and every step one row of metrics; then all its moments count as resumed exactly.
+A moment passes if the run is gone, with exit code 5 (`exit_codes.STOPPED`), train.stop_grace_s and the 10 s that
+closing takes after the signal, and none of its processes is left. Before there is a run to stop (the first seconds of
+imports) the code is the signal's own, 143. A run passes if its final weights are those of the undisturbed one, bit for
+bit, every prompt has exactly one end in the ledger (`audit`), and every step one row of metrics; then all its moments
+count as resumed exactly.
 
-    python -m benchmarks.stop_matrix --moments 20 --seed 0      a start takes half a minute or more on two cores, most of it imports
+    python -m benchmarks.stop_matrix --moments 20 --seed 0      a start takes half a minute or more on two cores, most
+    of it imports
     python -m benchmarks.stop_matrix --quick                    5 moments
 
 The last line is one JSON object.
@@ -40,15 +44,18 @@ from .crash_trial import Job, clean, command, end, last_step, outcome, start
 from .stop_trial import Stopped, stop, wait_until
 
 CLOSING_S = 10.0
-"""What closing the session may take after the grace: with the default of 20 s, the 30 s after which Slurm and Kubernetes kill."""
+"""What closing the session may take after the grace: with the default of 20 s, the 30 s after which Slurm and
+Kubernetes kill."""
 HELD_OUT = 8
 PHASES = ("loading", "training", "training", "training", "ending")
-"""The phases in which the moments of one run lie. The loading one may come before, between or after those of training."""
+"""The phases in which the moments of one run lie. The loading one may come before, between or after those of
+training."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations of an undisturbed run, in seconds: from its start to the first step, a step, and from the last step to its end."""
+    """Durations of an undisturbed run, in seconds: from its start to the first step, a step, and from the last step to
+    its end."""
 
     loading: float
     step: float
@@ -66,7 +73,10 @@ def planned(n: int, steps: int, rng: random.Random) -> list[list[Moment]]:
     """The moments of each run, in the order in which they are due."""
     runs = []
     while n > 0:
-        training = [Moment("training", round(due, 2)) for due in sorted(rng.uniform(0, steps) for phase in PHASES if phase == "training")]
+        training = [
+            Moment("training", round(due, 2))
+            for due in sorted(rng.uniform(0, steps) for phase in PHASES if phase == "training")
+        ]
         moments = [*training, Moment("ending", round(rng.random(), 2))]
         moments.insert(rng.randrange(len(training) + 1), Moment("loading", round(rng.random(), 2)))
         runs.append(moments[:n])
@@ -86,7 +96,10 @@ class Run:
             "train.resume": "true",
             "train.resume_or_start": "true",
         }
-        self.args = [*command(run_dir, job, deadlines={}), *(str(x) for name, value in more.items() for x in (f"--{name}", value))]
+        self.args = [
+            *command(run_dir, job, deadlines={}),
+            *(str(x) for name, value in more.items() for x in (f"--{name}", value)),
+        ]
         run_dir.mkdir()
 
     def start(self) -> subprocess.Popen:
@@ -98,7 +111,8 @@ class Run:
         return path.stat().st_size if path.exists() else 0
 
     def in_training(self, step: int = 0) -> bool:
-        """Since the last start, at least so many steps being done, then or now. A resume begins with a line in the ledger."""
+        """Since the last start, at least so many steps being done, then or now. A resume begins with a line in the
+        ledger."""
         return self._ledger_bytes() != self._ledger and last_step(self.run_dir) >= step
 
     @property
@@ -118,7 +132,9 @@ class Run:
         if code != 0 or not clean(self.run_dir, self.job.steps):
             raise SystemExit(f"The undisturbed run ended with {code}:\n{(self.run_dir / 'log').read_text()[-3000:]}")
         begun, trains, first, last = marks
-        return outcome(self.run_dir)[0], Timing(trains - begun, (last - first) / (self.job.steps - 1), time.monotonic() - last)
+        return outcome(self.run_dir)[0], Timing(
+            trains - begun, (last - first) / (self.job.steps - 1), time.monotonic() - last
+        )
 
     def stopped_at(self, moment: Moment, timing: Timing) -> tuple[str, Stopped] | None:
         """Start it, and stop it at the moment; the phase that it was in. None: it has ended before."""
@@ -149,7 +165,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="5 moments")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--grace", type=float, default=20.0, help="train.stop_grace_s")
-    parser.add_argument("--keep", type=Path, help="an empty directory for the runs; default: a temporary one, removed unless something failed")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="an empty directory for the runs; default: a temporary one, removed unless something failed",
+    )
     args = parser.parse_args()
     work = args.keep or Path(tempfile.mkdtemp(prefix="stop_matrix_"))
     work.mkdir(parents=True, exist_ok=True)
@@ -158,7 +178,11 @@ def main() -> None:
     job = Job(work, None, "torch", "sync", args.steps)
 
     digest, timing = Run(work / "undisturbed", job, args.grace).timed()
-    print(f"undisturbed: {timing.loading:.0f} s of loading, {timing.step:.1f} s a step, {timing.ending:.0f} s from the last step to the end", flush=True)
+    print(
+        f"undisturbed: {timing.loading:.0f} s of loading, {timing.step:.1f} s a step, {timing.ending:.0f} s from the"
+        " last step to the end",
+        flush=True,
+    )
     stops: list[Stopped] = []
     phases: Counter[str] = Counter()
     exact = 0
@@ -166,13 +190,21 @@ def main() -> None:
         run, before = Run(work / f"run_{i:02d}", job, args.grace), len(stops)
         for moment in moments:
             found = run.stopped_at(moment, timing)
-            print(f"{i:3d} {json.dumps({**asdict(moment), **({'hit': found[0], **asdict(found[1])} if found else {'missed': True})})}", flush=True)
+            print(
+                f"{i:3d}"
+                f" {json.dumps({**asdict(moment), **({'hit': found[0], **asdict(found[1])} if found else {'missed': True})})}",
+                flush=True,
+            )
             if found:
                 phases[found[0]] += 1
                 stops.append(found[1])
         same = run.finished(digest)
         exact += same * (len(stops) - before)
-        print(f"{i:3d} resumed to its end: {'the same weights, audit clean' if same else 'NOT the end of the undisturbed run'}", flush=True)
+        print(
+            f"{i:3d} resumed to its end:"
+            f" {'the same weights, audit clean' if same else 'NOT the end of the undisturbed run'}",
+            flush=True,
+        )
 
     in_grace = sum(s.in_order and s.seconds <= args.grace + CLOSING_S for s in stops)
     passed = in_grace == exact == len(stops) and not any(s.left for s in stops)

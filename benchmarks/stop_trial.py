@@ -1,4 +1,5 @@
-"""One stop of the stop matrix: SIGTERM to a training run (benchmarks/crash_trial.py) at a moment, and what came of it."""
+"""One stop of the stop matrix: SIGTERM to a training run (benchmarks/crash_trial.py) at a moment, and what came of
+it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Stopped:
 
     @property
     def in_order(self) -> bool:
-        """Also the signal's own code, before there is a run that could be left half done; and 0, when it came after the last of the work."""
+        """Also the signal's own code, before there is a run that could be left half done; and 0, when it came after the
+        last of the work."""
         return self.code in (STOPPED, DONE, -signal.SIGTERM, TERMINATED)
 
 
@@ -52,7 +54,8 @@ def of_run(run_dir: Path) -> set[psutil.Process]:
 
 
 def wait_until(process: subprocess.Popen, run_dir: Path, reached: Callable[[], bool]) -> bool:
-    """False: it has ended before, and well. Raises RuntimeError for a run that failed or does not get there, which is killed then."""
+    """False: it has ended before, and well. Raises RuntimeError for a run that failed or does not get there, which is
+    killed then."""
     began = time.monotonic()
     while not reached():
         if process.poll() == 0:
@@ -76,7 +79,13 @@ def stop(process: subprocess.Popen, run_dir: Path) -> Stopped:
         time.sleep(0.2)
     seconds = time.monotonic() - began
     _, alive = psutil.wait_procs(seen | of_run(run_dir), timeout=LEFT_S)
-    return Stopped(process.returncode, round(seconds, 1), last_step(run_dir), [_shown(p) for p in alive if _lives(p)], last_line(run_dir / "log"))
+    return Stopped(
+        process.returncode,
+        round(seconds, 1),
+        last_step(run_dir),
+        [_shown(p) for p in alive if _lives(p)],
+        last_line(run_dir / "log"),
+    )
 
 
 def _hung(process: subprocess.Popen, run_dir: Path) -> RuntimeError:

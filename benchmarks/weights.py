@@ -1,23 +1,29 @@
-"""Weight pushes by file at the shapes of Qwen2.5-1.5B in bf16 (3 GB, random weights, std 0.02): today's way, as it was before, and what changed only.
+"""Weight pushes by file at the shapes of Qwen2.5-1.5B in bf16 (3 GB, random weights, std 0.02): today's way, as it was
+before, and what changed only.
 
-    before      tensor by tensor: write, SHA-256; fsync; then the engine hashes the file                  (the way of the version before; kept here)
-    full        the learner's threads hash and write chunks while tensors are gathered; the node hashes the file with XXH3-128
-    delta       the learner compares with the last push and writes what changed; the node patches its copy and hashes all of it
-    broadcast   vllm.sync_backend = gloo: to a process beside this one, over loopback; it hashes what arrives (weights_broadcast.py)
+    before      tensor by tensor: write, SHA-256; fsync; then the engine hashes the file                  (the way of
+                the version before; kept here)
+    full        the learner's threads hash and write chunks while tensors are gathered; the node hashes the file with
+                XXH3-128
+    delta       the learner compares with the last push and writes what changed; the node patches its copy and hashes
+                all of it
+    broadcast   vllm.sync_backend = gloo: to a process beside this one, over loopback; it hashes what arrives
+                (weights_broadcast.py)
 
-Between two pushes: one step of torch's AdamW at lr 1e-6 from fp32 masters, with a random gradient in every weight. That is the worst case of such a step:
-the first one moves every weight by the whole learning rate. Rounds are interleaved; times are medians of seconds, from the first tensor until the node
-has a proved file. Two settings, in each round:
+Between two pushes: one step of torch's AdamW at lr 1e-6 from fp32 masters, with a random gradient in every weight. That
+is the worst case of such a step: the first one moves every weight by the whole learning rate. Rounds are interleaved;
+times are medians of seconds, from the first tensor until the node has a proved file. Two settings, in each round:
 
     one node        files in /dev/shm, where the node's copy is the pushed file itself
-    several nodes   files on a disk, written through to it, and read from it and not from memory: what a file system that nodes share costs at the disk's
-                    speed. The node's copy is in /dev/shm. `before` is left out: its threads waited for the disk like those of `full`.
+    several nodes   files on a disk, written through to it, and read from it and not from memory: what a file system
+                    that nodes share costs at the disk's speed. The node's copy is in /dev/shm. `before` is left out:
+                    its threads waited for the disk like those of `full`.
 
     python -m benchmarks.weights
     python -m benchmarks.weights --quick
 
-The last line is one JSON object. Not in it: what an engine takes to load the proved file, which is the same after all three.
-"""
+The last line is one JSON object. Not in it: what an engine takes to load the proved file, which is the same after all
+three."""
 
 from __future__ import annotations
 
@@ -38,13 +44,28 @@ from typing import Any
 
 from .weights_broadcast import broadcasts
 
-SHAPES = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936}
-QUICK = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096}
+SHAPES = {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+}
+QUICK = {
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 4096,
+}
 STD, LR = 0.02, 1e-6
 
 
 class Policy:
-    """bf16 weights in a module, and a step between two versions of them. fp32 masters and moments exist for one tensor at a time."""
+    """bf16 weights in a module, and a step between two versions of them. fp32 masters and moments exist for one tensor
+    at a time."""
 
     def __init__(self, shapes: dict[str, int]) -> None:
         import torch
@@ -104,7 +125,12 @@ def read_before(path: Path) -> str:
     header = json.loads(data[8 : 8 + length].tobytes())
     header.pop("__metadata__")
     start = 8 + length
-    return combined({name: sha_of(h["dtype"], h["shape"], data[start + h["data_offsets"][0] : start + h["data_offsets"][1]]) for name, h in header.items()})
+    return combined(
+        {
+            name: sha_of(h["dtype"], h["shape"], data[start + h["data_offsets"][0] : start + h["data_offsets"][1]])
+            for name, h in header.items()
+        }
+    )
 
 
 def sha_of(dtype: str, shape: list[int], data: Any) -> str:
@@ -126,7 +152,11 @@ class Site:
 
         self.policy, self.directory, self.through = policy, directory, through
         directory.mkdir()
-        self.last, self.plain, self.keeping = LastPush(), NodeCopy(keep=False, root=memory / "plain"), NodeCopy(keep=True, root=memory)
+        self.last, self.plain, self.keeping = (
+            LastPush(),
+            NodeCopy(keep=False, root=memory / "plain"),
+            NodeCopy(keep=True, root=memory),
+        )
         self.found: dict[str, list[float]] = {}
         self.exact, self.version = True, 0
 
@@ -161,7 +191,9 @@ class Site:
         self.version += 1
 
         def write(path: Path) -> Any:
-            return write_delta(self.policy.module, path, self.last, base_version=self.version - 1, rank=0, sharded=False)
+            return write_delta(
+                self.policy.module, path, self.last, base_version=self.version - 1, rank=0, sharded=False
+            )
 
         def prove(path: Path, changes: Any) -> Path:
             return self.keeping.delta(path, self.version, *changes)
@@ -190,7 +222,12 @@ class Site:
             path.replace(self.directory / SPARE)
         else:
             path.unlink()
-        for what, value in {"write_s": written, "prove_s": seconds, "s": written + seconds, "bytes": float(size)}.items():
+        for what, value in {
+            "write_s": written,
+            "prove_s": seconds,
+            "s": written + seconds,
+            "bytes": float(size),
+        }.items():
             self.found.setdefault(f"{name}_{what}", []).append(value)
         return proved
 
@@ -258,8 +295,18 @@ def alone() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=SHAPES["num_hidden_layers"], help="fewer make it shorter: 0.23 G parameters and 0.047 G for each")
-    parser.add_argument("--disk", type=Path, default=None, help="a directory on a disk, for the setting of several nodes; the temporary one if not given")
+    parser.add_argument(
+        "--layers",
+        type=int,
+        default=SHAPES["num_hidden_layers"],
+        help="fewer make it shorter: 0.23 G parameters and 0.047 G for each",
+    )
+    parser.add_argument(
+        "--disk",
+        type=Path,
+        default=None,
+        help="a directory on a disk, for the setting of several nodes; the temporary one if not given",
+    )
     parser.add_argument("--quick", action="store_true", help="6 million parameters")
     args = parser.parse_args()
     alone()

@@ -1,5 +1,6 @@
-"""Weight pushes by broadcast, for benchmarks/weights.py: a receiver's process that hashes what arrives over gloo and loads nothing, as the file's figures
-leave out the loading. Seconds from the first tensor until both sides have the digest; the group is made before."""
+"""Weight pushes by broadcast, for benchmarks/weights.py: a receiver's process that hashes what arrives over gloo and
+loads nothing, as the file's figures leave out the loading. Seconds from the first tensor until both sides have the
+digest; the group is made before."""
 
 from __future__ import annotations
 

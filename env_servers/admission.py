@@ -1,4 +1,5 @@
-"""Admission: at most `workers` executions at once, at most `max_queue` more waiting in order; beyond that the caller is told when to return."""
+"""Admission: at most `workers` executions at once, at most `max_queue` more waiting in order; beyond that the caller is
+told when to return."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from contextlib import asynccontextmanager
 
 
 class CapacityFull(Exception):
-    """The queue is full. `retry_after_s` is when a place can be expected, in whole seconds (the unit of HTTP's Retry-After)."""
+    """The queue is full. `retry_after_s` is when a place can be expected, in whole seconds (the unit of HTTP's
+    Retry-After)."""
 
     def __init__(self, reason: str, retry_after_s: int) -> None:
         super().__init__(reason, retry_after_s)
@@ -24,8 +26,8 @@ class Place:
         self._release: Callable[[], None] | None = release
 
     def leave(self) -> None:
-        """Gives the place to the next in the queue before the execution has ended: what remains of it waits for something else. The second time does
-        nothing."""
+        """Gives the place to the next in the queue before the execution has ended: what remains of it waits for
+        something else. The second time does nothing."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -34,7 +36,9 @@ class Place:
 class Admission:
     def __init__(self, workers: int, max_queue: int) -> None:
         if workers < 1 or max_queue < 0:
-            raise ValueError(f"workers = {workers}, max_queue = {max_queue} admits nothing. Use workers >= 1 and max_queue >= 0.")
+            raise ValueError(
+                f"workers = {workers}, max_queue = {max_queue} admits nothing. Use workers >= 1 and max_queue >= 0."
+            )
         self.workers, self.max_queue = workers, max_queue
         self.running = self.waiting = 0
         self._slots = asyncio.Semaphore(workers)

@@ -1,7 +1,7 @@
 """launch: command-line flags that every environment server has, and the uvicorn server that runs an app.
 
-Bind -> serve -> write the port file -> (SIGTERM) stop accepting, let running steps finish for `drain_s`, close sessions, exit.
-"""
+Bind -> serve -> write the port file -> (SIGTERM) stop accepting, let running steps finish for `drain_s`, close
+sessions, exit."""
 
 from __future__ import annotations
 
@@ -31,28 +31,82 @@ OPEN_FILES = 1 << 16
 
 def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     add = parser.add_argument
-    add("--host", default="127.0.0.1", help=f"address to bind; other than loopback needs the bearer token in ${TOKEN_ENV} (default: %(default)s)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help=f"address to bind; other than loopback needs the bearer token in ${TOKEN_ENV} (default: %(default)s)",
+    )
     add("--port", type=int, default=0, help="port to bind; 0 takes a free one (default: %(default)s)")
     add("--port-file", type=Path, metavar="PATH", help="write the bound port to PATH once the server answers")
-    add("--server-url", metavar="URL", help="this server's own base URL, told to clients by /reset; needed only behind a load balancer")
-    add("--workers", type=int, default=workers, help="executions at once; about the number of cores (default: %(default)s)")
-    add("--processes", type=int, default=1, metavar="N", help="copies of this server behind one port; sessions stay in theirs (default: %(default)s)")
+    add(
+        "--server-url",
+        metavar="URL",
+        help="this server's own base URL, told to clients by /reset; needed only behind a load balancer",
+    )
+    add(
+        "--workers",
+        type=int,
+        default=workers,
+        help="executions at once; about the number of cores (default: %(default)s)",
+    )
+    add(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="copies of this server behind one port; sessions stay in theirs (default: %(default)s)",
+    )
     add("--listen-fds", help=argparse.SUPPRESS)  # sockets that `processes` has bound
-    add("--max-queue", type=int, default=256, help="executions that may wait for a worker; more get 429 (default: %(default)s)")
+    add(
+        "--max-queue",
+        type=int,
+        default=256,
+        help="executions that may wait for a worker; more get 429 (default: %(default)s)",
+    )
     add("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
-    add("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
+    add(
+        "--session-ttl",
+        type=float,
+        default=3600.0,
+        metavar="S",
+        help="close a session unused for S seconds (default: %(default)s)",
+    )
     c = ConnectionLimits()
-    add("--max-connections", type=int, default=c.max_connections, metavar="N", help="open connections; more get 429 (default: %(default)s)")
+    add(
+        "--max-connections",
+        type=int,
+        default=c.max_connections,
+        metavar="N",
+        help="open connections; more get 429 (default: %(default)s)",
+    )
     header = "close a connection that sends no whole request header for S seconds (default: %(default)s)"
     add("--header-timeout", type=float, default=c.header_timeout_s, metavar="S", help=header)
-    add("--body-timeout", type=float, default=BodyLimits().body_timeout_s, metavar="S", help="refuse a body that takes longer (default: %(default)s)")
-    add("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
+    add(
+        "--body-timeout",
+        type=float,
+        default=BodyLimits().body_timeout_s,
+        metavar="S",
+        help="refuse a body that takes longer (default: %(default)s)",
+    )
+    add(
+        "--drain",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="on SIGTERM let running steps finish for S seconds (default: %(default)s)",
+    )
     logs.add_log_flags(parser)
-    add("--die-with-parent", type=int, metavar="PID", help="stop when the process PID, which started this one, is gone, however and whenever it went (Linux)")
+    add(
+        "--die-with-parent",
+        type=int,
+        metavar="PID",
+        help="stop when the process PID, which started this one, is gone, however and whenever it went (Linux)",
+    )
 
 
 def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:
-    """The flags above as a config; `fields` are the environment's own. Exits when the token is missing, or a limit lets nobody in."""
+    """The flags above as a config; `fields` are the environment's own. Exits when the token is missing, or a limit lets
+    nobody in."""
     if args.max_connections < 1 or not args.header_timeout > 0 or not args.body_timeout > 0:
         sys.exit("--max-connections, --header-timeout and --body-timeout must be above 0: nobody could ask anything.")
     return ServingConfig(
@@ -71,10 +125,14 @@ def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields)
 
 
 def token_for(host: str) -> str | None:
-    """The bearer token of the environment variable; exits when `host` is reachable from other machines and there is none."""
+    """The bearer token of the environment variable; exits when `host` is reachable from other machines and there is
+    none."""
     token = os.environ.get(TOKEN_ENV) or None
     if token is None and not _is_loopback(host):
-        sys.exit(f"--host {host} is reachable from other machines and ${TOKEN_ENV} is not set: anyone could run code here. Set {TOKEN_ENV}, or bind 127.0.0.1.")
+        sys.exit(
+            f"--host {host} is reachable from other machines and ${TOKEN_ENV} is not set: anyone could run code here."
+            f" Set {TOKEN_ENV}, or bind 127.0.0.1."
+        )
     return token
 
 
@@ -95,7 +153,11 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
         die_with_parent(args.die_with_parent)
     logs.configure(args.log_level, args.log_format)
     _raise_open_files()
-    socks = [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")] if args.listen_fds else [bind(args.host, args.port)]
+    socks = (
+        [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")]
+        if args.listen_fds
+        else [bind(args.host, args.port)]
+    )
     url = base_url(args.host, socks[-1].getsockname()[1])
     config = uvicorn.Config(
         app,
@@ -126,7 +188,8 @@ def _raise_open_files() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGTERM when process `parent` ends; exits at once if it has ended already, as it may have while this one was importing."""
+    """SIGTERM when process `parent` ends; exits at once if it has ended already, as it may have while this one was
+    importing."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
         sys.exit(f"--die-with-parent does not work here: {os.strerror(ctypes.get_errno())}. Leave it out.")
     if os.getppid() != parent:

@@ -1,9 +1,10 @@
 """Logs: what a server says while it runs, one event a line on stderr, as text or as JSON for a collector.
 
-    log.info("step", extra={...})  ->  {"time": "...", "level": "info", "logger": "env_servers.serving", "message": "step", "session": ..., ...}
+    log.info("step", extra={...})  ->  {"time": "...", "level": "info", "logger": "env_servers.serving", "message":
+                                   "step", "session": ..., ...}
 
-Every step is logged at level info, failed ones (env_error, timeout) at warning, and what an environment raises at error, with its traceback.
-"""
+Every step is logged at level info, failed ones (env_error, timeout) at warning, and what an environment raises at
+error, with its traceback."""
 
 from __future__ import annotations
 
@@ -17,8 +18,18 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 def add_log_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log-level", choices=["info", "warning", "error"], default="warning", help="info logs every step (default: %(default)s)")
-    parser.add_argument("--log-format", choices=["text", "json"], default="text", help="json: one object a line on stderr (default: %(default)s)")
+    parser.add_argument(
+        "--log-level",
+        choices=["info", "warning", "error"],
+        default="warning",
+        help="info logs every step (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=["text", "json"],
+        default="text",
+        help="json: one object a line on stderr (default: %(default)s)",
+    )
 
 
 def configure(level: str, format: str) -> None:
@@ -36,7 +47,13 @@ def facts(record: logging.LogRecord) -> dict[str, object]:
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        line = {"time": moment, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage(), **facts(record)}
+        line = {
+            "time": moment,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **facts(record),
+        }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -48,4 +65,6 @@ class Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text, _, rest = super().format(record).partition("\n")
-        return text + "".join(f" {name}={value}" for name, value in facts(record).items()) + (f"\n{rest}" if rest else "")
+        return (
+            text + "".join(f" {name}={value}" for name, value in facts(record).items()) + (f"\n{rest}" if rest else "")
+        )

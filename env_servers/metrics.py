@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 
 class ServerMetrics:
@@ -13,7 +21,9 @@ class ServerMetrics:
         self._registry = CollectorRegistry()
         self._env = env
         self._steps = Counter("env_steps", "Answered steps by outcome", ["env", "outcome"], registry=self._registry)
-        self._seconds = Histogram("env_step_seconds", "From receipt to reply, waiting included", ["env"], registry=self._registry)
+        self._seconds = Histogram(
+            "env_step_seconds", "From receipt to reply, waiting included", ["env"], registry=self._registry
+        )
         ProcessCollector(registry=self._registry)
         for name, read in gauges.items():
             Gauge(f"env_{name}", f"{name} now", registry=self._registry).set_function(read)

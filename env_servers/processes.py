@@ -1,12 +1,13 @@
 """processes: `--processes N` -> N copies of a server behind one port. Sessions live in one process; /reset names it.
 
     parent: binds the front port and one port per copy -> starts the copies with these sockets -> waits until all answer
-    copy:   accepts on both. Whoever is idle takes a new connection of the front port; /reset replies with the copy's own URL,
-            where the session's steps then go (EnvClient does so). Steps sent to the front port reach any copy, mostly a wrong one: 404.
+    copy:   accepts on both. Whoever is idle takes a new connection of the front port; /reset replies with the copy's
+            own URL, where the session's steps then go (EnvClient does so). Steps sent to the front port reach any copy,
+            mostly a wrong one: 404.
 
-A copy that ends takes the others along, and the exit code is 1: whoever started the parent starts it again, with no session half lost.
-SIGTERM goes to every copy, which drains as a single server does. `--workers`, `--max-queue` and `--max-sessions` count per copy.
-"""
+A copy that ends takes the others along, and the exit code is 1: whoever started the parent starts it again, with no
+session half lost. SIGTERM goes to every copy, which drains as a single server does. `--workers`, `--max-queue` and
+`--max-sessions` count per copy."""
 
 from __future__ import annotations
 
@@ -45,11 +46,18 @@ def _run(args: argparse.Namespace) -> int:
         front.close()  # from here on, only the copies hold their ports: no port outlives them
         for url in urls:
             _wait_until_up(url, copies)
-        print(f"{args.processes} processes serve at {launch.base_url(args.host, port)}: {', '.join(urls)}", file=sys.stderr, flush=True)
+        print(
+            f"{args.processes} processes serve at {launch.base_url(args.host, port)}: {', '.join(urls)}",
+            file=sys.stderr,
+            flush=True,
+        )
         if args.port_file is not None:
             launch.write_port(args.port_file, port)
         pid, status = os.wait()
-        print(f"The server process {pid} ended with {os.waitstatus_to_exitcode(status)}; stopping the others.", file=sys.stderr)
+        print(
+            f"The server process {pid} ended with {os.waitstatus_to_exitcode(status)}; stopping the others.",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         return 0
@@ -68,7 +76,16 @@ def _start(args: argparse.Namespace, front: socket.socket, copies: list[subproce
     spec = sys.modules["__main__"].__spec__
     program = [sys.argv[0]] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
     # Later flags win over the ones that were given.
-    own_flags = ["--processes", "1", "--listen-fds", ",".join(map(str, fds)), "--server-url", url, "--die-with-parent", str(os.getpid())]
+    own_flags = [
+        "--processes",
+        "1",
+        "--listen-fds",
+        ",".join(map(str, fds)),
+        "--server-url",
+        url,
+        "--die-with-parent",
+        str(os.getpid()),
+    ]
     with own:
         copies.append(subprocess.Popen([sys.executable, *program, *sys.argv[1:], *own_flags], pass_fds=fds))
     return url
@@ -106,4 +123,7 @@ def _refuse_wildcard(host: str) -> None:
     """/reset must name an address that clients can reach."""
     with suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
-            sys.exit(f"--host {host} with --processes: clients are told the address of the process that holds their session. Give the node's own address.")
+            sys.exit(
+                f"--host {host} with --processes: clients are told the address of the process that holds their session."
+                " Give the node's own address."
+            )

@@ -1,14 +1,15 @@
 """create_env_app: one Env class -> a FastAPI app that speaks `openrlhf_tir.protocol`.
 
-    request -> Guard (token, body size) -> Sessions (idempotent step_id) -> Admission (capacity) -> Env.step -> StepReply
+    request -> Guard (token, body size) -> Sessions (idempotent step_id) -> Admission (capacity) -> Env.step ->
+    StepReply
 
-Every step has its own deadline, from receipt; what waits for a place counts. A missed deadline is outcome `timeout`, an exception
-of the environment `env_error`; both are remembered like any reply. A full queue is 429 with Retry-After (in a batch: outcome
-`capacity` with signals["retry_after_s"]) and is not remembered. 404: no such session. 409: an id used for something else. 422: a request,
-or a task, that is malformed. 503: draining.
+Every step has its own deadline, from receipt; what waits for a place counts. A missed deadline is outcome `timeout`, an
+exception of the environment `env_error`; both are remembered like any reply. A full queue is 429 with Retry-After (in a
+batch: outcome `capacity` with signals["retry_after_s"]) and is not remembered. 404: no such session. 409: an id used
+for something else. 422: a request, or a task, that is malformed. 503: draining.
 
-A client that hangs up gives up a step that has not begun; one that runs goes on to its end, where a retry with the same id finds it.
-"""
+A client that hangs up gives up a step that has not begun; one that runs goes on to its end, where a retry with the same
+id finds it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,16 @@ from openrlhf_tir.http_guard.connections import ConnectionLimits
 from openrlhf_tir.http_guard.guard import BodyLimits, Guard
 from openrlhf_tir.http_guard.json_body import answer_malformed
 from openrlhf_tir.http_guard.leaving import answer_leavers, unless_client_leaves
-from openrlhf_tir.protocol import NOT_NEEDED, EnvSchema, Health, Outcome, ResetReply, ResetRequest, StepReply, StepRequest
+from openrlhf_tir.protocol import (
+    NOT_NEEDED,
+    EnvSchema,
+    Health,
+    Outcome,
+    ResetReply,
+    ResetRequest,
+    StepReply,
+    StepRequest,
+)
 
 from .admission import Admission, CapacityFull
 from .env import MALFORMED_TASK, Env, Step
@@ -46,7 +56,8 @@ class ServingConfig:
     env: str
     action: str
     isolation: str = NOT_NEEDED
-    """What confines the code that it runs; "none" where it runs what a model writes, unconfined. See `protocol.Health`."""
+    """What confines the code that it runs; "none" where it runs what a model writes, unconfined. See
+    `protocol.Health`."""
     stateful: bool = False
     tools: Sequence[dict[str, Any]] = ()
     """Schemas of its tools, as OpenAI's."""
@@ -74,7 +85,9 @@ class ServingConfig:
 class EnvService:
     """State of one server: sessions, admission, metrics. `draining` is set by the launcher when it is asked to stop."""
 
-    def __init__(self, factory: Callable[[], Env], config: ServingConfig, gauges: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(
+        self, factory: Callable[[], Env], config: ServingConfig, gauges: Mapping[str, Callable[[], float]]
+    ) -> None:
         self.config, self.draining = config, False
         self.admission = Admission(config.workers, config.max_queue)
         self.sessions = Sessions(factory, cap=config.max_sessions, ttl_s=config.session_ttl_s)
@@ -129,11 +142,14 @@ class EnvService:
                 outcome=step.outcome,
                 signals=step.signals,
             )
-            reply.model_dump_json()  # what cannot be sent (half of a surrogate pair, an object) is the environment's fault as well
+            # what cannot be sent (half of a surrogate pair, an object) is the environment's fault as well
+            reply.model_dump_json()
         except CapacityFull as e:
             self._note(session, request, "capacity", clock() - start, error=e.reason)
             raise
-        except Exception as e:  # the boundary: whatever an environment raises is its own fault, told to the trainer as env_error
+        except (
+            Exception
+        ) as e:  # the boundary: whatever an environment raises is its own fault, told to the trainer as env_error
             if isinstance(e, TimeoutError) and deadline.expired():
                 reply = _reply(request, outcome="timeout")
             else:
@@ -146,7 +162,11 @@ class EnvService:
         self.metrics.count(outcome, seconds)
         level = logging.WARNING if outcome in ("env_error", "timeout") else logging.INFO
         if log.isEnabledFor(level):
-            log.log(level, "step", extra={**self._who(session, request), "outcome": outcome, "seconds": round(seconds, 4), **more})
+            log.log(
+                level,
+                "step",
+                extra={**self._who(session, request), "outcome": outcome, "seconds": round(seconds, 4), **more},
+            )
 
     def _who(self, session: Session, request: StepRequest) -> dict[str, object]:
         return {"env": self.config.env, "session": session.id, "step": request.step_id}
@@ -158,10 +178,14 @@ class EnvService:
 
 
 def _not_what_is_expected(env: Env, method: str, value: object, expected: str) -> str:
-    """What is said of a method that returned the wrong thing: where it is defined, what it gave and what it should have."""
+    """What is said of a method that returned the wrong thing: where it is defined, what it gave and what it should
+    have."""
     code = getattr(getattr(type(env), method), "__code__", None)
     where = f"{code.co_filename}:{code.co_firstlineno}" if code else type(env).__module__
-    return f"{where}: {type(env).__name__}.{method} returned {repr(value)[:SHOWN]} ({type(value).__name__}), not {expected}"
+    return (
+        f"{where}: {type(env).__name__}.{method} returned {repr(value)[:SHOWN]} ({type(value).__name__}), not"
+        f" {expected}"
+    )
 
 
 def _reply(request: StepRequest, **fields) -> StepReply:
@@ -175,7 +199,8 @@ def create_env_app(
     on_stop: Callable[[], Awaitable[None]] | None = None,
     gauges: Mapping[str, Callable[[], float]] = MappingProxyType({}),
 ) -> FastAPI:
-    """`env_factory` makes one Env per session; `on_stop` releases what they share; `gauges` are read by /metrics. `app.state.service` is the EnvService."""
+    """`env_factory` makes one Env per session; `on_stop` releases what they share; `gauges` are read by /metrics.
+    `app.state.service` is the EnvService."""
     service = EnvService(env_factory, config, gauges)
 
     @asynccontextmanager
@@ -200,7 +225,9 @@ def create_env_app(
     @app.post("/reset")
     async def reset(body: ResetRequest) -> ResetReply:
         if service.draining:
-            raise HTTPException(503, "The server is draining and opens no sessions. Use another one.", {"Retry-After": "5"})
+            raise HTTPException(
+                503, "The server is draining and opens no sessions. Use another one.", {"Retry-After": "5"}
+            )
         try:
             async with asyncio.timeout(config.reset_timeout_s):
                 session, observation = await service.sessions.open(body)
@@ -223,10 +250,15 @@ def create_env_app(
     @app.post("/step_batch")
     async def step_batch(body: list[StepRequest]) -> StreamingResponse:
         if len(body) > config.max_batch:
-            raise HTTPException(413, f"Batch of {len(body)} steps exceeds the limit of {config.max_batch}. Send several.")
+            raise HTTPException(
+                413, f"Batch of {len(body)} steps exceeds the limit of {config.max_batch}. Send several."
+            )
 
         async def lines() -> AsyncIterator[bytes]:
-            tasks = [asyncio.create_task(service.step_or_outcome(item), name=f"batch item {item.session_id}/{item.step_id}") for item in body]
+            tasks = [
+                asyncio.create_task(service.step_or_outcome(item), name=f"batch item {item.session_id}/{item.step_id}")
+                for item in body
+            ]
             try:
                 for finished in asyncio.as_completed(tasks):
                     yield (await finished).model_dump_json().encode() + b"\n"

@@ -2,14 +2,16 @@
 
     open(request)  -> Session      the same session_id with the same task again: the same session (a retried /reset)
     Session.step(request, execute) -> StepReply
-        new id                     `execute` runs in a task that the session owns, so a broken connection does not lose the result
+        new id                     `execute` runs in a task that the session owns, so a broken connection does not lose
+                                   the result
         id still running           waits for that result
         id answered                the cached reply
         id with another action     Conflict
-    Session.leave(id)              a caller hung up: what no other caller waits for and has not begun is dropped, as if never asked
+    Session.leave(id)              a caller hung up: what no other caller waits for and has not begun is dropped, as if
+                                   never asked
 
-A session unused for `ttl_s` is closed by `expire`. At `cap` sessions a new one is refused (CapacityFull), never an old one evicted.
-"""
+A session unused for `ttl_s` is closed by `expire`. At `cap` sessions a new one is refused (CapacityFull), never an old
+one evicted."""
 
 from __future__ import annotations
 
@@ -66,12 +68,18 @@ class Session:
         answer = self.answers.get(request.step_id)
         if answer is None:
             if request.step_id <= self.forgotten:
-                raise Conflict(f"step_id {request.step_id} was answered long ago and its reply is no longer kept (the last {keep} are). Count step_id up.")
+                raise Conflict(
+                    f"step_id {request.step_id} was answered long ago and its reply is no longer kept (the last {keep}"
+                    " are). Count step_id up."
+                )
             task = asyncio.create_task(execute(self, request), name=f"step {self.id}/{request.step_id}")
             answer = self.answers[request.step_id] = _Answer(request.action, task)
             task.add_done_callback(lambda t: self._settle(request.step_id, t, keep))
         elif answer.action != request.action:
-            raise Conflict(f"step_id {request.step_id} of this session was used for another action. Count step_id up for every new action.")
+            raise Conflict(
+                f"step_id {request.step_id} of this session was used for another action. Count step_id up for every new"
+                " action."
+            )
         answer.callers += 1
         try:
             return await asyncio.shield(answer.task)
@@ -108,7 +116,9 @@ class Session:
 
 
 class Sessions:
-    def __init__(self, factory: Callable[[], Env], *, cap: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, factory: Callable[[], Env], *, cap: int, ttl_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._factory, self.cap, self.ttl_s, self._clock = factory, cap, ttl_s, clock
         self._by_id: OrderedDict[str, Session] = OrderedDict()  # least recently used first
 
@@ -133,7 +143,9 @@ class Sessions:
             if len(self._by_id) >= self.cap:
                 raise CapacityFull(f"{len(self._by_id)} open sessions", retry_after_s=1)
             session = self._by_id[session_id] = Session(session_id, self._factory(), opened_by, last_used=self._clock())
-            session.reset = asyncio.create_task(session.env.reset(request.task, request.seed), name=f"reset {session_id}")
+            session.reset = asyncio.create_task(
+                session.env.reset(request.task, request.seed), name=f"reset {session_id}"
+            )
         elif session.opened_by != opened_by:
             raise Conflict(f"session {session_id!r} is open for another task or seed. Use a new session_id.")
         assert session.reset is not None, "begun when it was opened"
@@ -151,7 +163,8 @@ class Sessions:
         return True
 
     async def close_owned(self, owner: str) -> int:
-        """Close the sessions whose id begins with `owner` and a dot: what a client that was killed has left. How many there were."""
+        """Close the sessions whose id begins with `owner` and a dot: what a client that was killed has left. How many
+        there were."""
         owned = [session_id for session_id in self._by_id if session_id.startswith(f"{owner}.")]
         for session_id in owned:
             await self.close(session_id)
@@ -160,7 +173,11 @@ class Sessions:
     async def expire(self) -> None:
         """Close what was unused for `ttl_s` and has nothing running."""
         deadline = self._clock() - self.ttl_s
-        old = [s.id for s in self._by_id.values() if s.last_used < deadline and all(a.task.done() for a in s.answers.values())]
+        old = [
+            s.id
+            for s in self._by_id.values()
+            if s.last_used < deadline and all(a.task.done() for a in s.answers.values())
+        ]
         await asyncio.gather(*map(self.close, old))
 
     async def close_all(self) -> None:

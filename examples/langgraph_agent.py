@@ -1,4 +1,5 @@
-"""langgraph: python examples/langgraph_agent.py RUN_DIR, beside a run with --rollout.agent external --vllm.tool_call_parser hermes"""
+"""langgraph: python examples/langgraph_agent.py RUN_DIR, beside a run with --rollout.agent external
+--vllm.tool_call_parser hermes"""
 
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI

@@ -1,4 +1,5 @@
-"""litellm: python examples/litellm_agent.py RUN_DIR, beside a run with --rollout.agent external --vllm.tool_call_parser hermes"""
+"""litellm: python examples/litellm_agent.py RUN_DIR, beside a run with --rollout.agent external --vllm.tool_call_parser
+hermes"""
 
 import json
 import os
@@ -9,13 +10,22 @@ from openai_agent import calculate
 from task_loop import run
 
 PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
-TOOLS = [{"type": "function", "function": {"name": "calculate", "description": "Integer arithmetic.", "parameters": PARAMETERS}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "calculate", "description": "Integer arithmetic.", "parameters": PARAMETERS},
+    }
+]
 
 
 def solve(base_url, key, task):
     messages = [{"role": "user", "content": task["prompt"]}]
     for _ in range(4):
-        message = litellm.completion("openai/policy", messages, tools=TOOLS, base_url=base_url, api_key=key).choices[0].message
+        message = (
+            litellm.completion("openai/policy", messages, tools=TOOLS, base_url=base_url, api_key=key)
+            .choices[0]
+            .message
+        )
         messages.append(message.model_dump(exclude_none=True))
         if not message.tool_calls:
             return float((message.content or "").strip().endswith(task["label"]))

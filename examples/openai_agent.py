@@ -1,10 +1,12 @@
-"""An agent written against the plain `openai` client, trained by openrlhf_tir: it takes tasks, talks, and says how it went.
+"""An agent written against the plain `openai` client, trained by openrlhf_tir: it takes tasks, talks, and says how it
+went.
 
-    python examples/openai_agent.py runs/my_run        # beside a training run with --rollout.agent external; ends when the run has
+    python examples/openai_agent.py runs/my_run        # beside a training run with --rollout.agent external; ends when
+    the run has
 
-Nothing here knows of tokens, log-probs or weights: the rollout actor records them behind the OpenAI API. The agent's one tool is a
-calculator: the model writes <calc>12*34</calc>, the next message holds the result. Put your own agent in the place of `solve`;
-a framework that takes an OpenAI client (or its base URL and key) can be run there as it is.
+Nothing here knows of tokens, log-probs or weights: the rollout actor records them behind the OpenAI API. The agent's
+one tool is a calculator: the model writes <calc>12*34</calc>, the next message holds the result. Put your own agent in
+the place of `solve`; a framework that takes an OpenAI client (or its base URL and key) can be run there as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from openai import OpenAI
 from task_loop import run
 
 MAX_TURNS = 4
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 def calculate(expression: str) -> str:
@@ -41,7 +49,10 @@ def solve(base_url: str, key: str, task: dict) -> float | None:
     client = OpenAI(base_url=base_url, api_key=key)
     messages = [{"role": "user", "content": task["prompt"]}]
     for _ in range(MAX_TURNS):
-        reply = client.chat.completions.create(model="policy", messages=messages, max_tokens=256).choices[0].message.content or ""
+        reply = (
+            client.chat.completions.create(model="policy", messages=messages, max_tokens=256).choices[0].message.content
+            or ""
+        )
         messages.append({"role": "assistant", "content": reply})
         call = re.search(r"<calc>(.*?)</calc>", reply, re.DOTALL)
         if call is None:

@@ -1,4 +1,5 @@
-"""openai-agents: python examples/openai_agents_agent.py RUN_DIR, beside a run with --rollout.agent external --vllm.tool_call_parser hermes"""
+"""openai-agents: python examples/openai_agents_agent.py RUN_DIR, beside a run with --rollout.agent external
+--vllm.tool_call_parser hermes"""
 
 import asyncio
 

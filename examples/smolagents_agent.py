@@ -1,4 +1,5 @@
-"""smolagents: python examples/smolagents_agent.py RUN_DIR, beside a run with --rollout.agent external --vllm.tool_call_parser hermes"""
+"""smolagents: python examples/smolagents_agent.py RUN_DIR, beside a run with --rollout.agent external
+--vllm.tool_call_parser hermes"""
 
 import openai_agent
 from smolagents import LogLevel, OpenAIServerModel, ToolCallingAgent, tool

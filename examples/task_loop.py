@@ -1,4 +1,5 @@
-"""The part that every agent shares: take tasks from a run's rollout actors, have them solved, say the reward. Ends when the run has."""
+"""The part that every agent shares: take tasks from a run's rollout actors, have them solved, say the reward. Ends when
+the run has."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ GONE_S = 60.0
 """No rollout actor for so long: the run is over."""
 
 Solve = Callable[[str, str, dict], float | None]
-"""(base URL of the session's OpenAI endpoint, API key, task) -> its reward; None leaves the judgement to the run's own reward."""
+"""(base URL of the session's OpenAI endpoint, API key, task) -> its reward; None leaves the judgement to the run's own
+reward."""
 
 
 def serve(url: str, key: str, solve: Solve) -> None:

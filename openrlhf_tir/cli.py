@@ -1,7 +1,7 @@
 """The command line: `openrlhf-tir COMMAND ...`. Parses everything before anything heavy is imported.
 
-Errors that we raise on purpose are TirErrors: one line (fact, value, remedy) and the exit code of exit_codes.py. A traceback means a bug.
-"""
+Errors that we raise on purpose are TirErrors: one line (fact, value, remedy) and the exit code of exit_codes.py. A
+traceback means a bug."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ COMMANDS = {
     "eval": "accuracy and tool use of a model on held-out problems",
     "sft": "fine-tune a model on messages, texts or kept trajectories, before RL or without it",
     "distill": "a run's kept trajectories -> rows for sft: the correct ones, each once",
-    "reproduce": "train a published method in miniature, every arm of its comparison, and say whether its effect is seen",
+    "reproduce": (
+        "train a published method in miniature, every arm of its comparison, and say whether its effect is seen"
+    ),
     "data": "check, convert, decontaminate or select problems before a run",
     "play": "print one episode, or what a step of a run trained or dropped, the trained tokens coloured",
     "show-config": "print the configuration that a recipe and flags add up to",
     "check-env": "check that an environment server keeps the protocol",
-    "simulate": "predict throughput, idle shares and staleness of a configuration on a virtual clock, or plan a cluster",
+    "simulate": (
+        "predict throughput, idle shares and staleness of a configuration on a virtual clock, or plan a cluster"
+    ),
     "size": "what every GPU, host and disk would hold of a configuration, and whether it fits",
     "control": "change a run that is running: number of rollout actors, servers of environments",
     "audit": "what became of every prompt of a run: trained once, filtered, failed",
@@ -42,10 +46,14 @@ def _module(command: str) -> ModuleType:
 
 def build_parser(only: str | None = None) -> Parser:
     """The parser; `only` builds the options of that command alone, which keeps `--help` fast."""
-    parser = Parser(prog="openrlhf-tir", description="Asynchronous pipeline RL for tool-using language models.", allow_abbrev=False)
+    parser = Parser(
+        prog="openrlhf-tir", description="Asynchronous pipeline RL for tool-using language models.", allow_abbrev=False
+    )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, required=True)
     for name, summary in COMMANDS.items():
-        sub = subparsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
+        sub = subparsers.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+        )
         if only in (None, name):
             _module(name).add_arguments(sub)
     return parser

@@ -17,8 +17,8 @@ from .errors import DeadlineMissed
 
 T = TypeVar("T")
 SLICES = 8
-"""A deadline is waited for in so many parts: a process that was itself stopped for hours (SIGSTOP, a suspended host) finds one part over
-when it goes on, not the whole, and does not take its own absence for the other's."""
+"""A deadline is waited for in so many parts: a process that was itself stopped for hours (SIGSTOP, a suspended host)
+finds one part over when it goes on, not the whole, and does not take its own absence for the other's."""
 
 
 class Deadline(NamedTuple):
@@ -39,7 +39,8 @@ class Deadline(NamedTuple):
 
 
 async def within(deadline: Deadline, call: Awaitable[T], what: str) -> T:
-    """The result of `call`, which is cancelled and not waited for any more when the deadline passes: then DeadlineMissed is raised.
+    """The result of `call`, which is cancelled and not waited for any more when the deadline passes: then
+    DeadlineMissed is raised.
 
     `what` begins the message: "The push of version 7 to rollout-2".
     """

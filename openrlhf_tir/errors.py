@@ -6,7 +6,8 @@
     |- DataError              a row or column of the data is unusable; names file and line
     |- InfraError             a machine, server or process failed; never the model's fault, never a reward
     |  |- EnvError            an environment server failed for good (after retries)
-    |  |  |- EnvLost          no server is up, or the one that held the session is down or has forgotten it: all its sessions are hit
+    |  |  |- EnvLost          no server is up, or the one that held the session is down or has forgotten it: all its
+          sessions are hit
     |  |- EnvTimeout          the server or the network missed its deadline
     |  |- EnvFull             the environment had no room for `env.capacity_timeout_s`
     |  |- DeadlineMissed      another process did not answer in time; names the setting
@@ -24,13 +25,15 @@
     |  |- RewardModelError    the reward model died, failed or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
     |  |  |- DeltaRefused     a node cannot continue from the push before; the engine is as it was, a full push mends it
-    |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is not trained
+    |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is
+                               not trained
     |  |  |- RewardError       a reward raised, or returned no number
     |  |  |- FilterError       a filter raised, or returned no verdict
     |  |  |- TurnError         a turn protocol raised, or answered with something else than a turn
     |  |  |- AgentError        an agent file raised, or returned what cannot be trained
     |  |- CheckpointFailed    a checkpoint could not be written; the older ones stay, training may go on
-    |- CheckpointDamaged      what a resume needs is not on disk as it was written; names the file and what to resume from instead
+    |- CheckpointDamaged      what a resume needs is not on disk as it was written; names the file and what to resume
+                              from instead
     |- PipelineError
        |- ConservationError   a slot or a prompt was lost or counted twice
        |- MethodBroken        a method's function failed on group after group; says where, and the last error
@@ -39,7 +42,8 @@
     |- ReproductionFailed     a command of a miniature failed, or left no figures; names it and its log. Never a verdict
     |- Unproductive           no group of several batches could be trained; says why and shows one
     |- Diverged               the gradient or the weights are not finite
-    |- Stopped                a signal or the time limit ended the run in good order; names the checkpoint to resume from
+    |- Stopped                a signal or the time limit ended the run in good order; names the checkpoint to resume
+                              from
 
 Bad *answers* of the model are data, not errors: see `protocol.Outcome`.
 """
@@ -170,7 +174,8 @@ class DeltaRefused(WeightsUnverified):
 
 
 class MethodError(InfraError):
-    """A function of the method failed: what it was asked about has no reward. `str(e)` names file, line and what was expected."""
+    """A function of the method failed: what it was asked about has no reward. `str(e)` names file, line and what was
+    expected."""
 
     reason = "method_error"
 
@@ -192,11 +197,13 @@ class AgentError(MethodError):
 
 
 METHOD_REASONS = frozenset({RewardError.reason, FilterError.reason, TurnError.reason, AgentError.reason})
-"""Reasons of failure whose cause is in the method's own code: trying again helps seldom, and the user must hear of it."""
+"""Reasons of failure whose cause is in the method's own code: trying again helps seldom, and the user must hear of
+it."""
 
 
 class CheckpointFailed(InfraError, OSError):
-    """The disk refused a checkpoint, or has too little room for one. Nothing of it is left; the checkpoints before it are whole.
+    """The disk refused a checkpoint, or has too little room for one. Nothing of it is left; the checkpoints before it
+    are whole.
 
     An OSError too: whoever can go on when a disk refuses can go on here.
     """

@@ -16,12 +16,17 @@ def gpu_count() -> int:
 
 
 def runs_on_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> bool:
-    """Whether this process is of a run on GPUs, though it may hold none itself (vLLM's workers do). `on_node`: GPUs of the node, else counted."""
-    return environ.get("DS_ACCELERATOR") != CPU_ONLY["DS_ACCELERATOR"] and (gpu_count() if on_node is None else on_node) > 0
+    """Whether this process is of a run on GPUs, though it may hold none itself (vLLM's workers do). `on_node`: GPUs of
+    the node, else counted."""
+    return (
+        environ.get("DS_ACCELERATOR") != CPU_ONLY["DS_ACCELERATOR"]
+        and (gpu_count() if on_node is None else on_node) > 0
+    )
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> int:
-    """GPUs that this process may use: those that Ray gave it, which CUDA_VISIBLE_DEVICES lists, else all of the node."""
+    """GPUs that this process may use: those that Ray gave it, which CUDA_VISIBLE_DEVICES lists, else all of the
+    node."""
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return gpu_count() if on_node is None else on_node

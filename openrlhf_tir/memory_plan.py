@@ -1,27 +1,34 @@
-"""Memory plan: a Config and a model's config.json -> what each GPU, host and disk has to hold. Arithmetic only; nothing is loaded.
+"""Memory plan: a Config and a model's config.json -> what each GPU, host and disk has to hold. Arithmetic only; nothing
+is loaded.
 
-P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), T tokens of a micro batch (train.max_tokens_per_gpu):
+P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), T tokens of a micro batch
+(train.max_tokens_per_gpu):
 
     learner rank   P w / N               weights
                    4 P / N               gradients, accumulated in ds.grad_accum_dtype (fp32 unless set)
                    12 P / N              Adam's moments and master weights; in host memory with ds.adam_offload
-                   w min(P, 1e9)         weights of other ranks that are gathered at one time (DeepSpeed's stage3_max_live_parameters)
-                   w T h L + 1 layer     activations with gradient checkpointing: each layer's input, and one layer computed again
+                   w min(P, 1e9)         weights of other ranks that are gathered at one time (DeepSpeed's
+                                         stage3_max_live_parameters)
+                   w T h L + 1 layer     activations with gradient checkpointing: each layer's input, and one layer
+                                         computed again
                    2 chunks              logits, never [T, V] (learner/linear_head.py)
     engine GPU     P w / tp              weights
-                   the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / min(tp, k) bytes a token
+                   the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / min(tp,
+                   k) bytes a token
 
-    host of a rank 12 P / N               the copy that a checkpoint is written from while training goes on; more with an average, LoRA or a critic
+    host of a rank 12 P / N               the copy that a checkpoint is written from while training goes on; more with
+                                          an average, LoRA or a critic
                    P w                    rank 0's alone, with vllm.sync_delta: what was pushed last
 
-With train.colocate_all a rank and an engine are on one GPU. While engines sample the rank keeps its weights and what a canary's scores gather (KEPT), and
-its host takes gradients and optimiser; while it trains the engine keeps ENGINE_RESERVE, and its host takes its weights.
+With train.colocate_all a rank and an engine are on one GPU. While engines sample the rank keeps its weights and what a
+canary's scores gather (KEPT), and its host takes gradients and optimiser; while it trains the engine keeps
+ENGINE_RESERVE, and its host takes its weights.
 
 With ds.ring_attn_size R ranks share each sequence, so the longest of data.max_len tokens is 1 / R of it on each.
 
-A layer's activations are counted as tensors that a plain forward pass keeps for backward (ACTIVATIONS): an estimate, within some tenths of what a
-kernel library keeps. Other buffers (NCCL, CUDA graphs, fragments) are in RESERVE. Critic and reference model are counted by their weights and states.
-"""
+A layer's activations are counted as tensors that a plain forward pass keeps for backward (ACTIVATIONS): an estimate,
+within some tenths of what a kernel library keeps. Other buffers (NCCL, CUDA graphs, fragments) are in RESERVE. Critic
+and reference model are counted by their weights and states."""
 
 from __future__ import annotations
 
@@ -37,7 +44,8 @@ LIVE_PARAMETERS = 10**9
 """DeepSpeed's default of stage3_max_live_parameters."""
 GRADIENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, None: 4}
 RESERVE = 3 << 30
-"""Bytes of a learner's GPU kept for the CUDA context, NCCL's buffers and the allocator's fragments. A round figure, not measured."""
+"""Bytes of a learner's GPU kept for the CUDA context, NCCL's buffers and the allocator's fragments. A round figure, not
+measured."""
 ENGINE_RESERVE = 2 << 30
 """Bytes of an engine's share kept for activations of a prefill and CUDA graphs. A round figure, not measured."""
 CHUNK_BYTES = 64 << 20
@@ -47,10 +55,16 @@ KEPT = ("weights", "gathered weights", "logits", "reserve", "reference model")
 """Parts of a learner rank that stay on its GPU while an engine beside it samples."""
 
 REMEDIES = {
-    "weights": "Raise actor.num_nodes or actor.num_gpus_per_node; with ds.zero_stage = 2 every rank holds all weights, with 3 a share.",
+    "weights": (
+        "Raise actor.num_nodes or actor.num_gpus_per_node; with ds.zero_stage = 2 every rank holds all weights, with 3"
+        " a share."
+    ),
     "gradients": "Raise actor.num_nodes or actor.num_gpus_per_node, or set ds.grad_accum_dtype = 'bf16' (less exact).",
     "optimiser": "Set ds.adam_offload, or raise actor.num_nodes or actor.num_gpus_per_node.",
-    "activations": "Set actor.gradient_checkpointing_enable, or lower train.max_tokens_per_gpu (not below data.max_len / ds.ring_attn_size).",
+    "activations": (
+        "Set actor.gradient_checkpointing_enable, or lower train.max_tokens_per_gpu (not below data.max_len /"
+        " ds.ring_attn_size)."
+    ),
     "reference model": "Set ref.offload.",
 }
 
@@ -71,17 +85,30 @@ class Shape:
         """None when config.json does not say enough."""
         text = config.get("text_config") or config
         try:
-            hidden, layers, heads = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+            hidden, layers, heads = (
+                int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")
+            )
             experts = int(text.get("num_experts_per_tok") or 0)
-            inner = int(text["moe_intermediate_size"]) * experts if experts and text.get("moe_intermediate_size") else int(text["intermediate_size"])
-            return cls(hidden, layers, heads, int(text.get("num_key_value_heads") or heads), int(text.get("head_dim") or hidden // heads), inner)
+            inner = (
+                int(text["moe_intermediate_size"]) * experts
+                if experts and text.get("moe_intermediate_size")
+                else int(text["intermediate_size"])
+            )
+            return cls(
+                hidden,
+                layers,
+                heads,
+                int(text.get("num_key_value_heads") or heads),
+                int(text.get("head_dim") or hidden // heads),
+                inner,
+            )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             return None
 
     @property
     def activations(self) -> int:
-        """Values per token that a layer's forward pass keeps: two norms and their inputs (4 h); q, k, v and the attention's output; gate, up and their
-        product (3 i)."""
+        """Values per token that a layer's forward pass keeps: two norms and their inputs (4 h); q, k, v and the
+        attention's output; gate, up and their product (3 i)."""
         return 4 * self.hidden + (2 * self.heads + 2 * self.keys) * self.head_dim + 3 * self.inner
 
     @property
@@ -92,7 +119,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes. `learner` is of one rank's GPU (its parts by name), `learner_host` of its host memory, `engine` of one of an engine's GPUs."""
+    """Bytes. `learner` is of one rank's GPU (its parts by name), `learner_host` of its host memory, `engine` of one of
+    an engine's GPUs."""
 
     parameters: int
     ranks: int
@@ -140,18 +168,20 @@ class MemoryPlan:
             largest = max((name for name in self.learner if name in REMEDIES), key=lambda name: self.learner[name])
             beside = f" beside {size(self.asleep)} of a sleeping engine" if self.shared else ""
             said.append(
-                f"a learner rank needs {size(self.learner_gpu)}{beside} of {size(gpu_bytes)}, most of what can be changed for {largest}. {REMEDIES[largest]}"
+                f"a learner rank needs {size(self.learner_gpu)}{beside} of {size(gpu_bytes)}, most of what can be"
+                f" changed for {largest}. {REMEDIES[largest]}"
             )
         if self.shared and self.engine_gpu + self.kept > gpu_bytes:
             most = max(0, (gpu_bytes - self.kept) * 100 // gpu_bytes) / 100
             said.append(
-                f"an engine's {size(self.engine_gpu)} and the {size(self.kept)} that the learner rank beside it keeps are more than {size(gpu_bytes)}. "
-                f"Lower vllm.gpu_memory_utilization to {most:g} or less."
+                f"an engine's {size(self.engine_gpu)} and the {size(self.kept)} that the learner rank beside it keeps"
+                f" are more than {size(gpu_bytes)}. Lower vllm.gpu_memory_utilization to {most:g} or less."
             )
         if self.kv_tokens < self.longest:
             said.append(
-                f"an engine's KV cache holds {self.kv_tokens:,} tokens, one sequence may have {self.longest:,} (data.max_len). "
-                "Raise vllm.tensor_parallel_size or vllm.gpu_memory_utilization, or lower data.max_len."
+                f"an engine's KV cache holds {self.kv_tokens:,} tokens, one sequence may have {self.longest:,}"
+                " (data.max_len). Raise vllm.tensor_parallel_size or vllm.gpu_memory_utilization, or lower"
+                " data.max_len."
             )
         return said
 
@@ -162,7 +192,11 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
     n, shape = parameters(model), Shape.of(config_json(model))
     if not n or shape is None:
         return None
-    w, ranks, tp = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.num_nodes * cfg.actor.num_gpus_per_node, cfg.vllm.tensor_parallel_size
+    w, ranks, tp = (
+        WEIGHT_BYTES[cfg.ds.param_dtype],
+        cfg.actor.num_nodes * cfg.actor.num_gpus_per_node,
+        cfg.vllm.tensor_parallel_size,
+    )
     learner, host = _learner(cfg, n, shape, w, ranks)
     if cfg.train.colocate_all:
         host += learner.get("gradients", 0) + learner.get("optimiser", 0) + math.ceil(n * w / tp)
@@ -190,7 +224,11 @@ def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dic
     trained = critics + (cfg.ds.lora.rank == 0)  # LoRA's own are a hundredth: left out
     models = 1 + critics
     states = share * OPTIMISER_BYTES * trained
-    kept = w * tokens * shape.hidden * shape.layers if cfg.actor.gradient_checkpointing_enable else w * tokens * shape.activations * (shape.layers - 1)
+    kept = (
+        w * tokens * shape.hidden * shape.layers
+        if cfg.actor.gradient_checkpointing_enable
+        else w * tokens * shape.activations * (shape.layers - 1)
+    )
     parts = {
         "weights": (share * w if cfg.ds.zero_stage == 3 else n * w) * models,
         "gradients": share * GRADIENT_BYTES[cfg.ds.grad_accum_dtype] * trained,

@@ -1,7 +1,8 @@
-"""Model size: how many parameters a model has, before it is loaded: from the headers of its files, else from its config.json.
+"""Model size: how many parameters a model has, before it is loaded: from the headers of its files, else from its
+config.json.
 
-A name on the hub is looked up in the cache first, then its config.json (a kilobyte) is fetched. Loads nothing heavy; raises nothing.
-"""
+A name on the hub is looked up in the cache first, then its config.json (a kilobyte) is fetched. Loads nothing heavy;
+raises nothing."""
 
 from __future__ import annotations
 
@@ -16,16 +17,18 @@ from .config.paths import asked, local_path
 from .errors import ConfigError
 
 OPTIMISER_BYTES = 12
-"""Bytes per parameter in a checkpoint for Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040 parameters, with all that is beside)."""
+"""Bytes per parameter in a checkpoint for Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040
+parameters, with all that is beside)."""
 AVERAGE_BYTES = 4
 """Bytes per parameter in a checkpoint for the average of the weights, fp32 (train.enable_ema)."""
 WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Bytes per parameter of the weights, by ds.param_dtype: in a push; besides in a checkpoint with ZeRO-2 (ZeRO-3 restores them from the master weights), and in
-what LoRA leaves as it is."""
+"""Bytes per parameter of the weights, by ds.param_dtype: in a push; besides in a checkpoint with ZeRO-2 (ZeRO-3
+restores them from the master weights), and in what LoRA leaves as it is."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """What configurations call their number."""
 HUB_S = 5.0
-"""Deadline of the hub's answer for a file of a kilobyte; without one the size is not known, and the run is as if on a small /dev/shm."""
+"""Deadline of the hub's answer for a file of a kilobyte; without one the size is not known, and the run is as if on a
+small /dev/shm."""
 
 
 def push_bytes(cfg: Config) -> int | None:
@@ -54,7 +57,8 @@ def parameters(model: str) -> int | None:
 
 @functools.cache
 def attention_parity(model: str) -> float:
-    """How many tokens a sequence has whose attention takes as many operations as the model's matrices; infinite if that is not known.
+    """How many tokens a sequence has whose attention takes as many operations as the model's matrices; infinite if that
+    is not known.
 
         matrices 2 P L, causal attention 2 layers (a d) L^2    operations forward;  parity = P / (layers a d)
 
@@ -62,11 +66,15 @@ def attention_parity(model: str) -> float:
     """
     config = config_json(model)
     text = config.get("text_config") or config
-    chosen = {name: text["num_experts_per_tok"] for name in EXPERTS if text.get(name) and text.get("num_experts_per_tok")}
+    chosen = {
+        name: text["num_experts_per_tok"] for name in EXPERTS if text.get(name) and text.get("num_experts_per_tok")
+    }
     n = of_config({**config, **text, "text_config": None, **chosen})
     if n is None:
         return math.inf
-    h, layers, heads, vocabulary = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"))
+    h, layers, heads, vocabulary = (
+        int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    )
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)) is True
     return (n - (0 if tied else vocabulary * h)) / (layers * heads * int(text.get("head_dim") or h // heads))
 
@@ -96,10 +104,13 @@ def _on_hub(name: str) -> Path | None:
     try:
         found = try_to_load_from_cache(name, "config.json")
         if not isinstance(found, str):
-            get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_S)  # asks once; the download would ask a hub that is away for half a minute
+            # asks once; the download would ask a hub that is away for half a minute
+            get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_S)
             found = hf_hub_download(name, "config.json", etag_timeout=HUB_S)
         return Path(found).parent
-    except Exception:  # HTTP libraries', the hub's and the cache's own: the size is not known, and whoever loads the model says why
+    except (
+        Exception
+    ):  # HTTP libraries', the hub's and the cache's own: the size is not known, and whoever loads the model says why
         return None
 
 
@@ -131,16 +142,20 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def of_config(config: dict[str, Any]) -> int | None:
-    """The parameters of a decoder with gated MLPs, dense or of experts; biases and norms are left out (less than a thousandth).
+    """The parameters of a decoder with gated MLPs, dense or of experts; biases and norms are left out (less than a
+    thousandth).
 
-        layer = h (a d) + 2 h (k d) + (a d) h + 3 h i e + h e      h hidden size, a heads of size d, k heads of keys, i MLP, e experts
+        layer = h (a d) + 2 h (k d) + (a d) h + 3 h i e + h e      h hidden size, a heads of size d, k heads of keys, i
+        MLP, e experts
         model = layers * layer + V h (twice, unless tied)           V vocabulary
 
     None when the file does not say enough.
     """
     text = config.get("text_config") or config
     try:
-        h, layers, heads, vocabulary = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"))
+        h, layers, heads, vocabulary = (
+            int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+        )
         keys, d = int(text.get("num_key_value_heads") or heads), int(text.get("head_dim") or h // heads)
         experts = next((int(text[key]) for key in EXPERTS if text.get(key)), 0)
         if experts:

@@ -1,13 +1,15 @@
-"""Plugins: a name in a configuration -> the function or class behind it. The one way in which anything of a method is looked up.
+"""Plugins: a name in a configuration -> the function or class behind it. The one way in which anything of a method is
+looked up.
 
     "math"                     a registered name
     "package.module:Attr"      what `import package.module` finds
     "path/file.py:Attr"        a file of one's own; relative to the recipe that names it, else to the current directory
-    "path/file.py"             the one class of the file that can be meant; only where a place says which can (an environment)
+    "path/file.py"             the one class of the file that can be meant; only where a place says which can (an
+                               environment)
 
-A mistake in a file of one's own is a ConfigError with file, line and what was expected. `commands/preflight.py` loads every name before a
-model is loaded, so such a mistake ends nothing but the command. Standard library only; a file is executed once per
-process, and again when its text has changed.
+A mistake in a file of one's own is a ConfigError with file, line and what was expected. `commands/preflight.py` loads
+every name before a model is loaded, so such a mistake ends nothing but the command. Standard library only; a file is
+executed once per process, and again when its text has changed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from typing import Any, get_type_hints
 from .errors import ConfigError, unknown
 
 MODULE_PREFIX = "openrlhf_tir_own_"
-"""Files of one's own are in sys.modules under this prefix and a digest of path and text, so that two `reward.py` do not meet."""
+"""Files of one's own are in sys.modules under this prefix and a digest of path and text, so that two `reward.py` do not
+meet."""
 
 SHOWN = 300
 """Characters of a name that a message shows."""
@@ -44,7 +47,8 @@ Complaint = Callable[[Any], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something of a method plugs in: the kind of thing, the setting that names it, how it is called, and the registered ones."""
+    """Where something of a method plugs in: the kind of thing, the setting that names it, how it is called, and the
+    registered ones."""
 
     kind: str
     setting: str
@@ -76,27 +80,50 @@ def load(place: Place, name: str) -> Any:
     if not where or not attribute.isidentifier():
         example = place.kind.replace(" ", "_")
         registered = "one of them, to " if place.registry else ""
-        raise unknown(place.kind, name, place.registry, f"Set {place.setting} to {registered}'package.module:{example}' or 'path/file.py:{example}'.")
+        raise unknown(
+            place.kind,
+            name,
+            place.registry,
+            f"Set {place.setting} to {registered}'package.module:{example}' or 'path/file.py:{example}'.",
+        )
     module = _of_file(where, said) if where.endswith(".py") else _of_package(where, said)
     try:
         thing = getattr(module, attribute)
     except AttributeError:
-        own = sorted(n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__)
-        raise ConfigError(f"{said}: {module.__file__} has no {attribute!r}. It defines: {', '.join(own) or 'nothing'}.") from None
+        own = sorted(
+            n
+            for n, v in vars(module).items()
+            if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__
+        )
+        raise ConfigError(
+            f"{said}: {module.__file__} has no {attribute!r}. It defines: {', '.join(own) or 'nothing'}."
+        ) from None
     if is_own(place, name):
-        wrong = f"{attribute} is {type(thing).__name__}, which cannot be called" if not callable(thing) else place.complaint(thing)
+        wrong = (
+            f"{attribute} is {type(thing).__name__}, which cannot be called"
+            if not callable(thing)
+            else place.complaint(thing)
+        )
         if wrong:
             raise ConfigError(f"{said}: {location(thing) or module.__file__}: {wrong}. {place.described}")
     return thing
 
 
 def _the_only(place: Place, module: ModuleType, said: str) -> str:
-    """The name of the one class that the file defines and that can be meant. Raises ConfigError where there is none, or several."""
-    found = [n for n, v in vars(module).items() if inspect.isclass(v) and v.__module__ == module.__name__ and place.meant and place.meant(v)]
+    """The name of the one class that the file defines and that can be meant. Raises ConfigError where there is none, or
+    several."""
+    found = [
+        n
+        for n, v in vars(module).items()
+        if inspect.isclass(v) and v.__module__ == module.__name__ and place.meant and place.meant(v)
+    ]
     if not found:
         raise ConfigError(f"{said}: {module.__file__} defines no {place.kind}. {place.described}")
     if len(found) > 1:
-        raise ConfigError(f"{said}: {module.__file__} defines several: {', '.join(found)}. Name one of them: '{module.__file__}:{found[0]}'.")
+        raise ConfigError(
+            f"{said}: {module.__file__} defines several: {', '.join(found)}. Name one of them:"
+            f" '{module.__file__}:{found[0]}'."
+        )
     return found[0]
 
 
@@ -105,7 +132,10 @@ def _of_package(module: str, said: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as e:
         if e.name and (module == e.name or module.startswith(f"{e.name}.")):
-            raise ConfigError(f"{said} cannot be loaded: there is no module {e.name!r} here. Install it, or give the file: 'path/file.py:name'.") from None
+            raise ConfigError(
+                f"{said} cannot be loaded: there is no module {e.name!r} here. Install it, or give the file:"
+                " 'path/file.py:name'."
+            ) from None
         raise _broken(said, e, module) from e
     except Exception as e:
         raise _broken(said, e, module) from e
@@ -132,7 +162,8 @@ def _of_file(where: str, said: str) -> ModuleType:
     path = Path(os.path.abspath(os.path.expanduser(where)))
     if not os.path.isfile(path):
         raise ConfigError(
-            f"{said}: there is no file {str(path)[:SHOWN]}. A path is relative to the recipe that names it, on the command line to the current directory."
+            f"{said}: there is no file {str(path)[:SHOWN]}. A path is relative to the recipe that names it, on the"
+            " command line to the current directory."
         )
     try:
         return _module_of(path, path.read_bytes())
@@ -145,13 +176,19 @@ def _broken(said: str, e: BaseException, module: str) -> ConfigError:
     if isinstance(e, SyntaxError):
         at = f"{e.filename}:{e.lineno}"
         return ConfigError(f"{said} cannot be loaded: {at}: {type(e).__name__}: {e.msg}. Correct that line.")
-    return ConfigError(f"{said} cannot be loaded: {raised_at(e, module) or module}: {type(e).__name__}: {e}. Correct that line, or install what it imports.")
+    return ConfigError(
+        f"{said} cannot be loaded: {raised_at(e, module) or module}: {type(e).__name__}: {e}. Correct that line, or"
+        " install what it imports."
+    )
 
 
 def raised_at(e: BaseException, inside: str | None = None) -> str | None:
-    """ "file:line" where `e` was raised: the last frame in the file `inside` if there is one, else the last that is neither ours nor Python's."""
+    """ "file:line" where `e` was raised: the last frame in the file `inside` if there is one, else the last that is
+    neither ours nor Python's."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith("<")]
-    mine = [f for f in frames if f.filename == inside] or [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    mine = [f for f in frames if f.filename == inside] or [
+        f for f in frames if f.filename != __file__ and "importlib" not in f.filename
+    ]
     return f"{mine[-1].filename}:{mine[-1].lineno}" if mine else None
 
 
@@ -172,7 +209,8 @@ def location(thing: Any) -> str | None:
 
 
 def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Complaint:
-    """A complaint about what cannot be called with so many positional arguments and these keywords. `optional`: given to those that have them."""
+    """A complaint about what cannot be called with so many positional arguments and these keywords. `optional`: given
+    to those that have them."""
 
     def complaint(thing: Any) -> str | None:
         try:
@@ -180,7 +218,9 @@ def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Co
         except (TypeError, ValueError):
             return None  # a builtin: it cannot be asked
         try:
-            signature.bind(*range(positional), **dict.fromkeys([*keywords, *(k for k in optional if k in signature.parameters)]))
+            signature.bind(
+                *range(positional), **dict.fromkeys([*keywords, *(k for k in optional if k in signature.parameters)])
+            )
         except TypeError as e:
             name = getattr(thing, "__name__", type(thing).__name__)
             return f"{name}{signature} cannot be called as it would be: {e}"
@@ -204,7 +244,8 @@ def _no_environment(cls: Any) -> str | None:
 
 
 def wrong_keywords(cls: Any, given: Mapping[str, Any]) -> str | None:
-    """Why a class cannot be made with these keywords: one too many, one that is missing, one that is not of the plain type that it is annotated with."""
+    """Why a class cannot be made with these keywords: one too many, one that is missing, one that is not of the plain
+    type that it is annotated with."""
     try:
         signature = inspect.signature(cls)
     except (TypeError, ValueError):
@@ -227,8 +268,8 @@ def wrong_keywords(cls: Any, given: Mapping[str, Any]) -> str | None:
 ENVIRONMENT = Place(
     "environment",
     "env.file",
-    "a class with async reset(task, seed) -> str, async step(action, deadline_s) -> Step and async close(), best derived from env_servers.env.Env, "
-    "which has all but step",
+    "a class with async reset(task, seed) -> str, async step(action, deadline_s) -> Step and async close(), best"
+    " derived from env_servers.env.Env, which has all but step",
     complaint=_no_environment,
     meant=lambda cls: any(b.__name__ == "Env" and b.__module__ == BASE for b in cls.__mro__),
 )

@@ -1,4 +1,5 @@
-"""Ports: what the rooms need of each other, as Protocols. Each names its implementations; fakes in tests are held to the same.
+"""Ports: what the rooms need of each other, as Protocols. Each names its implementations; fakes in tests are held to
+the same.
 
 episodes  -> Engine, Codec, EnvSession
 serving, cluster -> RolloutEngine
@@ -37,15 +38,15 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """Prompt token ids -> sampled token ids: engines/vllm_engine.py (real), engines/torch_engine.py (deterministic, for tests),
-    simulation/emulated_engine.py (sleeps like a cluster)."""
+    """Prompt token ids -> sampled token ids: engines/vllm_engine.py (real), engines/torch_engine.py (deterministic, for
+    tests), simulation/emulated_engine.py (sleeps like a cluster)."""
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """Continue `token_ids`. Stop strings are included in the text. The log-probs are of the plain softmax, or, in a run that samples from another
-        distribution (Rollout.plain), of what `sampling` makes of it.
+        """Continue `token_ids`. Stop strings are included in the text. The log-probs are of the plain softmax, or, in a
+        run that samples from another distribution (Rollout.plain), of what `sampling` makes of it.
 
-        Raises EngineError when the engine cannot answer, RequestRefused when no engine could. `Completion.versions` names, per token,
-        the weights that sampled it.
+        Raises EngineError when the engine cannot answer, RequestRefused when no engine could. `Completion.versions`
+        names, per token, the weights that sampled it.
         """
 
 
@@ -56,7 +57,8 @@ class Passes(Protocol):
 
 @runtime_checkable
 class RolloutEngine(Engine, Protocol):
-    """What a rollout actor needs of its engine: engines/vllm_engine.py, engines/torch_engine.py. Belongs to one event loop."""
+    """What a rollout actor needs of its engine: engines/vllm_engine.py, engines/torch_engine.py. Belongs to one event
+    loop."""
 
     @property
     def proof(self) -> Passes: ...
@@ -74,10 +76,12 @@ class RolloutEngine(Engine, Protocol):
         """Load `model`, whose weights count as `version`. Raises EngineError."""
 
     async def alive(self) -> None:
-        """A sign of life of whatever computes, in whichever process. Raises EngineError when it is broken, silent, or makes no progress."""
+        """A sign of life of whatever computes, in whichever process. Raises EngineError when it is broken, silent, or
+        makes no progress."""
 
     async def abort(self, request_id: str) -> None:
-        """The request is answered with what it has, and finish_reason "abort". Nothing happens when it has ended, or is not known."""
+        """The request is answered with what it has, and finish_reason "abort". Nothing happens when it has ended, or is
+        not known."""
 
     def progress(self) -> dict[str, int]:
         """Request -> tokens sampled so far, of those that it is answering."""
@@ -88,21 +92,27 @@ class RolloutEngine(Engine, Protocol):
     async def resume(self) -> None: ...
 
     async def sleep(self) -> None:
-        """With train.colocate_all: leave the GPU's memory to the learner. Requests wait, frozen, until `wake` or a push. Idempotent."""
+        """With train.colocate_all: leave the GPU's memory to the learner. Requests wait, frozen, until `wake` or a
+        push. Idempotent."""
 
     async def wake(self) -> None:
         """With the weights that it had. Idempotent."""
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
-        """Load a safetensors file; with a `link` a delta, which continues the push before. What `canary` sampled with it. Raises WeightsUnverified; of
-        it DeltaRefused when this node cannot continue: the engine is as it was, and takes a full push. Wakes an engine that sleeps."""
+    async def update_weights(
+        self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
+    ) -> list[Completion]:
+        """Load a safetensors file; with a `link` a delta, which continues the push before. What `canary` sampled with
+        it. Raises WeightsUnverified; of it DeltaRefused when this node cannot continue: the engine is as it was, and
+        takes a full push. Wakes an engine that sleeps."""
 
     async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
-        """Take part in a broadcast, worker i as rank `first_rank` + i. Requests are frozen from here on, until `use_received` or for ever: what a torn push
-        left is nobody's weights. Raises WeightsUnverified when the engine is broken by it."""
+        """Take part in a broadcast, worker i as rank `first_rank` + i. Requests are frozen from here on, until
+        `use_received` or for ever: what a torn push left is nobody's weights. Raises WeightsUnverified when the engine
+        is broken by it."""
 
     async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        """What was received, which must have `digest`, samples as `version`. What `canary` sampled with it. Raises WeightsUnverified."""
+        """What was received, which must have `digest`, samples as `version`. What `canary` sampled with it. Raises
+        WeightsUnverified."""
 
     async def proved(self, version: int) -> None:
         """Says that what `version` sampled may be used."""
@@ -114,7 +124,8 @@ class RolloutEngine(Engine, Protocol):
         """One short sample per prompt for the learner to score."""
 
     def stats(self) -> dict[str, float]:
-        """Among others `running` and `waiting` requests, `version`, `paused`. The names are those of serving/metrics.py without `tir_engine_`."""
+        """Among others `running` and `waiting` requests, `version`, `paused`. The names are those of serving/metrics.py
+        without `tir_engine_`."""
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
         """(start, end) in epoch seconds, since the last call, during which at least one request was decoding."""
@@ -127,7 +138,8 @@ class RolloutEngine(Engine, Protocol):
 
 
 class Codec(Protocol):
-    """Text <-> tokens. Special tokens in the text of tools are inert: `encode` never produces a special id, `encode_prompt` may."""
+    """Text <-> tokens. Special tokens in the text of tools are inert: `encode` never produces a special id,
+    `encode_prompt` may."""
 
     def encode(self, text: str) -> list[int]: ...
     def encode_prompt(self, text: str) -> list[int]: ...
@@ -135,11 +147,13 @@ class Codec(Protocol):
 
 
 class EnvSession(Protocol):
-    """One trajectory's conversation with its environment; entered before `reset`, left when the trajectory ends. envs/session.py."""
+    """One trajectory's conversation with its environment; entered before `reset`, left when the trajectory ends.
+    envs/session.py."""
 
     @property
     def server(self) -> str | None:
-        """The process that holds it, between `reset` and the end: what goes down with it hits all its sessions. None: nothing that can."""
+        """The process that holds it, between `reset` and the end: what goes down with it hits all its sessions. None:
+        nothing that can."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
@@ -147,11 +161,13 @@ class EnvSession(Protocol):
         """The first observation. Raises EnvError, EnvTimeout or EnvFull."""
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
-        """Only trainable outcomes come back; EnvError, EnvLost (the server is gone, with all its sessions) and EnvTimeout are raised."""
+        """Only trainable outcomes come back; EnvError, EnvLost (the server is gone, with all its sessions) and
+        EnvTimeout are raised."""
 
 
 class Rollout(Protocol):
-    """Rollout actors behind a router. A payload is whatever stands for a Group: an object reference, or the Group itself."""
+    """Rollout actors behind a router. A payload is whatever stands for a Group: an object reference, or the Group
+    itself."""
 
     async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
         """Raises InfraError when the actor died or the group could not be run at all."""
@@ -166,18 +182,21 @@ class Rollout(Protocol):
         """The actor that a rolling group is at, for a person: "on rollout-0"."""
 
     def engine_stats(self) -> dict[str, float]:
-        """Cheap figures for the metrics; may be empty. `depth = auto` looks at running and waiting [sequences] and preemptions [so far]."""
+        """Cheap figures for the metrics; may be empty. `depth = auto` looks at running and waiting [sequences] and
+        preemptions [so far]."""
 
 
 class Publisher(Protocol):
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """Held while the learner steps or takes up a checkpoint, and for nothing else: meanwhile nobody may ask it for weights or scores. Waits for an
-        engine that joins."""
+        """Held while the learner steps or takes up a checkpoint, and for nothing else: meanwhile nobody may ask it for
+        weights or scores. Waits for an engine that joins."""
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
-        """All engines have the learner's weights and it was proved. `must_differ`: an update since the last push must have changed something.
+        """All engines have the learner's weights and it was proved. `must_differ`: an update since the last push must
+        have changed something.
 
-        Raises WeightsUnverified when it was not proved, or when the weights are those of the last push though they `must_differ`."""
+        Raises WeightsUnverified when it was not proved, or when the weights are those of the last push though they
+        `must_differ`."""
 
 
 class Prompts(Protocol):
@@ -187,13 +206,15 @@ class Prompts(Protocol):
         """(epoch, prompt), or None when all episodes are through."""
 
     def in_place_of(self, prompt: int) -> tuple[int, int] | None:
-        """Another (epoch, prompt) of the same environment, out of turn, for one that will not be trained; None where environments have no shares."""
+        """Another (epoch, prompt) of the same environment, out of turn, for one that will not be trained; None where
+        environments have no shares."""
 
     def more(self) -> bool:
         """Whether `next` has another; without drawing it."""
 
     def learned(self, ended: Sequence[PromptOutcome]) -> None:
-        """A batch was trained; `ended` are the groups that ended since the last one, in any order. A curriculum learns from them."""
+        """A batch was trained; `ended` are the groups that ended since the last one, in any order. A curriculum learns
+        from them."""
 
     def facts(self) -> dict[str, float]:
         """What there is to say of the order, as metrics of the step; may be empty."""
@@ -215,26 +236,27 @@ class Learner(Protocol):
     """Number of updates behind the current weights."""
 
     async def step(self, batch: TrainBatch) -> StepReport:
-        """One optimiser update for each of `batch.updates`, less those whose gradient is not finite; the version counts them. Raises InfraError when a
-        rank died."""
+        """One optimiser update for each of `batch.updates`, less those whose gradient is not finite; the version counts
+        them. Raises InfraError when a rank died."""
 
     async def publish(self, path: Path) -> str:
         """Write the full weights, HF names, as safetensors to `path`; return their digest."""
 
     async def publish_changes(self, path: Path, base_version: int) -> Changes | None:
-        """Write what changed since the last `publish` or `publish_changes`, which was of `base_version`. None: a full push must go in its place. Asked only
-        with vllm.sync_delta."""
+        """Write what changed since the last `publish` or `publish_changes`, which was of `base_version`. None: a full
+        push must go in its place. Asked only with vllm.sync_delta."""
 
     async def score(self, sequences: list[list[int]]) -> list[Any]:
         """Log-prob of every token of each sequence but the first, under the current weights: list of [T-1] float32."""
 
     async def save(self, directory: Path) -> None:
-        """Every rank's share of model, optimiser, scheduler and RNG into `directory`. Returns when all ranks have copied theirs to host
-        memory; the call is on its way to them before the first await. They are written in the background."""
+        """Every rank's share of model, optimiser, scheduler and RNG into `directory`. Returns when all ranks have
+        copied theirs to host memory; the call is on its way to them before the first await. They are written in the
+        background."""
 
     async def written(self) -> Mapping[str, tuple[int, str]]:
-        """Every rank's files of the last `save` are safe on disk: path -> (bytes, XXH3-128 in hexadecimal) of those that the ranks hashed while
-        writing; the controller hashes others itself. Raises OSError when a disk refused."""
+        """Every rank's files of the last `save` are safe on disk: path -> (bytes, XXH3-128 in hexadecimal) of those
+        that the ranks hashed while writing; the controller hashes others itself. Raises OSError when a disk refused."""
 
     async def load(self, directory: Path) -> int:
         """Restore what `save` wrote; returns the version."""
@@ -250,7 +272,8 @@ class Broadcasts(Learner, Protocol):
         """Where so many workers of engines meet rank 0, on its node. What was opened before is no more."""
 
     async def broadcast(self, push: str) -> Transfer:
-        """Send the full weights, HF names, to all who have come to the meeting. A fault of the group's is in the answer."""
+        """Send the full weights, HF names, to all who have come to the meeting. A fault of the group's is in the
+        answer."""
 
     async def end_broadcast(self, push: str, why: str) -> None:
         """Tell all who take part in a `broadcast` that was asked for to give it up."""

@@ -33,7 +33,11 @@ PYTHON_TOOL: dict[str, Any] = {
     "function": {
         "name": "python",
         "description": "Runs Python source code and returns what it prints.",
-        "parameters": {"type": "object", "properties": {"code": {"type": "string", "description": "the source code"}}, "required": ["code"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "the source code"}},
+            "required": ["code"],
+        },
     },
 }
 """python_tir's, in the form of OpenAI's; its action is the argument `code`."""
@@ -54,18 +58,24 @@ class _Wire(BaseModel):
 class ResetRequest(_Wire):
     task: dict[str, Any] = Field(default_factory=dict, description="what the environment needs to know of the problem")
     seed: int = Field(default=0, ge=-(1 << 63), lt=1 << 64)
-    session_id: str | None = Field(default=None, max_length=128, description="chosen by the client, so that a retry is idempotent")
+    session_id: str | None = Field(
+        default=None, max_length=128, description="chosen by the client, so that a retry is idempotent"
+    )
 
 
 class ResetReply(_Wire):
     session_id: str
     observation: str = ""
-    server: str | None = Field(default=None, description="base URL of the process that holds the session; send its steps there")
+    server: str | None = Field(
+        default=None, description="base URL of the process that holds the session; send its steps there"
+    )
 
 
 class StepRequest(_Wire):
     session_id: str = Field(max_length=128)
-    step_id: int = Field(ge=0, lt=1 << 53, description="counts up within a session; the same id again returns the cached reply")
+    step_id: int = Field(
+        ge=0, lt=1 << 53, description="counts up within a session; the same id again returns the cached reply"
+    )
     action: str
     deadline_s: float = Field(gt=0, le=3600, description="seconds until the caller gives up, from receipt")
 
@@ -74,8 +84,14 @@ class StepReply(_Wire):
     session_id: str
     step_id: int
     observation: str = ""
-    reward: float | None = Field(default=None, allow_inf_nan=False, description="what this action earned; the trainer's reward 'env' adds them up")
-    done: bool = Field(default=False, description="the episode is over: this observation is appended, and nothing is sampled after it")
+    reward: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="what this action earned; the trainer's reward 'env' adds them up",
+    )
+    done: bool = Field(
+        default=False, description="the episode is over: this observation is appended, and nothing is sampled after it"
+    )
     truncated: bool = Field(default=False, description="the episode is cut here, as if it had run out of tokens")
     outcome: Outcome = "ok"
     signals: dict[str, Any] = Field(default_factory=dict, description="raw facts; the trainer's reward weighs them")
@@ -85,7 +101,11 @@ class Health(_Wire):
     status: Literal["ok", "draining", "degraded"] = "ok"
     env: str
     isolation: str = Field(
-        default=UNKNOWN, description="what confines the model's code: a level by name; none: nothing does; not_needed: it runs no code; unknown: it is not said"
+        default=UNKNOWN,
+        description=(
+            "what confines the model's code: a level by name; none: nothing does; not_needed: it runs no code; unknown:"
+            " it is not said"
+        ),
     )
     sessions: int = 0
     capacity: int = 0
@@ -99,4 +119,6 @@ class EnvSchema(_Wire):
     prefers_batches: bool = False
     stateful: bool = False
     languages: list[str] = Field(default_factory=list, description="what its /run_code runs, where it has one")
-    tools: list[dict[str, Any]] = Field(default_factory=list, description="schemas of its tools, as OpenAI's, for the model's chat template")
+    tools: list[dict[str, Any]] = Field(
+        default_factory=list, description="schemas of its tools, as OpenAI's, for the model's chat template"
+    )

@@ -3,9 +3,8 @@
     Task -> (run_episode x n) -> Trajectory -> Group -> (filters, replay) -> TrainBatch -> learner
 
 Shapes: T tokens of one response, P prompt tokens, G samples of a group, B groups of a batch.
-A token's *source* says who produced it; the loss mask is derived from it and is never stored, so a mask that trains on tool
-output cannot be expressed. `version` is the number of learner updates behind the weights that sampled a token.
-"""
+A token's *source* says who produced it; the loss mask is derived from it and is never stored, so a mask that trains on
+tool output cannot be expressed. `version` is the number of learner updates behind the weights that sampled a token."""
 
 from __future__ import annotations
 
@@ -35,7 +34,8 @@ class GroupKey(NamedTuple):
 
 
 class GroupState(StrEnum):
-    """Where an issued group is. In a terminal state its attempt is over: its slot is free and the ledger has a line that says how it ended."""
+    """Where an issued group is. In a terminal state its attempt is over: its slot is free and the ledger has a line
+    that says how it ended."""
 
     ROLLING = "rolling"
     """A rollout actor has it."""
@@ -48,7 +48,8 @@ class GroupState(StrEnum):
     FAILED = "failed"
     """It failed for good: it was issued again as often as train.max_reissues allows."""
     REQUEUED = "requeued"
-    """This attempt has ended, but its prompt goes on: it is queued again (after a fault, as surplus, or interrupted)."""
+    """This attempt has ended, but its prompt goes on: it is queued again (after a fault, as surplus, or
+    interrupted)."""
 
 
 TERMINAL = frozenset({GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED, GroupState.REQUEUED})
@@ -59,8 +60,8 @@ TERMINAL = frozenset({GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED
 class RunFacts:
     """What a run knows when it issues a group. It travels with the task, so that rewards know where they are.
 
-    `update`: learner updates so far, of `max_updates`; `counters`: the run's own, kept in its checkpoints; `prompt`: those of this prompt alone.
-    """
+    `update`: learner updates so far, of `max_updates`; `counters`: the run's own, kept in its checkpoints; `prompt`:
+    those of this prompt alone."""
 
     update: int = 0
     max_updates: int = 0
@@ -193,7 +194,13 @@ class Segment:
 
     @classmethod
     def of_model(cls, c: Completion) -> Segment:
-        return cls("model", np.asarray(c.token_ids, np.int32), np.asarray(c.logprobs, np.float32), np.asarray(c.versions, np.int32), c.text)
+        return cls(
+            "model",
+            np.asarray(c.token_ids, np.int32),
+            np.asarray(c.logprobs, np.float32),
+            np.asarray(c.versions, np.int32),
+            c.text,
+        )
 
     @classmethod
     def of_env(cls, token_ids: Sequence[int], text: str) -> Segment:
@@ -219,7 +226,8 @@ class ToolCall:
 
 
 class Change(NamedTuple):
-    """One change to the run's counters: `how` is "add", "lowest" or "highest", so that the order of many does not matter."""
+    """One change to the run's counters: `how` is "add", "lowest" or "highest", so that the order of many does not
+    matter."""
 
     scope: Literal["run", "prompt"]
     name: str
@@ -229,8 +237,9 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Trajectory:
-    """One sampled response. `failed` names a fault of infrastructure or of the method's code: such a trajectory has no reward and is
-    never trained. `masked` names why a valid one is not trained: it counts in its group's statistics only."""
+    """One sampled response. `failed` names a fault of infrastructure or of the method's code: such a trajectory has no
+    reward and is never trained. `masked` names why a valid one is not trained: it counts in its group's statistics
+    only."""
 
     index: int
     prompt_ids: np.ndarray
@@ -247,7 +256,8 @@ class Trajectory:
     changes: list[Change] = field(default_factory=list)
     """What its reward asks the run's counters to be changed by."""
     branches: list[Trajectory] = field(default_factory=list)
-    """Other chains of tokens of the same session (engines/session_trace.py): prompt and segments only. Its reward is theirs; they are trained with it."""
+    """Other chains of tokens of the same session (engines/session_trace.py): prompt and segments only. Its reward is
+    theirs; they are trained with it."""
 
     @property
     def sequences(self) -> list[Trajectory]:
@@ -259,9 +269,13 @@ class Trajectory:
 
     @property
     def scored(self) -> float:
-        """Its reward, which every valid trajectory of a group has once the group is judged. Raises ValueError when there is none."""
+        """Its reward, which every valid trajectory of a group has once the group is judged. Raises ValueError when
+        there is none."""
         if self.reward is None:
-            raise ValueError(f"Trajectory {self.index} has no reward ({self.failed or 'it was not scored'}). Score it first, or look at valid ones only.")
+            raise ValueError(
+                f"Trajectory {self.index} has no reward ({self.failed or 'it was not scored'}). Score it first, or look"
+                " at valid ones only."
+            )
         return self.reward
 
     @property
@@ -317,7 +331,9 @@ class Trajectory:
 
     @property
     def oldest_version(self) -> int | None:
-        versions = [int(s.versions.min()) for t in self.sequences for s in t.segments if s.source == "model" and len(s.versions)]
+        versions = [
+            int(s.versions.min()) for t in self.sequences for s in t.segments if s.source == "model" and len(s.versions)
+        ]
         return min(versions) if versions else None
 
 
@@ -375,7 +391,8 @@ class GroupMeta:
     """Set when the group as a whole cannot be used; names the fault."""
     stats: dict[str, float] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
-    """The load of its actor when it ended: sequences running and waiting, preemptions so far (adaptive depth looks at them)."""
+    """The load of its actor when it ended: sequences running and waiting, preemptions so far (adaptive depth looks at
+    them)."""
     actor: str = ""
     env: str = ""
     seconds: float = 0.0
@@ -395,7 +412,8 @@ class GroupMeta:
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """A group of a batch: its metadata, and where its payload is (an object reference, or the Group itself in tests)."""
+    """A group of a batch: its metadata, and where its payload is (an object reference, or the Group itself in
+    tests)."""
 
     meta: GroupMeta
     payload: Any
@@ -427,7 +445,8 @@ class TrainBatch:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a learner step returns. `version` is the version after the step: that before it when no gradient was `finite`."""
+    """What a learner step returns. `version` is the version after the step: that before it when no gradient was
+    `finite`."""
 
     version: int
     metrics: dict[str, float]
@@ -436,12 +455,14 @@ class StepReport:
 
     @property
     def finite(self) -> bool:
-        """False: nothing was trained, weights, optimiser and version are those before the step. A learner that tells no norm is believed."""
+        """False: nothing was trained, weights, optimiser and version are those before the step. A learner that tells no
+        norm is believed."""
         return math.isfinite(self.metrics.get("grad_norm", 0.0))
 
     @property
     def must_change_weights(self) -> bool:
-        """Whether equal weights after this step would be an error: its gradient and its learning rate were not zero, as far as is known."""
+        """Whether equal weights after this step would be an error: its gradient and its learning rate were not zero, as
+        far as is known."""
         return self.metrics.get("lr", 0.0) > 0 and 0 < self.metrics.get("grad_norm", 0.0) < math.inf
 
 

@@ -14,13 +14,15 @@ GOLDEN = REPO.parent / "shared" / "golden"
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
-logging.getLogger("openrlhf_tir").setLevel(logging.WARNING)  # of its own: a test that imports vLLM sets the root logger to ERROR
+# of its own: a test that imports vLLM sets the root logger to ERROR
+logging.getLogger("openrlhf_tir").setLevel(logging.WARNING)
 
 
 @pytest.fixture(autouse=True)
 def own_loggers_as_in_a_fresh_process():
-    """A command that runs in this process takes our logger for itself (logs/own_log.py), and importing vLLM silences the root, what existed before
-    and every handler of the root, caplog's own among them: a test's caplog must see our loggers all the same, whatever ran before it."""
+    """A command that runs in this process takes our logger for itself (logs/own_log.py), and importing vLLM silences
+    the root, what existed before and every handler of the root, caplog's own among them: a test's caplog must see our
+    loggers all the same, whatever ran before it."""
     root = logging.getLogger()
     root.setLevel(logging.WARNING)
     for handler in root.handlers:

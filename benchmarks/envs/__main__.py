@@ -1,19 +1,30 @@
 """python -m benchmarks.envs [--quick]: the Python sandbox against SandboxFusion's way, hostile code, and search.
 
-    trivial and sympy snippets through POST /run_code, both servers in turns, at 1, 8 and 64 callers  -> throughput, p50, p99, ratios
-    trivial snippets through POST /step_batch                                                         -> executions per second
-    calls of functions through POST /step_batch, one call an action                                    -> calls per second
-    benchmarks.envs.sessions                         -> 2,000 sessions with state open at once: p99 of an answer, memory of each
-    simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per second
-    hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were contained
-    hostile programs in other languages through POST /run_code                                        -> how many were contained
-    python -m env_servers.puzzles.check_all                                                           -> data sets of puzzles, and whose solution scores 1
-    benchmarks.envs.search                                                                                 -> time per query
-    benchmarks.envs.swe                              -> session start, a patch judged, hostile patches and sessions contained
-    benchmarks.envs.swe_overlap                      -> start, agent and evaluate at once against one after another, on emulated durations
+    trivial and sympy snippets through POST /run_code, both servers in turns, at 1, 8 and 64 callers  -> throughput,
+    p50, p99, ratios
+    trivial snippets through POST /step_batch                                                         -> executions per
+    second
+    calls of functions through POST /step_batch, one call an action                                    -> calls per
+    second
+    benchmarks.envs.sessions                         -> 2,000 sessions with state open at once: p99 of an answer, memory
+    of each
+    simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per
+    second
+    hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were
+    contained
+    hostile programs in other languages through POST /run_code                                        -> how many were
+    contained
+    python -m env_servers.puzzles.check_all                                                           -> data sets of
+    puzzles, and whose solution scores 1
+    benchmarks.envs.search                                                                                 -> time per
+    query
+    benchmarks.envs.swe                              -> session start, a patch judged, hostile patches and sessions
+    contained
+    benchmarks.envs.swe_overlap                      -> start, agent and evaluate at once against one after another, on
+    emulated durations
 
-Ratios are medians over rounds of one run, ours and theirs next to each other in time: the machine's mood cancels. The last line is JSON.
-"""
+Ratios are medians over rounds of one run, ours and theirs next to each other in time: the machine's mood cancels. The
+last line is JSON."""
 
 from __future__ import annotations
 
@@ -36,8 +47,14 @@ from .load import Load, Server, plain_python, started
 TRIVIAL = ["print(6 * 7)"]
 SYMPY = [
     "from sympy import *\nx = symbols('x')\nprint(solve(x**3 - 6*x**2 + 11*x - 6, x))",
-    "from sympy import *\nn = symbols('n', integer=True, positive=True)\nk = symbols('k')\nprint(factor(summation(k**2, (k, 1, n))))",
-    "import sympy as sp\nx, y = sp.symbols('x y')\nprint(sp.Poly((x + y)**4).coeffs(), sp.totient(360), sp.nextprime(1000))",
+    (
+        "from sympy import *\nn = symbols('n', integer=True, positive=True)\nk ="
+        " symbols('k')\nprint(factor(summation(k**2, (k, 1, n))))"
+    ),
+    (
+        "import sympy as sp\nx, y = sp.symbols('x y')\nprint(sp.Poly((x + y)**4).coeffs(), sp.totient(360),"
+        " sp.nextprime(1000))"
+    ),
     "from sympy import Matrix, Rational\nprint(Matrix([[2, 1], [1, 3]]).inv() * Matrix([Rational(1, 2), 4]))",
     "from sympy import *\nt = symbols('t')\nprint(apart(1 / (t * (t + 1)), t), series(exp(t), t, 0, 4))",
 ]
@@ -49,11 +66,19 @@ async def compare(ours: Server, theirs: Server, rounds: int, seconds: float, *, 
     facts: dict[str, float] = {}
     for name, snippets in (("trivial", TRIVIAL), ("sympy", SYMPY)):
         ratios = []
-        for c in CONCURRENCIES[: 2 if quick and name == "sympy" else 3]:  # their 64 sympy calls alone take a quarter of a minute
-            pairs = [(await ours.run_code(snippets, c, seconds), await theirs.run_code(snippets, c, seconds)) for _ in range(rounds if c == 8 else 1)]
+        # their 64 sympy calls alone take a quarter of a minute
+        for c in CONCURRENCIES[: 2 if quick and name == "sympy" else 3]:
+            pairs = [
+                (await ours.run_code(snippets, c, seconds), await theirs.run_code(snippets, c, seconds))
+                for _ in range(rounds if c == 8 else 1)
+            ]
             mine, other = (_median([pair[k] for pair in pairs]) for k in (0, 1))
             _show(f"{name}, {c} at once", ours=mine, theirs=other)
-            facts |= {f"{name}_p50_ms_c{c}": round(mine.p50_ms, 1), f"{name}_p99_ms_c{c}": round(mine.p99_ms, 1), f"{name}_failed_c{c}": mine.failed}
+            facts |= {
+                f"{name}_p50_ms_c{c}": round(mine.p50_ms, 1),
+                f"{name}_p99_ms_c{c}": round(mine.p99_ms, 1),
+                f"{name}_failed_c{c}": mine.failed,
+            }
             if c == 8:
                 ratios = [a.per_s / b.per_s for a, b in pairs]
                 facts[f"{name}_per_s_c8"], facts[f"{name}_their_per_s_c8"] = round(mine.per_s, 1), round(other.per_s, 1)
@@ -91,7 +116,9 @@ async def function_calls(http: aiohttp.ClientSession, seconds: float) -> dict[st
     _, task = make_task(0, domains=2, calls=(2, 4), distractors=4, variant="plain")
     call = {"name": task.gold[0][0].name, "arguments": task.gold[0][0].arguments}
     with started("env_servers.functions") as (url, _):
-        load = await Server(url, http).batches(json.dumps([call]), 64, 2 * seconds, task.model_dump(exclude_defaults=True))
+        load = await Server(url, http).batches(
+            json.dumps([call]), 64, 2 * seconds, task.model_dump(exclude_defaults=True)
+        )
     print(f"functions, /step_batch of 64, two at once: {load.per_s:.0f} calls/s")
     return {"functions_calls_per_s": round(load.per_s)}
 
@@ -102,7 +129,11 @@ async def numerals(http: aiohttp.ClientSession, seconds: float) -> dict[str, flo
         one, many = await server.verify(1, 32, seconds), await server.verify(500, 2, seconds)
     _show("numerals, 1 a request", ours=one)
     _show("numerals, 500 a request", ours=many)
-    return {"verify_per_s": round(one.per_s), "verify_batch_per_s": round(many.per_s), "verify_failed": one.failed + many.failed}
+    return {
+        "verify_per_s": round(one.per_s),
+        "verify_batch_per_s": round(many.per_s),
+        "verify_failed": one.failed + many.failed,
+    }
 
 
 def puzzles() -> dict[str, float | None]:
@@ -110,7 +141,9 @@ def puzzles() -> dict[str, float | None]:
     if not installed():
         print(f"puzzles: {MISSING}")
         return {"puzzle_sets": None, "puzzle_sets_ok": None}
-    done = subprocess.run([sys.executable, "-m", "env_servers.puzzles.check_all"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "env_servers.puzzles.check_all"], capture_output=True, text=True, check=False
+    )
     print(f"puzzles: {done.stdout.strip() or done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -118,25 +151,39 @@ def puzzles() -> dict[str, float | None]:
 def alone(module: str, *flags: str) -> dict[str, float]:
     """In a process of its own: what it reports of memory, and what it leaves, is then its own."""
     command = [sys.executable, "-m", module, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def _median(loads: list[Load]) -> Load:
-    return Load(*(statistics.median(load[k] for load in loads) for k in range(3)), failed=sum(load.failed for load in loads))
+    return Load(
+        *(statistics.median(load[k] for load in loads) for k in range(3)), failed=sum(load.failed for load in loads)
+    )
 
 
 def _show(what: str, **loads: Load) -> None:
     for who, load in loads.items():
-        print(f"{what:24s} {who:7s} {load.per_s:7.1f}/s  p50 {load.p50_ms:7.1f} ms  p99 {load.p99_ms:7.1f} ms  failed {load.failed}", flush=True)
+        print(
+            f"{what:24s} {who:7s} {load.per_s:7.1f}/s  p50 {load.p50_ms:7.1f} ms  p99 {load.p99_ms:7.1f} ms  failed"
+            f" {load.failed}",
+            flush=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.envs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="under a minute: short rounds, 20,000 passages; the ratios are rough")
-    parser.add_argument("--passages", type=int, default=1_000_000, metavar="N", help="of the search (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.envs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="under a minute: short rounds, 20,000 passages; the ratios are rough"
+    )
+    parser.add_argument(
+        "--passages", type=int, default=1_000_000, metavar="N", help="of the search (default: %(default)s)"
+    )
     print(json.dumps(asyncio.run(measure(parser.parse_args()))))
 
 

@@ -1,10 +1,10 @@
 """Hostile snippets against a server of its own: how many were contained, and whether the server is as before.
 
-    snippet -> POST /step -> the snippet's own predicate on the reply, and a harmless snippet that must still work -> contained
-    program in another language -> POST /run_code -> the same
+    snippet -> POST /step -> the snippet's own predicate on the reply, and a harmless snippet that must still work ->
+    contained program in another language -> POST /run_code -> the same
 
-At the end no process may be left below the server that was not there before, and its memory must be back. The snippets are those of
-the tests (tests/contract/hostile.py, languages/hostile.py).
+At the end no process may be left below the server that was not there before, and its memory must be back. The snippets
+are those of the tests (tests/contract/hostile.py, languages/hostile.py).
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ SCRIPTS_ONLY = {
     "files of others",
     "unix sockets of others",
 }
-"""What a session answers otherwise, as harmlessly: it breaks off only its own interpreter, is stopped instead of waited for, has a socket and no main.py."""
+"""What a session answers otherwise, as harmlessly: it breaks off only its own interpreter, is stopped instead of waited
+for, has a socket and no main.py."""
 
 
-async def hostile_suite(http: aiohttp.ClientSession, *, every: int = 1, stateful: bool = False) -> dict[str, float | None]:
-    """hostile_contained of hostile_total (each `every`-th snippet), and what was left; None where the tests are not there.
+async def hostile_suite(
+    http: aiohttp.ClientSession, *, every: int = 1, stateful: bool = False
+) -> dict[str, float | None]:
+    """hostile_contained of hostile_total (each `every`-th snippet), and what was left; None where the tests are not
+    there.
 
     `stateful`: each snippet is a cell of a session of its own; the names begin with hostile_stateful.
     """
@@ -66,8 +70,17 @@ async def hostile_suite(http: aiohttp.ClientSession, *, every: int = 1, stateful
         contained = sum(await asyncio.gather(*[attack(a) for a in attacks]))
         now, memory_now = await _settled(pid, processes)
     left, grown = max(0, now - processes), (memory_now - memory) / 2**20
-    print(f"{name}: {contained} of {len(attacks)} contained, {left} processes left, memory of the workers {grown:+.0f} MiB", flush=True)
-    return {f"{name}_contained": contained, f"{name}_total": len(attacks), f"{name}_processes_left": left, f"{name}_memory_mib": round(grown)}
+    print(
+        f"{name}: {contained} of {len(attacks)} contained, {left} processes left, memory of the workers"
+        f" {grown:+.0f} MiB",
+        flush=True,
+    )
+    return {
+        f"{name}_contained": contained,
+        f"{name}_total": len(attacks),
+        f"{name}_processes_left": left,
+        f"{name}_memory_mib": round(grown),
+    }
 
 
 async def hostile_languages_suite(http: aiohttp.ClientSession, *, every: int = 1) -> dict[str, float | None]:
@@ -97,7 +110,9 @@ async def hostile_languages_suite(http: aiohttp.ClientSession, *, every: int = 1
         contained = sum(await asyncio.gather(*[attack(a) for a in attacks]))
         now, _ = await _settled(pid, processes)
     left = max(0, now - processes)
-    print(f"{name} ({', '.join(served[1:])}): {contained} of {len(attacks)} contained, {left} processes left", flush=True)
+    print(
+        f"{name} ({', '.join(served[1:])}): {contained} of {len(attacks)} contained, {left} processes left", flush=True
+    )
     return {f"{name}_contained": contained, f"{name}_total": len(attacks), f"{name}_processes_left": left}
 
 
@@ -117,7 +132,9 @@ def _below(pid: int) -> tuple[int, int]:
 async def _run(http: aiohttp.ClientSession, url: str, code: str) -> dict[str, Any]:
     async with http.post(f"{url}/reset", json={}) as r:
         session = (await r.json())["session_id"]
-    async with http.post(f"{url}/step", json={"session_id": session, "step_id": 0, "action": code, "deadline_s": 60}) as r:
+    async with http.post(
+        f"{url}/step", json={"session_id": session, "step_id": 0, "action": code, "deadline_s": 60}
+    ) as r:
         reply = await r.json()
     async with http.delete(f"{url}/session/{session}"):
         return reply

@@ -1,4 +1,5 @@
-"""Load: callers in a closed loop -> how many answers per second, and how late. Every caller asks again once it has its answer."""
+"""Load: callers in a closed loop -> how many answers per second, and how late. Every caller asks again once it has its
+answer."""
 
 from __future__ import annotations
 
@@ -77,7 +78,9 @@ class Server:
 
         async def ask(i: int) -> int:
             mine = free.pop()
-            items = [{"session_id": s, "step_id": i, "action": snippet, "deadline_s": DEADLINE_S} for s in sessions[mine]]
+            items = [
+                {"session_id": s, "step_id": i, "action": snippet, "deadline_s": DEADLINE_S} for s in sessions[mine]
+            ]
             async with self._http.post(self.url + "/step_batch", json=items) as r:
                 replies = [json.loads(line) for line in (await r.text()).splitlines()]
             free.append(mine)
@@ -106,7 +109,9 @@ async def plain_python(snippets: Sequence[str], concurrency: int, seconds: float
     """A fresh `python -I` per call, without server and without barriers: what an interpreter costs at the least."""
 
     async def ask(i: int) -> int:
-        process = await asyncio.create_subprocess_exec(sys.executable, "-I", "-c", snippets[i % len(snippets)], stdout=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-c", snippets[i % len(snippets)], stdout=asyncio.subprocess.PIPE
+        )
         await process.communicate()
         return process.returncode != 0
 

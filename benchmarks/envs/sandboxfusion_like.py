@@ -1,4 +1,5 @@
-"""python -m benchmarks.envs.sandboxfusion_like: a server that runs code as SandboxFusion does, to compare with. It isolates nothing.
+"""python -m benchmarks.envs.sandboxfusion_like: a server that runs code as SandboxFusion does, to compare with. It
+isolates nothing.
 
     POST /run_code -> temporary directory -> shell -> fresh interpreter -> wait for its end -> read the pipes -> reply
 
@@ -67,11 +68,15 @@ class _NoSteps(Env):
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.envs.sandboxfusion_like", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.envs.sandboxfusion_like",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_serving_flags(parser, workers=64)
     args = parser.parse_args()
-    app = create_env_app(_NoSteps, serving_config(args, env="sandboxfusion_like", action="none: use /run_code", isolation=UNISOLATED))
+    app = create_env_app(
+        _NoSteps, serving_config(args, env="sandboxfusion_like", action="none: use /run_code", isolation=UNISOLATED)
+    )
 
     @app.post("/run_code")
     async def run_code(body: RunCodeRequest) -> RunCodeReply:

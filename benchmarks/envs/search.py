@@ -1,9 +1,11 @@
-"""python -m benchmarks.envs.search [--passages N]: BM25 over generated passages: time per query on one core, and memory.
+"""python -m benchmarks.envs.search [--passages N]: BM25 over generated passages: time per query on one core, and
+memory.
 
-    generated JSONL -> index built -> queries in one thread, from a passage's own words -> p50, p99, peak memory of the process
+    generated JSONL -> index built -> queries in one thread, from a passage's own words -> p50, p99, peak memory of the
+    process
 
-Word frequencies are Zipf's with real stop words in front, as in English: a query's words then have realistic posting lists. Peak
-memory counts mapped index pages as well, which the kernel may take back. The last line is JSON.
+Word frequencies are Zipf's with real stop words in front, as in English: a query's words then have realistic posting
+lists. Peak memory counts mapped index pages as well, which the kernel may take back. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def write_corpus(path: Path, passages: int, seed: int = 0) -> None:
         for first in range(0, passages, CHUNK):
             rows = min(CHUNK, passages - first)
             drawn = words[np.searchsorted(cumulative, rng.random((rows, WORDS))).clip(max=VOCABULARY - 1)]
-            lines = (json.dumps({"id": str(first + i), "contents": f'"{row[0]} {row[1]}"\n{" ".join(row)}'}) for i, row in enumerate(drawn))
+            lines = (
+                json.dumps({"id": str(first + i), "contents": f'"{row[0]} {row[1]}"\n{" ".join(row)}'})
+                for i, row in enumerate(drawn)
+            )
             file.write("\n".join(lines) + "\n")
             progress.update((first + rows) / passages)
 
@@ -80,7 +85,11 @@ def _query(retriever: Bm25, rng: np.random.Generator) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.envs.search", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.envs.search",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--passages", type=int, default=1_000_000, metavar="N", help="(default: %(default)s)")
     args = parser.parse_args()
     if args.passages < 1:

@@ -1,12 +1,13 @@
-"""python -m benchmarks.envs.sessions [--sessions N]: many sessions with state open at once on one server of `functions`.
+"""python -m benchmarks.envs.sessions [--sessions N]: many sessions with state open at once on one server of
+`functions`.
 
     each session a task of its own, opened and kept open                      opened per second, memory per session
-    each asks for a call that changes its state, thinks, asks again           calls per second, p50 and p99 of an answer, failed
-    the same again with two processes of the server (`--processes 2`)
+    each asks for a call that changes its state, thinks, asks again           calls per second, p50 and p99 of an
+    answer, failed the same again with two processes of the server (`--processes 2`)
 
-A session thinks for an exponentially distributed time of `--think-s` on average, which stands for the decoding of some 500 tokens between two
-calls: the load is open, and what is late is late because of the server. Requests are single, as of many rollout actors. The last line is JSON.
-"""
+A session thinks for an exponentially distributed time of `--think-s` on average, which stands for the decoding of some
+500 tokens between two calls: the load is open, and what is late is late because of the server. Requests are single, as
+of many rollout actors. The last line is JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Found(NamedTuple):
     p50_ms: float
     p99_ms: float
     failed: int
-    """Refused or lost: what would be a failed sample. A call that the function itself refuses the second time is an answer."""
+    """Refused or lost: what would be a failed sample. A call that the function itself refuses the second time is an
+    answer."""
     kib_per_session: float
 
 
@@ -86,17 +88,28 @@ async def measure(sessions: int, seconds: float, think_s: float) -> dict[str, fl
     for processes in (1, 2):
         connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=2 * DEADLINE_S)
-        with started("env_servers.functions", "--processes", str(processes), "--max-sessions", str(sessions)) as (url, pid):
+        with started("env_servers.functions", "--processes", str(processes), "--max-sessions", str(sessions)) as (
+            url,
+            pid,
+        ):
             async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
                 found = await Sessions(http, url, pid, sessions).run(seconds, think_s)
         print(
-            f"{sessions} sessions, {processes} process{'es' if processes > 1 else ''}: opened {found.opened_per_s:.0f}/s, {found.calls_per_s:.0f} calls/s, "
-            f"p50 {found.p50_ms:.1f} ms, p99 {found.p99_ms:.1f} ms, {found.kib_per_session:.0f} KiB a session, failed {found.failed}",
+            f"{sessions} sessions, {processes} process{'es' if processes > 1 else ''}: opened"
+            f" {found.opened_per_s:.0f}/s, {found.calls_per_s:.0f} calls/s, p50 {found.p50_ms:.1f} ms, p99"
+            f" {found.p99_ms:.1f} ms, {found.kib_per_session:.0f} KiB a session, failed {found.failed}",
             flush=True,
         )
         if processes == 1:
-            facts = {f"sessions_{sessions}_p99_ms": round(found.p99_ms, 1), f"sessions_{sessions}_p50_ms": round(found.p50_ms, 1)}
-            facts |= {"sessions_calls_per_s": round(found.calls_per_s), "sessions_kib_each": round(found.kib_per_session), "sessions_failed": found.failed}
+            facts = {
+                f"sessions_{sessions}_p99_ms": round(found.p99_ms, 1),
+                f"sessions_{sessions}_p50_ms": round(found.p50_ms, 1),
+            }
+            facts |= {
+                "sessions_calls_per_s": round(found.calls_per_s),
+                "sessions_kib_each": round(found.kib_per_session),
+                "sessions_failed": found.failed,
+            }
         else:
             facts |= {f"sessions_{sessions}_p99_ms_2_processes": round(found.p99_ms, 1)}
             facts["sessions_failed"] += found.failed
@@ -104,10 +117,20 @@ async def measure(sessions: int, seconds: float, think_s: float) -> dict[str, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.envs.sessions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.envs.sessions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--sessions", type=int, default=2000, metavar="N", help="open at once (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of calls (default: %(default)s)")
-    parser.add_argument("--think-s", type=float, default=10.0, metavar="S", help="mean time between an answer and the next call (default: %(default)s)")
+    parser.add_argument(
+        "--think-s",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="mean time between an answer and the next call (default: %(default)s)",
+    )
     args = parser.parse_args()
     print(json.dumps(asyncio.run(measure(args.sessions, args.seconds, args.think_s))))
 

@@ -1,8 +1,11 @@
-"""python -m benchmarks.envs.swe: how long a session of `swe` takes to start and a patch to be judged, and hostile work against it.
+"""python -m benchmarks.envs.swe: how long a session of `swe` takes to start and a patch to be judged, and hostile work
+against it.
 
     session start    open (files, git directory) to the first command's turn, one after another            median, ms
-    evaluation       a gold patch: applied to a fresh copy, the hidden tests of `lru` (17) and `matrix` (37) run   median, s
-    hostile          the tests' suite (tests/contract/swe_hostile.py), two at a time                         contained of total
+    evaluation       a gold patch: applied to a fresh copy, the hidden tests of `lru` (17) and `matrix` (37) run
+                     median, s
+    hostile          the tests' suite (tests/contract/swe_hostile.py), two at a time                         contained
+                     of total
 
 The sandbox is the server's own, without HTTP. The last line is JSON.
 """
@@ -46,10 +49,14 @@ async def evaluations(ours: Shared, rounds: int) -> float:
     for i in range(rounds):
         source = bundled(("lru", "matrix")[i % 2])
         start = time.perf_counter()
-        report = await ours.backend.grader.evaluate(source.tree, COMMENT.replace(b"NAME", source.name.encode()), source.suite)
+        report = await ours.backend.grader.evaluate(
+            source.tree, COMMENT.replace(b"NAME", source.name.encode()), source.suite
+        )
         times.append(time.perf_counter() - start)
         if not report.resolved:
-            raise RuntimeError(f"{source.name} as it should be is {report.why}: {report.detail} {dict(report.failures)}")
+            raise RuntimeError(
+                f"{source.name} as it should be is {report.why}: {report.detail} {dict(report.failures)}"
+            )
     return statistics.median(times)
 
 
@@ -67,24 +74,44 @@ async def hostile(ours: Shared, every: int) -> dict[str, Any]:
             print(f"not contained (swe): {attack.name}", flush=True)
         return well
 
-    return {"swe_hostile_contained": sum(await asyncio.gather(*map(contained, attacks))), "swe_hostile_total": len(attacks)}
+    return {
+        "swe_hostile_contained": sum(await asyncio.gather(*map(contained, attacks))),
+        "swe_hostile_total": len(attacks),
+    }
 
 
 async def measure(quick: bool) -> dict[str, Any]:
     sandbox = new_sandbox(LIMITS, evaluations=EVALUATIONS)
-    ours = shared(sandbox, evaluations=EVALUATIONS, command_s=2.0, test_s=4.0, max_turns=50, mirror=None, sessions=16, memory=4 << 30)
+    ours = shared(
+        sandbox,
+        evaluations=EVALUATIONS,
+        command_s=2.0,
+        test_s=4.0,
+        max_turns=50,
+        mirror=None,
+        sessions=16,
+        memory=4 << 30,
+    )
     try:
         start_ms, evaluate_s = await sessions(ours, 5 if quick else 40), await evaluations(ours, 4 if quick else 20)
-        facts = {"swe_session_start_ms": round(start_ms, 1), "swe_evaluate_s": round(evaluate_s, 3), **await hostile(ours, 6 if quick else 1)}
+        facts = {
+            "swe_session_start_ms": round(start_ms, 1),
+            "swe_evaluate_s": round(evaluate_s, 3),
+            **await hostile(ours, 6 if quick else 1),
+        }
     finally:
         await sandbox.close()
     contained = f"{facts['swe_hostile_contained']} of {facts['swe_hostile_total']} contained"
-    print(f"swe: session start {start_ms:.0f} ms, a patch judged in {evaluate_s:.2f} s, hostile: {contained}", flush=True)
+    print(
+        f"swe: session start {start_ms:.0f} ms, a patch judged in {evaluate_s:.2f} s, hostile: {contained}", flush=True
+    )
     return facts
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.envs.swe", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.envs.swe", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds, every sixth attack")
     print(json.dumps(asyncio.run(measure(parser.parse_args().quick))))
 

@@ -1,14 +1,18 @@
-"""python -m benchmarks.envs.swe_overlap: what it is worth that sessions start, agents work and patches are judged at the same time. Durations are emulated.
+"""python -m benchmarks.envs.swe_overlap: what it is worth that sessions start, agents work and patches are judged at
+the same time. Durations are emulated.
 
     stages      all sessions start, then all agents work, then all patches are judged
     slots       64 slots, each takes one trajectory after another through its three stages
-    overlapped  the server's way: whatever has started is worked on, whatever is finished is judged          stages / overlapped: swe_overlap_ratio
+    overlapped  the server's way: whatever has started is worked on, whatever is finished is judged          stages /
+                overlapped: swe_overlap_ratio
 
-Sessions, admission and stages are the server's own, without HTTP and without sandboxes: starting, commands and tests are sleeps, at a sixtieth of their
-length. The batch, the turn limit and the workers are those of SkyRL-v0's 7B run, first stage: 16 prompts of 16 samples, 15 turns, 64 agents, and as many
-workers for the two other stages. How long things take is not told there; assumed are (means of log-normal draws, the same in all three ways)
+Sessions, admission and stages are the server's own, without HTTP and without sandboxes: starting, commands and tests
+are sleeps, at a sixtieth of their length. The batch, the turn limit and the workers are those of SkyRL-v0's 7B run,
+first stage: 16 prompts of 16 samples, 15 turns, 64 agents, and as many workers for the two other stages. How long
+things take is not told there; assumed are (means of log-normal draws, the same in all three ways)
 
-    start 45 s (a container that is pulled and answers)     turn 6 s + command 2 s, 5 to 15 of them     tests 45 s, asked for every 30 s as there
+    start 45 s (a container that is pulled and answers)     turn 6 s + command 2 s, 5 to 15 of them     tests 45 s,
+    asked for every 30 s as there
 
 The last line is JSON.
 """
@@ -35,7 +39,10 @@ from openrlhf_tir.protocol import ResetRequest, StepRequest
 PROMPTS, SAMPLES, MOST_TURNS, WORKERS = 16, 16, 15, 64
 START_S, TURN_S, COMMAND_S, TESTS_S, POLL_S, SPREAD = 45.0, 6.0, 2.0, 45.0, 30.0, 0.5
 DEADLINE_S = 600.0
-COMMAND, FINISH = (json.dumps([{"name": name, "arguments": given}]) for name, given in (("execute_bash", {"command": "true"}), ("finish", {})))
+COMMAND, FINISH = (
+    json.dumps([{"name": name, "arguments": given}])
+    for name, given in (("execute_bash", {"command": "true"}), ("finish", {}))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,15 @@ def trajectories(prompts: int, seed: int) -> list[Emulated]:
     for i in range(prompts * SAMPLES):
         turns = rng.randint(5, MOST_TURNS)
         tests = POLL_S * math.ceil(around(TESTS_S) / POLL_S)
-        made.append(Emulated(f"r{i}", around(START_S), tuple(around(TURN_S) for _ in range(turns)), tuple(around(COMMAND_S) for _ in range(turns - 1)), tests))
+        made.append(
+            Emulated(
+                f"r{i}",
+                around(START_S),
+                tuple(around(TURN_S) for _ in range(turns)),
+                tuple(around(COMMAND_S) for _ in range(turns - 1)),
+                tests,
+            )
+        )
     return made
 
 
@@ -105,7 +120,9 @@ class Run:
         stages = Stages(start=WORKERS, evaluate=WORKERS, most_waiting=len(given))
         shared = Shared(EmulatedBackend(given, self.pause), stages, DEADLINE_S, MOST_TURNS, DEADLINE_S)
         # As many steps at once as there are agents: commands are sleeps, and take nothing of a core.
-        self.service = EnvService(lambda: SweEnv(shared), ServingConfig("swe", "calls", workers=WORKERS, max_queue=len(given)), stages.gauges)
+        self.service = EnvService(
+            lambda: SweEnv(shared), ServingConfig("swe", "calls", workers=WORKERS, max_queue=len(given)), stages.gauges
+        )
         self.agents = asyncio.Semaphore(WORKERS)
 
     async def pause(self, seconds: float) -> None:
@@ -126,7 +143,9 @@ class Run:
             raise RuntimeError(f"{t.name} was not judged")
 
     async def step(self, t: Emulated, step_id: int, action: str) -> float | None:
-        reply = await self.service.step(StepRequest(session_id=t.name, step_id=step_id, action=action, deadline_s=DEADLINE_S))
+        reply = await self.service.step(
+            StepRequest(session_id=t.name, step_id=step_id, action=action, deadline_s=DEADLINE_S)
+        )
         if reply.outcome != "ok":
             raise RuntimeError(f"{t.name}, step {step_id}: {reply}")
         return reply.reward
@@ -166,12 +185,19 @@ async def measure(prompts: int, scale: float) -> dict[str, float]:
         await run.service.sessions.close_all()
         print(f"swe, {len(run.given)} trajectories, {way:10s} {took[way]:6.0f} emulated s", flush=True)
     facts = {f"swe_emulated_{way}_s": round(seconds) for way, seconds in took.items()}
-    ratios = {"swe_overlap_ratio": took["stages"] / took["overlapped"], "swe_overlap_over_slots": took["slots"] / took["overlapped"]}
+    ratios = {
+        "swe_overlap_ratio": took["stages"] / took["overlapped"],
+        "swe_overlap_over_slots": took["slots"] / took["overlapped"],
+    }
     return facts | {name: round(ratio, 2) for name, ratio in ratios.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.envs.swe_overlap", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.envs.swe_overlap",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--quick", action="store_true", help="a two-hundredth of the durations: some ten seconds")
     args = parser.parse_args()
     print(json.dumps(asyncio.run(measure(PROMPTS, 1 / (200 if args.quick else 60)))))

@@ -1,10 +1,12 @@
-"""python -m benchmarks.gpu.h200: one learner step and one engine on one GPU, with random weights of a real model's shape. Nothing is downloaded.
+"""python -m benchmarks.gpu.h200: one learner step and one engine on one GPU, with random weights of a real model's
+shape. Nothing is downloaded.
 
-    learner    Zero3Rank on one rank, bf16: seconds of a step, trained tokens/s, peak memory, seconds to write a push's file
+    learner    Zero3Rank on one rank, bf16: seconds of a step, trained tokens/s, peak memory, seconds to write a push's
+               file
     engine     VllmEngine in bf16: generated tokens/s with --requests at once
 
-Each part runs in a process of its own, so that one's memory is not the other's. `--shape tiny` is the toy model in fp32 and runs on a CPU: it shows
-that the script works and nothing else. The last line is one JSON object.
+Each part runs in a process of its own, so that one's memory is not the other's. `--shape tiny` is the toy model in fp32
+and runs on a CPU: it shows that the script works and nothing else. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -25,11 +27,30 @@ from openrlhf_tir.machine import gpu_count
 
 SHAPES = {
     "tiny": {},
-    "0.5b": {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864},
-    "1.5b": {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2, "intermediate_size": 8960},
-    "3b": {"hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2, "intermediate_size": 11008},
+    "0.5b": {
+        "hidden_size": 896,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4864,
+    },
+    "1.5b": {
+        "hidden_size": 1536,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "intermediate_size": 8960,
+    },
+    "3b": {
+        "hidden_size": 2048,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "intermediate_size": 11008,
+    },
 }
-"""Shapes of Qwen2.5; all tie their embeddings. Adam in mixed precision takes 16 bytes per parameter: 3b is 50 GiB before activations."""
+"""Shapes of Qwen2.5; all tie their embeddings. Adam in mixed precision takes 16 bytes per parameter: 3b is 50 GiB
+before activations."""
 VOCAB = 151_936
 PROMPT_TOKENS = 128
 STEPS = 3
@@ -47,7 +68,13 @@ def write_model(directory: Path, shape: str) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
-        vocab_size=VOCAB, max_position_embeddings=32_768, tie_word_embeddings=True, pad_token_id=PAD_ID, bos_token_id=None, eos_token_id=EOS_ID, **SHAPES[shape]
+        vocab_size=VOCAB,
+        max_position_embeddings=32_768,
+        tie_word_embeddings=True,
+        pad_token_id=PAD_ID,
+        bos_token_id=None,
+        eos_token_id=EOS_ID,
+        **SHAPES[shape],
     )
     with torch.device("cuda"):
         Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
@@ -60,11 +87,23 @@ def config(args: argparse.Namespace):
     tiny = args.shape == "tiny"
     return Config.model_validate(
         {
-            "actor": {"model_name_or_path": str(args.model), "num_gpus_per_node": 1, "gradient_checkpointing_enable": not tiny},
-            "ds": {"param_dtype": "fp32" if tiny else "bf16", "attn_implementation": "sdpa" if tiny else args.attention},
+            "actor": {
+                "model_name_or_path": str(args.model),
+                "num_gpus_per_node": 1,
+                "gradient_checkpointing_enable": not tiny,
+            },
+            "ds": {
+                "param_dtype": "fp32" if tiny else "bf16",
+                "attn_implementation": "sdpa" if tiny else args.attention,
+            },
             "rollout": {"batch_size": args.groups, "n_samples_per_prompt": args.samples, "max_new_tokens": args.tokens},
             "train": {"micro_batch_size": 64, "max_tokens_per_gpu": args.micro_tokens},
-            "vllm": {"max_num_seqs": args.requests, "kv_cache_mib": 128, "dtype": "float32" if tiny else "bfloat16", "gpu_memory_utilization": 0.85},
+            "vllm": {
+                "max_num_seqs": args.requests,
+                "kv_cache_mib": 128,
+                "dtype": "float32" if tiny else "bfloat16",
+                "gpu_memory_utilization": 0.85,
+            },
             "data": {"max_len": args.tokens + PROMPT_TOKENS + 1},
         }
     )
@@ -95,7 +134,14 @@ def batch(args: argparse.Namespace, step: int):
         n = [t.model_tokens for t in ts]
         truth = [t.reward > 0 for t in ts]
         groups.append(Group(key, Task("", ""), ts))
-        items.append(BatchItem(GroupMeta(key, KEEP, list(range(len(ts))), [t.reward for t in ts], truth, truth, n, n, PROMPT_TOKENS, step), None))
+        items.append(
+            BatchItem(
+                GroupMeta(
+                    key, KEEP, list(range(len(ts))), [t.reward for t in ts], truth, truth, n, n, PROMPT_TOKENS, step
+                ),
+                None,
+            )
+        )
     return TrainBatch(step, items, assign_ranks([i.meta for i in items], 1)), groups
 
 
@@ -125,7 +171,9 @@ def learner(args: argparse.Namespace) -> dict:
     median = statistics.median(seconds[1:])
     return {
         "learner_step_s": round(median, 3),
-        "learner_tokens_per_s": round(statistics.median(t / s for t, s in zip(tokens[1:], seconds[1:], strict=True)), 1),
+        "learner_tokens_per_s": round(
+            statistics.median(t / s for t, s in zip(tokens[1:], seconds[1:], strict=True)), 1
+        ),
         "learner_tokens_per_step": tokens[-1],
         "learner_peak_gib": round(peak / 2**30, 2),
         "publish_s": round(published, 3),
@@ -150,7 +198,9 @@ async def _engine(args: argparse.Namespace) -> dict:
     async def all_of(n: int, name: str) -> int:
         prompts = rng.integers(0, 90, (n, PROMPT_TOKENS)).tolist()
         sampling = Sampling(args.tokens)
-        done = await asyncio.gather(*(vllm.generate(p, sampling, request_id=f"{name}{i}") for i, p in enumerate(prompts)))
+        done = await asyncio.gather(
+            *(vllm.generate(p, sampling, request_id=f"{name}{i}") for i, p in enumerate(prompts))
+        )
         return sum(len(c.token_ids) for c in done)
 
     await all_of(min(8, args.requests), "warm-up")
@@ -180,7 +230,9 @@ def run_part(part: str, model: Path) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.h200", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.h200", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("--shape", choices=SHAPES, default="1.5b", help="(default: %(default)s)")
     add("--groups", type=int, default=16, help="prompts of a learner step (default: %(default)s)")
@@ -194,9 +246,15 @@ def main() -> None:
     add("--model", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.shape != "tiny" and not gpu_count():
-        parser.error(f"--shape {args.shape} needs an NVIDIA GPU, and this machine has none. Use --shape tiny to see whether the script works.")
+        parser.error(
+            f"--shape {args.shape} needs an NVIDIA GPU, and this machine has none. Use --shape tiny to see whether the"
+            " script works."
+        )
     if args.micro_tokens < args.tokens + PROMPT_TOKENS:
-        parser.error(f"--micro-tokens {args.micro_tokens} cannot hold one response of {args.tokens} tokens and its prompt. Raise it, or lower --tokens.")
+        parser.error(
+            f"--micro-tokens {args.micro_tokens} cannot hold one response of {args.tokens} tokens and its prompt. Raise"
+            " it, or lower --tokens."
+        )
     if args.part:
         print(json.dumps(PARTS[args.part](args)))
         return

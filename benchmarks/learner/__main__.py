@@ -1,12 +1,16 @@
-"""python -m benchmarks.learner [--quick] [--only PART ...]: what the learner makes of a core, beside other ways to train the same batch.
+"""python -m benchmarks.learner [--quick] [--only PART ...]: what the learner makes of a core, beside other ways to
+train the same batch.
 
-    steps   two ZeRO-3 ranks on this machine, batches with the seed workload's lengths: ours packed, padded and bucketed, a bare PyTorch loop and OpenRLHF's
-            own training step, in turns on the same batch; seconds of a step                                       (steps.py, ways.py)
-    head    log-probs and their backward at 8,192 tokens and a vocabulary of 152k: chunked beside plain            (head.py)
+    steps   two ZeRO-3 ranks on this machine, batches with the seed workload's lengths: ours packed, padded and
+            bucketed, a bare PyTorch loop and OpenRLHF's
+            own training step, in turns on the same batch; seconds of a step
+            (steps.py, ways.py)
+    head    log-probs and their backward at 8,192 tokens and a vocabulary of 152k: chunked beside plain
+            (head.py)
     flags   OpenRLHF's flags that have their effect, counted where their refusals are decided
 
-Ratios are medians over rounds of what was measured side by side, so that a machine with other work distorts them little; how busy it was is in `load`.
-The last line is one JSON object.
+Ratios are medians over rounds of what was measured side by side, so that a machine with other work distorts them
+little; how busy it was is in `load`. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ BARS = {
 HIDDEN = 256
 """Width of the head's measurement: that of the steps' model."""
 WIDE = 896
-"""The hidden size of Qwen2.5-0.5B, the narrowest model with this vocabulary, where arithmetic outweighs everything else."""
+"""The hidden size of Qwen2.5-0.5B, the narrowest model with this vocabulary, where arithmetic outweighs everything
+else."""
 
 
 def reached(name: str, value: float) -> bool:
@@ -48,27 +53,50 @@ def reached(name: str, value: float) -> bool:
 def steps(quick: bool) -> dict[str, Any]:
     found = steps_part.measure(Size.quick() if quick else Size())
     if wrong := steps_part.differing(found["norms"]):
-        raise SystemExit(f"{', '.join(wrong)}: another gradient than ours on the same batch, so its time says nothing. Norms: {found['norms']}")
-    print(f"\none update of {found['parameters']:,} parameters on {steps_part.RANKS} ranks, medians of {len(found['tokens'])} rounds")
+        raise SystemExit(
+            f"{', '.join(wrong)}: another gradient than ours on the same batch, so its time says nothing. Norms:"
+            f" {found['norms']}"
+        )
+    print(
+        f"\none update of {found['parameters']:,} parameters on {steps_part.RANKS} ranks, medians of"
+        f" {len(found['tokens'])} rounds"
+    )
     print(f"  {'way':26s}{'s':>8s}{'useful tokens/s':>18s}{'CPU s of all ranks':>20s}")
     for name, row in steps_part.table(found).items():
         print(f"  {name:26s}{row['seconds']:8.2f}{row['tokens_per_s']:18,.0f}{row['cpu_s']:20.2f}")
-    return steps_part.ratios(found["seconds"]) | {f"cpu_{name}": value for name, value in steps_part.ratios(found["cpu_s"]).items()}
+    return steps_part.ratios(found["seconds"]) | {
+        f"cpu_{name}": value for name, value in steps_part.ratios(found["cpu_s"]).items()
+    }
 
 
 def head(quick: bool) -> dict[str, Any]:
-    tokens, vocabulary, rounds = (128, 8192, {HIDDEN: 1}) if quick else (head_part.TOKENS, head_part.VOCABULARY, {HIDDEN: 3, WIDE: 1})
+    tokens, vocabulary, rounds = (
+        (128, 8192, {HIDDEN: 1}) if quick else (head_part.TOKENS, head_part.VOCABULARY, {HIDDEN: 3, WIDE: 1})
+    )
     found = {}
     with tqdm(desc="head", unit="process") as bar:
         for hidden, n in rounds.items():
             found[hidden] = head_part.compare(tokens, vocabulary, hidden, n, bar.update)
     print(f"\nlog-probs and backward, {tokens:,} tokens, vocabulary {vocabulary:,}, one thread")
-    print(f"  {'hidden':>8s}{'plain s':>10s}{'chunked s':>11s}{'ratio':>7s}{'plain GiB':>11s}{'chunked GiB':>13s}{'ratio':>8s}   plain measured at")
+    print(
+        f"  {'hidden':>8s}{'plain s':>10s}{'chunked s':>11s}{'ratio':>7s}{'plain GiB':>11s}{'chunked GiB':>13s}{'ratio':>8s}"
+        "   plain measured at"
+    )
     for hidden, f in found.items():
-        time, memory = f"{f['plain_s']:10.1f}{f['chunked_s']:11.1f}{f['time_ratio']:7.2f}", f"{f['plain_gib']:11.2f}{f['chunked_gib']:13.2f}"
-        print(f"  {hidden:8d}{time}{memory}{f['memory_ratio']:8.3f}   {', '.join(map(str, f['plain_measured_at']))} tokens")
+        time, memory = (
+            f"{f['plain_s']:10.1f}{f['chunked_s']:11.1f}{f['time_ratio']:7.2f}",
+            f"{f['plain_gib']:11.2f}{f['chunked_gib']:13.2f}",
+        )
+        print(
+            f"  {hidden:8d}{time}{memory}{f['memory_ratio']:8.3f}   {', '.join(map(str, f['plain_measured_at']))}"
+            " tokens"
+        )
     ours = found[HIDDEN]
-    wide = {f"logprob_{what}_ratio_hidden_{WIDE}": found[WIDE][f"{what}_ratio"] for what in ("memory", "time") if WIDE in found}
+    wide = {
+        f"logprob_{what}_ratio_hidden_{WIDE}": found[WIDE][f"{what}_ratio"]
+        for what in ("memory", "time")
+        if WIDE in found
+    }
     return {"logprob_memory_ratio": ours["memory_ratio"], "logprob_time_ratio": ours["time_ratio"], **wide}
 
 
@@ -80,9 +108,13 @@ PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"steps": steps, "head": he
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.learner", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.learner", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke test: small, and of no value as a measurement")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}"
+    )
     args = parser.parse_args()
     found: dict[str, Any] = {"load_before": os.getloadavg()[0]}
     for part in args.only:
@@ -91,7 +123,10 @@ def main() -> None:
     print()
     for name, (bar, sense) in BARS.items():
         if name in found:
-            print(f"  {name:26s}{found[name]:8.3f}   {sense} {bar}   {'reached' if reached(name, found[name]) else 'missed'}")
+            print(
+                f"  {name:26s}{found[name]:8.3f}   {sense} {bar}  "
+                f" {'reached' if reached(name, found[name]) else 'missed'}"
+            )
     print(json.dumps({name: round(value, 4) for name, value in found.items()}))
 
 

@@ -1,5 +1,6 @@
-"""A bare PyTorch loop on the same micro batches: the same model with the same attention, logits, log_softmax, PPO's clip, gradients summed over
-the ranks in one all-reduce, clipped, AdamW. Every rank holds all weights; there is no DeepSpeed, no chunked head, and no metric but the norm."""
+"""A bare PyTorch loop on the same micro batches: the same model with the same attention, logits, log_softmax, PPO's
+clip, gradients summed over the ranks in one all-reduce, clipped, AdamW. Every rank holds all weights; there is no
+DeepSpeed, no chunked head, and no metric but the norm."""
 
 from __future__ import annotations
 
@@ -22,23 +23,39 @@ class Bare:
         """`learner`: whose rows and settings are taken."""
         self.learner, self.cfg = learner, learner.cfg
         actor = self.cfg.actor
-        self.model = AutoModelForCausalLM.from_pretrained(actor.model_name_or_path, dtype=torch.float32, attn_implementation=SDPA_PACKED)
+        self.model = AutoModelForCausalLM.from_pretrained(
+            actor.model_name_or_path, dtype=torch.float32, attn_implementation=SDPA_PACKED
+        )
         self.model.config.use_cache = False
         self.model.train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=actor.learning_rate, betas=actor.adam_betas, eps=actor.adam_eps, weight_decay=actor.l2)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=actor.learning_rate,
+            betas=actor.adam_betas,
+            eps=actor.adam_eps,
+            weight_decay=actor.l2,
+        )
 
     def prepare(self, batch: TrainBatch, groups: Sequence[Group]) -> None:
         rows = rows_of(self.learner, batch, groups)
         tokens = torch.tensor(sum(row.fields["trained"].sum() for row in rows), dtype=torch.float64)
         dist.all_reduce(tokens)
         self.tokens = tokens.item()
-        planned = plan([len(row.token_ids) for row in rows], max_rows=1, max_tokens=self.cfg.train.max_tokens_per_gpu, packed=True)
+        planned = plan(
+            [len(row.token_ids) for row in rows], max_rows=1, max_tokens=self.cfg.train.max_tokens_per_gpu, packed=True
+        )
         self.passes = [packed([rows[i] for i in indices]) for indices in planned]
 
     def step(self) -> float:
         low, high = self.cfg.actor.clip
         for ids, positions, fields in self.passes:
-            log_probs = self.model(ids, position_ids=positions).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None]).squeeze(-1)
+            log_probs = (
+                self.model(ids, position_ids=positions)
+                .logits[0, :-1]
+                .log_softmax(-1)
+                .gather(-1, ids[0, 1:, None])
+                .squeeze(-1)
+            )
             ratio = (log_probs - fields["rollout_logprobs"]).exp()
             advantages = fields["advantages"]
             per_token = -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)

@@ -1,7 +1,8 @@
 """Checkpoint wait: for how long does training stand still, and how long would it if it waited for the disk as well?
 
-One learner rank (ZeRO-3, fp32, CPU) with a model of `--million` million parameters takes policy steps on `--tokens` random tokens. Between the steps
-it saves: `save` copies the shards to host memory, a thread writes them. Side by side, in turns:
+One learner rank (ZeRO-3, fp32, CPU) with a model of `--million` million parameters takes policy steps on `--tokens`
+random tokens. Between the steps it saves: `save` copies the shards to host memory, a thread writes them. Side by side,
+in turns:
 
     wait        `save` alone: what training waits for
     blocking    `save` and the disk: what it would wait for without the thread
@@ -10,8 +11,8 @@ it saves: `save` copies the shards to host memory, a thread writes them. Side by
     python -m benchmarks.learner.checkpoint_wait
     python -m benchmarks.learner.checkpoint_wait --quick
 
-The last line is one JSON object; times are medians in seconds. A real step also rolls and pushes, so its share of waiting is smaller still.
-"""
+The last line is one JSON object; times are medians in seconds. A real step also rolls and pushes, so its share of
+waiting is smaller still."""
 
 from __future__ import annotations
 
@@ -84,7 +85,9 @@ def measure(model: Path, tokens: int, rounds: int, work: Path) -> dict[str, floa
         size = sum(f.stat().st_size for f in (work / f"b{i}").rglob("*") if f.is_file())
         shutil.rmtree(work / f"b{i}")
     learner.close()
-    return {name: round(median(values), 4) for name, values in found.items()} | {"checkpoint_mib": round(size / 2**20, 1)}
+    return {name: round(median(values), 4) for name, values in found.items()} | {
+        "checkpoint_mib": round(size / 2**20, 1)
+    }
 
 
 def main() -> None:
@@ -98,7 +101,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="checkpoint_wait_") as work:
         parameters = save_model(Path(work) / "model", million)
         found = measure(Path(work) / "model", tokens, rounds, Path(work))
-    shares = {"wait_share_of_step": round(found["wait_s"] / found["step_s"], 4), "blocking_share_of_step": round(found["blocking_s"] / found["step_s"], 4)}
+    shares = {
+        "wait_share_of_step": round(found["wait_s"] / found["step_s"], 4),
+        "blocking_share_of_step": round(found["blocking_s"] / found["step_s"], 4),
+    }
     print(json.dumps({"parameters": parameters, "tokens": tokens, **found, **shares}))
 
 

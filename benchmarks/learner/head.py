@@ -1,11 +1,13 @@
-"""The learner's head: log-probs and their backward, in chunks beside the plain way (logits, softmax), in turns, each in processes of its own.
+"""The learner's head: log-probs and their backward, in chunks beside the plain way (logits, softmax), in turns, each in
+processes of its own.
 
-Memory is the growth of the process's peak resident set over what it held before; time is of a forward and a backward pass. Both ways also measure the
-entropy, as a step does, and run on one thread, so that their CPU time is what a pass takes when nothing else wants the core.
+Memory is the growth of the process's peak resident set over what it held before; time is of a forward and a backward
+pass. Both ways also measure the entropy, as a step does, and run on one thread, so that their CPU time is what a pass
+takes when nothing else wants the core.
 
-The plain way at 8,192 tokens and a vocabulary of 152k wants 16 to 21 GiB. Where the machine has no room for it, it runs on fewer tokens: its time
-and memory are straight lines in them, and the line through two points is taken (`plain_measured_at` says which).
-"""
+The plain way at 8,192 tokens and a vocabulary of 152k wants 16 to 21 GiB. Where the machine has no room for it, it runs
+on fewer tokens: its time and memory are straight lines in them, and the line through two points is taken
+(`plain_measured_at` says which)."""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def compare(tokens: int, vocabulary: int, hidden: int, rounds: int, step) -> dic
 def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, float]:
     """{"cpu_s" of one pass, "peak_bytes"}, in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.learner.head", way, str(tokens), str(vocabulary), str(hidden)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -92,7 +96,8 @@ def one(way: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, Any]:
 
     torch.manual_seed(0)
     states = torch.randn(tokens, hidden, requires_grad=True)
-    weight = torch.nn.Parameter(torch.randn(vocabulary, hidden).mul_(hidden**-0.5))  # in place: the peak before is what is held
+    # in place: the peak before is what is held
+    weight = torch.nn.Parameter(torch.randn(vocabulary, hidden).mul_(hidden**-0.5))
     targets = torch.randint(vocabulary, (tokens,))
 
     def plain() -> torch.Tensor:

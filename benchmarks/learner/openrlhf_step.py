@@ -1,5 +1,6 @@
-"""OpenRLHF's own training step on CPU: its Actor, replay buffer with dynamic batches, balance over ranks, and ActorPPOTrainer.ppo_train, on its ZeRO-3
-configuration. Its Ray actor (PolicyModelActor) is left out: it asks Ray for a GPU and adds nothing to the step.
+"""OpenRLHF's own training step on CPU: its Actor, replay buffer with dynamic batches, balance over ranks, and
+ActorPPOTrainer.ppo_train, on its ZeRO-3 configuration. Its Ray actor (PolicyModelActor) is left out: it asks Ray for a
+GPU and adds nothing to the step.
 
 What is changed so that it runs without CUDA:
 
@@ -8,8 +9,8 @@ What is changed so that it runs without CUDA:
     FusedAdam                                torch's AdamW, as ours: the same arithmetic, and no C++ build
     float32                                  its Actor knows bf16 and fp16 only
 
-`attention`: "sdpa" is what its packed rows get on a machine without flash attention, one mask over the row. "sdpa_packed" gives it ours: on GPUs
-both would have flash attention, and what is then compared is the rest of the step.
+`attention`: "sdpa" is what its packed rows get on a machine without flash attention, one mask over the row.
+"sdpa_packed" gives it ours: on GPUs both would have flash attention, and what is then compared is the rest of the step.
 """
 
 from __future__ import annotations
@@ -79,7 +80,12 @@ class OpenRlhf:
         optim = cfg.actor
         settings = {
             "optim": "adam",
-            "adam": {"lr": optim.learning_rate, "betas": optim.adam_betas, "eps": optim.adam_eps, "weight_decay": optim.l2},
+            "adam": {
+                "lr": optim.learning_rate,
+                "betas": optim.adam_betas,
+                "eps": optim.adam_eps,
+                "weight_decay": optim.l2,
+            },
             "lr_scheduler": "constant",
             "lr_warmup_ratio": 0.0,
             "min_lr_ratio": 0.1,
@@ -88,7 +94,9 @@ class OpenRlhf:
         }
         actor, optimizer, scheduler = strategy.prepare((actor, settings))
         with _cuda_is(0):  # the replay buffer puts it after "cuda:"
-            self.trainer = ActorPPOTrainer(strategy, actor, None, optimizer, scheduler, micro_train_batch_size=8, dataloader_pin_memory=False)
+            self.trainer = ActorPPOTrainer(
+                strategy, actor, None, optimizer, scheduler, micro_train_batch_size=8, dataloader_pin_memory=False
+            )
 
     def prepare(self, batch: TrainBatch, groups: Sequence[Group]) -> None:
         """The same sequences and advantages, over the ranks as OpenRLHF balances them: as many to each."""
@@ -142,12 +150,29 @@ def _args(cfg, ranks: int) -> SimpleNamespace:
             entropy_coef=None,
         ),
         algo=part(
-            advantage=part(is_correction_level="off", is_correction_mode="clip", is_correction_gating="ratio", is_correction_threshold=(0.5, 5.0)),
+            advantage=part(
+                is_correction_level="off",
+                is_correction_mode="clip",
+                is_correction_gating="ratio",
+                is_correction_threshold=(0.5, 5.0),
+            ),
             kl=part(use_loss=False, init_coef=0.0),
         ),
-        ds=part(packing_samples=True, ring_attn_size=1, tensor_parallel_size=1, param_dtype="fp32", zero_stage=3, grad_accum_dtype="fp32"),
+        ds=part(
+            packing_samples=True,
+            ring_attn_size=1,
+            tensor_parallel_size=1,
+            param_dtype="fp32",
+            zero_stage=3,
+            grad_accum_dtype="fp32",
+        ),
         train=part(
-            dynamic_batch_enable=True, max_tokens_per_gpu=cfg.train.max_tokens_per_gpu, max_epochs=1, batch_size=0, async_enable=False, colocate_all=False
+            dynamic_batch_enable=True,
+            max_tokens_per_gpu=cfg.train.max_tokens_per_gpu,
+            max_epochs=1,
+            batch_size=0,
+            async_enable=False,
+            colocate_all=False,
         ),
         rollout=part(batch_size=0, n_samples_per_prompt=1),
         vllm=part(sync_backend="gloo"),

@@ -1,8 +1,8 @@
 """Steps: the ways of ways.py on the same ranks and batches, in turns -> seconds of each step, and from them the ratios.
 
-Rank processes hold every way's model at once. A round is one batch: each way steps on it, the order moving by one from round to round, with a barrier
-before and after; a step lasts as long as the slowest rank's. The first round warms up and is not counted.
-"""
+Rank processes hold every way's model at once. A round is one batch: each way steps on it, the order moving by one from
+round to round, with a barrier before and after; a step lasts as long as the slowest rank's. The first round warms up
+and is not counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ RANKS = 2
 TIMEOUT_S = 3000.0
 """Seconds for all rounds together: a machine on which it takes longer is too busy to measure on."""
 SAME_WITHIN = 0.02
-"""Relative difference of gradient norms between ways. They train the same batch from weights that drift apart by rounding."""
+"""Relative difference of gradient norms between ways. They train the same batch from weights that drift apart by
+rounding."""
 
 
 def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
@@ -43,7 +44,11 @@ def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:
 def differing(norms: dict[str, list[float]]) -> list[str]:
     """Ways whose gradient is not ours on some batch: what they are measured on would not be the same work."""
     ours = norms["packed"]
-    return [name for name, found in norms.items() if any(abs(b / a - 1) > SAME_WITHIN for a, b in zip(ours, found, strict=True))]
+    return [
+        name
+        for name, found in norms.items()
+        if any(abs(b / a - 1) > SAME_WITHIN for a, b in zip(ours, found, strict=True))
+    ]
 
 
 def table(found: dict) -> dict[str, dict[str, float]]:
@@ -59,7 +64,8 @@ def table(found: dict) -> dict[str, dict[str, float]]:
 
 
 def measure(size: Size) -> dict:
-    """{"seconds", "cpu_s" of all ranks, "norms": way -> per round; "tokens": trained, per round; "parameters"}. Raises SystemExit where a rank fails."""
+    """{"seconds", "cpu_s" of all ranks, "norms": way -> per round; "tokens": trained, per round; "parameters"}. Raises
+    SystemExit where a rank fails."""
     with tempfile.TemporaryDirectory(prefix="tir-learner-") as directory, socket.socket() as s:
         parameters = save_model(directory, size)
         s.bind(("127.0.0.1", 0))
@@ -68,7 +74,10 @@ def measure(size: Size) -> dict:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
         command = [sys.executable, "-m", "benchmarks.learner.steps", json.dumps(asdict(size)), directory, str(port)]
         running = [
-            subprocess.Popen([*command, str(rank)], env=env, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, text=True) for rank in range(RANKS)
+            subprocess.Popen(
+                [*command, str(rank)], env=env, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, text=True
+            )
+            for rank in range(RANKS)
         ]
         try:
             out, _ = running[0].communicate(timeout=TIMEOUT_S)

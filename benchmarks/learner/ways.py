@@ -1,7 +1,10 @@
-"""Ways to train one batch, side by side on the same ranks: each is made once per rank, told a batch, and stepped in its turn.
+"""Ways to train one batch, side by side on the same ranks: each is made once per rank, told a batch, and stepped in its
+turn.
 
-packed     ours: rows without padding, as many as max_tokens_per_gpu holds, each rank's share as the controller spreads it
-bucketed   ours, without packing: rows sorted by length, so that those of like length share a pass; padding counts in max_tokens_per_gpu
+packed     ours: rows without padding, as many as max_tokens_per_gpu holds, each rank's share as the controller spreads
+           it
+bucketed   ours, without packing: rows sorted by length, so that those of like length share a pass; padding counts in
+           max_tokens_per_gpu
 padded     rows in the order in which they came, ROWS at a time, padded to the longest
 """
 
@@ -25,7 +28,8 @@ class Way(Protocol):
         """Not timed."""
 
     def step(self) -> float:
-        """One optimiser step on what was prepared; collective. Returns the gradient's norm, by which the ways are seen to do the same."""
+        """One optimiser step on what was prepared; collective. Returns the gradient's norm, by which the ways are seen
+        to do the same."""
 
 
 def config(model: str, ranks: int, *, packed: bool = True) -> Config:
@@ -60,7 +64,9 @@ class Padded(Ours):
         super().__init__(model, rank, ranks, port, packed=False)
         self.learner.passes.micro_batches = self._in_order
 
-    def _in_order(self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False) -> Iterator[tuple[list[int], MicroBatch]]:
+    def _in_order(
+        self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False
+    ) -> Iterator[tuple[list[int], MicroBatch]]:
         import torch
         import torch.distributed as dist
 

@@ -1,4 +1,5 @@
-"""Batches with the seed workload's lengths, scaled down by LENGTH_SCALE: model text, tool output, model text, ..., of random tokens.
+"""Batches with the seed workload's lengths, scaled down by LENGTH_SCALE: model text, tool output, model text, ..., of
+random tokens.
 
 Padding, packing and the spread over ranks depend on the lengths' ratios alone, which scaling leaves as they are.
 """
@@ -20,7 +21,8 @@ MAX_TOKENS = 16_192 // LENGTH_SCALE
 
 @dataclass(frozen=True)
 class Size:
-    """The size of what the step is measured on. The head's share of the model's arithmetic is that of a Qwen2.5-1.5B, an eighth to a seventh."""
+    """The size of what the step is measured on. The head's share of the model's arithmetic is that of a Qwen2.5-1.5B,
+    an eighth to a seventh."""
 
     prompts: int = 8
     samples: int = 8
@@ -48,7 +50,9 @@ def trajectory(workload: Workload, key: GroupKey, index: int, vocabulary: int) -
         segments.append(Segment("model", ids, near, np.zeros(len(ids), np.int32)))
         if i < len(script.observations):
             segments.append(Segment.of_env(drawn(script.observations[i]).tolist(), ""))
-    return Trajectory(index, drawn(PROMPT_TOKENS), segments, finish_reason="stop", reward=float((index + key.prompt) % 2))
+    return Trajectory(
+        index, drawn(PROMPT_TOKENS), segments, finish_reason="stop", reward=float((index + key.prompt) % 2)
+    )
 
 
 def batch(size: Size, number: int, ranks: int) -> tuple[TrainBatch, list[Group]]:
@@ -67,7 +71,9 @@ def _meta(group: Group) -> GroupMeta:
     rewards = [t.reward for t in of]
     right = [r > 0 for r in rewards]
     lengths, written = [len(t.token_ids) for t in of], [t.model_tokens for t in of]
-    return GroupMeta(group.key, KEEP, [t.index for t in of], rewards, right, right, lengths, written, len(of[0].prompt_ids), 0)
+    return GroupMeta(
+        group.key, KEEP, [t.index for t in of], rewards, right, right, lengths, written, len(of[0].prompt_ids), 0
+    )
 
 
 def save_model(directory: str, size: Size) -> int:

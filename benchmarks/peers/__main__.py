@@ -5,12 +5,13 @@
     plain            a plain PyTorch loop in one process, a reference
     openrlhf_sync, openrlhf_async   OpenRLHF's own trainer loop, as far as it runs on a CPU
 
-Alike are: the base model, problems, prompts, reward function, 16 x 8 responses a batch, tokens of a response, learning rate and its schedule, updates, and the
-evaluator. Only ours drops groups whose samples all agree and rolls others for them, as its recipe does: it samples more for as many trained.
+Alike are: the base model, problems, prompts, reward function, 16 x 8 responses a batch, tokens of a response, learning
+rate and its schedule, updates, and the evaluator. Only ours drops groups whose samples all agree and rolls others for
+them, as its recipe does: it samples more for as many trained.
 
-Seconds are of training: from the loaded model to the update, weights kept every --save-every updates included, start and evaluation of nobody.
-What cannot be installed or does not run has a sentence and nulls. The last line is one JSON object.
-"""
+Seconds are of training: from the loaded model to the update, weights kept every --save-every updates included, start
+and evaluation of nobody. What cannot be installed or does not run has a sentence and nulls. The last line is one JSON
+object."""
 
 from __future__ import annotations
 
@@ -34,14 +35,22 @@ def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> 
     """Trains one system, or takes what it has left, and evaluates the weights that it kept."""
     out = Path(work.out)
     bar = progress.add_task(name, total=work.steps)
-    ran = Ran.read(out) if args.evaluate else start(SYSTEMS[name], name, work, args.venvs, args.timeout, lambda done: progress.update(bar, completed=done))
+    ran = (
+        Ran.read(out)
+        if args.evaluate
+        else start(
+            SYSTEMS[name], name, work, args.venvs, args.timeout, lambda done: progress.update(bar, completed=done)
+        )
+    )
     steps = steps_of(out)
     progress.update(bar, completed=len(steps))
     found: dict[int, float] = {}
     if kept(out) and not args.no_eval:
         with (out / "evaluation.log").open("wb") as log:
             words = [sys.executable, "-m", "benchmarks.peers.evaluate", str(out / "work.json"), str(args.eval_samples)]
-            failed = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, env=environment(work), check=False).returncode
+            failed = subprocess.run(
+                words, stdout=log, stderr=subprocess.STDOUT, env=environment(work), check=False
+            ).returncode
         if failed:
             sys.exit(f"The evaluation of {name} ended with {failed}; its output is {out / 'evaluation.log'}.")
         found = evaluated(out)
@@ -64,28 +73,69 @@ def planned(name: str, out: Path, base: Path, seed: int, args: argparse.Namespac
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
-    add("--only", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS), metavar="SYSTEM", help="of: %(choices)s (default: all)")
+    add(
+        "--only",
+        nargs="+",
+        choices=list(SYSTEMS),
+        default=list(SYSTEMS),
+        metavar="SYSTEM",
+        help="of: %(choices)s (default: all)",
+    )
     add("--steps", type=int, default=24, help="updates of each (default: %(default)s)")
-    add("--save-every", type=int, default=2, metavar="K", help="keep the weights every K updates; they are what is evaluated (default: %(default)s)")
-    add("--base", type=Path, metavar="RUN", help="run directory of a quickstart or of `openrlhf-tir toy-model` (default: one is made)")
+    add(
+        "--save-every",
+        type=int,
+        default=2,
+        metavar="K",
+        help="keep the weights every K updates; they are what is evaluated (default: %(default)s)",
+    )
+    add(
+        "--base",
+        type=Path,
+        metavar="RUN",
+        help="run directory of a quickstart or of `openrlhf-tir toy-model` (default: one is made)",
+    )
     add("--seed", type=int, default=42, help="of a base that is made (default: %(default)s)")
     add("--threads", type=int, default=1, help="of torch, in peers' one process (default: %(default)s)")
-    add("--micro-batch", type=int, default=64, help="responses in a pass of the update (default: %(default)s, the recipe's)")
+    add(
+        "--micro-batch",
+        type=int,
+        default=64,
+        help="responses in a pass of the update (default: %(default)s, the recipe's)",
+    )
     add("--out", type=Path, default=Path("runs/peers"), help="(default: %(default)s)")
-    add("--venvs", type=Path, default=Path("runs/peers/venvs"), help="where peers' venvs are made, and kept (default: %(default)s)")
+    add(
+        "--venvs",
+        type=Path,
+        default=Path("runs/peers/venvs"),
+        help="where peers' venvs are made, and kept (default: %(default)s)",
+    )
     add("--timeout", type=float, default=900.0, metavar="S", help="of one system's training (default: %(default)s)")
     add("--no-eval", action="store_true", help="throughput and memory only")
-    add("--eval-samples", type=int, default=4, metavar="N", help="responses to each of the 256 held-out problems (default: %(default)s)")
-    add("--evaluate", action="store_true", help="train nothing: evaluate what an earlier run with --no-eval has left in --out")
+    add(
+        "--eval-samples",
+        type=int,
+        default=4,
+        metavar="N",
+        help="responses to each of the 256 held-out problems (default: %(default)s)",
+    )
+    add(
+        "--evaluate",
+        action="store_true",
+        help="train nothing: evaluate what an earlier run with --no-eval has left in --out",
+    )
     add("--markdown", type=Path, metavar="PATH", help="write the table there")
     args = parser.parse_args()
     if args.steps < 1 or args.save_every < 1:
         parser.error(f"--steps {args.steps} and --save-every {args.save_every} must be at least 1.")
     base = args.base or base_of(args.seed, {}, args.out)
     seed = seed_of(base)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped by SIGTERM."))  # systems have sessions of their own, and are ended on the way out
+    # systems have sessions of their own, and are ended on the way out
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped by SIGTERM."))
     found: dict[str, Figures] = {}
     columns = (TextColumn("{task.description:>15}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, disable=not os.isatty(1)) as progress:

@@ -1,4 +1,5 @@
-"""CPU time of a process and all below it, as it grows, by what they are: other work on the machine moves the clock, and this little. Linux."""
+"""CPU time of a process and all below it, as it grows, by what they are: other work on the machine moves the clock, and
+this little. Linux."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class CpuTrace:
 
     def look(self) -> None:
         below: dict[int, list[psutil.Process]] = {}
-        # Once for all: each process's own `children` would read all of /proc. Nothing is asked for, since psutil keeps that in objects that PssSampler's thread
-        # has too.
+        # Once for all: each process's own `children` would read all of /proc. Nothing is asked for, since psutil keeps
+        # that in objects that PssSampler's thread has too.
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 below.setdefault(process.ppid(), []).append(process)
@@ -51,7 +52,8 @@ class CpuTrace:
 
 
 def name_of(words: Sequence[str]) -> str:
-    """python -m env_servers.python_tir --workers 2 -> env_servers.python_tir; Ray's actors are called ray::NAME, and ray::NAME.method at work."""
+    """python -m env_servers.python_tir --workers 2 -> env_servers.python_tir; Ray's actors are called ray::NAME, and
+    ray::NAME.method at work."""
     if words[0].startswith("ray::"):
         return words[0].split(".")[0].split("(")[0]
     if "-m" in words[:-1]:

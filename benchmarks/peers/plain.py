@@ -1,4 +1,5 @@
-"""plain: a reference, the same recipe in one process: Hugging Face's generate, REINFORCE++-baseline, AdamW. No engine, no sharding, no overlap, no checks.
+"""plain: a reference, the same recipe in one process: Hugging Face's generate, REINFORCE++-baseline, AdamW. No engine,
+no sharding, no overlap, no checks.
 
 python -m benchmarks.peers.plain WORK.json
 """
@@ -23,7 +24,8 @@ from .work import Recorder, Work, mean
 
 
 def advantages(rewards: torch.Tensor, samples: int, lengths: torch.Tensor) -> torch.Tensor:
-    """[B] reward minus the mean of its group, then whitened over the batch's trained tokens, of which a response has lengths [B]."""
+    """[B] reward minus the mean of its group, then whitened over the batch's trained tokens, of which a response has
+    lengths [B]."""
     groups = rewards.view(-1, samples)
     centred = (groups - groups.mean(dim=1, keepdim=True)).view(-1)
     total = lengths.sum()
@@ -32,10 +34,13 @@ def advantages(rewards: torch.Tensor, samples: int, lengths: torch.Tensor) -> to
 
 
 def loss_of(model: PreTrainedModel, rows: list[Sample], advantage_B: torch.Tensor) -> torch.Tensor:
-    """Sum over the rows' own tokens of -A times the policy ratio, which is 1 in the only update of a batch: there clipping never acts."""
+    """Sum over the rows' own tokens of -A times the policy ratio, which is 1 in the only update of a batch: there
+    clipping never acts."""
     width = max(len(s.prompt_ids) + len(s.ids) for s in rows)
     ids = torch.tensor([s.prompt_ids + s.ids + [PAD_ID] * (width - len(s.prompt_ids) - len(s.ids)) for s in rows])
-    mine = torch.tensor([[0] * len(s.prompt_ids) + s.mine + [0] * (width - len(s.prompt_ids) - len(s.ids)) for s in rows])
+    mine = torch.tensor(
+        [[0] * len(s.prompt_ids) + s.mine + [0] * (width - len(s.prompt_ids) - len(s.ids)) for s in rows]
+    )
     logits = model(input_ids=ids, attention_mask=(ids != PAD_ID).long(), use_cache=False).logits[:, :-1]
     logprobs = torch.log_softmax(logits, dim=-1).gather(2, ids[:, 1:, None])[..., 0]
     ratio = (logprobs - logprobs.detach()).exp()
@@ -56,7 +61,9 @@ def train(work: Work) -> None:
             batch = [row for row in rows[(step - 1) * work.prompts : step * work.prompts] for _ in range(work.samples)]
             model.eval()
             prompts = [encode(prompt_of(row["prompt"])) for row in batch]
-            made = sample(model, prompts, budget=work.max_new_tokens, calls=work.calls, run=tools.run, spent=recorder.spent)
+            made = sample(
+                model, prompts, budget=work.max_new_tokens, calls=work.calls, run=tools.run, spent=recorder.spent
+            )
             rewards = [correct(s.text, s.ended, row["label"]) for s, row in zip(made, batch, strict=True)]
             since = time.monotonic()
             lengths = torch.tensor([sum(s.mine) for s in made])

@@ -1,11 +1,12 @@
-"""Rollout: prompts -> sampled responses with tool calls, by Hugging Face's generate in one process. For the plain loop, TRL's rollout function, and the
-evaluator of all systems.
+"""Rollout: prompts -> sampled responses with tool calls, by Hugging Face's generate in one process. For the plain loop,
+TRL's rollout function, and the evaluator of all systems.
 
-    generate until every row ends or closes a code block  ->  the sandbox runs the blocks together  ->  their rows go on with the output  ->  ...
+    generate until every row ends or closes a code block  ->  the sandbox runs the blocks together  ->  their rows go on
+    with the output  ->  ...
 
-The turns are ZeroTIR's, as ours plays them (openrlhf_tir/episodes/turns/zerotir.py): the same stops, the same inserted text, the same budget of model and
-environment tokens together. The tokenizer has a token per character, so stop strings are runs of ids.
-"""
+The turns are ZeroTIR's, as ours plays them (openrlhf_tir/episodes/turns/zerotir.py): the same stops, the same inserted
+text, the same budget of model and environment tokens together. The tokenizer has a token per character, so stop strings
+are runs of ids."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ FENCE = "```"
 
 @dataclass
 class Sample:
-    """`ids` [T] of the response, `mine` [T] whether the model wrote the token, `text` what it wrote, `ended` properly and not by the budget."""
+    """`ids` [T] of the response, `mine` [T] whether the model wrote the token, `text` what it wrote, `ended` properly
+    and not by the budget."""
 
     prompt_ids: list[int]
     ids: list[int] = field(default_factory=list)
@@ -44,7 +46,8 @@ def text_of(ids: Sequence[int]) -> str:
 
 
 class Stops(StoppingCriteria):
-    """Per row: a stop string of the turn protocol, or the fence that closes a code block; which rows are at such a fence is in `closed`."""
+    """Per row: a stop string of the turn protocol, or the fence that closes a code block; which rows are at such a
+    fence is in `closed`."""
 
     def __init__(self, in_code: torch.Tensor, calls_left: torch.Tensor) -> None:
         self.in_code, self.calls_left, self.closed = in_code, calls_left, torch.zeros_like(in_code)
@@ -71,8 +74,17 @@ def _at(input_ids: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sample(model: PreTrainedModel, prompts: Sequence[list[int]], *, budget: int, calls: int, run: RunCode, spent: Callable[[str, float], None]) -> list[Sample]:
-    """One response to each prompt, at temperature 1 from the whole vocabulary. `spent(phase, since)` is told what took how long."""
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[list[int]],
+    *,
+    budget: int,
+    calls: int,
+    run: RunCode,
+    spent: Callable[[str, float], None],
+) -> list[Sample]:
+    """One response to each prompt, at temperature 1 from the whole vocabulary. `spent(phase, since)` is told what took
+    how long."""
     out = [Sample(list(p)) for p in prompts]
     turns = ZeroTir(max_calls=calls)
     live = list(out)
@@ -98,8 +110,11 @@ def sample(model: PreTrainedModel, prompts: Sequence[list[int]], *, budget: int,
     return out
 
 
-def _generate(model: PreTrainedModel, rows: Sequence[Sample], budget: int, calls: int) -> tuple[list[list[int]], list[bool]]:
-    """What the model writes next to each row, at most what is left of its budget, and whether it stopped at the end of a code block."""
+def _generate(
+    model: PreTrainedModel, rows: Sequence[Sample], budget: int, calls: int
+) -> tuple[list[list[int]], list[bool]]:
+    """What the model writes next to each row, at most what is left of its budget, and whether it stopped at the end of
+    a code block."""
     prefixes = [s.prompt_ids + s.ids for s in rows]
     width = max(map(len, prefixes))
     input_ids = torch.tensor([[PAD_ID] * (width - len(p)) + p for p in prefixes])
@@ -116,9 +131,13 @@ def _generate(model: PreTrainedModel, rows: Sequence[Sample], budget: int, calls
         stopping_criteria=StoppingCriteriaList([stops]),
     )[:, width:].tolist()
     wrote = [until_padding(ids)[:most] for ids, most in zip(made, left, strict=True)]
-    return wrote, [bool(c) and len(until_padding(ids)) <= most for c, ids, most in zip(stops.closed.tolist(), made, left, strict=True)]
+    return wrote, [
+        bool(c) and len(until_padding(ids)) <= most
+        for c, ids, most in zip(stops.closed.tolist(), made, left, strict=True)
+    ]
 
 
 def until_padding(ids: list[int]) -> list[int]:
-    """Rows that are done are filled with padding, which the model itself never writes on purpose; one that it does ends the row."""
+    """Rows that are done are filled with padding, which the model itself never writes on purpose; one that it does ends
+    the row."""
     return ids[: ids.index(PAD_ID)] if PAD_ID in ids else ids

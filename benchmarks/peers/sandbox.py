@@ -1,4 +1,5 @@
-"""Sandbox: the environment server that ours uses too, started for a peer, and asked by it over HTTP. Standard library only."""
+"""Sandbox: the environment server that ours uses too, started for a peer, and asked by it over HTTP. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ class Client:
         reply = self._ask("POST", "/step", {"session_id": session, "step_id": 0, "action": code, "deadline_s": STEP_S})
         self._ask("DELETE", f"/session/{session}", None)
         if reply["outcome"] not in ("ok", "model_error"):
-            raise RuntimeError(f"The sandbox failed with outcome {reply['outcome']!r}, which is no reward: {reply}. Look at its log, env.log.")
+            raise RuntimeError(
+                f"The sandbox failed with outcome {reply['outcome']!r}, which is no reward: {reply}. Look at its log,"
+                " env.log."
+            )
         return reply["observation"]
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
@@ -50,7 +54,8 @@ class Client:
         try:
             status, text = self._exchange(method, path, sent)
         except (ConnectionError, http.client.HTTPException):
-            # A server closes connections that were idle while the model wrote. It runs a session's step once, however often it is asked.
+            # A server closes connections that were idle while the model wrote. It runs a session's step once, however
+            # often it is asked.
             del self._local.connection
             status, text = self._exchange(method, path, sent)
         if status != 200:
@@ -68,17 +73,32 @@ class Client:
 
 @contextmanager
 def sandbox(python: str, out: Path) -> Iterator[Client]:
-    """env_servers.python_tir with the recipe's two workers, until the block ends. Raises RuntimeError when it does not start."""
+    """env_servers.python_tir with the recipe's two workers, until the block ends. Raises RuntimeError when it does not
+    start."""
     port_file, log = out / "env.port", out / "env.log"
     port_file.unlink(missing_ok=True)
-    words = [python, "-m", "env_servers.python_tir", "--workers", "2", "--code-timeout", "5", "--port-file", str(port_file)]
+    words = [
+        python,
+        "-m",
+        "env_servers.python_tir",
+        "--workers",
+        "2",
+        "--code-timeout",
+        "5",
+        "--port-file",
+        str(port_file),
+    ]
     with log.open("wb") as file:
-        server = subprocess.Popen([*words, "--die-with-parent", str(os.getpid())], stdout=file, stderr=subprocess.STDOUT)
+        server = subprocess.Popen(
+            [*words, "--die-with-parent", str(os.getpid())], stdout=file, stderr=subprocess.STDOUT
+        )
     try:
         until = time.monotonic() + START_S
         while not port_file.exists():  # of another interpreter's process: nothing tells of it but the file
             if server.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"The sandbox did not start within {START_S:g} s (exit {server.poll()}); its output is {log}.")
+                raise RuntimeError(
+                    f"The sandbox did not start within {START_S:g} s (exit {server.poll()}); its output is {log}."
+                )
             time.sleep(0.05)
         client = Client(int(port_file.read_text()))
         yield client

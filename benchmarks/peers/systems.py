@@ -1,4 +1,5 @@
-"""Systems: what is compared -> a process for each, in its own venv, with its memory sampled, until it ends or its time is over."""
+"""Systems: what is compared -> a process for each, in its own venv, with its memory sampled, until it ends or its time
+is over."""
 
 from __future__ import annotations
 
@@ -19,18 +20,34 @@ from .cpu import CpuTrace, Point
 from .venvs import Skipped, interpreter, same_as_ours
 from .work import Work, said, steps_of
 
-TRL = ("trl==1.16.0", *same_as_ours("torch", "transformers", "accelerate", "datasets", "numpy", "pyarrow", "pydantic", "pydantic-settings", "math-verify"))
-"""The newest release, with our torch and transformers; the last three, since the reward function is imported from this checkout."""
+TRL = (
+    "trl==1.16.0",
+    *same_as_ours(
+        "torch",
+        "transformers",
+        "accelerate",
+        "datasets",
+        "numpy",
+        "pyarrow",
+        "pydantic",
+        "pydantic-settings",
+        "math-verify",
+    ),
+)
+"""The newest release, with our torch and transformers; the last three, since the reward function is imported from this
+checkout."""
 LOOK_EVERY_S = 1.0
 """Between two looks at a system's progress."""
 STOP_S = 60.0
-"""For a system to end by itself once told: ours waits 20 s for a step (train.stop_grace_s) and then for its processes."""
+"""For a system to end by itself once told: ours waits 20 s for a step (train.stop_grace_s) and then for its
+processes."""
 RAN = "ran.json"
 
 
 @dataclass(frozen=True)
 class System:
-    """`module` is run as `python -m benchmarks.peers.MODULE WORK.json [words]`. `calls`: whether it has the recipe's tools."""
+    """`module` is run as `python -m benchmarks.peers.MODULE WORK.json [words]`. `calls`: whether it has the recipe's
+    tools."""
 
     module: str
     what: str
@@ -43,19 +60,23 @@ class System:
 
 
 SYSTEMS: dict[str, System] = {
-    "ours": System("ours", "openrlhf-tir train, recipe quickstart_cpu: vLLM, ZeRO-3 on two ranks, in-flight pushes", threads=False),
+    "ours": System(
+        "ours", "openrlhf-tir train, recipe quickstart_cpu: vLLM, ZeRO-3 on two ranks, in-flight pushes", threads=False
+    ),
     "trl": System("trl_grpo", "TRL's GRPOTrainer, no tools", calls=False, requirements=TRL),
     "trl_tools": System("trl_grpo", "TRL's GRPOTrainer, the sandbox by its rollout_func", requirements=TRL),
     "plain": System("plain", "a plain PyTorch loop in one process, a reference"),
     "openrlhf_sync": System("openrlhf_own", "OpenRLHF's own trainer loop", words=("sync",), threads=False),
-    "openrlhf_async": System("openrlhf_own", "OpenRLHF's own trainer loop, asynchronous queue", words=("async",), threads=False),
+    "openrlhf_async": System(
+        "openrlhf_own", "OpenRLHF's own trainer loop, asynchronous queue", words=("async",), threads=False
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Ran:
-    """`peak_gib`: of the sum of PSS over the system's processes, sandbox included. `why`: what ended it before its last update, else None.
-    `cpu`: CpuTrace.points."""
+    """`peak_gib`: of the sum of PSS over the system's processes, sandbox included. `why`: what ended it before its last
+    update, else None. `cpu`: CpuTrace.points."""
 
     peak_gib: float | None
     why: str | None
@@ -73,20 +94,33 @@ class Ran:
 def environment(work: Work) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
-    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(work.threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "OMP_NUM_THREADS": str(work.threads),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, tick: Callable[[int], None]) -> Ran:
-    """Trains to the end. `tick` is told the updates done so far. What keeps it from running is a sentence, in `Ran.why`."""
+    """Trains to the end. `tick` is told the updates done so far. What keeps it from running is a sentence, in
+    `Ran.why`."""
     out = Path(work.out)
     try:
-        python = interpreter(venvs, name.partition("_")[0], system.requirements) if system.requirements else Path(sys.executable)
+        python = (
+            interpreter(venvs, name.partition("_")[0], system.requirements)
+            if system.requirements
+            else Path(sys.executable)
+        )
     except Skipped as sentence:
         return Ran(None, str(sentence)).write(out)
     words = [str(python), "-m", f"benchmarks.peers.{system.module}", str(work.write()), *system.words]
     log = out / "output.log"
     with log.open("wb") as file:
-        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environment(work), start_new_session=True)
+        process = subprocess.Popen(
+            words, stdout=file, stderr=subprocess.STDOUT, env=environment(work), start_new_session=True
+        )
     cpu = CpuTrace(process.pid)
 
     def look() -> None:
@@ -98,7 +132,9 @@ def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, 
             late = not _ended(process, timeout_s, look)
     finally:
         _stop(process)
-    return Ran(round(memory.peak_gib, 3) or None, why(out, work, process.returncode, timeout_s if late else None), cpu.points).write(out)
+    return Ran(
+        round(memory.peak_gib, 3) or None, why(out, work, process.returncode, timeout_s if late else None), cpu.points
+    ).write(out)
 
 
 def updates_so_far(out: Path) -> int:
@@ -140,5 +176,7 @@ def why(out: Path, work: Work, code: int, timeout_s: float | None) -> str | None
 
 
 def last_words(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    lines = (
+        [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    )
     return lines[-1][:400] if lines else "it said nothing"

@@ -1,11 +1,15 @@
-"""trl: TRL's GRPOTrainer on the same problems, in its own venv. Its generation is Hugging Face's; its engine of choice, vLLM, it can use on GPUs only.
+"""trl: TRL's GRPOTrainer on the same problems, in its own venv. Its generation is Hugging Face's; its engine of choice,
+vLLM, it can use on GPUs only.
 
     trl         without tools, as GRPOTrainer does by itself: the model answers in its head
-    trl_tools   with the sandbox, by its `rollout_func`: benchmarks/peers/rollout.py writes the turns, TRL masks what the model did not write (`env_mask`)
+    trl_tools   with the sandbox, by its `rollout_func`: benchmarks/peers/rollout.py writes the turns, TRL masks what
+                the model did not write (`env_mask`)
 
-Its own `tools` and `environment_factory` do not fit: they read calls from messages, by the tokenizer's response template, in JSON. Code in fences is none.
+Its own `tools` and `environment_factory` do not fit: they read calls from messages, by the tokenizer's response
+template, in JSON. Code in fences is none.
 
-Settings are the recipe's where TRL has them: `scale_rewards="batch"` with group means is nearest to REINFORCE++-baseline, `loss_type="dapo"` is a token mean.
+Settings are the recipe's where TRL has them: `scale_rewards="batch"` with group means is nearest to
+REINFORCE++-baseline, `loss_type="dapo"` is a token mean.
 
 python -m benchmarks.peers.trl_grpo WORK.json
 """
@@ -77,7 +81,9 @@ class Task:
             "ended": [s.ended for s in made],
         }
 
-    def reward(self, completions: list[str], completion_ids: list[list[int]], label: list[str], **more: Any) -> list[float]:
+    def reward(
+        self, completions: list[str], completion_ids: list[list[int]], label: list[str], **more: Any
+    ) -> list[float]:
         texts = more.get("text", completions)
         ended = more.get("ended", [has_ended(ids, text) for ids, text in zip(completion_ids, completions, strict=True)])
         self.sampled += sum(more.get("written", map(len, completion_ids)))
@@ -99,12 +105,14 @@ class Steps(TrainerCallback):
 
 
 def stopping(generate: Any) -> Any:
-    """`generate` with the recipe's stop strings, without which this base model writes on to the end of its budget. TRL hands on `stop_strings`, but not the
-    tokenizer that transformers wants for them."""
+    """`generate` with the recipe's stop strings, without which this base model writes on to the end of its budget. TRL
+    hands on `stop_strings`, but not the tokenizer that transformers wants for them."""
 
     def stopped(*given: Any, input_ids: torch.Tensor, **more: Any) -> Any:
         none = torch.zeros(len(input_ids), dtype=torch.bool)
-        return generate(*given, input_ids=input_ids, stopping_criteria=StoppingCriteriaList([Stops(none, none)]), **more)
+        return generate(
+            *given, input_ids=input_ids, stopping_criteria=StoppingCriteriaList([Stops(none, none)]), **more
+        )
 
     return stopped
 

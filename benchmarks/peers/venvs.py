@@ -1,4 +1,5 @@
-"""Venvs: a peer's requirements -> an interpreter of a venv of its own that has them, made once. Skipped where pip cannot."""
+"""Venvs: a peer's requirements -> an interpreter of a venv of its own that has them, made once. Skipped where pip
+cannot."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Skipped(Exception):
 
 
 def same_as_ours(*names: str) -> tuple[str, ...]:
-    """Requirements at the versions of this environment: what peers are compared on, they share, and pip's cache has it."""
+    """Requirements at the versions of this environment: what peers are compared on, they share, and pip's cache has
+    it."""
     return tuple(f"{name}=={importlib.metadata.version(name)}" for name in names)
 
 
@@ -43,7 +45,8 @@ def interpreter(venvs: Path, name: str, requirements: tuple[str, ...]) -> Path:
 
 
 def is_cpu_build(report: str) -> bool:
-    """Whether what pip would install for torch's plain version is one: some indexes have CPU builds there, PyPI has CUDA's, with 3 GB of libraries."""
+    """Whether what pip would install for torch's plain version is one: some indexes have CPU builds there, PyPI has
+    CUDA's, with 3 GB of libraries."""
     (found,) = json.loads(report)["install"]
     return not any("nvidia" in r or "cuda" in r for r in found["metadata"].get("requires_dist", []))
 

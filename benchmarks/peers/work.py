@@ -1,4 +1,5 @@
-"""Work: what every system is given, alike, and what each writes down of it. Standard library only: it is imported in every system's own venv.
+"""Work: what every system is given, alike, and what each writes down of it. Standard library only: it is imported in
+every system's own venv.
 
 work.json      Work                                      read by the system's process
 steps.jsonl    Step, a line as each update is done       written by it; ours is read from its own metrics.jsonl instead
@@ -76,8 +77,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Step:
-    """`seconds` since training began, once the update is done; saving weights is in it, loading and evaluation are not. Tokens of this update alone:
-    `sampled` by the model, finished or not used, and `trained`."""
+    """`seconds` since training began, once the update is done; saving weights is in it, loading and evaluation are not.
+    Tokens of this update alone: `sampled` by the model, finished or not used, and `trained`."""
 
     step: int
     seconds: float

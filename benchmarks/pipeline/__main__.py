@@ -1,15 +1,19 @@
-"""python -m benchmarks.pipeline [--quick]: the pipeline's modes against each other and against the seed work's way, by the wall clock.
+"""python -m benchmarks.pipeline [--quick]: the pipeline's modes against each other and against the seed work's way, by
+the wall clock.
 
-    sync_rollout     the slow baseline, in this benchmark only: full-batch generation, then its tool calls one by one, ..., then training
+    sync_rollout     the slow baseline, in this benchmark only: full-batch generation, then its tool calls one by one,
+                     ..., then training
     sync             concurrent environments, no overlap with training (the seed's "async rollout")
     one_step         batch k+1 rolls while batch k trains
     pipeline_drain   streaming; a push waits until no group rolls
     pipeline         streaming; pushes into running generations
 
-All go through the same rollout actors, engines, environment servers and, but for sync_rollout, the real main loop. Emulated are only durations:
-decoding, tools, the learner's step and pushes sleep, on openrlhf_tir/simulation/workload_seed.toml (`benchmarks.pipeline.cluster` says what is real). R is
-the measured rollout of one batch, T = ratio x R the learner's step. A point runs at one time scale for all modes, slow enough for two cores:
-`machine` near 100 % would mean that the emulation was too slow, not the mode. Repeats are interleaved; figures are medians.
+All go through the same rollout actors, engines, environment servers and, but for sync_rollout, the real main loop.
+Emulated are only durations: decoding, tools, the learner's step and pushes sleep, on
+openrlhf_tir/simulation/workload_seed.toml (`benchmarks.pipeline.cluster` says what is real). R is the measured rollout
+of one batch, T = ratio x R the learner's step. A point runs at one time scale for all modes, slow enough for two cores:
+`machine` near 100 % would mean that the emulation was too slow, not the mode. Repeats are interleaved; figures are
+medians.
 
 The bound is max(B groups at the engines' saturated rate, T). Seconds are emulated. The last line is one JSON object.
 """
@@ -38,8 +42,8 @@ from .table import lines, markdown, median_of, plot, text
 
 SEED_FILE = SEED_WORKLOAD
 STEP_WALL_S, ROLLOUT_WALL_S = 15.0, 20.0
-"""A step at the bound takes at least so long by the wall clock, and the rollout of a batch by itself: what two cores can carry of 2,048 trajectories
-with HTTP tools, spread over a step or all at once."""
+"""A step at the bound takes at least so long by the wall clock, and the rollout of a batch by itself: what two cores
+can carry of 2,048 trajectories with HTTP tools, spread over a step or all at once."""
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 MODES = (SYNC_ROLLOUT, "sync", "one_step", "pipeline_drain", "pipeline")
 DEFAULT_S = Pipeline(mode="pipeline").S
@@ -57,7 +61,9 @@ def plans(w: Workload, rollout_s: float, ratio: float, args: argparse.Namespace)
     """One R:T point. Modes whose steps share nothing need fewer of them."""
     learner_s = ratio * rollout_s
     size = w.prompts * w.samples_per_prompt / 2048
-    scale = args.time_scale or max(w.time_scale, size * STEP_WALL_S / bound_s(w, learner_s), size * ROLLOUT_WALL_S / rollout_s)
+    scale = args.time_scale or max(
+        w.time_scale, size * STEP_WALL_S / bound_s(w, learner_s), size * ROLLOUT_WALL_S / rollout_s
+    )
 
     def plan(mode: str, steps: int, warmup: int, staleness: int | None = None) -> Plan:
         return Plan(mode, learner_s, scale, steps, warmup, w.acceptance, staleness)
@@ -76,14 +82,20 @@ def plans(w: Workload, rollout_s: float, ratio: float, args: argparse.Namespace)
 
 async def rollout_seconds(c: Cluster, args: argparse.Namespace) -> float:
     """Emulated seconds from the dispatch of one batch to its last group, with nothing else under way."""
-    alone = await run(c, Plan("sync", 0.0, args.time_scale or STEP_WALL_S / 100, 2 if args.quick else 5, 1, c.workload.acceptance))
+    alone = await run(
+        c, Plan("sync", 0.0, args.time_scale or STEP_WALL_S / 100, 2 if args.quick else 5, 1, c.workload.acceptance)
+    )
     return alone.split["replay_wait"]
 
 
 async def measure(c: Cluster, args: argparse.Namespace) -> dict:
     w = c.workload
     rollout_s = args.rollout_s or await rollout_seconds(c, args)
-    print(f"R = {rollout_s:.1f} emulated s, saturated engines {bound_s(w, 0):.1f} s per batch of {w.prompts} x {w.samples_per_prompt}", flush=True)
+    print(
+        f"R = {rollout_s:.1f} emulated s, saturated engines {bound_s(w, 0):.1f} s per batch of {w.prompts} x"
+        f" {w.samples_per_prompt}",
+        flush=True,
+    )
     results: dict[tuple[float, str], list[ModeFigures]] = defaultdict(list)
     chosen: dict[tuple[float, str], Plan] = {}
     for _ in range(args.repeats):
@@ -94,7 +106,11 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
                 f = await run(c, plan)
                 results[ratio, plan.name].append(f)
                 chosen[ratio, plan.name] = plan
-                print(f"T/R {ratio:g} {plan.name}: {f.step_s:.1f} s/step, machine {100 * f.machine_busy:.0f} %, {say(f.split)}", flush=True)
+                print(
+                    f"T/R {ratio:g} {plan.name}: {f.step_s:.1f} s/step, machine {100 * f.machine_busy:.0f} %,"
+                    f" {say(f.split)}",
+                    flush=True,
+                )
     # In a thread: the simulation has an event loop of its own.
     predicted = {key: await asyncio.to_thread(predict, w, plan) for key, plan in chosen.items()}
     table = lines(results, predicted)
@@ -104,7 +120,9 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
     if args.plot:
         plot(table, {r: bound_s(w, r * rollout_s) for r in args.ratios}, args.plot)
     facts = summary(w, results, rollout_s) | {
-        "predicted_over_measured": {f"{r:g} {n}": round(p / median_of(results[r, n]).step_s, 3) for (r, n), p in predicted.items()}
+        "predicted_over_measured": {
+            f"{r:g} {n}": round(p / median_of(results[r, n]).step_s, 3) for (r, n), p in predicted.items()
+        }
     }
     if args.late is not None:
         facts |= await late_training(c, args.late or PARTS, args.late_steps or w.late.steps, args.time_scale)
@@ -113,7 +131,9 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
         facts |= await asyncio.to_thread(fast_learner_headline)
         facts |= await asyncio.to_thread(auto_over_best_fixed, w)
     if args.json:
-        args.json.write_text(json.dumps({f"{r:g} {n}": [f.as_json() for f in fs] for (r, n), fs in results.items()}, indent=1))
+        args.json.write_text(
+            json.dumps({f"{r:g} {n}": [f.as_json() for f in fs] for (r, n), fs in results.items()}, indent=1)
+        )
     return facts
 
 
@@ -139,7 +159,9 @@ def summary(w: Workload, results: dict[tuple[float, str], list[ModeFigures]], ro
     if (FAST_LEARNER, "pipeline") in results and (FAST_LEARNER, "one_step") in results:
         facts |= fast_learner(w, results)
     facts["stale_discarded"] = sum(f.discarded_groups for f in pipelines)
-    facts["max_staleness_seen"] = {name: max(f.staleness_max for (_, n), fs in results.items() if n == name for f in fs) for _, name in results}
+    facts["max_staleness_seen"] = {
+        name: max(f.staleness_max for (_, n), fs in results.items() if n == name for f in fs) for _, name in results
+    }
     return facts
 
 
@@ -155,16 +177,38 @@ def fast_learner(w: Workload, results: dict[tuple[float, str], list[ModeFigures]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
-    add("--quick", action="store_true", help="a smoke test: 16 x 8 on 2 engines, one R:T, few steps; its ratios say nothing")
+    add(
+        "--quick",
+        action="store_true",
+        help="a smoke test: 16 x 8 on 2 engines, one R:T, few steps; its ratios say nothing",
+    )
     add("--workload", type=Path, default=SEED_FILE, metavar="TOML", help="another workload")
-    add("--ratios", type=float, nargs="+", default=RATIOS, metavar="T/R", help="learner over rollout seconds (default: %(default)s)")
+    add(
+        "--ratios",
+        type=float,
+        nargs="+",
+        default=RATIOS,
+        metavar="T/R",
+        help="learner over rollout seconds (default: %(default)s)",
+    )
     add("--modes", nargs="+", default=MODES, choices=MODES, metavar="MODE", help="(default: %(default)s)")
-    add("--rollout-s", type=float, metavar="R", help="emulated seconds of a batch's rollout, measured before (default: measured now)")
+    add(
+        "--rollout-s",
+        type=float,
+        metavar="R",
+        help="emulated seconds of a batch's rollout, measured before (default: measured now)",
+    )
     add("--repeats", type=int, default=1, help="of everything, interleaved (default: %(default)s)")
     add("--steps", type=int, help="per run, the first two uncounted (default: the workload's)")
-    add("--time-scale", type=float, help="wall-clock seconds of an emulated second (default: as fast as two cores carry, by R:T)")
+    add(
+        "--time-scale",
+        type=float,
+        help="wall-clock seconds of an emulated second (default: as fast as two cores carry, by R:T)",
+    )
     add(
         "--late",
         nargs="*",

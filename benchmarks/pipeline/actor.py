@@ -3,7 +3,8 @@
 RolloutProcess.run_group(run, ...)     GroupRunner -> episodes -> queue -> emulated engine; tools by HTTP
 RolloutProcess.push(version)           pause, sleep as long as a push takes, go on with the prefixes computed again
 RolloutProcess.generate_all(...)       the baseline's full-batch generation: no tools, no overlap
-LearnerProcess.step(...)               reads the groups from the object store, counts how old their tokens are, sleeps the rest
+LearnerProcess.step(...)               reads the groups from the object store, counts how old their tokens are, sleeps
+                                       the rest
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ class RolloutProcess:
         judge = judge_of(self.workload, acceptance, lambda: self.engine.version)
         self.runner = GroupRunner(cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name)
 
-    async def run_group(self, run: int, key: GroupKey, task: Task) -> tuple[tuple[GroupMeta, dict[str, float]] | None, Group | None]:
-        """Two Ray results: metadata with the load here, and the payload; nothing for a group of a run that was cut, which came after the end."""
+    async def run_group(
+        self, run: int, key: GroupKey, task: Task
+    ) -> tuple[tuple[GroupMeta, dict[str, float]] | None, Group | None]:
+        """Two Ray results: metadata with the load here, and the payload; nothing for a group of a run that was cut,
+        which came after the end."""
         if run != self.run:
             return None, None
         me = asyncio.current_task()
@@ -73,7 +77,12 @@ class RolloutProcess:
             script = self.workload.script(key, sample)
             return PROMPT_TOKENS + sum(script.segments[:turn]) + sum(script.observations[:turn])
 
-        await asyncio.gather(*(self.engine.generate(range(context(k, i)), Sampling(1 << 20), request_id=f"{k}#{i}/{turn}") for k, i in key_of))
+        await asyncio.gather(
+            *(
+                self.engine.generate(range(context(k, i)), Sampling(1 << 20), request_id=f"{k}#{i}/{turn}")
+                for k, i in key_of
+            )
+        )
 
     async def push(self, version: int) -> dict[str, float]:
         """Returns the engine's totals: they are wanted once per step."""
@@ -85,12 +94,15 @@ class LearnerProcess:
     """Ray actor: one rank."""
 
     def step(self, version: int, until: float, *groups: Group) -> tuple[Counter[int], float]:
-        """Ends at `until` (monotonic, one clock per host): a learner's step begins with reading its batch, which has come out of the
-        object store by now. Returns (tokens by age in updates, by how many seconds the emulation's own work made it later)."""
+        """Ends at `until` (monotonic, one clock per host): a learner's step begins with reading its batch, which has
+        come out of the object store by now. Returns (tokens by age in updates, by how many seconds the emulation's own
+        work made it later)."""
         ages: Counter[int] = Counter()
         for group in groups:
             for t in group.valid:
-                found, counts = np.unique(np.concatenate([s.versions for s in t.segments if s.source == "model"]), return_counts=True)
+                found, counts = np.unique(
+                    np.concatenate([s.versions for s in t.segments if s.source == "model"]), return_counts=True
+                )
                 ages.update({int(version - v): int(n) for v, n in zip(found, counts, strict=True)})
         late = time.monotonic() - until
         time.sleep(max(0.0, -late))

@@ -1,12 +1,13 @@
-"""The emulated cluster as the pipeline's ports: real Ray actors, HTTP tools and object store around engines and a learner that sleep.
+"""The emulated cluster as the pipeline's ports: real Ray actors, HTTP tools and object store around engines and a
+learner that sleep.
 
     with cluster(workload) as c:          one rollout actor per engine, one learner actor, environment servers
         await c.begin(plan)               fresh engines at version 0
         Pipeline(..., rollout=c, learner=c.learner, publisher=c.publisher)
 
-Real: the main loop and all else in the controller, Ray calls, payloads of full size, group runners, episodes, turn protocol, queue, EnvClient,
-environment servers. Emulated, by sleeping: decoding (engine_model.py), the tool's work, the learner's step, a weight push.
-"""
+Real: the main loop and all else in the controller, Ray calls, payloads of full size, group runners, episodes, turn
+protocol, queue, EnvClient, environment servers. Emulated, by sleeping: decoding (engine_model.py), the tool's work, the
+learner's step, a weight push."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ OBJECT_STORE = 2 << 30
 
 
 class EmulatedLearner:
-    """`ages[step]`: trained tokens of a step by their age in updates. `overruns`: steps whose emulation took longer than the step."""
+    """`ages[step]`: trained tokens of a step by their age in updates. `overruns`: steps whose emulation took longer
+    than the step."""
 
     def __init__(self, actor: Any, learner_s: float, scale: float) -> None:
         self.actor, self.seconds, self.version = actor, learner_s * scale, 0
@@ -42,11 +44,15 @@ class EmulatedLearner:
 
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()
-        ages, late = await self.actor.step.remote(self.version, start + self.seconds, *(item.payload for item in batch.items))
+        ages, late = await self.actor.step.remote(
+            self.version, start + self.seconds, *(item.payload for item in batch.items)
+        )
         self.ages[self.version] = ages
         self.overruns += late > 0 < self.seconds
         self.version += 1
-        return StepReport(self.version, {"trained_groups": float(len(batch.items))}, time.monotonic() - start, batch.num_tokens)
+        return StepReport(
+            self.version, {"trained_groups": float(len(batch.items))}, time.monotonic() - start, batch.num_tokens
+        )
 
 
 class EmulatedPublisher:
@@ -116,11 +122,27 @@ class Cluster:
 @contextmanager
 def cluster(workload: Workload, env_processes: int):
     """Ray of our own and environment servers that together run env.capacity calls at once."""
-    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}  # else the actors would yield to the controller
-    flags = ("--workers", str(workload.env_capacity // env_processes), "--max-queue", "100000", "--max-sessions", "1000000")
-    log = Path(tempfile.gettempdir(), "benchmark_pipeline_env.log")  # a run that is cut leaves calls behind, which the server reports
+    # else the actors would yield to the controller
+    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}
+    flags = (
+        "--workers",
+        str(workload.env_capacity // env_processes),
+        "--max-queue",
+        "100000",
+        "--max-sessions",
+        "1000000",
+    )
+    # a run that is cut leaves calls behind, which the server reports
+    log = Path(tempfile.gettempdir(), "benchmark_pipeline_env.log")
     with started("benchmarks.pipeline.env", *flags, "--processes", str(env_processes), log=log) as (url, _):
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE, logging_level="warning")
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=OBJECT_STORE,
+            logging_level="warning",
+        )
         try:
             yield Cluster(workload, url)
         finally:

@@ -1,10 +1,11 @@
 """ScriptedEngine: an Engine that writes what the workload's script says, as fast as the engine model lets it.
 
-    request "epoch/prompt/attempt#sample/turn" -> script(prompt, sample).segments[turn] tokens; but for the last segment they end in a call
+    request "epoch/prompt/attempt#sample/turn" -> script(prompt, sample).segments[turn] tokens; but for the last segment
+    they end in a call
 
-Every token carries the version that wrote it, also across pushes: a push notes how far each request had come. As in the simulation, a prefix
-is in the cache while the weights that computed it are the engine's; the first sample of a group computes the prompt for the others.
-"""
+Every token carries the version that wrote it, also across pushes: a push notes how far each request had come. As in the
+simulation, a prefix is in the cache while the weights that computed it are the engine's; the first sample of a group
+computes the prompt for the others."""
 
 from __future__ import annotations
 
@@ -54,13 +55,17 @@ class ScriptedEngine:
         n, request = script.segments[turn], _Request(self.version)
         fresh = script.observations[turn - 1] if turn else 0
         by = self._cached_by.pop((key, sample), None) if turn else self.version if sample else None
-        sequence = self.model.submit(len(token_ids), n, request.over, cached_tokens=len(token_ids) - fresh if by == self.version else 0)
+        sequence = self.model.submit(
+            len(token_ids), n, request.over, cached_tokens=len(token_ids) - fresh if by == self.version else 0
+        )
         try:
             await request.done
         finally:
             if request.done.cancelled():
                 self.model.cancel(sequence)
-        versions = np.repeat([v for _, v in request.marks], np.diff([*(at for at, _ in request.marks), n])).astype(np.int32)
+        versions = np.repeat([v for _, v in request.marks], np.diff([*(at for at, _ in request.marks), n])).astype(
+            np.int32
+        )
         ids, logprobs = np.ones(n, np.int32), np.zeros(n, np.float32)
         if turn == self.workload.tool_calls:
             return Completion(ids, logprobs, versions, "", "stop")

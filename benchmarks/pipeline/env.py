@@ -1,9 +1,10 @@
-"""python -m benchmarks.pipeline.env: an environment server on which a call takes as long as it is told. The emulated cluster's tools.
+"""python -m benchmarks.pipeline.env: an environment server on which a call takes as long as it is told. The emulated
+cluster's tools.
 
     action "0.0031 40"  ->  sleeps 0.0031 s of wall-clock, answers with 40 characters
 
-The server is the real one (sessions, admission, deadlines, HTTP); only the work is emulated. `--workers` is the workload's env.capacity.
-"""
+The server is the real one (sessions, admission, deadlines, HTTP); only the work is emulated. `--workers` is the
+workload's env.capacity."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ class SleepingEnv(Env):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline.env", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pipeline.env",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_serving_flags(parser, workers=256)
     args = parser.parse_args()
     run_copies(args)

@@ -1,9 +1,10 @@
-"""A learner four times as fast as the rollout of a batch, simulated: python -m benchmarks.pipeline.fast_learner [--quick]
+"""A learner four times as fast as the rollout of a batch, simulated: python -m benchmarks.pipeline.fast_learner
+[--quick]
 
-The longest responses decide then (staleness_bound.py). With and without the fast lane (openrlhf_tir/pipeline/lane), and with a group's samples on one
-engine or on several, on the seed workload and on one with five slow tools and a tail to 16k tokens; S = 4, beside `one_step` and the bound, which is
-max(saturated engines, learner). Nothing is emulated on the wall clock. The last line is one JSON object.
-"""
+The longest responses decide then (staleness_bound.py). With and without the fast lane (openrlhf_tir/pipeline/lane), and
+with a group's samples on one engine or on several, on the seed workload and on one with five slow tools and a tail to
+16k tokens; S = 4, beside `one_step` and the bound, which is max(saturated engines, learner). Nothing is emulated on the
+wall clock. The last line is one JSON object."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def plan_of(w: Workload, learner_s: float, way: Way | None, steps: int) -> Plan:
     """`way` None: one_step."""
     if way is None:
         return Plan("one_step", learner_s, 1.0, steps, 2, w.acceptance)
-    return Plan("pipeline", learner_s, 1.0, steps, 2, w.acceptance, S, way.batches and way.batches * w.prompts, way.fast_lane)
+    return Plan(
+        "pipeline", learner_s, 1.0, steps, 2, w.acceptance, S, way.batches and way.batches * w.prompts, way.fast_lane
+    )
 
 
 def compared(name: str, w: Workload, steps: int) -> dict[str, tuple[float, Result]]:
@@ -57,15 +60,16 @@ def compared(name: str, w: Workload, steps: int) -> dict[str, tuple[float, Resul
         found[label] = step_seconds(plan, r), r
         step_s = found[label][0]
         print(
-            f"{name}, {label}: {step_s:.1f} s a step, {found['one_step'][0] / step_s:.2f}x one_step, {r.bound_s / step_s:.3f} of the bound; "
-            f"token age {r.staleness_mean:.2f} (max {r.staleness_max})",
+            f"{name}, {label}: {step_s:.1f} s a step, {found['one_step'][0] / step_s:.2f}x one_step,"
+            f" {r.bound_s / step_s:.3f} of the bound; token age {r.staleness_mean:.2f} (max {r.staleness_max})",
             flush=True,
         )
     return found
 
 
 def headline(steps: int | None = None) -> dict[str, float | str]:
-    """The keys of `benchmarks.pipeline`: the fast lane with the depth that S allows, the only pair that is tuned to nothing."""
+    """The keys of `benchmarks.pipeline`: the fast lane with the depth that S allows, the only pair that is tuned to
+    nothing."""
     facts: dict[str, float | str] = {"fast_learner_clock": "virtual"}
     shares = []
     for name, path in (("seed", SEED_WORKLOAD), ("tools", TOOLS_WORKLOAD)):
@@ -85,9 +89,16 @@ def spread_apart(w: Workload, steps: int) -> dict[str, float]:
     plan = plan_of(w, learner_s, WAYS[0], steps)
     cfg = plan.config(w, "simulated")
     cfg = cfg.model_copy(update={"train": cfg.train.model_copy(update={"max_steps": steps + S + 1})})
-    runs = {label: simulate(w, cfg, learner_s=learner_s, spread=spread) for label, spread in (("whole", False), ("spread", True))}
+    runs = {
+        label: simulate(w, cfg, learner_s=learner_s, spread=spread)
+        for label, spread in (("whole", False), ("spread", True))
+    }
     facts = {f"group_{label}_step_s": round(step_seconds(plan, r), 1) for label, r in runs.items()}
-    print(f"groups on one engine each {facts['group_whole_step_s']} s a step, on several {facts['group_spread_step_s']} s", flush=True)
+    print(
+        f"groups on one engine each {facts['group_whole_step_s']} s a step, on several"
+        f" {facts['group_spread_step_s']} s",
+        flush=True,
+    )
     return facts
 
 

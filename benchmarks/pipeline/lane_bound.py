@@ -1,16 +1,17 @@
 """What any fast lane could reach within a staleness bound: python -m benchmarks.pipeline.lane_bound
 
-Beside staleness_bound.py, where all responses of an engine's time share its speed: here each response may be on another engine at every token, engines
-with few sequences being faster for each and dearer in all. With n running sequences an engine takes t(n) = n / r(n) seconds for a token of each, which
-costs t(n) / n = 1 / r(n) engine-seconds. A response of unknown length that must be whole within W seconds, if it gets as far as L tokens, costs least, in
-expectation over the share S(k) of responses that get to token k, when every position k has the n with the least
+Beside staleness_bound.py, where all responses of an engine's time share its speed: here each response may be on another
+engine at every token, engines with few sequences being faster for each and dearer in all. With n running sequences an
+engine takes t(n) = n / r(n) seconds for a token of each, which costs t(n) / n = 1 / r(n) engine-seconds. A response of
+unknown length that must be whole within W seconds, if it gets as far as L tokens, costs least, in expectation over the
+share S(k) of responses that get to token k, when every position k has the n with the least
 
     S(k) / r(n) + lambda t(n)          lambda such that the times of all L positions add up to W
 
-The least period P is the one whose responses cost no more than the engines have in it. Left out, so that nothing can be faster: prefill, prefixes that
-are computed again, tools, moves, whole numbers of engines and of sequences, queues. Two cases: all groups start right after a push (W = (S+1) P - T -
-(S+1) p), or throughout the period as places fall free (up to P less). The last line is one JSON object.
-"""
+The least period P is the one whose responses cost no more than the engines have in it. Left out, so that nothing can be
+faster: prefill, prefixes that are computed again, tools, moves, whole numbers of engines and of sequences, queues. Two
+cases: all groups start right after a push (W = (S+1) P - T - (S+1) p), or throughout the period as places fall free (up
+to P less). The last line is one JSON object."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def least_period_s(w: Workload, learner_s: float, *, throughout: bool) -> float:
     while True:
         phases = (np.arange(PHASES) + 0.5) / PHASES if throughout else [0.0]
         windows = [(S + 1 - phase) * period - learner_s - (S + 1) * push_s for phase in phases]
-        if responses * np.mean([cost_s(w.engine, survival_K, width, window) for window in windows]) <= w.engine.count * (period - push_s):
+        if responses * np.mean(
+            [cost_s(w.engine, survival_K, width, window) for window in windows]
+        ) <= w.engine.count * (period - push_s):
             return period
         period *= STEP
 
@@ -79,7 +82,11 @@ def main() -> None:
         for case, throughout in (("after_a_push", False), ("throughout", True)):
             period = least_period_s(w, learner_s, throughout=throughout)
             facts |= {f"{name}_{case}_step_s": round(period, 1), f"{name}_{case}_of_bound": round(bound_s / period, 3)}
-            print(f"{name}, S = {S}, groups start {case.replace('_', ' ')}: at least {period:.1f} s a step, {bound_s / period:.3f} of the bound", flush=True)
+            print(
+                f"{name}, S = {S}, groups start {case.replace('_', ' ')}: at least {period:.1f} s a step,"
+                f" {bound_s / period:.3f} of the bound",
+                flush=True,
+            )
     print(json.dumps(facts))
 
 

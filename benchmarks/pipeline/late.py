@@ -1,9 +1,10 @@
-"""Late training: the filters keep fewer and fewer groups (0.8 -> 0.1), and once suddenly more (0.1 -> 0.5). Depth `auto` beside a fixed one.
+"""Late training: the filters keep fewer and fewer groups (0.8 -> 0.1), and once suddenly more (0.1 -> 0.5). Depth
+`auto` beside a fixed one.
 
     efficiency = sum over steps of (B / acceptance groups at the engines' saturated rate) / sum of measured step seconds
 
-The learner is as fast as the engines at acceptance 1, so the engines are the bound throughout. The fixed depth is two batches, what a pipeline
-with a queue of one batch holds.
+The learner is as fast as the engines at acceptance 1, so the engines are the bound throughout. The fixed depth is two
+batches, what a pipeline with a queue of one batch holds.
 """
 
 from __future__ import annotations
@@ -45,15 +46,19 @@ async def late_training(c: Cluster, parts: Collection[str], steps: int, scale: f
         plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, acceptance, depth=depth)
         f = await run(c, plan)
         print(
-            f"late training, {name}: {efficiency(w, plan, f.steps_s):.3f} of the engines' best, {f.step_s:.1f} s/step, machine {100 * f.machine_busy:.0f} %, "
-            f"age mean {f.staleness_mean:.2f}, surplus {f.surplus_groups}, discarded {f.discarded_groups}",
+            f"late training, {name}: {efficiency(w, plan, f.steps_s):.3f} of the engines' best, {f.step_s:.1f} s/step,"
+            f" machine {100 * f.machine_busy:.0f} %, age mean {f.staleness_mean:.2f}, surplus {f.surplus_groups},"
+            f" discarded {f.discarded_groups}",
             flush=True,
         )
         return plan, f
 
     if "auto" in parts:
         plan, f = await measured("auto", fall)
-        facts |= {"late_training_auto": round(efficiency(w, plan, f.steps_s), 3), "late_training_auto_discarded": f.discarded_groups}
+        facts |= {
+            "late_training_auto": round(efficiency(w, plan, f.steps_s), 3),
+            "late_training_auto_discarded": f.discarded_groups,
+        }
     if "jump" in parts:
         _, f = await measured("jump", jump)
         facts["surplus_share_after_jump"] = round(surplus_share(f), 4)

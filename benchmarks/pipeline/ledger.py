@@ -2,10 +2,10 @@
 
     python -m benchmarks.pipeline.ledger --lines 10000000
 
-Makes a ledger of that many lines as a run would: epochs over a data set, 256 prompts open at a time, one in ten filtered, one in fifty requeued,
-a checkpoint every 1,000 steps' worth of lines; killed some way behind the last checkpoint. Then, each in a process of its own: `resume` (verify
-the ledger against the checkpoint's mark, open it, roll back) and `audit`. Peak memory is the process's VmHWM minus that of the same imports alone.
-"""
+Makes a ledger of that many lines as a run would: epochs over a data set, 256 prompts open at a time, one in ten
+filtered, one in fifty requeued, a checkpoint every 1,000 steps' worth of lines; killed some way behind the last
+checkpoint. Then, each in a process of its own: `resume` (verify the ledger against the checkpoint's mark, open it, roll
+back) and `audit`. Peak memory is the process's VmHWM minus that of the same imports alone."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def _measured(pipe, work, args) -> None:
     start = time.perf_counter()
     facts = work(*args)
     seconds = time.perf_counter() - start
-    peak = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    peak = next(
+        int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
     pipe.send({**facts, "seconds": round(seconds, 2), "peak_mib": round(peak / 1024, 1)})
 
 
@@ -102,7 +104,11 @@ def main() -> None:
         path = Path(scratch, "ledger.jsonl")
         start = time.perf_counter()
         mark, keys = grow(path, args.lines)
-        out: dict = {"lines": args.lines, "mib": round(path.stat().st_size / 2**20, 1), "lines_after_the_cut": args.lines - mark["lines"]}
+        out: dict = {
+            "lines": args.lines,
+            "mib": round(path.stat().st_size / 2**20, 1),
+            "lines_after_the_cut": args.lines - mark["lines"],
+        }
         out["append_us_per_line"] = round((time.perf_counter() - start) / args.lines * 1e6, 1)
         base = measured(nothing)["peak_mib"]
         for name, work, given in (("resume", resume, (path, mark, keys)), ("audit", replay, (path,))):

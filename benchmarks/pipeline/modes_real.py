@@ -1,11 +1,12 @@
-"""python -m benchmarks.pipeline.modes_real: the CPU quickstart, `pipeline` beside `sync`, on the real stack. Nothing is emulated.
+"""python -m benchmarks.pipeline.modes_real: the CPU quickstart, `pipeline` beside `sync`, on the real stack. Nothing is
+emulated.
 
     for each seed: one base model -> RL in each mode, on the same problems, in an order that turns with the seed
 
-Compared at equal work: seconds of training until a mode has trained as many tokens as the other also reached (a step's tokens follow the
-policy, so the runs' totals differ), and the held-out accuracy at the end. On two cores engine and learner share what they overlap on: the ratio is
-reported as it is. `--base RUN_DIR` of an earlier quickstart (its seed) saves making a base model. The last line is one JSON object.
-"""
+Compared at equal work: seconds of training until a mode has trained as many tokens as the other also reached (a step's
+tokens follow the policy, so the runs' totals differ), and the held-out accuracy at the end. On two cores engine and
+learner share what they overlap on: the ratio is reported as it is. `--base RUN_DIR` of an earlier quickstart (its seed)
+saves making a base model. The last line is one JSON object."""
 
 from __future__ import annotations
 
@@ -62,27 +63,45 @@ def compare(seed: int, base: Path, out: Path, flags: list[str]) -> dict[str, Out
         run_dir = train_from(base, out / f"{mode}-{seed}", seed, "--pipeline.mode", mode, *flags)
         o = outcomes[mode] = outcome(run_dir)
         print(
-            f"seed {seed} {mode}: {len(o.seconds)} steps, {o.tokens[-1]:,.0f} tokens in {o.seconds[-1]:.1f} s, accuracy {100 * o.accuracy:.1f} %, "
-            f"overlap {100 * o.overlap:.0f} %",
+            f"seed {seed} {mode}: {len(o.seconds)} steps, {o.tokens[-1]:,.0f} tokens in {o.seconds[-1]:.1f} s, accuracy"
+            f" {100 * o.accuracy:.1f} %, overlap {100 * o.overlap:.0f} %",
             flush=True,
         )
     return outcomes
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline.modes_real", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pipeline.modes_real",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--seeds", type=int, nargs="+", default=[42, 7, 11], help="(default: %(default)s)")
-    add("--base", type=Path, nargs="+", default=[], metavar="RUN_DIR", help="run directories whose base models to use for their seeds")
+    add(
+        "--base",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="RUN_DIR",
+        help="run directories whose base models to use for their seeds",
+    )
     add("--out", type=Path, default=Path("runs/modes_real"), help="where the runs go (default: %(default)s)")
     add("--steps", type=int, help="learner updates (default: the recipe's)")
-    add("--quick", action="store_true", help="a smoke test: one seed, 3 updates, a small evaluation; its ratio says nothing")
+    add(
+        "--quick",
+        action="store_true",
+        help="a smoke test: one seed, 3 updates, a small evaluation; its ratio says nothing",
+    )
     args = parser.parse_args()
     flags = ["--train.max_steps", str(args.steps or 3)] if args.steps or args.quick else []
     if args.quick:
         flags += ["--eval.max_samples", "32", "--eval.n_samples_per_prompt", "1"]
     given = {seed_of(path): path for path in args.base}
-    by_seed = {seed: compare(seed, base_of(seed, given, args.out), args.out, flags) for seed in (args.seeds[:1] if args.quick else args.seeds)}
+    by_seed = {
+        seed: compare(seed, base_of(seed, given, args.out), args.out, flags)
+        for seed in (args.seeds[:1] if args.quick else args.seeds)
+    }
     ratios = {seed: speedup(o) for seed, o in by_seed.items()}
     accuracy = {mode: statistics.mean(o[mode].accuracy for o in by_seed.values()) for mode in MODES}
     print(
@@ -91,7 +110,9 @@ def main() -> None:
                 "pipeline_over_sync_speedup": round(statistics.median(ratios.values()), 3),
                 "by_seed": {seed: round(r, 3) for seed, r in ratios.items()},
                 "accuracy": {mode: round(a, 4) for mode, a in accuracy.items()},
-                "accuracy_by_seed": {seed: {m: round(x.accuracy, 4) for m, x in o.items()} for seed, o in by_seed.items()},
+                "accuracy_by_seed": {
+                    seed: {m: round(x.accuracy, 4) for m, x in o.items()} for seed, o in by_seed.items()
+                },
                 "tokens": {seed: {m: x.tokens[-1] for m, x in o.items()} for seed, o in by_seed.items()},
             }
         )

@@ -1,4 +1,5 @@
-"""Small parts of the emulated cluster: what a run is told, prompts without end, lengths instead of text, verdicts without answers."""
+"""Small parts of the emulated cluster: what a run is told, prompts without end, lengths instead of text, verdicts
+without answers."""
 
 from __future__ import annotations
 
@@ -32,13 +33,22 @@ class Plan:
 
     @property
     def name(self) -> str:
-        return self.mode + (f" S={self.staleness}" if self.staleness is not None else "") + (f" depth={self.depth}" if self.depth is not None else "")
+        return (
+            self.mode
+            + (f" S={self.staleness}" if self.staleness is not None else "")
+            + (f" depth={self.depth}" if self.depth is not None else "")
+        )
 
     def config(self, w: Workload, run_dir: str) -> Config:
-        """What the pipeline is told. The last step is never reached: the run is cut after `steps`, with the engines at work as in mid-training."""
+        """What the pipeline is told. The last step is never reached: the run is cut after `steps`, with the engines at
+        work as in mid-training."""
         sections = {
             "vllm": {"num_engines": w.engine.count},
-            "pipeline": {"mode": "sync" if self.mode == SYNC_ROLLOUT else self.mode, "max_staleness": self.staleness, "depth": self.depth}
+            "pipeline": {
+                "mode": "sync" if self.mode == SYNC_ROLLOUT else self.mode,
+                "max_staleness": self.staleness,
+                "depth": self.depth,
+            }
             | {"fast_lane": self.fast_lane},
             "train": {"max_steps": 1_000_000},
             "ckpt": {"save_steps": -1},
@@ -64,7 +74,8 @@ class NoReward:
 
 
 def judge_of(w: Workload, acceptance: Acceptance, version: Callable[[], int]) -> Callable[[Group], Verdict]:
-    """The filters: a group is kept or not as the workload draws it, at the share that holds when it is judged, as in the simulation."""
+    """The filters: a group is kept or not as the workload draws it, at the share that holds when it is judged, as in
+    the simulation."""
 
     def judge(group: Group) -> Verdict:
         kept = w.accepted(group.key, acceptance.at(version()))

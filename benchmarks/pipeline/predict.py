@@ -1,7 +1,8 @@
-"""python -m benchmarks.pipeline.predict: the table of `benchmarks.pipeline` as `openrlhf-tir simulate` predicts it. No wall clock is involved.
+"""python -m benchmarks.pipeline.predict: the table of `benchmarks.pipeline` as `openrlhf-tir simulate` predicts it. No
+wall clock is involved.
 
-The same plans on the virtual clock: the real loop, budget and gate around modelled engines, tools and learner; of sync_rollout, which is no mode
-of the loop, the mean step.
+The same plans on the virtual clock: the real loop, budget and gate around modelled engines, tools and learner; of
+sync_rollout, which is no mode of the loop, the mean step.
 """
 
 from __future__ import annotations
@@ -24,12 +25,19 @@ from .table import lines, markdown, plot
 
 AFTER_THE_END = "requeued/end_of_run"
 """Groups that were under way when the simulation stopped; the measured run is cut before."""
-SPLIT = {"wait for replay": "replay_wait", "wait for gate": "gate_wait", "drain": "drain", "step": "step", "push": "push"}
+SPLIT = {
+    "wait for replay": "replay_wait",
+    "wait for gate": "gate_wait",
+    "drain": "drain",
+    "step": "step",
+    "push": "push",
+}
 """The simulation's phases by the benchmark's names."""
 
 
 def simulated(w: Workload, plan: Plan) -> Result:
-    """With enough steps behind the measured ones that its end does not show: the measured run is cut in mid-training too."""
+    """With enough steps behind the measured ones that its end does not show: the measured run is cut in mid-training
+    too."""
     cfg = plan.config(w, "simulated")
     steps = plan.steps + cfg.pipeline.S + 1
     cfg = cfg.model_copy(update={"train": cfg.train.model_copy(update={"max_steps": steps})})
@@ -48,14 +56,21 @@ def predict(w: Workload, plan: Plan) -> float:
 
 
 def sync_rollout_seconds(w: Workload, plan: Plan) -> float:
-    """Mean step of the baseline, of the batches that the benchmark counts: per turn the slowest engine, then the calls in line; train; push."""
+    """Mean step of the baseline, of the batches that the benchmark counts: per turn the slowest engine, then the calls
+    in line; train; push."""
 
     async def segment(engine: EngineModel, keys: list[tuple[GroupKey, int]], turn: int) -> None:
         scripts = [w.script(k, i) for k, i in keys]
         before = (PROMPT_TOKENS + sum(s.segments[:turn]) + sum(s.observations[:turn]) for s in scripts)
-        fresh = [s.observations[turn - 1] if turn else PROMPT_TOKENS * (i == 0) for s, (_, i) in zip(scripts, keys, strict=True)]
+        fresh = [
+            s.observations[turn - 1] if turn else PROMPT_TOKENS * (i == 0)
+            for s, (_, i) in zip(scripts, keys, strict=True)
+        ]
         await asyncio.gather(
-            *(engine.generate(n, s.segments[turn], cached_tokens=n - f) for n, s, f in zip(before, scripts, fresh, strict=True)),
+            *(
+                engine.generate(n, s.segments[turn], cached_tokens=n - f)
+                for n, s, f in zip(before, scripts, fresh, strict=True)
+            ),
         )
 
     async def rollout(step: int) -> float:
@@ -76,7 +91,11 @@ def figures(w: Workload, plan: Plan) -> ModeFigures:
     """What the wall-clock benchmark would record, as far as a simulation knows it."""
     if plan.mode == SYNC_ROLLOUT:
         step_s = sync_rollout_seconds(w, plan)
-        split = {"replay_wait": step_s - plan.learner_s - w.engine.weight_push_s, "step": plan.learner_s, "push": w.engine.weight_push_s}
+        split = {
+            "replay_wait": step_s - plan.learner_s - w.engine.weight_push_s,
+            "step": plan.learner_s,
+            "push": w.engine.weight_push_s,
+        }
         idle, use, ages = math.nan, w.prompts / w.saturated_groups_per_s / step_s, {0: 1}
         learner_idle, discarded = 1 - plan.learner_s / step_s, 0
     else:
@@ -90,7 +109,9 @@ def figures(w: Workload, plan: Plan) -> ModeFigures:
         split = {short: over(f"{name}_s") for name, short in SPLIT.items()}
         idle, learner_idle = 1 - over("engine_busy_s") / w.engine.count / step_s, 1 - over("learner_busy_s") / step_s
         use, ages = over("engine_tokens") / (step_s * w.engine.count * w.engine.saturated_tokens_per_s), r.staleness
-        discarded = sum(n for end, n in r.ends.items() if end.startswith(("failed/", "requeued/")) and end != AFTER_THE_END)
+        discarded = sum(
+            n for end, n in r.ends.items() if end.startswith(("failed/", "requeued/")) and end != AFTER_THE_END
+        )
     tokens = sum(ages.values())
     return ModeFigures(
         name=plan.name,
@@ -116,9 +137,20 @@ def figures(w: Workload, plan: Plan) -> ModeFigures:
 def main() -> None:
     from .__main__ import FAST_LEARNER, MODES, RATIOS, SEED_FILE, bound_s, fast_learner, plans
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline.predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pipeline.predict",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--workload", type=Path, default=SEED_FILE, metavar="TOML", help="another workload")
-    parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS, metavar="T/R", help="learner over rollout seconds (default: %(default)s)")
+    parser.add_argument(
+        "--ratios",
+        type=float,
+        nargs="+",
+        default=RATIOS,
+        metavar="T/R",
+        help="learner over rollout seconds (default: %(default)s)",
+    )
     parser.add_argument("--steps", type=int, help="per run, the first two uncounted (default: the workload's)")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="write the picture there")
     args = parser.parse_args()
@@ -126,7 +158,9 @@ def main() -> None:
     args.steps = args.steps or w.steps
     rollout_s = batch_rollout_s(w)
     print(f"R = {rollout_s:.1f} s, saturated engines {bound_s(w, 0):.1f} s per batch\n")
-    results = {(ratio, plan.name): [figures(w, plan)] for ratio in args.ratios for plan in plans(w, rollout_s, ratio, args)}
+    results = {
+        (ratio, plan.name): [figures(w, plan)] for ratio in args.ratios for plan in plans(w, rollout_s, ratio, args)
+    }
     table = lines(results, {})
     print(markdown(table))
     if args.plot:

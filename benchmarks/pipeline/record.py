@@ -1,4 +1,5 @@
-"""Record: what a run of the benchmark tells, step by step, in emulated seconds. The pipeline's metrics and the learner's histogram -> figures."""
+"""Record: what a run of the benchmark tells, step by step, in emulated seconds. The pipeline's metrics and the
+learner's histogram -> figures."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class ModeFigures:
     trained_groups: int
     filtered_groups: int
     discarded_groups: int
-    """Rolled for nothing, by fault or age or because there were too many: everything that was issued again or given up."""
+    """Rolled for nothing, by fault or age or because there were too many: everything that was issued again or given
+    up."""
     surplus_groups: int
     controller_cpu_s_per_step: float
     """Process time of the controller, real seconds."""

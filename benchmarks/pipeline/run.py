@@ -1,4 +1,5 @@
-"""Runs on the emulated cluster: a plan -> figures. The pipeline's modes go through the real loop; the slow baseline is here."""
+"""Runs on the emulated cluster: a plan -> figures. The pipeline's modes go through the real loop; the slow baseline is
+here."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ async def run(c: Cluster, plan: Plan) -> ModeFigures:
 
 
 async def run_mode(c: Cluster, plan: Plan) -> ModeFigures:
-    """A mode of the pipeline. It is cut after plan.steps, with groups in flight: what it has in store then was in store at the start too."""
+    """A mode of the pipeline. It is cut after plan.steps, with groups in flight: what it has in store then was in store
+    at the start too."""
     await c.begin(plan)
     record = Record(plan.steps)
     learner = EmulatedLearner(c.learner_actor, plan.learner_s, plan.scale)
@@ -49,12 +51,17 @@ async def run_mode(c: Cluster, plan: Plan) -> ModeFigures:
             await running
         ledger.close()
     if learner.overruns:
-        print(f"  {plan.name}: {learner.overruns} learner steps took longer to emulate than they should last; use a larger --time-scale", flush=True)
+        print(
+            f"  {plan.name}: {learner.overruns} learner steps took longer to emulate than they should last; use a"
+            " larger --time-scale",
+            flush=True,
+        )
     return record.figures(plan, c.workload, learner.ages)
 
 
 async def run_sync_rollout(c: Cluster, plan: Plan) -> ModeFigures:
-    """The seed work's slow way: generate for the whole batch, run its tool calls one after another, generate on, ..., train, push.
+    """The seed work's slow way: generate for the whole batch, run its tool calls one after another, generate on, ...,
+    train, push.
 
     The serial calls are slept in one piece, without HTTP: the baseline pays for none of the emulation's own overhead.
     """
@@ -67,7 +74,9 @@ async def run_sync_rollout(c: Cluster, plan: Plan) -> ModeFigures:
         scripts = [w.script(k, i) for k, i in keys]
         start = time.monotonic()
         for turn in range(w.tool_calls + 1):
-            await asyncio.gather(*(a.generate_all.remote(keys[e :: len(c.actors)], turn) for e, a in enumerate(c.actors)))
+            await asyncio.gather(
+                *(a.generate_all.remote(keys[e :: len(c.actors)], turn) for e, a in enumerate(c.actors))
+            )
             if turn < w.tool_calls:
                 await asyncio.sleep(plan.scale * sum(s.latencies_s[turn] for s in scripts))
         rolled = time.monotonic()

@@ -1,10 +1,15 @@
-"""What simulation costs, and what the real controller code in it costs: python -m benchmarks.pipeline.simulator [--quick]
+"""What simulation costs, and what the real controller code in it costs: python -m benchmarks.pipeline.simulator
+[--quick]
 
-    wide        200 steps of 128 x 16 on 64 engines, seconds                                                        at most  60
-    long        10,000 steps of 16 x 8 on 8 engines, seconds                                                        at most 300
+    wide        200 steps of 128 x 16 on 64 engines, seconds                                                        at
+                most  60
+    long        10,000 steps of 16 x 8 on 8 engines, seconds                                                        at
+                most 300
     growth      resident memory gained over the last three quarters of a run of 2,000 and of the long one, MiB      flat
-    controller  CPU seconds of loop, budget, gate, replay, ledger, balancing and depth control per 2,048 trajectories of 8k tokens (128 groups of
-                16, on four learner ranks): a run whose rollout and learner are one timer each, so that nothing else is counted      at most 1.0
+    controller  CPU seconds of loop, budget, gate, replay, ledger, balancing and depth control per 2,048 trajectories of
+                8k tokens (128 groups of
+                16, on four learner ranks): a run whose rollout and learner are one timer each, so that nothing else is
+                counted      at most 1.0
 
 Nothing is emulated on the wall clock here: `benchmarks.pipeline` does that.
 """
@@ -84,7 +89,12 @@ class OneTimer:
         n = self.samples
         lengths = [TOKENS - (key.prompt * 31 + i * 17) % 1000 for i in range(n)]
         tokens = {self.version: sum(lengths)}
-        return GroupMeta(key, KEEP, list(range(n)), [0.0] * n, [True] * n, [True] * n, lengths, lengths, 128, self.version), tokens
+        return (
+            GroupMeta(
+                key, KEEP, list(range(n)), [0.0] * n, [True] * n, [True] * n, lengths, lengths, 128, self.version
+            ),
+            tokens,
+        )
 
     async def fetch(self, payloads):
         return list(payloads)
@@ -138,13 +148,18 @@ def main() -> None:
     quick = parser.parse_args().quick
     seed = Workload.read(SEED_WORKLOAD)
     facts: dict[str, float] = {}
-    for name, prompts, samples, engines, steps in (("wide", 128, 16, 64, 200), ("flat", 16, 8, 8, 2_000), ("long", 16, 8, 8, 10_000)):
+    for name, prompts, samples, engines, steps in (
+        ("wide", 128, 16, 64, 200),
+        ("flat", 16, 8, 8, 2_000),
+        ("long", 16, 8, 8, 10_000),
+    ):
         workload = replace(seed.with_batch(prompts, samples, engines=engines), steps=steps // 20 if quick else steps)
         result, seconds, growth = timed(workload)
         facts |= {f"{name}_s": round(seconds, 1), f"{name}_growth_mib": round(growth, 1)}
         print(
-            f"{name}: {workload.steps} steps of {prompts} x {samples} on {engines} engines in {seconds:.1f} s; {growth:.1f} MiB of growth; "
-            f"engines at {result.engine_use:.0%} of their decode rate, token age {result.staleness_mean:.2f} (max {result.staleness_max})",
+            f"{name}: {workload.steps} steps of {prompts} x {samples} on {engines} engines in {seconds:.1f} s;"
+            f" {growth:.1f} MiB of growth; engines at {result.engine_use:.0%} of their decode rate, token age"
+            f" {result.staleness_mean:.2f} (max {result.staleness_max})",
             flush=True,
         )
     facts["controller_cpu_s_per_step"] = round(controller_cpu_s(10 if quick else 50), 3)

@@ -1,4 +1,5 @@
-"""Table: the figures of all runs -> one line per mode and R:T, as text or Markdown, medians over the repeats; and the same as a picture."""
+"""Table: the figures of all runs -> one line per mode and R:T, as text or Markdown, medians over the repeats; and the
+same as a picture."""
 
 from __future__ import annotations
 
@@ -13,7 +14,20 @@ from .record import ModeFigures
 
 Results = Mapping[tuple[float, str], Sequence[ModeFigures]]
 """(learner seconds over rollout seconds of a batch, mode) -> its repeats."""
-HEAD = ("R:T", "mode", "step s", "x sync", "tokens/s", "discarded", "learner idle", "engine idle", "engine use", "age mean", "age max", "simulated")
+HEAD = (
+    "R:T",
+    "mode",
+    "step s",
+    "x sync",
+    "tokens/s",
+    "discarded",
+    "learner idle",
+    "engine idle",
+    "engine use",
+    "age mean",
+    "age max",
+    "simulated",
+)
 
 
 class Line(NamedTuple):
@@ -42,13 +56,19 @@ def lines(results: Results, predicted: Mapping[tuple[float, str], float]) -> lis
     for (ratio, name), runs in results.items():
         f, base = median_of(runs), results.get((ratio, "sync"))
         speedup = f.trained_tokens_per_s / median_of(base).trained_tokens_per_s if base else None
-        out.append(Line(ratio, name, statistics.median(r.step_s for r in runs), f, speedup, predicted.get((ratio, name))))
+        out.append(
+            Line(ratio, name, statistics.median(r.step_s for r in runs), f, speedup, predicted.get((ratio, name)))
+        )
     return out
 
 
 def cells(line: Line) -> tuple[str, ...]:
     f = line.figures
-    simulated = "" if line.predicted_s is None else f"{line.predicted_s:.1f} s ({100 * (line.predicted_s / line.step_s - 1):+.0f} %)"
+    simulated = (
+        ""
+        if line.predicted_s is None
+        else f"{line.predicted_s:.1f} s ({100 * (line.predicted_s / line.step_s - 1):+.0f} %)"
+    )
     return (
         ratio_name(line.ratio),
         line.name,
@@ -73,7 +93,10 @@ def markdown(rows: Sequence[Line]) -> str:
 def text(rows: Sequence[Line]) -> str:
     table = [HEAD, *map(cells, rows)]
     widths = [max(len(r[i]) for r in table) for i in range(len(HEAD))]
-    return "\n".join("  ".join(c.ljust(n) if i < 2 else c.rjust(n) for i, (c, n) in enumerate(zip(r, widths, strict=True))) for r in table)
+    return "\n".join(
+        "  ".join(c.ljust(n) if i < 2 else c.rjust(n) for i, (c, n) in enumerate(zip(r, widths, strict=True)))
+        for r in table
+    )
 
 
 def share(x: float) -> str:
@@ -82,7 +105,8 @@ def share(x: float) -> str:
 
 
 def plot(rows: Sequence[Line], bounds: Mapping[float, float], path: Path, what: str = "Emulated cluster") -> None:
-    """Seconds of a step by R:T, one line per mode, the bound dashed; below, what the trainer did in a step with the fastest learner."""
+    """Seconds of a step by R:T, one line per mode, the bound dashed; below, what the trainer did in a step with the
+    fastest learner."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -100,7 +124,9 @@ def plot(rows: Sequence[Line], bounds: Mapping[float, float], path: Path, what: 
     top.set_yscale("log", base=2)
     top.yaxis.set_major_formatter(ScalarFormatter())
     top.set_xticks(ratios, [ratio_name(r) for r in ratios])
-    top.set(xlabel="R:T (rollout of a batch : learner step)", ylabel="seconds per step", title=f"{what}: seconds per step")
+    top.set(
+        xlabel="R:T (rollout of a batch : learner step)", ylabel="seconds per step", title=f"{what}: seconds per step"
+    )
     top.grid(alpha=0.3)
     top.legend(fontsize="small")
     shown = [r for r in rows if r.ratio == min(ratios)]

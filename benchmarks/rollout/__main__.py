@@ -1,17 +1,24 @@
-"""python -m benchmarks.rollout [--quick] [--only PART ...]: what rollout serving costs and gains. The last line is JSON.
+"""python -m benchmarks.rollout [--quick] [--only PART ...]: what rollout serving costs and gains. The last line is
+JSON.
 
-    schedule    one 128 x 16 rollout of the seed workload, tool latency stretched to median 300 ms, p99 5 s: ours beside its critical path,
-                OpenRLHF's per-trajectory executor, the reference's full-batch barrier and the serial loop         (schedule.py)
-    overhead    `--live` (2,000) trajectories on one actor, 100,000 turns: our CPU per turn, queue waits, memory    (overhead.py)
-    http        the same with the tools in a server of their own: the environment client's CPU included            (overhead.py)
-    vllm        real vLLM on this machine: the episode path beside bare AsyncLLM, interleaved pairs                 (vllm.py)
-    waiting     when it pays that ready trajectories wait for each other                                           (waiting.py)
+    schedule    one 128 x 16 rollout of the seed workload, tool latency stretched to median 300 ms, p99 5 s: ours beside
+                its critical path,
+                OpenRLHF's per-trajectory executor, the reference's full-batch barrier and the serial loop
+                (schedule.py)
+    overhead    `--live` (2,000) trajectories on one actor, 100,000 turns: our CPU per turn, queue waits, memory
+                (overhead.py)
+    http        the same with the tools in a server of their own: the environment client's CPU included
+                (overhead.py)
+    vllm        real vLLM on this machine: the episode path beside bare AsyncLLM, interleaved pairs
+                (vllm.py)
+    waiting     when it pays that ready trajectories wait for each other
+                (waiting.py)
 
-Engines and tools are emulated (they sleep) in all parts but `vllm`; in `schedule` the tools are a real environment server that sleeps, by
-HTTP. `--scale` is the wall-clock seconds of an emulated second there: this machine's two cores do the work of a cluster's many, and what
-they do is not scaled, so the smaller it is the more our code weighs. Critical path and serial loop run on the virtual clock, where code
-takes no time. Speed-ups are of the measured wall-clock; the machine should have nothing else to do.
-"""
+Engines and tools are emulated (they sleep) in all parts but `vllm`; in `schedule` the tools are a real environment
+server that sleeps, by HTTP. `--scale` is the wall-clock seconds of an emulated second there: this machine's two cores
+do the work of a cluster's many, and what they do is not scaled, so the smaller it is the more our code weighs. Critical
+path and serial loop run on the virtual clock, where code takes no time. Speed-ups are of the measured wall-clock; the
+machine should have nothing else to do."""
 
 from __future__ import annotations
 
@@ -63,7 +70,10 @@ def schedule(w: Workload, quick: bool, scale: float) -> dict[str, float]:
     flags = ("--workers", str(w.env_capacity), "--max-queue", "100000", "--max-sessions", "100000")
     with started("benchmarks.pipeline.env", *flags) as (url, _):
         wall = asyncio.run(on_the_wall(url))
-    print(f"\none rollout of {w.prompts} x {w.samples_per_prompt} on {w.engine.count} engines, emulated seconds (scale {scale:g})")
+    print(
+        f"\none rollout of {w.prompts} x {w.samples_per_prompt} on {w.engine.count} engines, emulated seconds (scale"
+        f" {scale:g})"
+    )
     for name, seconds in {"critical path": ideal, **wall, "serial": serial}.items():
         print(f"  {name:14s}{seconds:8.1f}   {seconds / ideal:5.2f} x")
     return {
@@ -80,7 +90,14 @@ def overhead(w: Workload, quick: bool, scale: float, live: int = overhead_part.L
     print(f"\n{live:,} live trajectories on one actor")
     for name, value in found.items():
         print(f"  {name:34s}{value:12.3f}")
-    wanted = ("overhead_ms_per_turn", "cpu_share", "queue_wait_p50_ms", "queue_wait_p99_ms", "memory_growth_mib", "turns")
+    wanted = (
+        "overhead_ms_per_turn",
+        "cpu_share",
+        "queue_wait_p50_ms",
+        "queue_wait_p99_ms",
+        "memory_growth_mib",
+        "turns",
+    )
     return {name: found[name] for name in wanted} | {"live": live}
 
 
@@ -113,12 +130,26 @@ PARTS: dict[str, Callable[[Workload, bool, float], dict[str, Any]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rollout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workload", type=Path, default=WORKLOAD, help="TOML file (default: the seed workload)")
-    parser.add_argument("--scale", type=float, default=SCALE, help="wall-clock seconds per emulated second in `schedule` (default: %(default)s)")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=SCALE,
+        help="wall-clock seconds per emulated second in `schedule` (default: %(default)s)",
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke test: small, and of no value as a measurement")
-    parser.add_argument("--live", type=int, default=overhead_part.LIVE, help="trajectories at a time in `overhead` (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--live",
+        type=int,
+        default=overhead_part.LIVE,
+        help="trajectories at a time in `overhead` (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}"
+    )
     args = parser.parse_args()
     seed = Workload.read(args.workload)
     w = replace(seed, env_latency_s=Lognormal(0.3, 5.0, seed.env_latency_s.max))

@@ -1,4 +1,5 @@
-"""EmulatedActor: a rollout actor's process, for faults of actors. Real groups, episodes and environment client; the engine sleeps."""
+"""EmulatedActor: a rollout actor's process, for faults of actors. Real groups, episodes and environment client; the
+engine sleeps."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from .fault_parts import runner
 
 
 class EmulatedActor(RolloutActor):
-    """A rollout actor's process without a model. `cfg.rollout.max_wait_ms` is the emulated engine's time per segment."""
+    """A rollout actor's process without a model. `cfg.rollout.max_wait_ms` is the emulated engine's time per
+    segment."""
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         self.envs = EnvClient.of(cfg.env, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())

@@ -1,7 +1,8 @@
-"""Parts of `benchmarks.rollout.faults` and its tests: groups, episodes and environment client of an actor whose engine is emulated.
+"""Parts of `benchmarks.rollout.faults` and its tests: groups, episodes and environment client of an actor whose engine
+is emulated.
 
-Only the engine is emulated: it sleeps and writes the same two calls in every response. What it writes names the sample, and the echo
-environment repeats it, so that an observation which no server sent for this sample is found.
+Only the engine is emulated: it sleeps and writes the same two calls in every response. What it writes names the sample,
+and the echo environment repeats it, so that an observation which no server sent for this sample is found.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ CALLS = 2
 
 
 class SleepingEngine:
-    """Two calls, then an answer; a segment takes half to one and a half `segment_s`. Not an engine: nothing is sampled."""
+    """Two calls, then an answer; a segment takes half to one and a half `segment_s`. Not an engine: nothing is
+    sampled."""
 
     def __init__(self, segment_s: float) -> None:
         self.segment_s, self.version = segment_s, 0
@@ -83,7 +85,9 @@ def config(run_dir: Path, *, n: int = 16, **sections: dict) -> Config:
 
 
 def runner(cfg: Config, envs: EnvClient, segment_s: float, name: str = "") -> GroupRunner:
-    return GroupRunner(cfg, SleepingEngine(segment_s), ByteCodec(), envs, IndexReward(), lambda group: Verdict(True), name)
+    return GroupRunner(
+        cfg, SleepingEngine(segment_s), ByteCodec(), envs, IndexReward(), lambda group: Verdict(True), name
+    )
 
 
 def trained_on_a_fault(group: Group) -> list[str]:
@@ -116,7 +120,10 @@ def fault_server(directory: Path, env: str = "echo", delay_s: float = 0.1) -> It
 
 
 async def set_fault(url: str, name: str, seconds: float = 0.0) -> None:
-    async with aiohttp.ClientSession() as http, http.post(f"{url}/fault", json={"name": name, "seconds": seconds}) as reply:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{url}/fault", json={"name": name, "seconds": seconds}) as reply,
+    ):
         reply.raise_for_status()
 
 

@@ -1,10 +1,11 @@
 """python -m benchmarks.rollout.fault_server: an echo environment that breaks on demand, in a process of its own.
 
-    POST /fault {"name": ..., "seconds": ...}    from now on /reset and /step do as FAULTS says ("": well again); /health keeps saying ok
+    POST /fault {"name": ..., "seconds": ...}    from now on /reset and /step do as FAULTS says ("": well again);
+    /health keeps saying ok
     GET  /sessions                               {"open": [ids], "resets": n, "steps": n}
 
-"down" closes the port and every connection and forgets all sessions, as a server that is killed does, and comes back after `seconds`.
-"""
+"down" closes the port and every connection and forgets all sessions, as a server that is killed does, and comes back
+after `seconds`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,18 @@ from pathlib import Path
 
 from aiohttp import web
 
-FAULTS = ("hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "env_error", "timeout", "full", "down")
+FAULTS = (
+    "hang",
+    "reset connection",
+    "500",
+    "invalid JSON",
+    "wrong schema",
+    "huge body",
+    "env_error",
+    "timeout",
+    "full",
+    "down",
+)
 HUGE_BYTES = 64 << 20
 
 
@@ -28,9 +40,13 @@ class FaultServer:
 
     async def start(self) -> None:
         app = web.Application()
-        app.add_routes([web.post("/reset", self.reset), web.post("/step", self.step), web.delete("/session/{id}", self.close)])
+        app.add_routes(
+            [web.post("/reset", self.reset), web.post("/step", self.step), web.delete("/session/{id}", self.close)]
+        )
         app.add_routes([web.delete("/sessions/{owner}", self.close_owned), web.get("/sessions", self.show)])
-        app.add_routes([web.get("/health", self.health), web.get("/schema", self.schema), web.post("/fault", self.set_fault)])
+        app.add_routes(
+            [web.get("/health", self.health), web.get("/schema", self.schema), web.post("/fault", self.set_fault)]
+        )
         self.runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.1)
         await self.runner.setup()
         self.site = web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True)
@@ -40,7 +56,9 @@ class FaultServer:
     async def set_fault(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body["name"] == "down":
-            asyncio.get_running_loop().call_later(0.05, lambda: setattr(self, "outage", asyncio.ensure_future(self.go_down(body["seconds"]))))
+            asyncio.get_running_loop().call_later(
+                0.05, lambda: setattr(self, "outage", asyncio.ensure_future(self.go_down(body["seconds"])))
+            )
         else:
             self.fault = body["name"]
         return web.json_response({})
@@ -87,7 +105,9 @@ class FaultServer:
             case "invalid JSON":
                 return web.Response(text='{"session_id": "', content_type="application/json")
             case "wrong schema":
-                return web.json_response({"session_id": body["session_id"], "step_id": 0, "output": "42", "reward": "very good"})
+                return web.json_response(
+                    {"session_id": body["session_id"], "step_id": 0, "output": "42", "reward": "very good"}
+                )
             case "huge body":
                 response = web.StreamResponse()
                 await response.prepare(request)

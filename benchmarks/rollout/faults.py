@@ -1,18 +1,19 @@
 """python -m benchmarks.rollout.faults: what a broken environment or a killed actor costs everybody else.
 
-Environments. One process (the actor's side: groups, episodes, environment client; the engine is emulated) keeps groups of two
-environments rolling, each with a server process of its own. One server breaks, the other does not. Measured in the same run, window by
-window: both well, one broken, both well again. Compared: valid trajectories per second of the *other* environment, broken window against
-the mean of the windows before and after; divided by the same of a control, a process beside it which never sees the broken environment, so
-that what the machine does is not taken for the fault's.
+Environments. One process (the actor's side: groups, episodes, environment client; the engine is emulated) keeps groups
+of two environments rolling, each with a server process of its own. One server breaks, the other does not. Measured in
+the same run, window by window: both well, one broken, both well again. Compared: valid trajectories per second of the
+*other* environment, broken window against the mean of the windows before and after; divided by the same of a control, a
+process beside it which never sees the broken environment, so that what the machine does is not taken for the fault's.
 
     other_env_ratio      the worst fault's; 1.0 is untouched
     recovery_s           from the end of the fault to the first valid trajectory of the broken environment; the slowest
     trained_on_fault     trajectories that count as valid although a call of theirs was not properly answered
     valid_while_broken   must be 0 as well, once those that were through when the fault began have ended
 
-Actors. Two actors as Ray processes (EmulatedActor) with at least 500 live trajectories each; one is killed with -9. Groups are issued again as
-the pipeline does. The whole training loop over a killed actor is tests/e2e/test_rollout_pool.py.
+Actors. Two actors as Ray processes (EmulatedActor) with at least 500 live trajectories each; one is killed with -9.
+Groups are issued again as the pipeline does. The whole training loop over a killed actor is
+tests/e2e/test_rollout_pool.py.
 
     reissues_max         of one group
     prompts_lost         groups that never came back
@@ -70,7 +71,11 @@ async def roll_forever(groups: GroupRunner, env: Env, lane: int) -> None:
     while True:
         attempt += 1
         key = GroupKey(lane, attempt)
-        meta, group = await groups.run(key, Task("p", "", env.name), each=lambda t: env.valid.append(time.monotonic()) if t.failed is None else None)
+        meta, group = await groups.run(
+            key,
+            Task("p", "", env.name),
+            each=lambda t: env.valid.append(time.monotonic()) if t.failed is None else None,
+        )
         env.failures.update(meta.failures)
         env.wrong += trained_on_a_fault(group)
         if meta.failed:
@@ -78,7 +83,8 @@ async def roll_forever(groups: GroupRunner, env: Env, lane: int) -> None:
 
 
 async def control(url: str) -> None:
-    """The same groups of one well environment, in a process of its own, until stdin ends: when each valid trajectory ended."""
+    """The same groups of one well environment, in a process of its own, until stdin ends: when each valid trajectory
+    ended."""
     cfg, env = config(Path.cwd(), n=SAMPLES), Env("control")
     async with EnvClient.of(cfg.env, {"control": url}) as client:
         groups = runner(cfg, client, SEGMENT_S)
@@ -93,9 +99,15 @@ async def control(url: str) -> None:
 async def measure_envs(faults: tuple[str, ...], window_s: float, down_s: float, directory: Path) -> dict:
     cfg = config(directory, n=SAMPLES)
     bad, good, alone = Env("bad"), Env("good"), Env("control")
-    with fault_server(directory, "bad") as bad_url, fault_server(directory, "good") as good_url, fault_server(directory, "control") as control_url:
+    with (
+        fault_server(directory, "bad") as bad_url,
+        fault_server(directory, "good") as good_url,
+        fault_server(directory, "control") as control_url,
+    ):
         command = [sys.executable, "-m", "benchmarks.rollout.faults", "--control", control_url]
-        beside = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 26)
+        beside = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 26
+        )
         async with EnvClient.of(cfg.env, {"bad": bad_url, "good": good_url}) as client, asyncio.TaskGroup() as tg:
             groups = runner(cfg, client, SEGMENT_S)
             rolling = [tg.create_task(roll_forever(groups, env, lane)) for env in (bad, good) for lane in range(GROUPS)]
@@ -113,7 +125,8 @@ async def measure_envs(faults: tuple[str, ...], window_s: float, down_s: float, 
 
 
 async def one_fault(fault: str, bad: Env, bad_url: str, window_s: float, down_s: float) -> list[float]:
-    """[well from, broken from, well again from, first valid one, measured again from, to], by the monotonic clock, which processes share."""
+    """[well from, broken from, well again from, first valid one, measured again from, to], by the monotonic clock,
+    which processes share."""
     now = time.monotonic
     times = [now()]
     await asyncio.sleep(window_s)

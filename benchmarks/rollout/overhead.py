@@ -1,13 +1,14 @@
 """Thousands of live trajectories on one actor: our own CPU per turn, the queue's waits, and memory, over 100,000 turns.
 
     ours    groups of 16, ever new ones, through GroupRunner, episodes, tokenizer and the queue (max_wait_ms = 20)
-    http    the same with the environments in a server of their own, and EnvClient: a session, its steps and its end by HTTP
+    http    the same with the environments in a server of their own, and EnvClient: a session, its steps and its end by
+            HTTP
     bare    as many coroutines that call the same engine and the same environments, and nothing else
 
-CPU is the process's, so the difference of the two is our code's. Engine (EmulatedEngine) and environments sleep in this process; with
-2,000 live trajectories a turn takes about three seconds, which makes some 700 turns per second, and the engine always has room. With more of
-them the engine is as much slower: turns per second stay what one core can do, and what grows with the number that live is seen.
-"""
+CPU is the process's, so the difference of the two is our code's. Engine (EmulatedEngine) and environments sleep in this
+process; with 2,000 live trajectories a turn takes about three seconds, which makes some 700 turns per second, and the
+engine always has room. With more of them the engine is as much slower: turns per second stay what one core can do, and
+what grows with the number that live is seen."""
 
 from __future__ import annotations
 
@@ -43,10 +44,18 @@ def room_for(live: int) -> int:
 
 
 def roomy(w: Workload, tokens_per_s: float, live: int = LIVE) -> Workload:
-    """The workload's trajectories, their tail cut, on an engine and environments that always have room: every sequence decodes at that rate."""
+    """The workload's trajectories, their tail cut, on an engine and environments that always have room: every sequence
+    decodes at that rate."""
     lengths, room = Lognormal(700, 1400, 2000), room_for(live)
     engine = EngineSpec(1, room, 1 << 32, ((1, tokens_per_s), (room, room * tokens_per_s)), 1e7, 0.0)
-    return replace(w, engine=engine, response_tokens=lengths, env_latency_s=Lognormal(0.3, 2.0, 5.0), env_capacity=1 << 20, samples_per_prompt=GROUP)
+    return replace(
+        w,
+        engine=engine,
+        response_tokens=lengths,
+        env_latency_s=Lognormal(0.3, 2.0, 5.0),
+        env_capacity=1 << 20,
+        samples_per_prompt=GROUP,
+    )
 
 
 def resident_mib() -> float:
@@ -147,6 +156,8 @@ def measure(w: Workload, turns: int, live: int = LIVE) -> dict[str, float]:
 def measure_http(w: Workload, turns: int) -> dict[str, float]:
     """The engine is slower, so that one server keeps up; its own CPU is not counted."""
     w = replace(roomy(w, 60.0), env_capacity=256)
-    with started("benchmarks.pipeline.env", "--workers", "4096", "--max-sessions", "100000", "--max-queue", "100000") as (url, _):
+    with started(
+        "benchmarks.pipeline.env", "--workers", "4096", "--max-sessions", "100000", "--max-queue", "100000"
+    ) as (url, _):
         found = asyncio.run(ours(w, turns, real_codec(), url))
     return {"cpu_with_http_and_engine_ms_per_turn": found["cpu_ms_per_turn"], "http_turns": found["turns"]}

@@ -1,7 +1,7 @@
 """Parts of `benchmarks.rollout`: one emulated rollout actor, on any clock. Real but for what sleeps.
 
-Actor = GroupRunner -> run_episode (ReTool turns) -> Batcher -> EmulatedEngine;   tools: in this process (SleepingEnvs), or EnvClient by HTTP
-"""
+Actor = GroupRunner -> run_episode (ReTool turns) -> Batcher -> EmulatedEngine;   tools: in this process (SleepingEnvs),
+or EnvClient by HTTP"""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ PROMPT = "p" * PROMPT_TOKENS
 
 
 def script_of(w: Workload, scale: float) -> Callable[[str], Written]:
-    """What the emulated model writes: the workload's segments, each but the last ending in a call that says how long it takes."""
+    """What the emulated model writes: the workload's segments, each but the last ending in a call that says how long it
+    takes."""
     scripts = lru_cache(maxsize=8192)(w.script)
 
     def script(request_id: str) -> Written:
@@ -38,7 +39,12 @@ def script_of(w: Workload, scale: float) -> Callable[[str], Written]:
         cached = PROMPT_TOKENS + sum(s.segments[:turn]) + sum(s.observations[: turn - 1]) if turn else 0
         if turn == w.tool_calls:
             return Written(s.segments[turn], cached=cached)
-        return Written(s.segments[turn], f"<code>{action_of(s.latencies_s[turn] * scale, s.observations[turn])}{STOP}", STOP, cached)
+        return Written(
+            s.segments[turn],
+            f"<code>{action_of(s.latencies_s[turn] * scale, s.observations[turn])}{STOP}",
+            STOP,
+            cached,
+        )
 
     return script
 
@@ -62,7 +68,9 @@ class SleepingEnvs:
         seconds, tokens = action.split()
         async with self.room:
             await asyncio.sleep(float(seconds))
-        return StepReply.model_construct(session_id="s", step_id=step_id, observation="x" * int(tokens), outcome="ok", signals={})
+        return StepReply.model_construct(
+            session_id="s", step_id=step_id, observation="x" * int(tokens), outcome="ok", signals={}
+        )
 
 
 class NoReward:
@@ -85,11 +93,19 @@ class CharCodec:
 class Actor:
     """One rollout actor's moving parts."""
 
-    def __init__(self, w: Workload, cfg: Config, envs: Any, scale: float, codec: Codec | None = None, engine: Any = None) -> None:
+    def __init__(
+        self, w: Workload, cfg: Config, envs: Any, scale: float, codec: Codec | None = None, engine: Any = None
+    ) -> None:
         self.envs, self.codec = envs, codec or CharCodec()
         self.engine = engine or EmulatedEngine(w.engine, script_of(w, scale), time_scale=scale)
         r = cfg.rollout
-        self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=1 << 20)
+        self.batcher = Batcher(
+            self.engine,
+            max_wait_ms=r.max_wait_ms,
+            max_batch=r.max_batch,
+            max_running=cfg.max_running,
+            max_queue=1 << 20,
+        )
         self.runner = GroupRunner(cfg, self.batcher, self.codec, envs, NoReward(), lambda group: KEEP)
 
     async def run(self, prompt: int) -> tuple[GroupMeta, Group]:

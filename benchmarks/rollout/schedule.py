@@ -1,9 +1,13 @@
-"""One 128 x 16 rollout under five schedules: ours, its ideal, and what others do. Same engines, same environments, same draws.
+"""One 128 x 16 rollout under five schedules: ours, its ideal, and what others do. Same engines, same environments, same
+draws.
 
-    ideal        ours on a virtual clock, where our code takes no time: the critical path of the engine model's own schedule
+    ideal        ours on a virtual clock, where our code takes no time: the critical path of the engine model's own
+                 schedule
     ours         GroupRunner, queue and environment client, on the wall clock
-    openrlhf     OpenRLHF 0.11.2's own MultiTurnAgentExecutor, one coroutine per trajectory, its tools through our environment client
-    barrier      the reference's: all trajectories of an engine generate, all call their tools, and so on; each phase waits for its slowest
+    openrlhf     OpenRLHF 0.11.2's own MultiTurnAgentExecutor, one coroutine per trajectory, its tools through our
+                 environment client
+    barrier      the reference's: all trajectories of an engine generate, all call their tools, and so on; each phase
+                 waits for its slowest
     serial       the synchronous loop: all trajectories of an engine generate, then their tools run one after the other
 
 The last two are written here, with no work between phases, which flatters them. Groups go to the engines in turn.
@@ -73,16 +77,22 @@ async def by_rounds(w: Workload, scale: float, envs: list[Any]) -> None:
 
     async def engine_share(index: int) -> None:
         engine = EmulatedEngine(w.engine, script_of(w, scale), time_scale=scale)
-        mine = [(GroupKey(0, p), i) for p in range(index, w.prompts, w.engine.count) for i in range(w.samples_per_prompt)]
+        mine = [
+            (GroupKey(0, p), i) for p in range(index, w.prompts, w.engine.count) for i in range(w.samples_per_prompt)
+        ]
         sessions = {one: envs[index].session(ENV, {}, seed=0) for one in mine}
         opened = dict(zip(mine, await asyncio.gather(*(s.__aenter__() for s in sessions.values())), strict=True))
         await asyncio.gather(*(s.reset() for s in opened.values()))
         length = dict.fromkeys(mine, PROMPT_TOKENS)
         for turn in range(w.tool_calls + 1):
-            written = await asyncio.gather(*(engine.generate(range(length[k, i]), LIMIT, request_id=f"{k}#{i}/{turn}") for k, i in mine))
+            written = await asyncio.gather(
+                *(engine.generate(range(length[k, i]), LIMIT, request_id=f"{k}#{i}/{turn}") for k, i in mine)
+            )
             if turn < w.tool_calls:
                 actions = [c.text.removeprefix("<code>").removesuffix("</code>") for c in written]
-                replies = await asyncio.gather(*(opened[one].step(a, step_id=turn) for one, a in zip(mine, actions, strict=True)))
+                replies = await asyncio.gather(
+                    *(opened[one].step(a, step_id=turn) for one, a in zip(mine, actions, strict=True))
+                )
                 for one, c, reply in zip(mine, written, replies, strict=True):
                     length[one] += len(c.token_ids) + len(reply.observation)
         await asyncio.gather(*(s.__aexit__(None, None, None) for s in sessions.values()))
@@ -133,7 +143,9 @@ def openrlhf(w: Workload, scale: float, envs: list[Any], codec: Any) -> Callable
             c = await self.engine.generate(tokens, Sampling(params.max_tokens), request_id=f"{key}#{sample}/{turn}")
             ids = c.token_ids.tolist()
             logprobs = [{t: SimpleNamespace(logprob=p)} for t, p in zip(ids, c.logprobs.tolist(), strict=True)]
-            return SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids, text=c.text, finish_reason=c.finish_reason, logprobs=logprobs)])
+            return SimpleNamespace(
+                outputs=[SimpleNamespace(token_ids=ids, text=c.text, finish_reason=c.finish_reason, logprobs=logprobs)]
+            )
 
     executor = MultiTurnAgentExecutor(Instance)
 

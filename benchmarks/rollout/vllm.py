@@ -1,10 +1,12 @@
-"""Real vLLM on this machine: tokens/s of the same 64 requests through the episode path and straight from AsyncLLM, in turns on one engine.
+"""Real vLLM on this machine: tokens/s of the same 64 requests through the episode path and straight from AsyncLLM, in
+turns on one engine.
 
-    bare        64 coroutines: AsyncLLM.generate with the same prompts, stops, log-probs and seeds; tokens counted, nothing kept
+    bare        64 coroutines: AsyncLLM.generate with the same prompts, stops, log-probs and seeds; tokens counted,
+                nothing kept
     episodes    4 groups of 16: GroupRunner, episode, codec, queue, VllmEngine, down to trajectories as numpy arrays
 
-Same seeds, same tokens: the pair's times compare directly. The model is tiny, so a step of the engine is short and our share large.
-"""
+Same seeds, same tokens: the pair's times compare directly. The model is tiny, so a step of the engine is short and our
+share large."""
 
 from __future__ import annotations
 
@@ -35,8 +37,20 @@ def config() -> Config:
         {
             "actor": {"num_gpus_per_node": 1},
             "ds": {"param_dtype": "fp32"},
-            "rollout": {"batch_size": GROUPS, "n_samples_per_prompt": GROUP, "max_new_tokens": TOKENS, "per_request_seeds": True, "drift_check": 0.0},
-            "vllm": {"enforce_eager": True, "max_num_seqs": GROUPS * GROUP, "kv_cache_mib": 128, "dtype": "float32", "enable_prefix_caching": True},
+            "rollout": {
+                "batch_size": GROUPS,
+                "n_samples_per_prompt": GROUP,
+                "max_new_tokens": TOKENS,
+                "per_request_seeds": True,
+                "drift_check": 0.0,
+            },
+            "vllm": {
+                "enforce_eager": True,
+                "max_num_seqs": GROUPS * GROUP,
+                "kv_cache_mib": 128,
+                "dtype": "float32",
+                "enable_prefix_caching": True,
+            },
             "data": {"max_len": 512},
         }
     )
@@ -112,12 +126,19 @@ async def pairs(count: int) -> dict[str, float]:
         for k in range(count):
             runs = {}
             for which in ("bare", "episodes") if k % 2 else ("episodes", "bare"):
-                tokens, seconds = await (bare(engine._llm, cfg, prompt, str(k)) if which == "bare" else episodes(runner))
+                tokens, seconds = await (
+                    bare(engine._llm, cfg, prompt, str(k)) if which == "bare" else episodes(runner)
+                )
                 runs[which] = tokens / seconds
             ratios.append(runs["episodes"] / runs["bare"])
             rates.append(runs["bare"])
         await engine.stop()
-    return {"vllm_throughput_ratio": median(ratios), "vllm_ratio_min": min(ratios), "vllm_ratio_max": max(ratios), "vllm_bare_tokens_per_s": median(rates)}
+    return {
+        "vllm_throughput_ratio": median(ratios),
+        "vllm_ratio_min": min(ratios),
+        "vllm_ratio_max": max(ratios),
+        "vllm_bare_tokens_per_s": median(rates),
+    }
 
 
 def measure(count: int) -> dict[str, float]:

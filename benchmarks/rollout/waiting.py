@@ -1,11 +1,15 @@
-"""When does it pay to let ready trajectories wait for each other? One actor's rollout on the virtual clock, by how long they wait.
+"""When does it pay to let ready trajectories wait for each other? One actor's rollout on the virtual clock, by how long
+they wait.
 
-    continuous    before EmulatedEngine: a request joins the running batch at the next step, as in vLLM         rollout.max_wait_ms
-    static        before StaticBatchEngine: one batch at a time, until its longest answer is written            rollout.max_wait_ms
-    env           before an environment that works on one batch at a time, 0.3 s + 5 ms per item (a retriever)  env.batch_wait_ms
+    continuous    before EmulatedEngine: a request joins the running batch at the next step, as in vLLM
+                  rollout.max_wait_ms
+    static        before StaticBatchEngine: one batch at a time, until its longest answer is written
+                  rollout.max_wait_ms
+    env           before an environment that works on one batch at a time, 0.3 s + 5 ms per item (a retriever)
+                  env.batch_wait_ms
 
-The engines decode by the workload's own curve. Emulated seconds, mean of several seeds: the differences are the schedule's.
-"""
+The engines decode by the workload's own curve. Emulated seconds, mean of several seeds: the differences are the
+schedule's."""
 
 from __future__ import annotations
 
@@ -46,7 +50,9 @@ class StaticBatchEngine:
         if self.running is None:
             self.running = asyncio.create_task(self._work())
         await done
-        return Completion([1] * written.tokens, [0.0] * written.tokens, [0] * written.tokens, written.text, "stop", written.stop)
+        return Completion(
+            [1] * written.tokens, [0.0] * written.tokens, [0] * written.tokens, written.text, "stop", written.stop
+        )
 
     async def _work(self) -> None:
         await asyncio.sleep(0)  # those that were flushed together are here now
@@ -75,7 +81,9 @@ class BatchingEnv:
     async def _no_singles(self, server: str, request: StepRequest, timeout_s: float) -> StepReply:
         raise AssertionError("a single step")
 
-    async def _work(self, server: str, requests: Sequence[StepRequest], *, timeout_s: float) -> AsyncIterator[StepReply]:
+    async def _work(
+        self, server: str, requests: Sequence[StepRequest], *, timeout_s: float
+    ) -> AsyncIterator[StepReply]:
         async with self.one_at_a_time:
             await asyncio.sleep(BATCH_S + ITEM_S * len(requests))
         for r in requests:
@@ -99,7 +107,9 @@ class BatchingSession:
         return ""
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
-        return await self.batches("env", StepRequest(session_id=self.name, step_id=step_id, action=action, deadline_s=3600), 3600.0)
+        return await self.batches(
+            "env", StepRequest(session_id=self.name, step_id=step_id, action=action, deadline_s=3600), 3600.0
+        )
 
 
 def rollout_s(w: Workload, wait_ms: float, where: str) -> float:
@@ -117,7 +127,8 @@ def rollout_s(w: Workload, wait_ms: float, where: str) -> float:
 
 
 def table(w: Workload, seeds: int = SEEDS) -> list[dict[str, float]]:
-    """A row per wait: emulated seconds at full load (an actor's share of the batch) and at light load (1 group of 4)."""
+    """A row per wait: emulated seconds at full load (an actor's share of the batch) and at light load (1 group of
+    4)."""
     full = w.with_batch(max(1, w.prompts // w.engine.count), w.samples_per_prompt, engines=1)
     light = w.with_batch(1, 4, engines=1)
 
@@ -125,7 +136,12 @@ def table(w: Workload, seeds: int = SEEDS) -> list[dict[str, float]]:
         return fmean(rollout_s(replace(load, seed=load.seed + i), wait, where) for i in range(seeds))
 
     return [
-        {"max_wait_ms": wait} | {f"{where}_{name}_s": mean_s(load, wait, where) for where in WHERE for name, load in (("full", full), ("light", light))}
+        {"max_wait_ms": wait}
+        | {
+            f"{where}_{name}_s": mean_s(load, wait, where)
+            for where in WHERE
+            for name, load in (("full", full), ("light", light))
+        }
         for wait in WAITS_MS
     ]
 
@@ -137,7 +153,10 @@ def show(rows: list[dict[str, float]]) -> None:
     """Seconds per rollout."""
     print("wait, ms " + "".join(f"{where + ': full':>18}{'light':>8}" for where in WHERE))
     for r in rows:
-        print(f"{r['max_wait_ms']:8d} " + "".join(f"{r[f'{where}_full_s']:18.1f}{r[f'{where}_light_s']:8.1f}" for where in WHERE))
+        print(
+            f"{r['max_wait_ms']:8d} "
+            + "".join(f"{r[f'{where}_full_s']:18.1f}{r[f'{where}_light_s']:8.1f}" for where in WHERE)
+        )
 
 
 def best_wait_ms(rows: list[dict[str, float]], where: str) -> float:

@@ -1,1 +1,2 @@
-"""Adapters: environments and tools that others wrote, behind our protocol, and ours behind theirs. Each needs its package only when it is started."""
+"""Adapters: environments and tools that others wrote, behind our protocol, and ours behind theirs. Each needs its
+package only when it is started."""

@@ -1,4 +1,5 @@
-"""What tool environments have in common: an action is a JSON list of calls, an observation one line of JSON for each."""
+"""What tool environments have in common: an action is a JSON list of calls, an observation one line of JSON for
+each."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...]'
 MAX_CALLS = 64
 """Calls of one action that are carried out."""
 MAX_DEPTH = 64
-"""Lists and objects within one another. Other people's serializers give up somewhere above, and take the connection with them."""
+"""Lists and objects within one another. Other people's serializers give up somewhere above, and take the connection
+with them."""
 STEP_CHARS = 1 << 17
-"""Characters shown of one step's results together: with each of them escaped, still less than the megabyte that a reply may have."""
+"""Characters shown of one step's results together: with each of them escaped, still less than the megabyte that a reply
+may have."""
 
 
 class BadAction(Exception):
@@ -52,15 +55,20 @@ def read_calls(action: str) -> list[tuple[str, dict[str, Any]]]:
     except BadAction as e:
         raise BadAction(f"{e} Send {ACTION}.") from None
     calls = said if isinstance(said, list) else [said]
-    if not 0 < len(calls) <= MAX_CALLS or not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in calls):
+    if not 0 < len(calls) <= MAX_CALLS or not all(
+        isinstance(c, dict) and isinstance(c.get("name"), str) for c in calls
+    ):
         raise BadAction(f"This is no list of 1 to {MAX_CALLS} calls. Send {ACTION}.")
     if bad := next((c for c in calls if not isinstance(c.get("arguments", {}), dict)), None):
-        raise BadAction(f"{bad['name']}: arguments are {type(bad['arguments']).__name__}, not an object of names and values.")
+        raise BadAction(
+            f"{bad['name']}: arguments are {type(bad['arguments']).__name__}, not an object of names and values."
+        )
     return [(c["name"], c.get("arguments", {})) for c in calls]
 
 
 class Lines:
-    """A step's observation: a line of JSON for each call. Cut is what is longer than `max_chars`, or than what is left of STEP_CHARS; it says so."""
+    """A step's observation: a line of JSON for each call. Cut is what is longer than `max_chars`, or than what is left
+    of STEP_CHARS; it says so."""
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars, self._left = max_chars, STEP_CHARS

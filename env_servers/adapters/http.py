@@ -1,4 +1,5 @@
-"""One pool of HTTP connections for a server's sessions: made in its event loop when it is first asked for, closed when it stops."""
+"""One pool of HTTP connections for a server's sessions: made in its event loop when it is first asked for, closed when
+it stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""python -m env_servers.functions: function calling with state. Tasks come from the rows (`python -m env_servers.functions.make_tasks`)."""
+"""python -m env_servers.functions: function calling with state. Tasks come from the rows (`python -m
+env_servers.functions.make_tasks`)."""
 
 from __future__ import annotations
 
@@ -27,12 +28,22 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.functions", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.functions", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+    )
     add_serving_flags(p, workers=64)
     played = "an OpenAI-compatible URL (.../v1) whose model plays the user of tasks that have an instruction; "
-    p.add_argument("--user-url", metavar="URL", help=f"{played}{TOKEN_ENV} is its bearer token (default: the task's script)")
+    p.add_argument(
+        "--user-url", metavar="URL", help=f"{played}{TOKEN_ENV} is its bearer token (default: the task's script)"
+    )
     p.add_argument("--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)")
-    p.add_argument("--user-timeout", type=float, default=60.0, metavar="S", help="seconds for one answer of the user's model (default: %(default)s)")
+    p.add_argument(
+        "--user-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds for one answer of the user's model (default: %(default)s)",
+    )
     return p
 
 

@@ -1,9 +1,10 @@
-"""FunctionsEnv: action = a JSON list of calls, or {"message": text} to the user; observation = their results, or the user's answer.
+"""FunctionsEnv: action = a JSON list of calls, or {"message": text} to the user; observation = their results, or the
+user's answer.
 
-A call that is wrong is told to the model and trained (outcome model_error, signals.error_type): `unknown_function`, `bad_call`, `refused`
-(the function says why). signals on every step, of the whole episode so far: state_match, state_total, functions_matched,
-functions_total (what `reward.name = "artist"` with `functions = true` reads), turn, turns_passed, errors. The last step has a reward:
-1.0 iff every turn passed.
+A call that is wrong is told to the model and trained (outcome model_error, signals.error_type): `unknown_function`,
+`bad_call`, `refused` (the function says why). signals on every step, of the whole episode so far: state_match,
+state_total, functions_matched, functions_total (what `reward.name = "artist"` with `functions = true` reads), turn,
+turns_passed, errors. The last step has a reward: 1.0 iff every turn passed.
 """
 
 from __future__ import annotations
@@ -59,14 +60,26 @@ class FunctionsEnv(Env):
         if isinstance(said, dict) and isinstance(said.get("message"), str):
             return await self._message(said["message"])
         calls = said if isinstance(said, list) else [said]
-        if not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in calls) or not 0 < len(calls) <= MAX_CALLS:
+        if (
+            not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in calls)
+            or not 0 < len(calls) <= MAX_CALLS
+        ):
             return self._bad(f"This is no list of 1 to {MAX_CALLS} calls. Send {ACTION}.")
         made = [run(self._world, c["name"], c.get("arguments", {})) for c in calls]
         self._made.add(made)
         self._of_turn.add(made)
-        lines = [json.dumps({"error": m.error} if m.error else {"result": json.loads(m.result)}, ensure_ascii=False) for m in made]
+        lines = [
+            json.dumps({"error": m.error} if m.error else {"result": json.loads(m.result)}, ensure_ascii=False)
+            for m in made
+        ]
         wrong = next((m for m in made if m.error), None)
-        kind = None if wrong is None else "unknown_function" if wrong.name not in self._world.owner or wrong.name in self._world.hidden else "refused"
+        kind = (
+            None
+            if wrong is None
+            else "unknown_function"
+            if wrong.name not in self._world.owner or wrong.name in self._world.hidden
+            else "refused"
+        )
         return Step("\n".join(lines), outcome="model_error" if wrong else "ok", signals=self._signals(kind))
 
     async def _message(self, text: str) -> Step:
@@ -100,7 +113,13 @@ class FunctionsEnv(Env):
     def _signals(self, error: str | None) -> dict[str, Any]:
         g = asdict(self._grade(self._made, self._expected))
         kept = {k: g[k] for k in ("state_match", "state_total", "functions_matched", "functions_total")}
-        return {**kept, "turn": self._turn, "turns_passed": self._passed, "errors": self._made.errors, "error_type": error}
+        return {
+            **kept,
+            "turn": self._turn,
+            "turns_passed": self._passed,
+            "errors": self._made.errors,
+            "error_type": error,
+        }
 
     def _bad(self, text: str) -> Step:
         return Step(text, outcome="model_error", signals=self._signals("bad_call"))

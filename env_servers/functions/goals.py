@@ -1,6 +1,6 @@
-"""Goals: what a user may want of a domain, and the calls that do it. `GOALS[domain]` are functions (state, rng) -> Goal, or None where the
-state allows none. A goal reads the state as it is, so that goals can follow each other; `missing` is the same wish with a part left out,
-and what the user says when asked for it.
+"""Goals: what a user may want of a domain, and the calls that do it. `GOALS[domain]` are functions (state, rng) ->
+Goal, or None where the state allows none. A goal reads the state as it is, so that goals can follow each other;
+`missing` is the same wish with a part left out, and what the user says when asked for it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _append(state: State, rng: random.Random) -> Goal | None:
     path, name, _ = rng.choice(files)
     word = rng.choice(["done", "open", "later", "urgent"])
     calls = [("append_to_file", {"path": f"{path}/{name}", "text": word})]
-    return Goal(f'Add the line "{word}" to {path}/{name}.', calls, (f"Add a line to {path}/{name}.", f'The line is "{word}".'))
+    return Goal(
+        f'Add the line "{word}" to {path}/{name}.', calls, (f"Add a line to {path}/{name}.", f'The line is "{word}".')
+    )
 
 
 @goal("files")
@@ -85,7 +87,10 @@ def _archive(state: State, rng: random.Random) -> Goal | None:
         return None
     path, name, _ = rng.choice(files)
     box = f"old{rng.randint(100, 999)}"
-    calls = [("make_directory", {"path": f"/home/{box}"}), ("move", {"source": f"{path}/{name}", "destination": f"/home/{box}"})]
+    calls = [
+        ("make_directory", {"path": f"/home/{box}"}),
+        ("move", {"source": f"{path}/{name}", "destination": f"/home/{box}"}),
+    ]
     return Goal(f"Make a directory /home/{box} and move {path}/{name} there.", calls)
 
 
@@ -107,7 +112,11 @@ def _fly(state: State, rng: random.Random) -> Goal | None:
     key, _ = rng.choice(cheap)
     who = rng.choice(PEOPLE)
     calls = [("book_flight", {"flight_id": key, "passenger": who, "card": card})]
-    return Goal(f"Book flight {key} for {who} with card {card}.", calls, (f"Book flight {key} with card {card}.", f"It is for {who}."))
+    return Goal(
+        f"Book flight {key} for {who} with card {card}.",
+        calls,
+        (f"Book flight {key} with card {card}.", f"It is for {who}."),
+    )
 
 
 @goal("travel")
@@ -126,7 +135,9 @@ def _sleep(state: State, rng: random.Random) -> Goal | None:
 @goal("travel")
 def _budget(state: State, rng: random.Random) -> Goal:
     limit = float(rng.randint(50, 90) * 100)
-    return Goal(f"Set my budget to {limit:.0f} EUR.", [("set_budget", {"limit": limit})], ("Set a budget.", f"{limit:.0f} EUR."))
+    return Goal(
+        f"Set my budget to {limit:.0f} EUR.", [("set_budget", {"limit": limit})], ("Set a budget.", f"{limit:.0f} EUR.")
+    )
 
 
 @goal("travel")
@@ -147,7 +158,10 @@ def _fares(state: State, rng: random.Random) -> Goal:
 def _send(state: State, rng: random.Random) -> Goal | None:
     if not state["contacts"]:
         return None
-    who, text = rng.choice(state["contacts"]), rng.choice(["I am late.", "See you at noon.", "Thank you!", "Call me back."])
+    who, text = (
+        rng.choice(state["contacts"]),
+        rng.choice(["I am late.", "See you at noon.", "Thank you!", "Call me back."]),
+    )
     calls = [("send_message", {"to": who, "text": text})]
     return Goal(f'Send {who} the message "{text}".', calls, (f'Send the message "{text}".', f"To {who}."))
 
@@ -177,7 +191,10 @@ def _tidy(state: State, rng: random.Random) -> Goal | None:
     if not state["inbox"]:
         return None
     key = rng.choice(list(state["inbox"]))
-    return Goal(f"Flag message {key} and mark it as not read.", [("flag_message", {"message_id": key}), ("mark_unread", {"message_id": key})])
+    return Goal(
+        f"Flag message {key} and mark it as not read.",
+        [("flag_message", {"message_id": key}), ("mark_unread", {"message_id": key})],
+    )
 
 
 @goal("messages")
@@ -200,7 +217,9 @@ def _buy(state: State, rng: random.Random) -> Goal | None:
         ("execute_order", {"order_id": f"O{len(state['orders']) + 1}"}),
     ]
     return Goal(
-        f"Buy {quantity} of {symbol}: place the order and execute it.", calls, (f"Buy some {symbol}: place the order and execute it.", f"{quantity} of it.")
+        f"Buy {quantity} of {symbol}: place the order and execute it.",
+        calls,
+        (f"Buy some {symbol}: place the order and execute it.", f"{quantity} of it."),
     )
 
 
@@ -210,7 +229,11 @@ def _watch(state: State, rng: random.Random) -> Goal | None:
     if not free:
         return None
     symbol = rng.choice(free)
-    return Goal(f"Put {symbol} on my watch list.", [("watch", {"symbol": symbol})], ("Put a stock on my watch list.", f"{symbol}, please."))
+    return Goal(
+        f"Put {symbol} on my watch list.",
+        [("watch", {"symbol": symbol})],
+        ("Put a stock on my watch list.", f"{symbol}, please."),
+    )
 
 
 @goal("trading")
@@ -224,7 +247,11 @@ def _unwatch(state: State, rng: random.Random) -> Goal | None:
 @goal("trading")
 def _pay_in(state: State, rng: random.Random) -> Goal:
     amount = float(rng.randint(1, 20) * 50)
-    return Goal(f"Deposit {amount:.0f} into the account.", [("deposit", {"amount": amount})], ("Deposit some cash.", f"{amount:.0f}."))
+    return Goal(
+        f"Deposit {amount:.0f} into the account.",
+        [("deposit", {"amount": amount})],
+        ("Deposit some cash.", f"{amount:.0f}."),
+    )
 
 
 @goal("trading")
@@ -237,7 +264,11 @@ def _price(state: State, rng: random.Random) -> Goal:
 def _start(state: State, rng: random.Random) -> Goal | None:
     if state["engine"] != "off" or not state["fuel"]:
         return None
-    calls: list[tuple[str, dict[str, Any]]] = [("lock_doors", {"doors": list(DOORS)}), ("press_brake", {}), ("start_engine", {})]
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("lock_doors", {"doors": list(DOORS)}),
+        ("press_brake", {}),
+        ("start_engine", {}),
+    ]
     return Goal("Lock all doors, press the brake and start the engine.", calls)
 
 
@@ -245,7 +276,9 @@ def _start(state: State, rng: random.Random) -> Goal | None:
 def _warm(state: State, rng: random.Random) -> Goal:
     celsius = float(rng.randint(17, 28))
     calls = [("set_temperature", {"celsius": celsius})]
-    return Goal(f"Set the climate to {celsius:.0f} degrees.", calls, ("Set the climate control.", f"{celsius:.0f} degrees."))
+    return Goal(
+        f"Set the climate to {celsius:.0f} degrees.", calls, ("Set the climate control.", f"{celsius:.0f} degrees.")
+    )
 
 
 @goal("vehicle")
@@ -254,7 +287,11 @@ def _fill(state: State, rng: random.Random) -> Goal | None:
     if state["engine"] != "off" or room < 1:
         return None
     litres = float(rng.randint(1, min(10, room)))
-    return Goal(f"Fill {litres:.0f} litres into the tank.", [("refuel", {"litres": litres})], ("Fill up some fuel.", f"{litres:.0f} litres."))
+    return Goal(
+        f"Fill {litres:.0f} litres into the tank.",
+        [("refuel", {"litres": litres})],
+        ("Fill up some fuel.", f"{litres:.0f} litres."),
+    )
 
 
 @goal("vehicle")
@@ -276,7 +313,11 @@ def _drive(state: State, rng: random.Random) -> Goal | None:
 def _meet(state: State, rng: random.Random) -> Goal:
     day, minutes = rng.choice(DAYS), rng.choice([15, 30])
     busy = [(e["start"], e["end"]) for e in state["events"].values() if e["day"] == day]
-    free = [b for b in range(8 * 60, 18 * 60 - minutes + 1, 15) if all(b >= end or start >= b + minutes for start, end in busy)]
+    free = [
+        b
+        for b in range(8 * 60, 18 * 60 - minutes + 1, 15)
+        if all(b >= end or start >= b + minutes for start, end in busy)
+    ]
     start = clock(rng.choice(free))
     calls = [("create_event", {"title": "Call", "day": day, "start": start, "minutes": minutes})]
     whole = f'Put an event "Call" on {day} at {start} for {minutes} minutes.'
@@ -290,7 +331,11 @@ def _guest(state: State, rng: random.Random) -> Goal | None:
     if not open_to:
         return None
     key = rng.choice(open_to)
-    return Goal(f"Invite {who} to event {key}.", [("invite", {"event_id": key, "person": who})], (f"Invite somebody to event {key}.", f"{who}."))
+    return Goal(
+        f"Invite {who} to event {key}.",
+        [("invite", {"event_id": key, "person": who})],
+        (f"Invite somebody to event {key}.", f"{who}."),
+    )
 
 
 @goal("calendar")
@@ -299,7 +344,11 @@ def _remind(state: State, rng: random.Random) -> Goal | None:
         return None
     key, minutes = rng.choice(list(state["events"])), rng.choice([5, 10, 30])
     calls = [("set_reminder", {"event_id": key, "minutes": minutes})]
-    return Goal(f"Remind me of event {key} {minutes} minutes before.", calls, (f"Remind me of event {key}.", f"{minutes} minutes before."))
+    return Goal(
+        f"Remind me of event {key} {minutes} minutes before.",
+        calls,
+        (f"Remind me of event {key}.", f"{minutes} minutes before."),
+    )
 
 
 @goal("calendar")

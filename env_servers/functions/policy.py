@@ -1,8 +1,8 @@
 """Help-desk tasks after tau-bench: a policy, a user with a wish, and what the database must look like afterwards.
 
-Each scenario makes a user, the lines it says, the gold calls that the policy allows (none where it forbids the wish but a hand-over), and
-what must be said. `Solver` plays an agent that knows the gold: a task that it does not solve in the environment is none.
-"""
+Each scenario makes a user, the lines it says, the gold calls that the policy allows (none where it forbids the wish but
+a hand-over), and what must be said. `Solver` plays an agent that knows the gold: a task that it does not solve in the
+environment is none."""
 
 from __future__ import annotations
 
@@ -46,19 +46,31 @@ def cancel_pending(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 
 def cancel_delivered(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     name, key, _ = _customer_order(state, rng, "delivered")
-    return _task(name, f"I want to cancel order {key}, which has come.", [("transfer_to_person", {"reason": f"{key} is delivered"})], [])
+    return _task(
+        name,
+        f"I want to cancel order {key}, which has come.",
+        [("transfer_to_person", {"reason": f"{key} is delivered"})],
+        [],
+    )
 
 
 def new_address(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     name, key, _ = _customer_order(state, rng, "pending")
     address = f"{rng.randint(1, 99)} Elm Road"
-    return _task(name, f"Please send order {key} to {address}.", [("change_address", {"order_id": key, "address": address})], [])
+    return _task(
+        name, f"Please send order {key} to {address}.", [("change_address", {"order_id": key, "address": address})], []
+    )
 
 
 def return_delivered(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     name, key, order = _customer_order(state, rng, "delivered")
     item = rng.choice(order["items"])
-    return _task(name, f"I want to give back the {item} of order {key}.", [("return_item", {"order_id": key, "item": item})], [str(ITEMS[item])])
+    return _task(
+        name,
+        f"I want to give back the {item} of order {key}.",
+        [("return_item", {"order_id": key, "item": item})],
+        [str(ITEMS[item])],
+    )
 
 
 def return_pending(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
@@ -72,12 +84,19 @@ def exchange_delivered(state: dict[str, Any], rng: random.Random) -> dict[str, A
     name, key, order = _customer_order(state, rng, "delivered")
     item = rng.choice(order["items"])
     credit = state["customers"][order["customer"]]["credit"]
-    fitting = [n for n, p in ITEMS.items() if n not in order["items"] and state["stock"][n] and p - ITEMS[item] <= credit]
+    fitting = [
+        n for n, p in ITEMS.items() if n not in order["items"] and state["stock"][n] and p - ITEMS[item] <= credit
+    ]
     if not fitting:
         return None
     new = rng.choice(fitting)
     wish = f"I want to exchange the {item} of order {key} for a {new}."
-    return _task(name, wish, [("exchange_item", {"order_id": key, "item": item, "new_item": new})], [str(abs(ITEMS[new] - ITEMS[item]))])
+    return _task(
+        name,
+        wish,
+        [("exchange_item", {"order_id": key, "item": item, "new_item": new})],
+        [str(abs(ITEMS[new] - ITEMS[item]))],
+    )
 
 
 def exchange_out_of_stock(state: dict[str, Any], rng: random.Random) -> dict[str, Any] | None:
@@ -95,7 +114,12 @@ def somebody_elses(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     name, _, own = _customer_order(state, rng, "pending")
     others = [k for k, o in state["orders"].items() if o["customer"] != own["customer"] and o["status"] == "pending"]
     key = rng.choice(others)
-    return _task(name, f"I want to cancel order {key}.", [("transfer_to_person", {"reason": f"{key} belongs to somebody else"})], [])
+    return _task(
+        name,
+        f"I want to cancel order {key}.",
+        [("transfer_to_person", {"reason": f"{key} belongs to somebody else"})],
+        [],
+    )
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -131,9 +155,15 @@ def policy_rows(seed: int, count: int) -> Iterator[tuple[str, FunctionTask, str]
 
 
 class Solver:
-    """The agent that knows: asks the name, makes the gold calls one by one, says what must be said. Its actions in order."""
+    """The agent that knows: asks the name, makes the gold calls one by one, says what must be said. Its actions in
+    order."""
 
     def __init__(self, task: FunctionTask) -> None:
         calls = [json.dumps([c.model_dump()]) for c in task.gold[0]]
         closing = " ".join(["That is done.", *(f"{o} EUR." for o in task.outputs)])
-        self.actions = [json.dumps({"message": "What is your name?"}), *calls, json.dumps({"message": closing}), json.dumps({"message": "Goodbye."})]
+        self.actions = [
+            json.dumps({"message": "What is your name?"}),
+            *calls,
+            json.dumps({"message": closing}),
+            json.dumps({"message": "Goodbye."}),
+        ]

@@ -2,8 +2,8 @@
 
     {"domains": ["files", "travel"], "seed": 7, "gold": [[{"name": ..., "arguments": {...}}, ...], ...]}
 
-`gold` is a list of calls per turn of the user. The first turn's text is in the prompt; `user` says what the user answers later.
-"""
+`gold` is a list of calls per turn of the user. The first turn's text is in the prompt; `user` says what the user
+answers later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class GoldCall(BaseModel):
 
 
 class UserLine(BaseModel):
-    """What a scripted user says. `when`: only in answer to a message that holds one of these words (case-insensitive)."""
+    """What a scripted user says. `when`: only in answer to a message that holds one of these words
+    (case-insensitive)."""
 
     model_config = ConfigDict(extra="forbid")
     text: str
@@ -38,9 +39,13 @@ class FunctionTask(BaseModel):
     model_config = ConfigDict(extra="ignore")
     domains: list[str] = Field(min_length=1)
     seed: int = 0
-    state: dict[str, dict[str, Any]] | None = Field(None, description="domain -> its state; default: made from the seed")
+    state: dict[str, dict[str, Any]] | None = Field(
+        None, description="domain -> its state; default: made from the seed"
+    )
     gold: list[list[GoldCall]] = Field(min_length=1)
-    hidden: list[str] = Field(default_factory=list, description="functions that are not offered (until a user's line reveals them)")
+    hidden: list[str] = Field(
+        default_factory=list, description="functions that are not offered (until a user's line reveals them)"
+    )
     user: list[UserLine] = Field(default_factory=list)
     instruction: str = Field("", description="for a user played by a model: who it is and what it wants")
     outputs: list[str] = Field(default_factory=list, description="texts that the model must say")
@@ -53,14 +58,19 @@ class FunctionTask(BaseModel):
         return self
 
     def world(self) -> World:
-        """A fresh one. Raises ValueError for a domain or a function that is not there, and a state that is none of its domain's."""
+        """A fresh one. Raises ValueError for a domain or a function that is not there, and a state that is none of its
+        domain's."""
         if strange := sorted(set(self.domains) - set(DOMAINS)):
             raise ValueError(f"domains: {', '.join(strange)}: there are {', '.join(DOMAINS)}.")
         if strange := sorted(set(self.state or {}) - set(self.domains)):
             raise ValueError(f"state: {', '.join(strange)}: the task's domains are {', '.join(self.domains)}.")
         made = [DOMAINS[d](self._state_of(d)) for d in self.domains]
         world = World(made, frozenset(self.hidden))
-        named = {*self.hidden, *(c.name for turn in self.gold for c in turn), *(n for line in self.user for n in line.reveal)}
+        named = {
+            *self.hidden,
+            *(c.name for turn in self.gold for c in turn),
+            *(n for line in self.user for n in line.reveal),
+        }
         if strange := sorted(named - set(world.owner)):
             raise ValueError(f"{', '.join(strange)}: no function of the domains {', '.join(self.domains)}.")
         return world
@@ -70,14 +80,19 @@ class FunctionTask(BaseModel):
         initial = DOMAINS[domain].initial(random.Random(f"{self.seed} {domain}"))
         given = (self.state or {}).get(domain) or initial
         if given.keys() != initial.keys():
-            raise ValueError(f"state.{domain} has {', '.join(given) or 'nothing'}; a state of {domain} has {', '.join(initial)}.")
+            raise ValueError(
+                f"state.{domain} has {', '.join(given) or 'nothing'}; a state of {domain} has {', '.join(initial)}."
+            )
         for name, value in initial.items():
             if value is not None and _kind(given[name]) != _kind(value):
-                raise ValueError(f"state.{domain}.{name} is {_kind(given[name])}; it is {_kind(value)} in a state of {domain}.")
+                raise ValueError(
+                    f"state.{domain}.{name} is {_kind(given[name])}; it is {_kind(value)} in a state of {domain}."
+                )
         return given
 
     def run_gold(self, world: World, turns: int | None = None) -> list[list[Made]]:
-        """Carry out the gold calls of the first turns on `world` (hidden ones too). Raises ValueError where one cannot be carried out."""
+        """Carry out the gold calls of the first turns on `world` (hidden ones too). Raises ValueError where one cannot
+        be carried out."""
         everything = World(world.domains)
         results = [[run(everything, c.name, c.arguments) for c in turn] for turn in self.gold[:turns]]
         for made in (m for turn in results for m in turn):

@@ -5,9 +5,9 @@
         def remove(self, path: str) -> None:
             \"\"\"Delete a file or an empty directory.\"\"\"
 
-`Files.tools()["remove"].schema` is what a model is offered, and `Files(state).call("remove", {"path": "a"})` runs it. What a model gets
-wrong (a name that is not offered, an argument of another type, a path that is not there) is a ToolError, told to it as an observation.
-"""
+`Files.tools()["remove"].schema` is what a model is offered, and `Files(state).call("remove", {"path": "a"})` runs it.
+What a model gets wrong (a name that is not offered, an argument of another type, a path that is not there) is a
+ToolError, told to it as an observation."""
 
 from __future__ import annotations
 
@@ -29,20 +29,24 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One function: `schema` is OpenAI's {"name", "description", "parameters"}; `arguments` checks what a call gives."""
+    """One function: `schema` is OpenAI's {"name", "description", "parameters"}; `arguments` checks what a call
+    gives."""
 
     name: str
     schema: dict[str, Any]
     arguments: type[BaseModel]
 
     def checked(self, given: Any) -> dict[str, Any]:
-        """The arguments with defaults filled in. Types are strict, but that a whole number may stand for a fraction. Raises ToolError."""
+        """The arguments with defaults filled in. Types are strict, but that a whole number may stand for a fraction.
+        Raises ToolError."""
         if not isinstance(given, dict):
             raise ToolError(f"{self.name}: arguments are {type(given).__name__}, not an object of names and values.")
         try:
             return dict(self.arguments.model_validate(given, strict=True))
         except ValidationError as e:
-            raise ToolError(f"{self.name}: " + "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']}" for x in e.errors()) + ".") from None
+            raise ToolError(
+                f"{self.name}: " + "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']}" for x in e.errors()) + "."
+            ) from None
 
 
 def tool(method: F) -> F:
@@ -71,7 +75,8 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class Domain:
-    """A small world: `state` is JSON, and its top-level names are the state variables that are compared with the gold's."""
+    """A small world: `state` is JSON, and its top-level names are the state variables that are compared with the
+    gold's."""
 
     name: ClassVar[str]
     _tools: ClassVar[dict[str, Tool]]

@@ -1,7 +1,8 @@
-"""Users: who answers the model's messages. A script, or a model behind an OpenAI-compatible URL that plays an instruction.
+"""Users: who answers the model's messages. A script, or a model behind an OpenAI-compatible URL that plays an
+instruction.
 
-A user ends the dialogue by returning None. A user's model that does not answer, or says nothing, raises UserUnavailable: the step is `env_error`.
-"""
+A user ends the dialogue by returning None. A user's model that does not answer, or says nothing, raises
+UserUnavailable: the step is `env_error`."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ MAX_GO_ON = 3
 """How often a scripted user who has nothing to say asks to go on before leaving."""
 TOKEN_ENV = "TIR_USER_TOKEN"
 RULES = (
-    "You are a user who talks to a help desk. Speak as this user, one short message at a time, and tell what you are asked for, never more than "
-    f"you know. When your request is settled, or cannot be, write {STOP} and nothing else.\n\nWho you are and what you want: "
+    "You are a user who talks to a help desk. Speak as this user, one short message at a time, and tell what you are"
+    f" asked for, never more than you know. When your request is settled, or cannot be, write {STOP} and nothing"
+    " else.\n\nWho you are and what you want: "
 )
 
 
@@ -41,7 +43,9 @@ class ScriptedUser:
 
     async def answer(self, message: str) -> UserLine | None:
         said = message.lower()
-        fitting = [x for x in self._left if any(w.lower() in said for w in x.when)] or [x for x in self._left if not x.when]
+        fitting = [x for x in self._left if any(w.lower() in said for w in x.when)] or [
+            x for x in self._left if not x.when
+        ]
         if fitting:
             self._left.remove(fitting[0])
             return fitting[0]
@@ -66,15 +70,20 @@ class ModelUser:
         headers = {"Authorization": f"Bearer {token}"} if (token := os.environ.get(TOKEN_ENV)) else {}
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(self.timeout_s)) as http:
-                async with http.post(f"{self.url.rstrip('/')}/chat/completions", json=body, headers=headers) as response:
+                async with http.post(
+                    f"{self.url.rstrip('/')}/chat/completions", json=body, headers=headers
+                ) as response:
                     response.raise_for_status()
                     text = str((await response.json())["choices"][0]["message"]["content"] or "")
         except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError) as e:
-            raise UserUnavailable(f"The user's model at {self.url} does not answer: {type(e).__name__}: {e}. Start it, or correct --user-url.") from e
+            raise UserUnavailable(
+                f"The user's model at {self.url} does not answer: {type(e).__name__}: {e}. Start it, or correct"
+                " --user-url."
+            ) from e
         if not text.strip():
             raise UserUnavailable(
-                f"The user's model {self.model} at {self.url} answered nothing (content {text!r}). Give it room for an answer, which thoughts may use up, "
-                "or another model with --user-model."
+                f"The user's model {self.model} at {self.url} answered nothing (content {text!r}). Give it room for an"
+                " answer, which thoughts may use up, or another model with --user-model."
             )
         self._history += [heard, {"role": "assistant", "content": text}]
         return None if STOP in text else UserLine(text=text)

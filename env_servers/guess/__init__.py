@@ -1,4 +1,5 @@
-"""guess: find a number in a few tries, told "higher" or "lower". The smallest environment with a reward of its own; `two_envs_cpu` trains on it."""
+"""guess: find a number in a few tries, told "higher" or "lower". The smallest environment with a reward of its own;
+`two_envs_cpu` trains on it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from env_servers.env import Env, Step
 
 
 class GuessEnv(Env):
-    """The number is between 1 and task["high"] (3), drawn from the seed; after task["tries"] (2) actions the game is over, won or not."""
+    """The number is between 1 and task["high"] (3), drawn from the seed; after task["tries"] (2) actions the game is
+    over, won or not."""
 
     action = "a whole number"
 

@@ -1,7 +1,7 @@
 """python -m env_servers.math: serve answer checking, as an environment and by POST /verify.
 
-Equal strings and numbers are told at once. Everything else goes to math-verify in worker processes, each check with so much CPU: an
-expression that hangs costs that CPU and nothing else.
+Equal strings and numbers are told at once. Everything else goes to math-verify in worker processes, each check with so
+much CPU: an expression that hangs costs that CPU and nothing else.
 """
 
 from __future__ import annotations
@@ -37,19 +37,38 @@ IN_HAND = 16
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.math", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.math", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+    )
     add_serving_flags(p, workers=2)
-    p.add_argument("--verify-timeout", type=float, default=5.0, metavar="S", help="CPU seconds of one check; used up: not equal (default: %(default)s)")
-    p.add_argument("--verify-deadline", type=float, default=60.0, metavar="S", help="not over by then, with less CPU than that: a fault (default: %(default)s)")
+    p.add_argument(
+        "--verify-timeout",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="CPU seconds of one check; used up: not equal (default: %(default)s)",
+    )
+    p.add_argument(
+        "--verify-deadline",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="not over by then, with less CPU than that: a fault (default: %(default)s)",
+    )
     return p
 
 
 def main() -> None:
     args = parser().parse_args()
     if args.verify_timeout <= 0:
-        sys.exit(f"math does not start: --verify-timeout {args.verify_timeout:g} leaves no time to check. Use more than 0.")
+        sys.exit(
+            f"math does not start: --verify-timeout {args.verify_timeout:g} leaves no time to check. Use more than 0."
+        )
     if args.verify_deadline < args.verify_timeout:
-        sys.exit(f"math does not start: --verify-deadline {args.verify_deadline:g} is less than --verify-timeout {args.verify_timeout:g}. Raise it.")
+        sys.exit(
+            f"math does not start: --verify-deadline {args.verify_deadline:g} is less than --verify-timeout"
+            f" {args.verify_timeout:g}. Raise it."
+        )
     run_copies(args)
     names = {"cpu_name": "--verify-timeout", "wall_name": "--verify-deadline", "count_name": "--workers"}
     workers = Workers(args.workers, args.verify_timeout, args.verify_deadline, **names)

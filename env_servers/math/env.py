@@ -1,7 +1,8 @@
-r"""MathEnv: action = the answer (LaTeX, without its \boxed{}), one step: reward 1 or 0, done. The gold answer is the task's "label".
+r"""MathEnv: action = the answer (LaTeX, without its \boxed{}), one step: reward 1 or 0, done. The gold answer is the
+task's "label".
 
-signals: equal, how (exact | symbolic | timeout), seconds. A checker that breaks raises, which is outcome env_error: never a reward.
-"""
+signals: equal, how (exact | symbolic | timeout), seconds. A checker that breaks raises, which is outcome env_error:
+never a reward."""
 
 from __future__ import annotations
 
@@ -25,4 +26,9 @@ class MathEnv(Env):
 
     async def step(self, action: str, deadline_s: float) -> Step:
         verdict = await self._verifier.check(action, self._gold)
-        return Step("correct" if verdict.equal else "incorrect", reward=float(verdict.equal), done=True, signals=verdict._asdict())
+        return Step(
+            "correct" if verdict.equal else "incorrect",
+            reward=float(verdict.equal),
+            done=True,
+            signals=verdict._asdict(),
+        )

@@ -1,7 +1,7 @@
 """Verifier: (answer, gold) -> Verdict. Strings and exact arithmetic here and now, computer algebra in worker processes.
 
-`openrlhf_tir.rewards` owns the check, so that a service and the trainer never disagree; its checking modules are torch-free.
-"""
+`openrlhf_tir.rewards` owns the check, so that a service and the trainer never disagree; its checking modules are
+torch-free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from openrlhf_tir.rewards.checking import answer_check, symbolic
 from openrlhf_tir.rewards.workers import CpuSpent, Workers
 
 HANDED_OVER = 2
-"""Checks per worker that the pool holds. What it holds can only be taken back by killing a worker; what waits here is just dropped."""
+"""Checks per worker that the pool holds. What it holds can only be taken back by killing a worker; what waits here is
+just dropped."""
 
 
 class Verdict(NamedTuple):
@@ -41,7 +42,10 @@ class Verifier:
         start = time.monotonic()
         try:
             async with self._places:
-                equal, how = await self._workers.run(symbolic.equal, answer_check.clean(answer), answer_check.clean(gold)), "symbolic"
+                equal, how = (
+                    await self._workers.run(symbolic.equal, answer_check.clean(answer), answer_check.clean(gold)),
+                    "symbolic",
+                )
         except CpuSpent:
             equal, how = False, "timeout"
         return Verdict(equal, how, round(time.monotonic() - start, 6))

@@ -1,8 +1,8 @@
 """The checker for callers without a session: POST /verify {answer, gold} -> {equal, how, seconds}, or lists of both.
 
-A request that needs computer algebra holds one of the server's places, like a step, and a full server answers it 429. What strings and
-arithmetic can tell is told at once, however many expressions hang at that time. A client that hangs up takes its checks along.
-"""
+A request that needs computer algebra holds one of the server's places, like a step, and a full server answers it 429.
+What strings and arithmetic can tell is told at once, however many expressions hang at that time. A client that hangs up
+takes its checks along."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def add_verify(app: FastAPI, verifier: Verifier) -> None:
     async def verify(body: Question | list[Question], request: Request) -> Reply | list[Reply]:
         questions = body if isinstance(body, list) else [body]
         if len(questions) > MAX_ITEMS:
-            raise HTTPException(413, f"{len(questions)} answers exceed the limit of {MAX_ITEMS}. Send several requests.")
+            raise HTTPException(
+                413, f"{len(questions)} answers exceed the limit of {MAX_ITEMS}. Send several requests."
+            )
         known = [verifier.at_once(q.answer, q.gold) for q in questions]
         open_ones = [q for q, verdict in zip(questions, known, strict=True) if verdict is None]
         checked = iter(await unless_client_leaves(request.receive, in_turn(open_ones)) if open_ones else [])

@@ -1,4 +1,5 @@
-"""python -m env_servers.own path/file.py:Class --name guess: one's own environment class as a server. A run starts it for `env.file`."""
+"""python -m env_servers.own path/file.py:Class --name guess: one's own environment class as a server. A run starts it
+for `env.file`."""
 
 from __future__ import annotations
 
@@ -28,9 +29,16 @@ def table(text: str) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m env_servers.own", description=__doc__, allow_abbrev=False)
-    p.add_argument("environment", metavar="FILE:CLASS", help="'path/file.py:Class', 'path/file.py' or 'package.module:Class'; see docs/environments.md")
+    p.add_argument(
+        "environment",
+        metavar="FILE:CLASS",
+        help="'path/file.py:Class', 'path/file.py' or 'package.module:Class'; see docs/environments.md",
+    )
     p.add_argument("--name", required=True, help="the environment's name, which tasks use")
-    options = "keywords that the class is made with, as JSON; a key that is called like a flag of these is that flag (default: %(default)s)"
+    options = (
+        "keywords that the class is made with, as JSON; a key that is called like a flag of these is that flag"
+        " (default: %(default)s)"
+    )
     p.add_argument("--options", type=table, default="{}", metavar="JSON", help=options)
     add_serving_flags(p, workers=8)
     return p
@@ -53,8 +61,8 @@ def check(cls: Any, keywords: dict[str, Any], setting: str) -> None:
     """Raises ConfigError where the class cannot be made with these keywords, which `setting` has."""
     if wrong := wrong_keywords(cls, keywords):
         raise ConfigError(
-            f"{setting} = {keywords}: {location(cls)}: {cls.__name__} is not made with them: {wrong}. Give the keywords of its constructor, "
-            "or flags of its server (`python -m env_servers.own --help` lists them)."
+            f"{setting} = {keywords}: {location(cls)}: {cls.__name__} is not made with them: {wrong}. Give the keywords"
+            " of its constructor, or flags of its server (`python -m env_servers.own --help` lists them)."
         )
 
 
@@ -67,7 +75,13 @@ def main() -> None:
         sys.exit(f"{type(e).__name__}: {e}")
     run_copies(args)
     said = {"action": str(getattr(cls, "action", "text")), "isolation": str(getattr(cls, "isolation", NOT_NEEDED))}
-    config = serving_config(args, env=args.name, stateful=bool(getattr(cls, "stateful", True)), tools=list(getattr(cls, "tools", [])), **said)
+    config = serving_config(
+        args,
+        env=args.name,
+        stateful=bool(getattr(cls, "stateful", True)),
+        tools=list(getattr(cls, "tools", [])),
+        **said,
+    )
     serve(create_env_app(functools.partial(cls, **keywords), config), args)
 
 

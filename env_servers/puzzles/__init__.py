@@ -1,1 +1,2 @@
-"""Puzzles: the data sets of reasoning-gym by name, and text games of many turns; the environment's own reward is the score."""
+"""Puzzles: the data sets of reasoning-gym by name, and text games of many turns; the environment's own reward is the
+score."""

@@ -1,7 +1,8 @@
-"""python -m env_servers.puzzles: reasoning-gym's data sets and text games, scored by themselves (`reward.name = "env"`).
+"""python -m env_servers.puzzles: reasoning-gym's data sets and text games, scored by themselves (`reward.name =
+"env"`).
 
-Puzzles are made and answers are scored in sandboxed processes, as python_tir runs code: the data sets' scorers evaluate what a model wrote.
-Without reasoning-gym there are the games only.
+Puzzles are made and answers are scored in sandboxed processes, as python_tir runs code: the data sets' scorers evaluate
+what a model wrote. Without reasoning-gym there are the games only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.puzzles", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.puzzles", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+    )
     add_serving_flags(p, workers=2)
     p.add_argument("--list", action="store_true", help="name all games and puzzles, and end")
     add_room_flags(p)
@@ -54,7 +57,9 @@ def main() -> None:
         room = None
         print(f"WARNING: {MISSING}. There are {' and '.join(GAMES)} only.", file=sys.stderr)
     isolation = room.sandbox.isolation if room else NOT_NEEDED
-    config = serving_config(args, env="puzzles", action="an answer, or a move of a game", stateful=True, isolation=isolation)
+    config = serving_config(
+        args, env="puzzles", action="an answer, or a move of a game", stateful=True, isolation=isolation
+    )
     app = create_env_app(functools.partial(PuzzlesEnv, room), config, on_stop=room.sandbox.close if room else None)
     serve(app, args)
 

@@ -1,7 +1,8 @@
-"""python -m env_servers.puzzles.check_all: every data set is made, and its own solution scores 1. The last line is JSON; exit code 1 if one fails.
+"""python -m env_servers.puzzles.check_all: every data set is made, and its own solution scores 1. The last line is
+JSON; exit code 1 if one fails.
 
-As the server does it: in its sandbox, behind its guard. With --levels each is made at the lowest level of its curriculum, too.
-"""
+As the server does it: in its sandbox, behind its guard. With --levels each is made at the lowest level of its
+curriculum, too."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ async def complaint(room: Room, task: Task) -> str | None:
         verdict = await room.score(task, made.entry, made.solution)
     except (ValueError, VerifierError) as e:
         return None if "has no curriculum" in str(e) else str(e)
-    return None if verdict.score == 1.0 else f"its own solution {made.solution[:60]!r} scores {verdict.score} ({verdict.error})"
+    return (
+        None
+        if verdict.score == 1.0
+        else f"its own solution {made.solution[:60]!r} scores {verdict.score} ({verdict.error})"
+    )
 
 
 async def check(room: Room, seeds: range, *, levels: bool) -> dict[str, str]:
@@ -42,7 +47,12 @@ async def check(room: Room, seeds: range, *, levels: bool) -> dict[str, str]:
                 bad[task.name] = f"seed {task.seed}, level {task.level}: {why}"
 
     try:
-        tasks = [Task(name, seed, level) for name in names() for seed in seeds for level in ((None, 0) if levels else (None,))]
+        tasks = [
+            Task(name, seed, level)
+            for name in names()
+            for seed in seeds
+            for level in ((None, 0) if levels else (None,))
+        ]
         await asyncio.gather(*map(one, tasks))
     finally:
         await room.sandbox.close()
@@ -53,7 +63,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m env_servers.puzzles.check_all", description=__doc__)
     parser.add_argument("--levels", action="store_true", help="each at level 0 of its curriculum, too")
     parser.add_argument("--seed", type=int, default=0, help="the first (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="so many puzzles of each (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=int, default=1, metavar="N", help="so many puzzles of each (default: %(default)s)"
+    )
     add_room_flags(parser)
     args = parser.parse_args()
     check_room_flags(args)

@@ -1,8 +1,9 @@
-"""PuzzlesEnv: action = an answer or a move; the reward comes with the last reply. Task: {"puzzle": name, "seed": 3, "level": 0, "config": {}}.
+"""PuzzlesEnv: action = an answer or a move; the reward comes with the last reply. Task: {"puzzle": name, "seed": 3,
+"level": 0, "config": {}}.
 
-`tries` (1): how many answers a puzzle takes; a wrong one before the last is told so. `asked` true: the question is in the row's prompt, so
-that `reset` does not say it again; `digest`, of the question that is in the prompt, then proves that it is this puzzle's.
-signals: score, tries, solved, error_type (why a text could not be scored: room.Verdict).
+`tries` (1): how many answers a puzzle takes; a wrong one before the last is told so. `asked` true: the question is in
+the row's prompt, so that `reset` does not say it again; `digest`, of the question that is in the prompt, then proves
+that it is this puzzle's. signals: score, tries, solved, error_type (why a text could not be scored: room.Verdict).
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ class PuzzlesEnv(Env):
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises ValueError, KeyError for a task that names no puzzle."""
-        name, number, level = str(task["puzzle"]), whole_number(task, "seed", seed) or 0, whole_number(task, "level", None)
+        name, number, level = (
+            str(task["puzzle"]),
+            whole_number(task, "seed", seed) or 0,
+            whole_number(task, "level", None),
+        )
         self._tries = whole_number(task, "tries", 1) or 1
         self._used = self._illegal = 0
         self._over = False
@@ -54,7 +59,10 @@ class PuzzlesEnv(Env):
         else:
             question = await self._make(Task(name, number, level, task.get("config") or {}))
         if task.get("asked") and task.get("digest", digest_of(question)) != digest_of(question):
-            raise ValueError(f"the question in the prompt is not that of {name} with seed {number}. Make the rows again with this version of reasoning-gym.")
+            raise ValueError(
+                f"the question in the prompt is not that of {name} with seed {number}. Make the rows again with this"
+                " version of reasoning-gym."
+            )
         return "" if task.get("asked") else question
 
     async def _make(self, task: Task) -> str:
@@ -85,13 +93,26 @@ class PuzzlesEnv(Env):
             return self._end(answer.text, Verdict(answer.score, None))
         self._illegal += not answer.legal
         if self._illegal >= MAX_ILLEGAL:
-            return self._end(f"{self._illegal} moves could not be read: the game is over.", Verdict(0.0, "illegal_move"))
+            return self._end(
+                f"{self._illegal} moves could not be read: the game is over.", Verdict(0.0, "illegal_move")
+            )
         error = None if answer.legal else "illegal_move"
         return Step(answer.text, outcome="model_error" if error else "ok", signals=self._signals(Verdict(0.0, error)))
 
     def _end(self, text: str, verdict: Verdict) -> Step:
         self._over = True
-        return Step(text, reward=verdict.score, done=True, outcome="model_error" if verdict.error else "ok", signals=self._signals(verdict))
+        return Step(
+            text,
+            reward=verdict.score,
+            done=True,
+            outcome="model_error" if verdict.error else "ok",
+            signals=self._signals(verdict),
+        )
 
     def _signals(self, verdict: Verdict) -> dict[str, Any]:
-        return {"score": verdict.score, "tries": self._used, "solved": verdict.score == 1.0, "error_type": verdict.error}
+        return {
+            "score": verdict.score,
+            "tries": self._used,
+            "solved": verdict.score == 1.0,
+            "error_type": verdict.error,
+        }

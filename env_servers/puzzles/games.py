@@ -1,7 +1,9 @@
-"""Text games of many turns. A game is seeded, says what it is, and answers each move; its score in [0, 1] is the episode's reward.
+"""Text games of many turns. A game is seeded, says what it is, and answers each move; its score in [0, 1] is the
+episode's reward.
 
 maze        walk from S to E by north, south, east, west; a wall costs a move. Score: shortest way / moves made.
-mastermind  find a code of digits; each guess is told how many digits are right, and how many are right elsewhere. Score: 1 when found.
+mastermind  find a code of digits; each guess is told how many digits are right, and how many are right elsewhere.
+            Score: 1 when found.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ class Labyrinth:
         seen, stack = {(0, 0)}, [(0, 0)]
         while stack:  # depth first: every room is reached by one way
             room = stack[-1]
-            ways = [(d, nxt) for d, (dr, dc) in STEPS.items() if (nxt := (room[0] + dr, room[1] + dc)) in self._open and nxt not in seen]
+            ways = [
+                (d, nxt)
+                for d, (dr, dc) in STEPS.items()
+                if (nxt := (room[0] + dr, room[1] + dc)) in self._open and nxt not in seen
+            ]
             if not ways:
                 stack.pop()
                 continue
@@ -54,7 +60,10 @@ class Labyrinth:
             stack.append(nxt)
         self._at, self._end, self._moves, self._limit = (0, 0), (n - 1, n - 1), 0, 4 * n * n
         self._shortest = self.solution()
-        rules = f"A maze of {n} x {n} rooms. You are in the north west corner; the way out is in the south east one. A move is one of {', '.join(STEPS)}."
+        rules = (
+            f"A maze of {n} x {n} rooms. You are in the north west corner; the way out is in the south east one. A move"
+            f" is one of {', '.join(STEPS)}."
+        )
         self.opening = f"{rules}\n{self._view()}"
 
     def _view(self) -> str:

@@ -1,11 +1,12 @@
-"""Guard: what a scorer evaluates of a model's text is a literal or a formula, never code. Installed before scoring, where the texts are evaluated.
+"""Guard: what a scorer evaluates of a model's text is a literal or a formula, never code. Installed before scoring,
+where the texts are evaluated.
 
     eval(answer) in a data set's module    numbers, texts, lists, tuples, sets, dictionaries, arithmetic on them
     sympy's parser                         arithmetic, symbols, and calls of FUNCTIONS
 
-The sandbox keeps code from everything outside; this keeps it from the score itself, which is told by the same process. A name, an
-attribute or a call that is not listed is a ValueError, which a scorer takes as the malformed answer that it is.
-"""
+The sandbox keeps code from everything outside; this keeps it from the score itself, which is told by the same process.
+A name, an attribute or a call that is not listed is a ValueError, which a scorer takes as the malformed answer that it
+is."""
 
 from __future__ import annotations
 
@@ -21,7 +22,27 @@ LITERAL = (*ARITHMETIC, ast.List, ast.Tuple, ast.Set, ast.Dict)
 FORMULA = (*ARITHMETIC, ast.Name, ast.Call, ast.Tuple)
 MADE_BY_PARSER = {"Integer", "Float", "Rational", "Symbol", "factorial", "factorial2"}
 ELEMENTARY = {
-    *("sqrt", "cbrt", "root", "exp", "log", "ln", "Abs", "sign", "floor", "ceiling", "Pow", "Mul", "Add", "Mod", "gcd", "lcm", "binomial", "gamma", "erf"),
+    *(
+        "sqrt",
+        "cbrt",
+        "root",
+        "exp",
+        "log",
+        "ln",
+        "Abs",
+        "sign",
+        "floor",
+        "ceiling",
+        "Pow",
+        "Mul",
+        "Add",
+        "Mod",
+        "gcd",
+        "lcm",
+        "binomial",
+        "gamma",
+        "erf",
+    ),
     *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc", "atan2"),
     *("sinh", "cosh", "tanh", "coth", "sech", "csch", "asinh", "acosh", "atanh", "acoth"),
 }
@@ -30,13 +51,15 @@ CONSTANTS = {"pi", "E", "I", "oo"}
 
 
 def literal(text: str, *_: Any) -> Any:
-    """In place of `eval`: the value of a literal. Raises ValueError, SyntaxError. Namespaces are not looked at: nothing here has a name."""
+    """In place of `eval`: the value of a literal. Raises ValueError, SyntaxError. Namespaces are not looked at: nothing
+    here has a name."""
     _allow(ast.parse(text.strip() if isinstance(text, str) else "", mode="eval"), LITERAL, set())
     return builtins.eval(text.strip(), {"__builtins__": {}})
 
 
 def formula(code: object, own: dict[str, Any]) -> None:
-    """Raises ValueError, SyntaxError for what sympy's parser must not evaluate. `own`: the scorer's names, of symbols."""
+    """Raises ValueError, SyntaxError for what sympy's parser must not evaluate. `own`: the scorer's names, of
+    symbols."""
     if not isinstance(code, str):
         raise ValueError(f"only text is evaluated here, not {type(code).__name__}")
     _allow(ast.parse(code.strip(), mode="eval"), FORMULA, FUNCTIONS | CONSTANTS | set(own))
@@ -48,7 +71,9 @@ def _allow(tree: ast.AST, nodes: tuple[type[ast.AST], ...], names: set[str]) -> 
             raise ValueError(f"{type(node).__name__} is no part of an answer")
         if isinstance(node, ast.Name) and node.id not in names:
             raise ValueError(f"the name {node.id[:40]!r} is no part of an answer")
-        if isinstance(node, ast.Call) and (not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS or node.keywords):
+        if isinstance(node, ast.Call) and (
+            not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS or node.keywords
+        ):
             raise ValueError("an answer calls the functions of arithmetic only")
 
 

@@ -1,10 +1,12 @@
-"""reasoning-gym: a puzzle's name, seed and level -> question, and answer -> score in [0, 1]. The same three give the same puzzle.
+"""reasoning-gym: a puzzle's name, seed and level -> question, and answer -> score in [0, 1]. The same three give the
+same puzzle.
 
-The same puzzle in every process whose PYTHONHASHSEED is 0: some data sets draw from sets of text (`make_tasks`, the sandbox have it so).
-The package is no dependency of the trainer (it brings a dozen others): extra `puzzles`, in a venv of the server's own if that is preferred.
+The same puzzle in every process whose PYTHONHASHSEED is 0: some data sets draw from sets of text (`make_tasks`, the
+sandbox have it so). The package is no dependency of the trainer (it brings a dozen others): extra `puzzles`, in a venv
+of the server's own if that is preferred.
 
-Scorers are third-party code that evaluates what a model wrote (`eval`, sympy's parser). A server calls `Puzzle.score` in a sandbox only
-(`inside`), behind `guard`.
+Scorers are third-party code that evaluates what a model wrote (`eval`, sympy's parser). A server calls `Puzzle.score`
+in a sandbox only (`inside`), behind `guard`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from typing import Any
 from .mends import MENDS, NOTHING
 from .solvers import SOLVERS
 
-MISSING = "reasoning-gym is not installed, and every puzzle but the games is its. Run: pip install reasoning_gym==0.1.25"
+MISSING = (
+    "reasoning-gym is not installed, and every puzzle but the games is its. Run: pip install reasoning_gym==0.1.25"
+)
 
 
 def installed() -> bool:
@@ -48,7 +52,8 @@ MIXED = [{"name": "leg_counting", "weight": 1.0}, {"name": "basic_arithmetic", "
 
 @dataclass(frozen=True)
 class Task:
-    """Which puzzle. `level`: of the data set's curriculum, all of its attributes at once; None: its defaults. `config`: its own settings."""
+    """Which puzzle. `level`: of the data set's curriculum, all of its attributes at once; None: its defaults. `config`:
+    its own settings."""
 
     name: str
     seed: int
@@ -116,10 +121,13 @@ def make_puzzle(task: Task) -> Puzzle:
 
 @contextmanager
 def _the_tasks_fault(task: Task) -> Iterator[None]:
-    """What a data set makes of settings that it was not written for, as ValueError. A module or a file that is missing is nobody's but ours."""
+    """What a data set makes of settings that it was not written for, as ValueError. A module or a file that is missing
+    is nobody's but ours."""
     try:
         yield
     except (ImportError, OSError):
         raise
     except Exception as e:
-        raise ValueError(f"puzzle {task.name!r} cannot be made with {task.config} at level {task.level}: {type(e).__name__}: {e}") from e
+        raise ValueError(
+            f"puzzle {task.name!r} cannot be made with {task.config} at level {task.level}: {type(e).__name__}: {e}"
+        ) from e

@@ -1,10 +1,11 @@
 """Inside: the program of a call in the sandbox. request.json in the working directory -> one line of JSON on stdout.
 
-    {"do": "make", "task": Task, "solve", "cpu_s"}            -> {"question", "entry", "solution"}, or {"refused": why}: the task's fault
-    {"do": "score", "task": Task, "entry", "answer", "cpu_s"} -> {"score", "error"}, or {"fault": why}: nobody's answer could be scored
+    {"do": "make", "task": Task, "solve", "cpu_s"}            -> {"question", "entry", "solution"}, or {"refused": why}:
+    the task's fault {"do": "score", "task": Task, "entry", "answer", "cpu_s"} -> {"score", "error"}, or {"fault": why}:
+    nobody's answer could be scored
 
-`entry` is reasoning-gym's record, packed; the server hands it back and never reads it. Using up `cpu_s` seconds of CPU ends the process
-with SIGPROF. What a data set prints goes to stderr.
+`entry` is reasoning-gym's record, packed; the server hands it back and never reads it. Using up `cpu_s` seconds of CPU
+ends the process with SIGPROF. What a data set prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def main() -> None:
 
     signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])
     task = Task(**request["task"])
-    reply = _make(task, request["solve"]) if request["do"] == "make" else _score(task, request["entry"], request["answer"])
+    reply = (
+        _make(task, request["solve"]) if request["do"] == "make" else _score(task, request["entry"], request["answer"])
+    )
     signal.setitimer(signal.ITIMER_PROF, 0)
     data = json.dumps(reply).encode()
     while data:
@@ -45,9 +48,11 @@ def _make(task: Task, solve: bool) -> dict[str, Any]:
 
 
 def _score(task: Task, entry: str, answer: str) -> dict[str, Any]:
-    """The data set's own answer, word for word, is right, also where it holds what the guard refuses (an Integral that nobody could solve).
+    """The data set's own answer, word for word, is right, also where it holds what the guard refuses (an Integral that
+    nobody could solve).
 
-    What a scorer raises is the answer's fault if it scores the puzzle's own solution all the same, and does not lack a file or a module."""
+    What a scorer raises is the answer's fault if it scores the puzzle's own solution all the same, and does not lack a
+    file or a module."""
     from . import guard
 
     puzzle = Puzzle(pickle.loads(base64.b64decode(entry)), dataset_of(task))
@@ -65,5 +70,9 @@ def _score(task: Task, entry: str, answer: str) -> dict[str, Any]:
         try:
             puzzle.score(puzzle.solution())
         except Exception as again:
-            return {"fault": f"the scorer of {task.name} does not take its own solution either: {type(again).__name__}: {again}"}
+            return {
+                "fault": (
+                    f"the scorer of {task.name} does not take its own solution either: {type(again).__name__}: {again}"
+                )
+            }
         return {"score": 0.0, "error": type(e).__name__}

@@ -1,7 +1,8 @@
-"""python -m env_servers.puzzles.make_tasks: rows of puzzles, with the question in the prompt and, of a puzzle, a solution as label.
+"""python -m env_servers.puzzles.make_tasks: rows of puzzles, with the question in the prompt and, of a puzzle, a
+solution as label.
 
-Puzzles are made as the server makes them, in its sandbox; a row holds a digest of its question, and a server that would ask another refuses it.
-"""
+Puzzles are made as the server makes them, in its sandbox; a row holds a digest of its question, and a server that would
+ask another refuses it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Rows:
-    """What all rows have in common. `how`: the sentence behind a question that says how to answer; None: HOW, of games HOW_TO_MOVE."""
+    """What all rows have in common. `how`: the sentence behind a question that says how to answer; None: HOW, of games
+    HOW_TO_MOVE."""
 
     tries: int = 1
     config: dict[str, Any] = field(default_factory=dict)
@@ -62,13 +64,35 @@ def settings(text: str) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m env_servers.puzzles.make_tasks", description=__doc__)
-    p.add_argument("--puzzles", nargs="+", default=["all"], metavar="NAME", help="names (python -m env_servers.puzzles --list), or all (default)")
+    p.add_argument(
+        "--puzzles",
+        nargs="+",
+        default=["all"],
+        metavar="NAME",
+        help="names (python -m env_servers.puzzles --list), or all (default)",
+    )
     p.add_argument("--count", type=int, default=100, help="rows; the puzzles take turns (default: %(default)s)")
     p.add_argument("--seed", type=int, default=0, help="of the first row; row i has seed + i (default: %(default)s)")
-    p.add_argument("--levels", type=int, nargs=2, metavar=("MIN", "MAX"), help="of the curriculum, taking turns (default: the data set's own settings)")
+    p.add_argument(
+        "--levels",
+        type=int,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="of the curriculum, taking turns (default: the data set's own settings)",
+    )
     p.add_argument("--tries", type=int, default=1, help="answers that a puzzle takes (default: %(default)s)")
-    p.add_argument("--config", type=settings, default={}, metavar="JSON", help="settings of the data sets, e.g. '{\"max_n\": 15}' (default: their own)")
-    p.add_argument("--how", metavar="TEXT", help="the sentence behind each question (default: that answers stand inside <answer></answer>)")
+    p.add_argument(
+        "--config",
+        type=settings,
+        default={},
+        metavar="JSON",
+        help="settings of the data sets, e.g. '{\"max_n\": 15}' (default: their own)",
+    )
+    p.add_argument(
+        "--how",
+        metavar="TEXT",
+        help="the sentence behind each question (default: that answers stand inside <answer></answer>)",
+    )
     p.add_argument("--env", default="puzzles", metavar="NAME", help="the rows' environment (default: %(default)s)")
     p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
     add_room_flags(p)

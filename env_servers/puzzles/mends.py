@@ -1,7 +1,8 @@
-"""Mends: what an answer may score at most, where reasoning-gym's own scorer forgets to look. (answer, entry) -> a bound, 1.0 or less.
+"""Mends: what an answer may score at most, where reasoning-gym's own scorer forgets to look. (answer, entry) -> a
+bound, 1.0 or less.
 
-Found by scoring a few dozen constant texts, and the solutions of other puzzles, on every data set (0.1.25): these gave 1 to texts that
-solve nothing. A policy finds such texts sooner or later.
+Found by scoring a few dozen constant texts, and the solutions of other puzzles, on every data set (0.1.25): these gave
+1 to texts that solve nothing. A policy finds such texts sooner or later.
 
     complex_arithmetic    no distance to nan is large: min(1.0, nan) is 1.0
     game_of_life_halting  compares bool(text), which is True of every text, "False" too

@@ -1,11 +1,13 @@
-"""Room: where puzzles are made and answers are scored, each in a sandboxed process of its own. The server never runs a scorer itself.
+"""Room: where puzzles are made and answers are scored, each in a sandboxed process of its own. The server never runs a
+scorer itself.
 
     make(task)                 -> Made                  raises ValueError: the task's fault
     score(task, entry, answer) -> Verdict               raises VerifierError, SandboxError: a fault, never a score
 
 What ends a scoring, and whose fault it is:
     `cpu_s` seconds of CPU used up, memory, a crash     the answer's: score 0, with the reason in `error`
-    not over after the sandbox's wall clock             the machine's: with CPU left to use it was starved, or waited for something
+    not over after the sandbox's wall clock             the machine's: with CPU left to use it was starved, or waited
+    for something
     killed by somebody else, or no reply                the machine's
 A crash counts as the answer's only if another answer to the same puzzle is scored without one.
 """
@@ -23,11 +25,15 @@ from openrlhf_tir.errors import VerifierError
 
 from .gym import Task
 
-PROGRAM = "from puzzles.inside import main  # sympy: in the interpreter that has it, and reasoning-gym, loaded\nmain()\n"
+PROGRAM = (
+    "from puzzles.inside import main  # sympy: in the interpreter that has it, and reasoning-gym, loaded\nmain()\n"
+)
 IMPORTS = ("reasoning_gym.factory",)
 """What a warm interpreter loads once; 1.5 s otherwise for each call."""
 _HERE = Path(__file__).parent
-FILES = {"puzzles/__init__.py": b""} | {f"puzzles/{name}.py": (_HERE / f"{name}.py").read_bytes() for name in ("gym", "guard", "inside", "mends", "solvers")}
+FILES = {"puzzles/__init__.py": b""} | {
+    f"puzzles/{name}.py": (_HERE / f"{name}.py").read_bytes() for name in ("gym", "guard", "inside", "mends", "solvers")
+}
 KEEP_BYTES = 4 << 20
 """Bytes that are kept of a reply: a puzzle with its question twice. The largest of reasoning-gym has 12 KiB."""
 CPU_SPENT = (-signal.SIGPROF, -signal.SIGXCPU)
@@ -48,7 +54,8 @@ class Verdict(NamedTuple):
     score: float
     """How right the answer is, in [0, 1]."""
     error: str | None
-    """Why the text could not be scored: time_limit (CPU), memory, output_flood, crash, or the exception of the scorer."""
+    """Why the text could not be scored: time_limit (CPU), memory, output_flood, crash, or the exception of the
+    scorer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,8 @@ class Room:
         if execution.return_code in CPU_SPENT or execution.killed == "memory":
             spent = "the memory" if execution.killed else f"{MAKE_CPU_S:g} s of CPU"
             raise ValueError(
-                f"puzzle {task.name!r} uses up {spent} that a puzzle has before it is made: config {task.config}, level {task.level}. Ask for less."
+                f"puzzle {task.name!r} uses up {spent} that a puzzle has before it is made: config {task.config}, level"
+                f" {task.level}. Ask for less."
             )
         reply = _reply(execution)
         if "refused" in reply:
@@ -71,14 +79,18 @@ class Room:
         return Made(reply["question"], reply["entry"], reply["solution"])
 
     async def score(self, task: Task, entry: str, answer: str) -> Verdict:
-        execution = await self._run({"do": "score", "task": asdict(task), "entry": entry, "answer": answer, "cpu_s": self.cpu_s})
+        execution = await self._run(
+            {"do": "score", "task": asdict(task), "entry": entry, "answer": answer, "cpu_s": self.cpu_s}
+        )
         if execution.return_code in CPU_SPENT:
             return Verdict(0.0, "time_limit")
         if execution.killed in ("memory", "output_flood"):
             return Verdict(0.0, execution.killed)
         if execution.return_code in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE):
             if answer == ANY_ANSWER:
-                raise VerifierError(f"The scorer of {task.name} died by signal {-execution.return_code}, whatever the answer.")
+                raise VerifierError(
+                    f"The scorer of {task.name} died by signal {-execution.return_code}, whatever the answer."
+                )
             await self.score(task, entry, ANY_ANSWER)
             return Verdict(0.0, "crash")
         reply = _reply(execution)
@@ -91,8 +103,9 @@ class Room:
         execution = await self.sandbox.run(PROGRAM, files={**FILES, "request.json": content}, keep_bytes=KEEP_BYTES)
         if execution.killed == "time_limit":
             raise VerifierError(
-                f"Puzzle {request['task']['name']}: not over within --score-deadline {self.sandbox.limits.code_timeout_s:g} s, without having had the "
-                f"{request['cpu_s']:g} s of CPU that it may use: the machine is starved. Give it more cores, use fewer --workers, or raise the deadline."
+                f"Puzzle {request['task']['name']}: not over within --score-deadline"
+                f" {self.sandbox.limits.code_timeout_s:g} s, without having had the {request['cpu_s']:g} s of CPU that"
+                " it may use: the machine is starved. Give it more cores, use fewer --workers, or raise the deadline."
             )
         return execution
 
@@ -108,5 +121,7 @@ def _reply(execution: Execution) -> dict[str, Any]:
         reply: dict[str, Any] = json.loads(execution.stdout)
     except ValueError:
         said = execution.stderr[-500:].decode("utf-8", "replace").strip()
-        raise VerifierError(f"The scoring process gave no reply (exit code {execution.return_code}, {execution.killed}): {said}") from None
+        raise VerifierError(
+            f"The scoring process gave no reply (exit code {execution.return_code}, {execution.killed}): {said}"
+        ) from None
     return reply

@@ -1,4 +1,5 @@
-"""Solvers for data sets that tell no solution: an entry's metadata -> an answer that their scorers give 1. For labels and for `check_all`."""
+"""Solvers for data sets that tell no solution: an entry's metadata -> an answer that their scorers give 1. For labels
+and for `check_all`."""
 
 from __future__ import annotations
 
@@ -13,8 +14,18 @@ def boxnet(metadata: dict[str, Any]) -> str:
     """One box after the other walks to a target of its colour, row first: valid plans, not shortest ones."""
     cells = {key: list(items) for key, items in metadata["initial_state"].items()}
     plan: list[dict[str, str]] = []
-    targets = [(item.removeprefix("target_"), *_place(key)) for key, items in cells.items() for item in items if item.startswith("target_")]
-    boxes = [(item.removeprefix("box_"), *_place(key)) for key, items in cells.items() for item in items if item.startswith("box_")]
+    targets = [
+        (item.removeprefix("target_"), *_place(key))
+        for key, items in cells.items()
+        for item in items
+        if item.startswith("target_")
+    ]
+    boxes = [
+        (item.removeprefix("box_"), *_place(key))
+        for key, items in cells.items()
+        for item in items
+        if item.startswith("box_")
+    ]
     for colour, row, column in boxes:
         target = next(t for t in targets if t[0] == colour)
         targets.remove(target)
@@ -38,7 +49,8 @@ SIDE = 6
 
 
 def rush_hour(metadata: dict[str, Any]) -> str:
-    """Breadth first over the positions of the cars, one step of one car at a time. Cars are named in turn, whatever the board calls them; A leaves."""
+    """Breadth first over the positions of the cars, one step of one car at a time. Cars are named in turn, whatever the
+    board calls them; A leaves."""
     board = metadata["board_config"]
     walls = {i for i, c in enumerate(board) if c == "x"}
     labels = sorted(set(re.findall("[A-Z]", board)))
@@ -52,7 +64,9 @@ def rush_hour(metadata: dict[str, Any]) -> str:
         state = queue.popleft()
         if state[0] == goal:
             return " ".join(_moves(came, state))
-        taken = walls | {at + k * stride for at, size, stride in zip(state, sizes, strides, strict=True) for k in range(size)}
+        taken = walls | {
+            at + k * stride for at, size, stride in zip(state, sizes, strides, strict=True) for k in range(size)
+        }
         for i, (at, size, stride) in enumerate(zip(state, sizes, strides, strict=True)):
             for sign in (1, -1):
                 new = at + size * stride if sign == 1 else at - stride

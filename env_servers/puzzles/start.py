@@ -1,4 +1,5 @@
-"""Start: the flags and the sandbox of a room, for the server and for the commands that make rows and check data sets as it would."""
+"""Start: the flags and the sandbox of a room, for the server and for the commands that make rows and check data sets as
+it would."""
 
 from __future__ import annotations
 
@@ -17,13 +18,30 @@ from .room import IMPORTS, Room
 
 
 def add_room_flags(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--score-timeout", type=float, default=5.0, metavar="S", help="CPU seconds of one answer; used up: score 0 (default: %(default)s)")
+    p.add_argument(
+        "--score-timeout",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="CPU seconds of one answer; used up: score 0 (default: %(default)s)",
+    )
     late = "not over by then, with less CPU than that: a fault, no score (default: %(default)s)"
     p.add_argument("--score-deadline", type=float, default=60.0, metavar="S", help=late)
-    p.add_argument("--memory-mib", type=int, default=1024, metavar="N", help="memory of one scoring; used up: score 0 (default: %(default)s)")
-    isolation = "as of python_tir: bwrap, landlock, auto (bwrap, else landlock with a warning) or none (default: %(default)s)"
+    p.add_argument(
+        "--memory-mib",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="memory of one scoring; used up: score 0 (default: %(default)s)",
+    )
+    isolation = (
+        "as of python_tir: bwrap, landlock, auto (bwrap, else landlock with a warning) or none (default: %(default)s)"
+    )
     p.add_argument("--isolation", choices=["auto", "bwrap", "landlock", "none"], default="auto", help=isolation)
-    warm = "score in forks of an interpreter that has reasoning-gym loaded; --no-warm loads it for each answer, 1.5 s (default: warm)"
+    warm = (
+        "score in forks of an interpreter that has reasoning-gym loaded; --no-warm loads it for each answer, 1.5 s"
+        " (default: warm)"
+    )
     p.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True, help=warm)
 
 
@@ -35,12 +53,15 @@ def check_room_flags(args: argparse.Namespace) -> None:
 
 
 def start_room(args: argparse.Namespace, workers: int) -> Room:
-    """A room that has made a puzzle and scored an answer. Exits where there is no reasoning-gym, or nothing can be isolated or scored."""
+    """A room that has made a puzzle and scored an answer. Exits where there is no reasoning-gym, or nothing can be
+    isolated or scored."""
     if not installed():
         sys.exit(f"puzzles does not start: {MISSING}")
     limits = dataclasses.replace(Limits(), code_timeout_s=args.score_deadline, memory_bytes=args.memory_mib << 20)
     try:
-        room = Room(strongest(args.isolation, limits, warm=args.warm, workers=workers, imports=IMPORTS), args.score_timeout)
+        room = Room(
+            strongest(args.isolation, limits, warm=args.warm, workers=workers, imports=IMPORTS), args.score_timeout
+        )
         asyncio.run(room.prove())
     except (SandboxError, VerifierError, ValueError) as e:
         sys.exit(f"puzzles does not start: {e}")

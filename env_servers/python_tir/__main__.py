@@ -1,11 +1,11 @@
 """python -m env_servers.python_tir: serve a Python sandbox over HTTP.
 
-Each call runs in a process of its own inside bubblewrap, forked from a warm interpreter: no network, nothing of the host but a read-only Python with this
-environment's packages, limits on time, memory, processes and output. At start a snippet is run to prove it; a server that cannot
-isolate refuses to start.
+Each call runs in a process of its own inside bubblewrap, forked from a warm interpreter: no network, nothing of the
+host but a read-only Python with this environment's packages, limits on time, memory, processes and output. At start a
+snippet is run to prove it; a server that cannot isolate refuses to start.
 
-With --stateful (or "stateful": true in a task) the calls of a session share one interpreter, as cells of a notebook do. A call that is
-killed at a limit loses that state, and says so.
+With --stateful (or "stateful": true in a task) the calls of a session share one interpreter, as cells of a notebook do.
+A call that is killed at a limit loses that state, and says so.
 """
 
 from __future__ import annotations
@@ -56,27 +56,44 @@ With ${TOKEN_ENV} set, requests need 'Authorization: Bearer <token>'. SIGTERM dr
 def parser() -> argparse.ArgumentParser:
     limits = Limits()
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.python_tir", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.python_tir", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+    )
     add_serving_flags(p, workers=2)
     seconds = "wall clock of one snippet; beyond it the model reads TimeLimitExceeded (default: %(default)s)"
     p.add_argument("--code-timeout", type=float, default=limits.code_timeout_s, metavar="S", help=seconds)
     memory = "memory of one snippet with all its processes (default: %(default)s)"
     p.add_argument("--memory-mib", type=int, default=limits.memory_bytes >> 20, metavar="N", help=memory)
     isolation = (
-        "bwrap: namespaces; landlock: weaker, for containers without user namespaces; auto: bwrap, else landlock with a warning; "
-        "none runs code with the rights of this server: only on a machine that may be harmed (default: %(default)s)"
+        "bwrap: namespaces; landlock: weaker, for containers without user namespaces; auto: bwrap, else landlock with a"
+        " warning; none runs code with the rights of this server: only on a machine that may be harmed (default:"
+        " %(default)s)"
     )
-    others = "serve bash, cpp, go and nodejs at /run_code where they are installed; --no-languages starts without trying them (default: serve)"
+    others = (
+        "serve bash, cpp, go and nodejs at /run_code where they are installed; --no-languages starts without trying"
+        " them (default: serve)"
+    )
     p.add_argument("--languages", action=argparse.BooleanOptionalAction, default=True, help=others)
     p.add_argument("--isolation", choices=["auto", "bwrap", "landlock", "none"], default="auto", help=isolation)
-    warm = "fork each call from a warm interpreter; --no-warm starts a fresh one, some 10 to 300 ms slower (default: warm)"
+    warm = (
+        "fork each call from a warm interpreter; --no-warm starts a fresh one, some 10 to 300 ms slower (default: warm)"
+    )
     p.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True, help=warm)
-    stateful = 'sessions keep their state from call to call unless their task says "stateful": false; needs warm workers (default: off)'
+    stateful = (
+        'sessions keep their state from call to call unless their task says "stateful": false; needs warm workers'
+        " (default: off)"
+    )
     p.add_argument("--stateful", action="store_true", help=stateful)
-    p.add_argument("--echo-last", action="store_true", help="in a session with state, show the value of a last line that is an expression")
+    p.add_argument(
+        "--echo-last",
+        action="store_true",
+        help="in a session with state, show the value of a last line that is an expression",
+    )
     kept = "interpreters kept at once by sessions with state; more get 429 (default: %(default)s)"
     p.add_argument("--max-notebooks", type=int, default=256, metavar="N", help=kept)
-    total = "memory of all of them together, beyond which no new one starts (default: half of what there is, %(default)s)"
+    total = (
+        "memory of all of them together, beyond which no new one starts (default: half of what there is, %(default)s)"
+    )
     p.add_argument("--notebooks-mib", type=int, default=memory_mib() // 2, metavar="N", help=total)
     backend = "run the code on this SandboxFusion server (base URL): it isolates, --isolation does not apply"
     p.add_argument("--backend-url", metavar="URL", help=backend)
@@ -93,7 +110,10 @@ def remote_sandbox(url: str, limits: Limits) -> Sandbox:
         finally:
             await probe.close()
         if result.stdout != b"42\n":
-            raise SandboxError(f"{url}/run_code does not run Python: print(6 * 7) gave {result.stdout[:100]!r}. Point --backend-url at a SandboxFusion server.")
+            raise SandboxError(
+                f"{url}/run_code does not run Python: print(6 * 7) gave {result.stdout[:100]!r}. Point --backend-url at"
+                " a SandboxFusion server."
+            )
 
     token = os.environ.get(BACKEND_TOKEN_ENV) or None
     asyncio.run(try_it())
@@ -109,14 +129,23 @@ def memory_mib() -> int:
     return min(limits) >> 20
 
 
-def env_factory(args: argparse.Namespace, sandbox: Sandbox) -> tuple[Callable[[], Env], dict[str, Callable[[], float]], Notebooks | None]:
-    """(a session's environment, gauges for /metrics, interpreters that keep state). Exits where --stateful cannot be had."""
+def env_factory(
+    args: argparse.Namespace, sandbox: Sandbox
+) -> tuple[Callable[[], Env], dict[str, Callable[[], float]], Notebooks | None]:
+    """(a session's environment, gauges for /metrics, interpreters that keep state). Exits where --stateful cannot be
+    had."""
     if isinstance(sandbox, WarmSandbox):
         notebooks = Notebooks(sandbox, cap=args.max_notebooks, memory_bytes=args.notebooks_mib << 20)
-        gauges: dict[str, Callable[[], float]] = {"notebooks": notebooks.__len__, "notebook_bytes": lambda: notebooks.held_bytes}
+        gauges: dict[str, Callable[[], float]] = {
+            "notebooks": notebooks.__len__,
+            "notebook_bytes": lambda: notebooks.held_bytes,
+        }
         return lambda: StatefulEnv(sandbox, notebooks, stateful=args.stateful), gauges, notebooks
     if args.stateful:
-        sys.exit("python_tir does not start: --stateful needs warm workers, and they are off or did not come up. Leave it out, or mend what is said above.")
+        sys.exit(
+            "python_tir does not start: --stateful needs warm workers, and they are off or did not come up. Leave it"
+            " out, or mend what is said above."
+        )
     return lambda: PythonEnv(sandbox), {}, None
 
 
@@ -132,14 +161,22 @@ def main() -> None:
             sandbox = remote_sandbox(args.backend_url, limits)
         else:
             places = shown() if args.languages else []
-            sandbox = strongest(args.isolation, limits, warm=args.warm, workers=args.workers, echo_last=args.echo_last, shown=places)
+            sandbox = strongest(
+                args.isolation, limits, warm=args.warm, workers=args.workers, echo_last=args.echo_last, shown=places
+            )
     except SandboxError as e:
         sys.exit(f"python_tir does not start: {e}")
     kept = ", in the interpreter that the session's earlier calls left" if args.stateful else ", run as a script"
     languages = Languages(sandbox, {}) if args.backend_url or not args.languages else asyncio.run(found(sandbox))
     action = f"Python source code{kept}; print what you want to see"
     config = serving_config(
-        args, env="python_tir", action=action, isolation=sandbox.isolation, stateful=args.stateful, tools=[PYTHON_TOOL], languages=["python", *languages.names]
+        args,
+        env="python_tir",
+        action=action,
+        isolation=sandbox.isolation,
+        stateful=args.stateful,
+        tools=[PYTHON_TOOL],
+        languages=["python", *languages.names],
     )
     factory, gauges, notebooks = env_factory(args, sandbox)
     app = create_env_app(factory, config, on_stop=sandbox.close, gauges=gauges)

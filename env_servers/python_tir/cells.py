@@ -1,8 +1,9 @@
 """Cells: what /run_jupyter has inside a session's interpreter, so that a cell reads as one of a Jupyter notebook does.
 
     put(files)       base64 -> files in the working directory
-    run(source)      in `__main__`; a last expression's value, what display() is given and open matplotlib figures are displayed,
-                     an exception is an error with its traceback as lines; top-level await works; `%` and `!` commands are no Python
+    run(source)      in `__main__`; a last expression's value, what display() is given and open matplotlib figures are
+                     displayed, an exception is an error with its traceback as lines; top-level await works; `%` and `!`
+                     commands are no Python
     tell(mark)       prints mark + JSON {display, error} of the last run
     fetch(names, most, mark)   prints mark + JSON {name: base64} of the regular files that exist, `most` bytes in all
 
@@ -20,7 +21,13 @@ import stat
 import sys
 import traceback
 
-RICH = {"text/html": "_repr_html_", "text/markdown": "_repr_markdown_", "text/latex": "_repr_latex_", "image/svg+xml": "_repr_svg_", "image/png": "_repr_png_"}
+RICH = {
+    "text/html": "_repr_html_",
+    "text/markdown": "_repr_markdown_",
+    "text/latex": "_repr_latex_",
+    "image/svg+xml": "_repr_svg_",
+    "image/png": "_repr_png_",
+}
 MOST_CHARS = 4 << 20
 """Characters of everything that one cell displays; what comes after is only named."""
 COROUTINE = 0x80  # inspect.CO_COROUTINE, without the import
@@ -47,10 +54,16 @@ def run(source):
     vars(builtins)["display"] = display
     try:
         tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";") else None
+        last = (
+            tree.body.pop()
+            if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";")
+            else None
+        )
         _execute(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True))
         if last is not None:
-            value = _execute(compile(ast.Expression(last.value), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True))
+            value = _execute(
+                compile(ast.Expression(last.value), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            )
             if value is not None:
                 _main["_"] = value
                 display(value)
@@ -64,7 +77,13 @@ def _raised(e):
         text = str(e)
     except Exception:
         text = f"<{type(e).__name__} that cannot be printed>"
-    _errors.append({"ename": type(e).__name__, "evalue": text, "traceback": traceback.format_exception(type(e), e, _below(e.__traceback__))})
+    _errors.append(
+        {
+            "ename": type(e).__name__,
+            "evalue": text,
+            "traceback": traceback.format_exception(type(e), e, _below(e.__traceback__)),
+        }
+    )
 
 
 def _execute(code):
@@ -102,7 +121,11 @@ def display(*values, **ignored):
 def _show(bundle):
     size = sum(map(len, bundle.values()))
     room = MOST_CHARS - sum(len(text) for shown in _shown for text in shown.values())
-    _shown.append(bundle if size <= room else {"text/plain": f"[{size} characters were not displayed: more than {MOST_CHARS} in this cell]"[:MOST_CHARS]})
+    _shown.append(
+        bundle
+        if size <= room
+        else {"text/plain": f"[{size} characters were not displayed: more than {MOST_CHARS} in this cell]"[:MOST_CHARS]}
+    )
 
 
 def _figures():

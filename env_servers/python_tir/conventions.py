@@ -1,12 +1,15 @@
-"""Conventions: an execution -> what the model reads of it, and whether the call counts as one that went well. One function per method.
+"""Conventions: an execution -> what the model reads of it, and whether the call counts as one that went well. One
+function per method.
 
-    zerotir   stdout as it is, or the whole traceback without file names and carets            (spec section 2; the default)
-    torl      went well: exit code 0, or anything on stdout, which is shown then; a crash after it stays hidden. Else stderr
+    zerotir   stdout as it is, or the whole traceback without file names and carets            (spec section 2; the
+              default)
+    torl      went well: exit code 0, or anything on stdout, which is shown then; a crash after it stays hidden. Else
+              stderr
     retool    stdout stripped, or the last line of the error; of more than 400 characters the ends
     artist    stdout stripped, or the whole traceback; a program that says nothing is told so
 
-A session's task asks for one, task["observation"]; the turn protocol of a method asks by itself. Facts about the execution (signals) are
-the same under all of them. Sources: docs/protocols.md.
+A session's task asks for one, task["observation"]; the turn protocol of a method asks by itself. Facts about the
+execution (signals) are the same under all of them. Sources: docs/protocols.md.
 """
 
 from __future__ import annotations
@@ -79,7 +82,12 @@ def ends(text: str) -> str:
     return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS // 2]}...{text[-MAX_CHARS // 2 :]}"
 
 
-CONVENTIONS: dict[str, Callable[[Execution, str | None], Seen]] = {"zerotir": zerotir, "torl": torl, "retool": retool, "artist": artist}
+CONVENTIONS: dict[str, Callable[[Execution, str | None], Seen]] = {
+    "zerotir": zerotir,
+    "torl": torl,
+    "retool": retool,
+    "artist": artist,
+}
 DEFAULT = "zerotir"
 
 
@@ -87,5 +95,7 @@ def wanted(task: dict[str, Any]) -> str:
     """The convention that a session's task asks for. Raises ValueError for one that is not known."""
     name = task.get("observation", DEFAULT)
     if not isinstance(name, str) or name not in CONVENTIONS:
-        raise ValueError(f'task["observation"] is {name!r}. Known: {", ".join(CONVENTIONS)}. Send one of them, or leave it out.')
+        raise ValueError(
+            f'task["observation"] is {name!r}. Known: {", ".join(CONVENTIONS)}. Send one of them, or leave it out.'
+        )
     return name

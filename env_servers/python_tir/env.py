@@ -4,9 +4,9 @@ Stateless: each step is a fresh process (`stateful` has the other kind).
 
     Sandbox.run(code) -> Execution -> `judge` -> Step(observation, outcome, signals)
 
-signals: executed (it compiled and ran), error_type (None | syntax | exception | time_limit | memory | output_flood), return_code,
-stdout_truncated, seconds. A sandbox that fails raises, which is outcome env_error: it never becomes the model's error.
-"""
+signals: executed (it compiled and ran), error_type (None | syntax | exception | time_limit | memory | output_flood),
+return_code, stdout_truncated, seconds. A sandbox that fails raises, which is outcome env_error: it never becomes the
+model's error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class PythonEnv(Env):
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         if task.get("stateful"):
-            raise ValueError('task["stateful"] needs warm workers, and this server runs without. Start it so that they come up, or send false.')
+            raise ValueError(
+                'task["stateful"] needs warm workers, and this server runs without. Start it so that they come up, or'
+                " send false."
+            )
         self._convention = wanted(task)
         return ""
 

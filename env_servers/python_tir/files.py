@@ -1,4 +1,5 @@
-"""Files of a request: path below the working directory -> base64, in and out. What a sandbox could not lay out is refused before it tries."""
+"""Files of a request: path below the working directory -> base64, in and out. What a sandbox could not lay out is
+refused before it tries."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     code -> RunCodeRequest -> the server -> RunCodeReply -> Execution
 
-What isolates the code is the server's business. 429 is CapacityFull; a server that is away, broken or says SandboxError is SandboxError.
-The API does not tell that code failed to compile: an uncaught SyntaxError that no traceback leads to is taken for it.
-"""
+What isolates the code is the server's business. 429 is CapacityFull; a server that is away, broken or says SandboxError
+is SandboxError. The API does not tell that code failed to compile: an uncaught SyntaxError that no traceback leads to
+is taken for it."""
 
 from __future__ import annotations
 
@@ -72,16 +72,23 @@ class FusionSandbox(Sandbox):
             raise SandboxError(f"{self.url} does not answer ({type(e).__name__}: {e}). Is the server up?") from e
         if response.status == 429:
             after = response.headers.get("Retry-After", "")
-            raise CapacityFull(f"{self.url} is full", min(MOST_RETRY_AFTER_S, int(after)) if after.isascii() and after.isdigit() and len(after) < 6 else 1)
+            raise CapacityFull(
+                f"{self.url} is full",
+                min(MOST_RETRY_AFTER_S, int(after)) if after.isascii() and after.isdigit() and len(after) < 6 else 1,
+            )
         if len(body) > REPLY_BYTES:
-            raise SandboxError(f"{self.url} sent more than {REPLY_BYTES >> 20} MiB. Ask for less output, or for fewer files.")
+            raise SandboxError(
+                f"{self.url} sent more than {REPLY_BYTES >> 20} MiB. Ask for less output, or for fewer files."
+            )
         if response.status != 200:
             raise SandboxError(f"{self.url} answered HTTP {response.status}: {body[:200]!r}")
         try:
             return RunCodeReply.model_validate_json(body)
         except ValidationError as e:
             first = e.errors(include_url=False, include_input=False)[0]
-            raise SandboxError(f"{self.url} sent no SandboxFusion reply: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise SandboxError(
+                f"{self.url} sent no SandboxFusion reply: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            ) from None
 
     async def close(self) -> None:
         if self._http is not None:
@@ -90,7 +97,10 @@ class FusionSandbox(Sandbox):
 
 
 def _execution(result: CommandRunResult, files: Mapping[str, bytes], limits: Limits) -> Execution:
-    stdout, stderr = (result.stdout or "").encode("utf-8", "surrogatepass"), (result.stderr or "").encode("utf-8", "surrogatepass")
+    stdout, stderr = (
+        (result.stdout or "").encode("utf-8", "surrogatepass"),
+        (result.stderr or "").encode("utf-8", "surrogatepass"),
+    )
     killed: Killed | None = "time_limit" if result.status == "TimeLimitExceeded" else None
     last_line = (result.stderr or "").rstrip().rpartition("\n")[2]
     if result.return_code == -9:
@@ -109,4 +119,7 @@ def _execution(result: CommandRunResult, files: Mapping[str, bytes], limits: Lim
 
 
 def _is_syntax_error(stderr: str, last_line: str) -> bool:
-    return last_line.startswith(("SyntaxError:", "IndentationError:", "TabError:")) and "Traceback (most recent call last)" not in stderr
+    return (
+        last_line.startswith(("SyntaxError:", "IndentationError:", "TabError:"))
+        and "Traceback (most recent call last)" not in stderr
+    )

@@ -1,8 +1,8 @@
 """python -m env_servers.python_tir.go_cache: compile go's standard library once, for python_tir servers to serve go.
 
-Go is installed without it, and compiling it takes longer than a request may. It is kept on the host (root's in /var/cache, else in the user's
-cache directory), and every sandbox reads it. The compiler of a request writes nothing there: a package that is not in it is compiled with
-the request.
+Go is installed without it, and compiling it takes longer than a request may. It is kept on the host (root's in
+/var/cache, else in the user's cache directory), and every sandbox reads it. The compiler of a request writes nothing
+there: a package that is not in it is compiled with the request.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ PACKAGES = """
 """
 PLACES = "/usr/local/bin:/usr/bin:/bin:/usr/local/go/bin"
 """Where a sandbox sees what the host has installed."""
-SETTINGS = {"GOTOOLCHAIN": "local", "GOPROXY": "off", "GOTELEMETRY": "off", "GOFLAGS": "-p=2", "CGO_ENABLED": "0", "GOMAXPROCS": "2"}
-"""The environment of every compilation, so that one finds what another made. Nothing is downloaded, and on machines with many
-cores threads stay within a sandbox's processes."""
+SETTINGS = {
+    "GOTOOLCHAIN": "local",
+    "GOPROXY": "off",
+    "GOTELEMETRY": "off",
+    "GOFLAGS": "-p=2",
+    "CGO_ENABLED": "0",
+    "GOMAXPROCS": "2",
+}
+"""The environment of every compilation, so that one finds what another made. Nothing is downloaded, and on machines
+with many cores threads stay within a sandbox's processes."""
 ASK_S = 10.0
 _READY = "compiled-by"
 """A file in the directory that names the version."""
@@ -32,7 +39,11 @@ _READY = "compiled-by"
 
 def directory() -> Path:
     """Where the cache is; that of root's server is where the sandbox's user can enter."""
-    home = Path("/var/cache") if os.geteuid() == 0 else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    home = (
+        Path("/var/cache")
+        if os.geteuid() == 0
+        else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    )
     return home / "openrlhf-tir" / "go"
 
 
@@ -52,7 +63,9 @@ def fill(go: str) -> None:
     with tempfile.TemporaryDirectory(prefix="tir-go-") as scratch:
         (Path(scratch) / "main.go").write_text(source)
         env = {"PATH": "/usr/bin:/bin", "HOME": scratch, **SETTINGS, "GOCACHE": str(cache)}
-        subprocess.run([go, "build", "-o", "main", "main.go"], cwd=scratch, env=env, capture_output=True, text=True, check=True)
+        subprocess.run(
+            [go, "build", "-o", "main", "main.go"], cwd=scratch, env=env, capture_output=True, text=True, check=True
+        )
     (cache / _READY).write_text(_version(go))
 
 

@@ -1,11 +1,12 @@
-"""Languages: what /run_code runs besides Python, where its compiler or interpreter is installed and works inside the sandbox.
+"""Languages: what /run_code runs besides Python, where its compiler or interpreter is installed and works inside the
+sandbox.
 
     code, files -> [compile -> the program's bytes ->] run -> Results
 
-Compiling is a call of its own, run is another: each in a fresh directory with the request's files, under the same isolation, with limits
-of its own. What compiling leaves behind but the program, processes included, does not reach the run. The commands are SandboxFusion's
-(runners/major.py). A request's memory limit is the run's; compiling may take what the server allows.
-"""
+Compiling is a call of its own, run is another: each in a fresh directory with the request's files, under the same
+isolation, with limits of its own. What compiling leaves behind but the program, processes included, does not reach the
+run. The commands are SandboxFusion's (runners/major.py). A request's memory limit is the run's; compiling may take what
+the server allows."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ TRIAL_S = 60.0
 TRIED = b"42\n"
 CPP_LIBRARIES = "crypto", "ssl", "pthread"
 """Linked as the original does, where they are installed."""
-GO_NOT_READY = "{path} is installed. For go to be served, run `python -m env_servers.python_tir.go_cache` once: it compiles go's library (a minute or two)."
+GO_NOT_READY = (
+    "{path} is installed. For go to be served, run `python -m env_servers.python_tir.go_cache` once: it compiles go's"
+    " library (a minute or two)."
+)
 _TOO_LARGE = f"The compiled program is not there, or has more than {FETCH_BYTES >> 20} MiB.\n".encode()
 
 
@@ -70,8 +74,15 @@ def _script(tool: Tool, name: str, limits: Limits) -> Sequence[str]:
 
 
 def _node(tool: Tool, name: str, limits: Limits) -> Sequence[str]:
-    """V8 sizes its heap by the machine's memory; told of the limit, it collects garbage before it gets there. OpenSSL's settings are the host's."""
-    return ["/usr/bin/env", "OPENSSL_CONF=/dev/null", tool.path, f"--max-old-space-size={max(16, limits.memory_bytes * 3 // 4 >> 20)}", name]
+    """V8 sizes its heap by the machine's memory; told of the limit, it collects garbage before it gets there. OpenSSL's
+    settings are the host's."""
+    return [
+        "/usr/bin/env",
+        "OPENSSL_CONF=/dev/null",
+        tool.path,
+        f"--max-old-space-size={max(16, limits.memory_bytes * 3 // 4 >> 20)}",
+        name,
+    ]
 
 
 def _program(tool: Tool, name: str, limits: Limits) -> Sequence[str]:
@@ -93,8 +104,17 @@ def _compile_go(tool: Tool, source: str, program: str) -> Sequence[str]:
 
 LANGUAGES = {
     "bash": Language("bash", ".sh", "echo $((6 * 7))", _script),
-    "cpp": Language("g++", ".cpp", 'extern "C" int puts(const char *);\nint main() { puts("42"); }', _program, _compile_cpp),
-    "go": Language("go", ".go", 'package main\nimport "fmt"\nfunc main() { fmt.Println(6 * 7) }', _go_program, _compile_go, reserves=True),
+    "cpp": Language(
+        "g++", ".cpp", 'extern "C" int puts(const char *);\nint main() { puts("42"); }', _program, _compile_cpp
+    ),
+    "go": Language(
+        "go",
+        ".go",
+        'package main\nimport "fmt"\nfunc main() { fmt.Println(6 * 7) }',
+        _go_program,
+        _compile_go,
+        reserves=True,
+    ),
     "nodejs": Language("node", ".js", "console.log(6 * 7)", _node, reserves=True),
 }
 
@@ -131,7 +151,9 @@ class Languages:
             name = _free("main", "", taken)
             compile_it = replace(source, argv=language.compile(tool, source.name, name))
             limits = replace(self._sandbox.limits.for_call(compile_s, None, keep_bytes), reserves=language.reserves)
-            compiled = await self._sandbox.execute(Snippet("", files=files, fetch=[name, *fetch], program=compile_it), limits)
+            compiled = await self._sandbox.execute(
+                Snippet("", files=files, fetch=[name, *fetch], program=compile_it), limits
+            )
             left = dict(compiled.files)
             content = left.pop(name, None)
             if compiled.return_code == 0 and content is None:
@@ -161,14 +183,21 @@ def shown() -> list[str]:
 
 
 async def found(sandbox: Sandbox, places: str = PLACES) -> Languages:
-    """The languages whose tool is installed and runs its trial in the sandbox. One that is installed and does not is said on stderr."""
+    """The languages whose tool is installed and runs its trial in the sandbox. One that is installed and does not is
+    said on stderr."""
     tools = {name: tool for name, language in LANGUAGES.items() if (tool := _installed(language, places)) is not None}
     all_of_them = Languages(sandbox, tools)
     failures = await asyncio.gather(*[_failure(all_of_them, name) for name in tools])
     for name, failure in zip(tools, failures, strict=True):
         if failure is not None:
-            print(f"WARNING: {tools[name].path} is installed, but does not work in the sandbox, so {name} is not served: {failure}", file=sys.stderr)
-    return Languages(sandbox, {name: tool for (name, tool), failure in zip(tools.items(), failures, strict=True) if failure is None})
+            print(
+                f"WARNING: {tools[name].path} is installed, but does not work in the sandbox, so {name} is not served:"
+                f" {failure}",
+                file=sys.stderr,
+            )
+    return Languages(
+        sandbox, {name: tool for (name, tool), failure in zip(tools.items(), failures, strict=True) if failure is None}
+    )
 
 
 def _installed(language: Language, places: str) -> Tool | None:
@@ -196,11 +225,17 @@ def _asked(*command: str) -> str:
 async def _failure(languages: Languages, name: str) -> str | None:
     """What went wrong in the trial; None: nothing."""
     try:
-        compiled, ran, _ = await languages.execute(name, LANGUAGES[name].trial, files={}, compile_s=TRIAL_S, run_s=TRIAL_S, keep_bytes=4096)
+        compiled, ran, _ = await languages.execute(
+            name, LANGUAGES[name].trial, files={}, compile_s=TRIAL_S, run_s=TRIAL_S, keep_bytes=4096
+        )
     except SandboxError as e:
         return str(e)
     last = ran or compiled
     if ran is not None and ran.return_code == 0 and ran.stdout == TRIED:
         return None
     said = (last.stderr or last.stdout)[-300:].decode("utf-8", "replace").strip() if last else ""
-    return said or f"killed ({last.killed})" if last and last.killed else said or f"exit status {last.return_code if last else None}"
+    return (
+        said or f"killed ({last.killed})"
+        if last and last.killed
+        else said or f"exit status {last.return_code if last else None}"
+    )

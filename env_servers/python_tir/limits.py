@@ -13,11 +13,14 @@ class Limits:
     start_timeout_s: float = 10.0
     """Wall clock of sandbox and interpreter start: env_error, never the model's fault."""
     memory_bytes: int = 2 << 30
-    """Address space of each process (MemoryError), and what all together hold, files and sockets too (`memory`; killed: error_type memory)."""
+    """Address space of each process (MemoryError), and what all together hold, files and sockets too (`memory`; killed:
+    error_type memory)."""
     reserves: bool = False
-    """The program reserves far more address space than it uses, as runtimes with a heap of their own do: `memory_bytes` bounds each process's data instead."""
+    """The program reserves far more address space than it uses, as runtimes with a heap of their own do: `memory_bytes`
+    bounds each process's data instead."""
     processes: int = 64
-    """Processes and threads at once: EAGAIN in the snippet. Where the kernel counts no call by itself (`fence`), also killed: error_type memory."""
+    """Processes and threads at once: EAGAIN in the snippet. Where the kernel counts no call by itself (`fence`), also
+    killed: error_type memory."""
     file_bytes: int = 64 << 20
     """One written file (OSError EFBIG), and /tmp and /dev/shm each as a whole (ENOSPC), within `memory_bytes`."""
     open_files: int = 256
@@ -29,8 +32,8 @@ class Limits:
 
     @property
     def files(self) -> int:
-        """In /tmp and in /dev/shm each: one per page of `file_bytes`. More is ENOSPC in a warm slot; a fresh sandbox, whose tmpfs cannot be told
-        of it, is killed at the next look at its memory: error_type memory."""
+        """In /tmp and in /dev/shm each: one per page of `file_bytes`. More is ENOSPC in a warm slot; a fresh sandbox,
+        whose tmpfs cannot be told of it, is killed at the next look at its memory: error_type memory."""
         return self.file_bytes >> 12
 
     def for_call(self, timeout_s: float | None, memory_bytes: int | None, keep_bytes: int | None) -> Limits:
@@ -45,7 +48,8 @@ class Limits:
         )
 
     def rlimits(self, *, cpu: bool = True) -> str:
-        """For the runner. CPU seconds are a second line of defence behind the wall clock; a session, where they add up, has the clock alone."""
+        """For the runner. CPU seconds are a second line of defence behind the wall clock; a session, where they add up,
+        has the clock alone."""
         values = {
             "CPU": math.ceil(self.code_timeout_s) + 1,
             "DATA" if self.reserves else "AS": self.memory_bytes,

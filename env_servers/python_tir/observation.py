@@ -1,4 +1,5 @@
-"""Observation: what the model reads of an execution. Pure text, by ZeroTIR's convention (spec section 2; conventions.py has the others).
+"""Observation: what the model reads of an execution. Pure text, by ZeroTIR's convention (spec section 2; conventions.py
+has the others).
 
 success          stdout as it is, its trailing newline included; stderr is dropped
 failure          stderr, whole, without the `File "...", ` fragments and carets; stdout is dropped

@@ -1,16 +1,19 @@
-"""POST /run_code, SandboxFusion's API: code and files -> how it ended. Python, and the `languages` that are installed; a fresh directory per request.
+"""POST /run_code, SandboxFusion's API: code and files -> how it ended. Python, and the `languages` that are installed;
+a fresh directory per request.
 
     RunCodeRequest -> Admission (429 when full) -> Sandbox -> CommandRunResult -> parse_run_status -> RunCodeReply
 
-compile_result      of a language with a compiler: what it said. Where it failed there is no run_result, and the status is Failed
+compile_result      of a language with a compiler: what it said. Where it failed there is no run_result, and the status
+                    is Failed
 run_result.status   Finished (any return code), TimeLimitExceeded (killed, return_code null), Error (the sandbox failed)
-status              SandboxError if anything is Error, its stderr as message; Failed on a time-out or a return code not 0; else Success
+status              SandboxError if anything is Error, its stderr as message; Failed on a time-out or a return code not
+                    0; else Success
 
-Unlike the original, output is read while the code runs: much of it neither blocks the code nor gets lost. At the server's limits code
-is killed: return_code -9, and the last line of stderr is MemoryLimitExceeded or OutputLimitExceeded.
-Known languages that are not there answer SandboxError; unknown ones, a missing field, paths that leave the directory, and limits under which
-no interpreter can start are HTTP 422. A client that hangs up, queued or running, takes its code along.
-"""
+Unlike the original, output is read while the code runs: much of it neither blocks the code nor gets lost. At the
+server's limits code is killed: return_code -9, and the last line of stderr is MemoryLimitExceeded or
+OutputLimitExceeded. Known languages that are not there answer SandboxError; unknown ones, a missing field, paths that
+leave the directory, and limits under which no interpreter can start are HTTP 422. A client that hangs up, queued or
+running, takes its code along."""
 
 from __future__ import annotations
 
@@ -47,7 +50,9 @@ LEAST_MEMORY_MB = 32
 
 def _room_for_python(memory_mb: int) -> int:
     if 0 < memory_mb < LEAST_MEMORY_MB:
-        raise ValueError(f"{memory_mb} MB hold no Python interpreter. Give {LEAST_MEMORY_MB} or more, or 0 for the server's limit.")
+        raise ValueError(
+            f"{memory_mb} MB hold no Python interpreter. Give {LEAST_MEMORY_MB} or more, or 0 for the server's limit."
+        )
     return memory_mb
 
 
@@ -60,9 +65,13 @@ class RunCodeRequest(BaseModel):
 
     code: str
     language: Language
-    compile_timeout: float = Field(default=10, allow_inf_nan=False, description="seconds of the compiler, 0.1 to 3600; Python has none")
+    compile_timeout: float = Field(
+        default=10, allow_inf_nan=False, description="seconds of the compiler, 0.1 to 3600; Python has none"
+    )
     run_timeout: Seconds = Field(default=10, description="seconds of wall clock")
-    memory_limit_MB: Megabytes = Field(default=-1, description="address space of each process; 0 and less: the server's limit, which it cannot exceed")
+    memory_limit_MB: Megabytes = Field(
+        default=-1, description="address space of each process; 0 and less: the server's limit, which it cannot exceed"
+    )
     stdin: str | None = Field(default=None, description="none: end of file at once")
     files: Files = Field(default_factory=dict, description="path in the working directory -> base64")
     fetch_files: FetchFiles = Field(default_factory=list, description="paths to hand back; missing ones are left out")
@@ -86,7 +95,8 @@ class RunCodeReply(BaseModel):
 
 
 def add_run_code(app: FastAPI, sandbox: Sandbox, languages: Languages | None = None) -> None:
-    """Serve /run_code next to the environment, with the same places for executions. `languages`: those besides Python."""
+    """Serve /run_code next to the environment, with the same places for executions. `languages`: those besides
+    Python."""
 
     @app.post("/run_code")
     async def run_code(body: RunCodeRequest, request: Request) -> RunCodeReply:
@@ -110,11 +120,15 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages
         run_result = _error(str(e))
     except CapacityFull:
         raise
-    except Exception as e:  # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
+    except (
+        Exception
+    ) as e:  # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
         log.exception("the sandbox failed")
         run_result = _error(f"{type(e).__name__}: {e}")
     status, message = parse_run_status(compile_result, run_result)
-    return RunCodeReply(status=status, message=message, compile_result=compile_result, run_result=run_result, files=encoded(files))
+    return RunCodeReply(
+        status=status, message=message, compile_result=compile_result, run_result=run_result, files=encoded(files)
+    )
 
 
 async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Languages | None) -> Results:
@@ -124,13 +138,21 @@ async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Langua
     files, fetch = decoded(request.files), request.fetch_files
     if request.language == "python":
         ran = await sandbox.run(
-            request.code, stdin=stdin, files=files, fetch=fetch, timeout_s=request.run_timeout, memory_bytes=memory_bytes, keep_bytes=KEEP_BYTES
+            request.code,
+            stdin=stdin,
+            files=files,
+            fetch=fetch,
+            timeout_s=request.run_timeout,
+            memory_bytes=memory_bytes,
+            keep_bytes=KEEP_BYTES,
         )
         return Results(None, ran, ran.files)
     here = languages.names if languages is not None else []
     if languages is None or request.language not in here:
         known = ", ".join(repr(name) for name in ("python", *here))
-        raise SandboxError(f"language {request.language!r} is not supported here. Send one of {known}, or use a SandboxFusion server.")
+        raise SandboxError(
+            f"language {request.language!r} is not supported here. Send one of {known}, or use a SandboxFusion server."
+        )
     return await languages.execute(
         request.language,
         request.code,
@@ -151,10 +173,14 @@ def command_result(e: Execution) -> CommandRunResult:
     if e.killed is None:
         return CommandRunResult(status="Finished", return_code=e.return_code, stderr=as_text(e.stderr), **common)
     reason = MEMORY_LIMIT if e.killed == "memory" else OUTPUT_LIMIT
-    return CommandRunResult(status="Finished", return_code=-9, stderr=f"{as_text(e.stderr)}\n{reason}\n".lstrip("\n"), **common)
+    return CommandRunResult(
+        status="Finished", return_code=-9, stderr=f"{as_text(e.stderr)}\n{reason}\n".lstrip("\n"), **common
+    )
 
 
-def parse_run_status(compile_result: CommandRunResult | None, run_result: CommandRunResult | None) -> tuple[RunStatus, str]:
+def parse_run_status(
+    compile_result: CommandRunResult | None, run_result: CommandRunResult | None
+) -> tuple[RunStatus, str]:
     """(status, message) of a request from its parts, worst first."""
     parts = [part for part in (compile_result, run_result) if part is not None]
     for part in parts:

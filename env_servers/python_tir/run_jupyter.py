@@ -2,9 +2,10 @@
 
     RunJupyterRequest -> Admission (429 when full) -> a session of its own -> a call per cell -> RunJupyterReply
 
-A cell that raises is no failure: it has an `error`, and the next one runs. status is Failed where the interpreter did not reach the end: a
-cell or the request ran out of time, a limit killed it, or the code ended it; unlike the original, the cells so far are in the reply then,
-and `cell_timeout` counts. `driver` says how it ended, as run_result does for /run_code.
+A cell that raises is no failure: it has an `error`, and the next one runs. status is Failed where the interpreter did
+not reach the end: a cell or the request ran out of time, a limit killed it, or the code ended it; unlike the original,
+the cells so far are in the reply then, and `cell_timeout` counts. `driver` says how it ended, as run_result does for
+/run_code.
 Source of shapes and rules: SandboxFusion's sandbox_api.py and runners/jupyter.py.
 """
 
@@ -52,7 +53,9 @@ del sys"""
 
 class RunJupyterRequest(BaseModel):
     cells: list[str] = Field(max_length=MOST_CELLS)
-    cell_timeout: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(default=0, description="seconds per cell; 0: only the total counts")
+    cell_timeout: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
+        default=0, description="seconds per cell; 0: only the total counts"
+    )
     total_timeout: Seconds = Field(default=45, description="seconds of all cells together")
     kernel: Literal["python3"] = "python3"
     files: Files = Field(default_factory=dict, description="path in the working directory -> base64")
@@ -68,7 +71,9 @@ class CellError(BaseModel):
 class CellResult(BaseModel):
     stdout: str = ""
     stderr: str = ""
-    display: list[dict[str, str]] = Field(default_factory=list, description="media type -> text or base64, one object per value shown")
+    display: list[dict[str, str]] = Field(
+        default_factory=list, description="media type -> text or base64, one object per value shown"
+    )
     error: list[CellError] = Field(default_factory=list)
 
 
@@ -94,7 +99,8 @@ Told = TypeVar("Told", _Told, _Fetched)
 
 
 def add_run_jupyter(app: FastAPI, notebooks: Notebooks | None) -> None:
-    """Serve /run_jupyter next to the environment, within its places and the sessions' budget. None: no warm workers, said in the reply."""
+    """Serve /run_jupyter next to the environment, within its places and the sessions' budget. None: no warm workers,
+    said in the reply."""
 
     @app.post("/run_jupyter")
     async def run_jupyter(body: RunJupyterRequest, request: Request) -> RunJupyterReply:
@@ -136,7 +142,8 @@ class _Sandbox:
 
 
 class _Conversation:
-    """One request's session: the server's notebooks, whose places and memory it counts against, with limits of its own."""
+    """One request's session: the server's notebooks, whose places and memory it counts against, with limits of its
+    own."""
 
     def __init__(self, notebooks: Notebooks) -> None:
         self.sandbox = _Sandbox(notebooks.sandbox.open_session, notebooks.sandbox.limits)
@@ -160,15 +167,30 @@ class _Conversation:
                 raise _Ended(self._driver(status="TimeLimitExceeded"))
             result = CellResult()
             self.cells.append(result)
-            cell = await self._call(f"__import__({_PLACE!r}).run({source!r})", min(left, request.cell_timeout or left), KEEP_BYTES, result)
+            cell = await self._call(
+                f"__import__({_PLACE!r}).run({source!r})", min(left, request.cell_timeout or left), KEEP_BYTES, result
+            )
             told = await self._told("tell(", _Told)
             result.display, result.error = told.display, told.error
-            said += len(cell.execution.stdout) + len(cell.execution.stderr) + sum(len(text) for shown in told.display for text in shown.values())
+            said += (
+                len(cell.execution.stdout)
+                + len(cell.execution.stderr)
+                + sum(len(text) for shown in told.display for text in shown.values())
+            )
             if said > REPLY_BYTES:
                 raise _Ended(self._driver(status="Finished", return_code=-9, stderr=f"{OUTPUT_LIMIT}\n"))
-        fetched = await self._told(f"fetch({request.fetch_files!r}, {FETCH_BYTES}, ", _Fetched) if request.fetch_files else _Fetched()
+        fetched = (
+            await self._told(f"fetch({request.fetch_files!r}, {FETCH_BYTES}, ", _Fetched)
+            if request.fetch_files
+            else _Fetched()
+        )
         files = {path: content for path, content in fetched.root.items() if path in request.fetch_files}
-        return RunJupyterReply(status="Success", driver=self._driver(status="Finished", return_code=0, stdout="", stderr=""), cells=self.cells, files=files)
+        return RunJupyterReply(
+            status="Success",
+            driver=self._driver(status="Finished", return_code=0, stdout="", stderr=""),
+            cells=self.cells,
+            files=files,
+        )
 
     async def _told(self, call: str, kind: type[Told]) -> Told:
         """What the interpreter says of its last cell, or its files. Nothing where it says what it was not asked."""

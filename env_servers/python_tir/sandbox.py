@@ -47,7 +47,8 @@ class Snippet:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """As `isolation.runner` takes it, for marshal: source, stdin, files, fetch, and name and command of a program, or nothing."""
+        """As `isolation.runner` takes it, for marshal: source, stdin, files, fetch, and name and command of a program,
+        or nothing."""
         program = [self.program.name, *self.program.argv] if self.program else []
         return self.source, self.stdin, list(self.files.items()), list(self.fetch), program
 
@@ -90,12 +91,16 @@ class Sandbox(ABC):
         memory_bytes: int | None = None,
         keep_bytes: int | None = None,
     ) -> Execution:
-        """The first four are a `Snippet`. The last three replace the sandbox's limits for this call; memory can only be lowered. See `execute`."""
-        return await self.execute(Snippet(code, stdin, files, fetch), self.limits.for_call(timeout_s, memory_bytes, keep_bytes))
+        """The first four are a `Snippet`. The last three replace the sandbox's limits for this call; memory can only be
+        lowered. See `execute`."""
+        return await self.execute(
+            Snippet(code, stdin, files, fetch), self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
+        )
 
     @abstractmethod
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
-        """Raises SandboxError. Cancellation kills the execution; when this returns or raises, none of its processes is left."""
+        """Raises SandboxError. Cancellation kills the execution; when this returns or raises, none of its processes is
+        left."""
 
     async def close(self) -> None:
         """End what is kept between calls: nothing, here."""

@@ -1,10 +1,11 @@
-"""StatefulEnv: PythonEnv whose calls share one interpreter, as cells of a notebook do. Loss of state is told to the model.
+"""StatefulEnv: PythonEnv whose calls share one interpreter, as cells of a notebook do. Loss of state is told to the
+model.
 
     reset  task["stateful"] says whether this session keeps state; the server's --stateful where the task does not
     step   Notebook.run(code) -> `judge` -> Step, with RESTARTED where earlier state is gone
 
-signals, besides `judge`'s: state_lost (by this call, or since the last one that was answered). A session without state is `PythonEnv`'s.
-"""
+signals, besides `judge`'s: state_lost (by this call, or since the last one that was answered). A session without state
+is `PythonEnv`'s."""
 
 from __future__ import annotations
 

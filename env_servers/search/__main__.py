@@ -1,7 +1,7 @@
 """python -m env_servers.search: serve a retriever over a JSONL corpus, as an environment and by Search-R1's API.
 
-The BM25 index is built at the first start (a progress bar tells how far) and kept beside the corpus; later starts map it.
-"""
+The BM25 index is built at the first start (a progress bar tells how far) and kept beside the corpus; later starts map
+it."""
 
 from __future__ import annotations
 
@@ -36,18 +36,32 @@ corpus: one JSON object a line, {"id": "0", "contents": "\\"Title\\"\\nText"}.
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.search", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.search", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+    )
     add_serving_flags(p, workers=2)
     p.add_argument("--corpus", type=Path, required=True, metavar="FILE.jsonl", help="the passages")
-    p.add_argument("--index", type=Path, metavar="DIR", help="where the index is kept (default: FILE.jsonl.bm25, or .dense)")
-    p.add_argument("--topk", type=int, default=3, metavar="K", help="passages per query where the caller does not say (default: %(default)s)")
+    p.add_argument(
+        "--index", type=Path, metavar="DIR", help="where the index is kept (default: FILE.jsonl.bm25, or .dense)"
+    )
+    p.add_argument(
+        "--topk",
+        type=int,
+        default=3,
+        metavar="K",
+        help="passages per query where the caller does not say (default: %(default)s)",
+    )
     short = "characters of a passage that a search shows; 0: all of it (default: %(default)s)"
     p.add_argument("--snippet-chars", type=int, default=0, metavar="N", help=short)
     pages = "characters of one page of an opened document (default: %(default)s, some 500 tokens)"
     p.add_argument("--page-chars", type=int, default=PAGE_CHARS, metavar="N", help=pages)
     late = "deadline of one /retrieve, waiting included (default: %(default)s)"
     p.add_argument("--retrieve-timeout", type=float, default=60.0, metavar="S", help=late)
-    p.add_argument("--dense", metavar="MODEL", help="retrieve by this sentence-transformers model (e.g. intfloat/e5-base-v2) instead of BM25")
+    p.add_argument(
+        "--dense",
+        metavar="MODEL",
+        help="retrieve by this sentence-transformers model (e.g. intfloat/e5-base-v2) instead of BM25",
+    )
     return p
 
 
@@ -73,13 +87,23 @@ def create_search_app(retriever: Retriever, args: argparse.Namespace) -> FastAPI
 def main() -> None:
     args = parser().parse_args()
     if not 1 <= args.topk <= MAX_TOPK:
-        sys.exit(f"search does not start: --topk {args.topk} retrieves nothing, or everything. Use 1 or more, up to {MAX_TOPK}.")
+        sys.exit(
+            f"search does not start: --topk {args.topk} retrieves nothing, or everything. Use 1 or more, up to"
+            f" {MAX_TOPK}."
+        )
     if args.snippet_chars < 0 or args.page_chars < 1:
-        sys.exit(f"search does not start: --snippet-chars {args.snippet_chars}, --page-chars {args.page_chars} show nothing. Use 0 or more, and 1 or more.")
+        sys.exit(
+            f"search does not start: --snippet-chars {args.snippet_chars}, --page-chars {args.page_chars} show nothing."
+            " Use 0 or more, and 1 or more."
+        )
     if not args.retrieve_timeout > 0:
-        sys.exit(f"search does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search. Use more than 0.")
+        sys.exit(
+            f"search does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search. Use more"
+            " than 0."
+        )
     try:
-        retriever = make_retriever(args.corpus, args.index, args.dense)  # before the copies: they only map what is built here
+        # before the copies: they only map what is built here
+        retriever = make_retriever(args.corpus, args.index, args.dense)
     except TirError as e:
         sys.exit(f"search does not start: {e}")
     run_copies(args)

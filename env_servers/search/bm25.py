@@ -1,4 +1,5 @@
-"""BM25 over a corpus file by bm25s: (query, k) -> the k best passages. The index is mapped, built once and kept beside the corpus.
+"""BM25 over a corpus file by bm25s: (query, k) -> the k best passages. The index is mapped, built once and kept beside
+the corpus.
 
 DIR/ready.json   what it was built from; another size or time of the corpus means that it is built again
 DIR/*            what `bm25_build` writes
@@ -39,7 +40,8 @@ class Hit(NamedTuple):
 
 class Retriever(Protocol):
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
-        """At most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` says so on the way."""
+        """At most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` says so on the
+        way."""
 
     def document(self, number: int) -> dict[str, Any]:
         """The passage's row of the corpus."""
@@ -56,7 +58,9 @@ def ensure_index(corpus: Path, directory: Path, progress: Callable[[float], None
         directory.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f"{directory.name}.", dir=directory.parent))
     except OSError as e:
-        raise ConfigError(f"No index can be written to {directory}: {e.strerror}. Give a writable directory to --index.") from e
+        raise ConfigError(
+            f"No index can be written to {directory}: {e.strerror}. Give a writable directory to --index."
+        ) from e
     try:
         built_from = _facts(corpus) if corpus.exists() else None
         bm25_build.build(corpus, aside, progress)
@@ -118,8 +122,8 @@ class Bm25:
 def top(scores_N: np.ndarray, k: int) -> np.ndarray:
     """[<= k] numbers of the best positive scores, best first, ties in order.
 
-    A partial sort takes a quarter of a second over a million scores that are nearly all 0. The k-th best of the blocks' maxima is
-    a bound that at least k scores reach and few exceed.
+    A partial sort takes a quarter of a second over a million scores that are nearly all 0. The k-th best of the blocks'
+    maxima is a bound that at least k scores reach and few exceed.
     """
     whole = len(scores_N) // BLOCK * BLOCK
     maxima = scores_N[:whole].reshape(-1, BLOCK).max(axis=1)

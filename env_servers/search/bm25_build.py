@@ -1,10 +1,11 @@
-"""Build a BM25 index: corpus file -> the files that `bm25s.BM25.load` maps, in memory that does not grow with the postings.
+"""Build a BM25 index: corpus file -> the files that `bm25s.BM25.load` maps, in memory that does not grow with the
+postings.
 
     read      chunks of passages -> (word, passage, count) sorted by word, one temporary file per chunk
     place     document frequencies now known: every chunk's scores go to their words' places in the mapped result
 
-bm25s itself keeps all tokens and some six arrays over all postings at once, several GiB for a million passages. The scores are
-its "lucene" ones (a test compares both), with Lucene's k1 and b as Search-R1's BM25 has them:
+bm25s itself keeps all tokens and some six arrays over all postings at once, several GiB for a million passages. The
+scores are its "lucene" ones (a test compares both), with Lucene's k1 and b as Search-R1's BM25 has them:
 
     score(w, d) = log(1 + (N - df + 0.5) / (df + 0.5)) * tf / (k1 (1 - b + b |d| / avg|d|) + tf)
 """
@@ -60,10 +61,20 @@ def build(corpus: Path, directory: Path, progress: Callable[[float], None] = lam
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         read = _read(corpus, Path(scratch), lambda share: progress(share * READ_SHARE))
         if not read.vocabulary:
-            raise DataError(f"Corpus {corpus} has {len(read.offsets)} passages and no word to search for. Give a JSONL file with passages to --corpus.")
+            raise DataError(
+                f"Corpus {corpus} has {len(read.offsets)} passages and no word to search for. Give a JSONL file with"
+                " passages to --corpus."
+            )
         _place(read, directory, lambda share: progress(READ_SHARE + share * (1 - READ_SHARE)))
     np.save(directory / "offsets.npy", read.offsets)
-    params = {"k1": K1, "b": B, "method": "lucene", "dtype": "float32", "int_dtype": "int32", "num_docs": len(read.offsets)}
+    params = {
+        "k1": K1,
+        "b": B,
+        "method": "lucene",
+        "dtype": "float32",
+        "int_dtype": "int32",
+        "num_docs": len(read.offsets),
+    }
     (directory / "params.index.json").write_text(json.dumps(params))
     (directory / "vocab.index.json").write_text(json.dumps(read.vocabulary, ensure_ascii=False), encoding="utf-8")
     progress(1.0)
@@ -79,7 +90,9 @@ def _read(corpus: Path, scratch: Path, progress: Callable[[float], None]) -> _Re
     def flush(end: int) -> None:
         nonlocal first, df_V
         words, docs, counts, lengths_C = _count(np.frombuffer(ids, np.int32), np.frombuffer(lengths, np.int32))
-        df_V = np.bincount(words, minlength=len(vocabulary) - len(STOP_WORDS)) + np.pad(df_V, (0, len(vocabulary) - len(STOP_WORDS) - len(df_V)))
+        df_V = np.bincount(words, minlength=len(vocabulary) - len(STOP_WORDS)) + np.pad(
+            df_V, (0, len(vocabulary) - len(STOP_WORDS) - len(df_V))
+        )
         chunks.append(scratch / f"{len(chunks)}.npy")
         np.save(chunks[-1], np.stack([words, docs + first, counts]))
         lengths_parts.append(lengths_C)
@@ -110,7 +123,12 @@ def _count(ids: np.ndarray, lengths_C: np.ndarray) -> tuple[np.ndarray, np.ndarr
     starts = np.flatnonzero(np.diff(pairs, prepend=-1))
     counts = np.diff(starts, append=len(pairs)).astype(np.int32)
     unique = pairs[starts]
-    return (unique >> 32).astype(np.int32), unique.astype(np.int32), counts, np.bincount(docs, minlength=len(lengths_C)).astype(np.int32)
+    return (
+        (unique >> 32).astype(np.int32),
+        unique.astype(np.int32),
+        counts,
+        np.bincount(docs, minlength=len(lengths_C)).astype(np.int32),
+    )
 
 
 def _place(read: _Read, directory: Path, progress: Callable[[float], None]) -> None:

@@ -1,7 +1,7 @@
 """Corpus: a JSONL file, one passage a line, read by its number without holding the file in memory.
 
-A line is {"contents": "title\\ntext", ...}, Search-R1's format; further fields come back with the passage. What cannot be used is
-refused with file and line. Blank lines do not count.
+A line is {"contents": "title\\ntext", ...}, Search-R1's format; further fields come back with the passage. What cannot
+be used is refused with file and line. Blank lines do not count.
 """
 
 from __future__ import annotations

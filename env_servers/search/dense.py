@@ -1,4 +1,5 @@
-"""Dense retrieval by a sentence-transformers model, such as E5: (query, k) -> passages by inner product of normalised embeddings.
+"""Dense retrieval by a sentence-transformers model, such as E5: (query, k) -> passages by inner product of normalised
+embeddings.
 
 Embeddings are computed once and kept beside the corpus, mapped; the
 search is exact, one matrix-vector product. For some million passages on a CPU use BM25.
@@ -30,7 +31,9 @@ QUERY, PASSAGE = "query: ", "passage: "
 
 
 class Dense:
-    def __init__(self, corpus: Path, directory: Path, model: str, progress: Callable[[float], None] = lambda share: None) -> None:
+    def __init__(
+        self, corpus: Path, directory: Path, model: str, progress: Callable[[float], None] = lambda share: None
+    ) -> None:
         """Raises ConfigError for a model that cannot be used, DataError for a bad corpus."""
         self._model = _load(model)
         prompts, e5 = self._model.prompts, (QUERY, PASSAGE) if "e5" in Path(model).name.lower() else ("", "")

@@ -1,6 +1,7 @@
 """Encoder: texts -> embeddings by a model in sentence-transformers' layout, by transformers and torch alone.
 
-    modules.json                        Transformer -> Pooling -> Normalize; without it: the model with mean pooling, as there
+    modules.json                        Transformer -> Pooling -> Normalize; without it: the model with mean pooling, as
+                                        there
     1_Pooling/config.json               mean, cls, max or lasttoken
     sentence_bert_config.json           max_seq_length, do_lower_case
     config_sentence_transformers.json   prompts: what stands before a query, and before a document or passage
@@ -23,7 +24,12 @@ from openrlhf_tir.errors import ConfigError
 BATCH = 32
 MODULES = "Transformer", "Pooling", "Normalize"
 POOLINGS = "mean", "cls", "max", "lasttoken"
-_OLD_NAMES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_lasttoken": "lasttoken"}
+_OLD_NAMES = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 
 
 class Encoder:
@@ -33,11 +39,17 @@ class Encoder:
             import torch
             from transformers import AutoModel, AutoTokenizer
         except ImportError as e:
-            raise ConfigError(f"--dense {model} needs torch and transformers ({e}). `pip install transformers torch`, or leave --dense out for BM25.") from e
+            raise ConfigError(
+                f"--dense {model} needs torch and transformers ({e}). `pip install transformers torch`, or leave"
+                " --dense out for BM25."
+            ) from e
         self._name, self._torch, self._lock = model, torch, threading.Lock()
         modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in self._read("modules.json") or []}
         if other := [kind for kind in modules if kind not in MODULES]:
-            raise ConfigError(f"--dense {model} has a module {other[0]!r}; known are {', '.join(MODULES)}. Choose a model that is made of these.")
+            raise ConfigError(
+                f"--dense {model} has a module {other[0]!r}; known are {', '.join(MODULES)}. Choose a model that is"
+                " made of these."
+            )
         inside = modules.get("Transformer", "")
         settings: dict[str, Any] = self._read(_below(inside, "sentence_bert_config.json")) or {}
         self._pooling = self._pooling_of(modules.get("Pooling"))
@@ -48,8 +60,15 @@ class Encoder:
             self._tokenizer = AutoTokenizer.from_pretrained(model, subfolder=inside)
             self._model = AutoModel.from_pretrained(model, subfolder=inside).eval()
         except (OSError, ValueError) as e:
-            raise ConfigError(f"--dense {model} cannot be loaded: {str(e).splitlines()[0]} Give a directory, or a name on the hub that is in its cache.") from e
-        limits = settings.get("max_seq_length"), self._tokenizer.model_max_length, getattr(self._model.config, "max_position_embeddings", None)
+            raise ConfigError(
+                f"--dense {model} cannot be loaded: {str(e).splitlines()[0]} Give a directory, or a name on the hub"
+                " that is in its cache."
+            ) from e
+        limits = (
+            settings.get("max_seq_length"),
+            self._tokenizer.model_max_length,
+            getattr(self._model.config, "max_position_embeddings", None),
+        )
         self._max_tokens = min(limit for limit in limits if limit is not None)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
@@ -73,10 +92,19 @@ class Encoder:
 
     def _pooling_of(self, path: str | None) -> str:
         config: dict[str, Any] = (self._read(_below(path, "config.json")) if path else None) or {}
-        modes = [config["pooling_mode"]] if "pooling_mode" in config else [mode for name, mode in _OLD_NAMES.items() if config.get(name)]
-        unknown = [name for name, on in config.items() if name.startswith("pooling_mode_") and on and name not in _OLD_NAMES]
+        modes = (
+            [config["pooling_mode"]]
+            if "pooling_mode" in config
+            else [mode for name, mode in _OLD_NAMES.items() if config.get(name)]
+        )
+        unknown = [
+            name for name, on in config.items() if name.startswith("pooling_mode_") and on and name not in _OLD_NAMES
+        ]
         if path and (unknown or len(modes) != 1 or modes[0] not in POOLINGS):
-            raise ConfigError(f"--dense {self._name} pools by {unknown or modes}; known is one of {', '.join(POOLINGS)}. Choose another model.")
+            raise ConfigError(
+                f"--dense {self._name} pools by {unknown or modes}; known is one of {', '.join(POOLINGS)}. Choose"
+                " another model."
+            )
         return modes[0] if modes else "mean"
 
     def _read(self, name: str) -> Any:
@@ -84,7 +112,12 @@ class Encoder:
         from transformers.utils import cached_file
 
         try:
-            path = cached_file(self._name, name, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False)
+            path = cached_file(
+                self._name,
+                name,
+                _raise_exceptions_for_missing_entries=False,
+                _raise_exceptions_for_connection_errors=False,
+            )
             return json.loads(Path(path).read_text()) if path else None
         except (OSError, ValueError) as e:
             raise ConfigError(f"--dense {self._name}: {name} cannot be read: {str(e).splitlines()[0]}") from e

@@ -1,11 +1,13 @@
-"""SearchEnv: action = query, observation = the best passages, written as Search-R1 inserts them; or a page of a document that it found.
+"""SearchEnv: action = query, observation = the best passages, written as Search-R1 inserts them; or a page of a
+document that it found.
 
     "who wrote Faust"           the passages, each cut at `View.snippet_chars`
-    {"open": "2"}               the first page of the document that Doc 2 of the last search is of; {"open": "2 page 3"}: its third
+    {"open": "2"}               the first page of the document that Doc 2 of the last search is of; {"open": "2 page
+                                3"}: its third
 
-Source: Search-R1's search_r1/llm_agent/generation.py; opening is not in it (`pages`). signals: num_results, scores, seconds, or page, pages,
-document_id; error_type where an action asks for nothing that there is: query_too_long, malformed_open, no_such_document, no_such_page.
-"""
+Source: Search-R1's search_r1/llm_agent/generation.py; opening is not in it (`pages`). signals: num_results, scores,
+seconds, or page, pages, document_id; error_type where an action asks for nothing that there is: query_too_long,
+malformed_open, no_such_document, no_such_page."""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from .bm25 import Retriever
 from .pages import PAGE_CHARS, opened, pages, whole
 from .searches import Searches
 
-ACTION = 'a search query in plain words, or {"open": "N"} or {"open": "N page P"} for the document of the last search\'s passage N'
+ACTION = (
+    'a search query in plain words, or {"open": "N"} or {"open": "N page P"} for the document of the last search\'s'
+    " passage N"
+)
 MAX_TOPK = 1000
 MAX_QUERY_CHARS = 8192
 """More is no query; scoring it would take seconds over a large corpus."""
@@ -74,7 +79,11 @@ class SearchEnv(Env):
             return _refused("query_too_long", text)
         hits = await self._searches.run(lambda stop: self._retriever.search(query, self._topk, stop))
         self._found = [hit.number for hit in hits]
-        signals = {"num_results": len(hits), "scores": [round(h.score, 4) for h in hits], "seconds": round(time.monotonic() - start, 4)}
+        signals = {
+            "num_results": len(hits),
+            "scores": [round(h.score, 4) for h in hits],
+            "seconds": round(time.monotonic() - start, 4),
+        }
         return Step(observation=format_passages((h.document for h in hits), self._view.snippet_chars), signals=signals)
 
     async def _open(self, asked: str) -> Step:

@@ -1,7 +1,8 @@
 """Pages: a document as a whole, and a piece of it at a time.
 
-A corpus of passages, such as Search-R1's Wikipedia in pieces of 100 words, keeps those of one document one after another under the same
-title: the passages around a hit that have its title are its document. A corpus of whole documents has one passage each.
+A corpus of passages, such as Search-R1's Wikipedia in pieces of 100 words, keeps those of one document one after
+another under the same title: the passages around a hit that have its title are its document. A corpus of whole
+documents has one passage each.
 
     opened("2 page 3")      (2, 3)                  what a model asks for
     whole(retriever, 17)    (title, text)

@@ -3,9 +3,9 @@
     POST /retrieve {queries, topk?, return_scores?} -> {result: [[document, ...], ...]}, one list per query
                                                        with scores: [[{document, score}, ...], ...]
 
-Source: search_r1/search/retrieval_server.py. A request holds one of the server's places, like a step; a full server answers 429. Queries,
-passages and bytes of one request are bounded (413, 422); one that misses the server's deadline is 503, and its worker is free again. The
-reply is written in the worker, so that the event loop never waits for it.
+Source: search_r1/search/retrieval_server.py. A request holds one of the server's places, like a step; a full server
+answers 429. Queries, passages and bytes of one request are bounded (413, 422); one that misses the server's deadline is
+503, and its worker is free again. The reply is written in the worker, so that the event loop never waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ MAX_REPLY_BYTES = 32 << 20
 
 class RetrieveRequest(BaseModel):
     queries: list[Annotated[str, Field(max_length=MAX_QUERY_CHARS)]]
-    topk: int | None = Field(default=None, ge=0, le=MAX_TOPK, description="passages per query; 0 or none: the server's number")
+    topk: int | None = Field(
+        default=None, ge=0, le=MAX_TOPK, description="passages per query; 0 or none: the server's number"
+    )
     return_scores: bool = False
 
 
@@ -46,9 +48,15 @@ def add_retrieve(app: FastAPI, retriever: Retriever, searches: Searches, topk: i
     async def retrieve(body: RetrieveRequest, request: Request) -> Response:
         k = body.topk or topk
         if len(body.queries) > MAX_QUERIES:
-            raise HTTPException(413, f"{len(body.queries)} queries exceed the limit of {MAX_QUERIES}. Send several requests.")
+            raise HTTPException(
+                413, f"{len(body.queries)} queries exceed the limit of {MAX_QUERIES}. Send several requests."
+            )
         if len(body.queries) * k > MAX_HITS:
-            raise HTTPException(413, f"{len(body.queries)} queries for {k} passages each exceed the limit of {MAX_HITS} passages. Send several requests.")
+            raise HTTPException(
+                413,
+                f"{len(body.queries)} queries for {k} passages each exceed the limit of {MAX_HITS} passages. Send"
+                " several requests.",
+            )
 
         async def in_turn() -> bytes:
             async with asyncio.timeout(timeout_s), app.state.service.admission.slot():
@@ -57,9 +65,13 @@ def add_retrieve(app: FastAPI, retriever: Retriever, searches: Searches, topk: i
         try:
             return Response(await unless_client_leaves(request.receive, in_turn()), media_type="application/json")
         except TimeoutError:
-            raise HTTPException(503, f"The search took more than {timeout_s:g} s. Send fewer or shorter queries.", {"Retry-After": "1"}) from None
+            raise HTTPException(
+                503, f"The search took more than {timeout_s:g} s. Send fewer or shorter queries.", {"Retry-After": "1"}
+            ) from None
         except _TooLarge:
-            raise HTTPException(413, f"The reply exceeds {MAX_REPLY_BYTES >> 20} MiB. Send fewer queries, or a smaller topk.") from None
+            raise HTTPException(
+                413, f"The reply exceeds {MAX_REPLY_BYTES >> 20} MiB. Send fewer queries, or a smaller topk."
+            ) from None
 
 
 def _reply(retriever: Retriever, queries: list[str], k: int, scores: bool, stop: Stop) -> bytes:

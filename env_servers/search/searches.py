@@ -1,7 +1,8 @@
-"""Searches: retrieval in worker threads that can be told to stop. Whoever gives a search up gets its worker back, not only the answer.
+"""Searches: retrieval in worker threads that can be told to stop. Whoever gives a search up gets its worker back, not
+only the answer.
 
-    job(stop) in a thread; cancelled -> `stop` is set -> the job sees it at its next look (between queries, and within a long one) -> the
-    caller's place is free again
+    job(stop) in a thread; cancelled -> `stop` is set -> the job sees it at its next look (between queries, and within a
+    long one) -> the caller's place is free again
 
 A job that does not look keeps its place until it ends, as it keeps a core: places tell the truth.
 """

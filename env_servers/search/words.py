@@ -1,10 +1,14 @@
-"""Words of a text, as the index and its queries count them: lower case, letters and digits, without English stop words."""
+"""Words of a text, as the index and its queries count them: lower case, letters and digits, without English stop
+words."""
 
 from __future__ import annotations
 
 import re
 
-_LIST = "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with"
+_LIST = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this"
+    " to was will with"
+)
 STOP_WORDS = frozenset(_LIST.split())
 """Lucene's English list, which Search-R1's BM25 uses as well."""
 

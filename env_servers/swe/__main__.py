@@ -1,10 +1,10 @@
-"""python -m env_servers.swe: repositories to mend with bash and an editor, judged by hidden tests. Tasks come from the rows
-(`python -m env_servers.swe.make_tasks`, or SWE-Gym's own with --mirror).
+"""python -m env_servers.swe: repositories to mend with bash and an editor, judged by hidden tests. Tasks come from the
+rows (`python -m env_servers.swe.make_tasks`, or SWE-Gym's own with --mirror).
 
 With --runtime-api or --docker each session of such a row is a container of the row's image. Else
-each session has its copy of a repository in a sandbox of its own (bubblewrap, no network, bounded in memory, processes and files); its patch is applied
-to a fresh copy, and hidden tests run on that in other sandboxes. A server that cannot isolate refuses to start.
-"""
+each session has its copy of a repository in a sandbox of its own (bubblewrap, no network, bounded in memory, processes
+and files); its patch is applied to a fresh copy, and hidden tests run on that in other sandboxes. A server that cannot
+isolate refuses to start."""
 
 from __future__ import annotations
 
@@ -40,23 +40,57 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.swe", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.swe", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+    )
     add_serving_flags(p, workers=2)
-    mirror = "directory of git repositories for rows of SWE-Gym's and SWE-bench's form: DIR/owner/name, DIR/owner__name or DIR/name"
+    mirror = (
+        "directory of git repositories for rows of SWE-Gym's and SWE-bench's form: DIR/owner/name, DIR/owner__name or"
+        " DIR/name"
+    )
     p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
-    p.add_argument("--max-turns", type=int, default=MAX_TURNS, metavar="N", help="steps of a session; the last is graded (default: %(default)s)")
+    p.add_argument(
+        "--max-turns",
+        type=int,
+        default=MAX_TURNS,
+        metavar="N",
+        help="steps of a session; the last is graded (default: %(default)s)",
+    )
     command = "how long a command may take before the model is told that it runs on (default: %(default)s)"
     p.add_argument("--command-timeout", type=float, default=LIMITS.code_timeout_s - MARGIN_S, metavar="S", help=command)
-    p.add_argument("--test-timeout", type=float, default=60.0, metavar="S", help="wall clock of the hidden tests of one patch (default: %(default)s)")
-    p.add_argument("--memory-mib", type=int, default=LIMITS.memory_bytes >> 20, metavar="N", help="of one session, and of one test run (default: %(default)s)")
-    p.add_argument("--files-mib", type=int, default=LIMITS.file_bytes >> 20, metavar="N", help="files of one session (default: %(default)s)")
+    p.add_argument(
+        "--test-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="wall clock of the hidden tests of one patch (default: %(default)s)",
+    )
+    p.add_argument(
+        "--memory-mib",
+        type=int,
+        default=LIMITS.memory_bytes >> 20,
+        metavar="N",
+        help="of one session, and of one test run (default: %(default)s)",
+    )
+    p.add_argument(
+        "--files-mib",
+        type=int,
+        default=LIMITS.file_bytes >> 20,
+        metavar="N",
+        help="files of one session (default: %(default)s)",
+    )
     starts = "sessions that start at once; more wait, --max-queue of them at most (default: %(default)s)"
     p.add_argument("--start-workers", type=int, default=START_WORKERS, metavar="N", help=starts)
-    start = "how long a session may take to start, its wait for a start worker included; a run's env.reset_timeout_s is to be longer (default: %(default)s)"
+    start = (
+        "how long a session may take to start, its wait for a start worker included; a run's env.reset_timeout_s is to"
+        " be longer (default: %(default)s)"
+    )
     p.add_argument("--start-timeout", type=float, default=60.0, metavar="S", help=start)
     evaluate = "patches judged at once, beside the --workers steps that run; more wait (default: --workers)"
     p.add_argument("--evaluate-workers", "--evaluations", type=int, metavar="N", help=evaluate)
-    total = "memory of all sessions together, beyond which no new one starts (default: half of what there is, %(default)s)"
+    total = (
+        "memory of all sessions together, beyond which no new one starts (default: half of what there is, %(default)s)"
+    )
     p.add_argument("--sessions-mib", type=int, default=memory_mib() // 2, metavar="N", help=total)
     add_runtime_flags(p)
     return p
@@ -64,7 +98,12 @@ def parser() -> argparse.ArgumentParser:
 
 def local(args: argparse.Namespace, evaluations: int, stages: Stages) -> tuple[Shared, WarmSandbox]:
     """Sessions in sandboxes of this machine. Exits where there are none to be had."""
-    limits = dataclasses.replace(LIMITS, code_timeout_s=args.command_timeout + MARGIN_S, memory_bytes=args.memory_mib << 20, file_bytes=args.files_mib << 20)
+    limits = dataclasses.replace(
+        LIMITS,
+        code_timeout_s=args.command_timeout + MARGIN_S,
+        memory_bytes=args.memory_mib << 20,
+        file_bytes=args.files_mib << 20,
+    )
     try:
         sandbox = proved_sandbox(limits, evaluations=evaluations)
     except SandboxError as e:
@@ -86,21 +125,39 @@ def local(args: argparse.Namespace, evaluations: int, stages: Stages) -> tuple[S
 
 def main() -> None:
     args = parser().parse_args()
-    if args.max_turns < 1 or not args.command_timeout > 0 or not args.test_timeout > 0 or args.memory_mib < 64 or args.files_mib < 1:
-        sys.exit("swe does not start: --max-turns, --command-timeout, --test-timeout and --files-mib must be above 0, --memory-mib at least 64.")
+    if (
+        args.max_turns < 1
+        or not args.command_timeout > 0
+        or not args.test_timeout > 0
+        or args.memory_mib < 64
+        or args.files_mib < 1
+    ):
+        sys.exit(
+            "swe does not start: --max-turns, --command-timeout, --test-timeout and --files-mib must be above 0,"
+            " --memory-mib at least 64."
+        )
     evaluations = args.workers if args.evaluate_workers is None else args.evaluate_workers
     if evaluations < 1 or args.start_workers < 1 or not args.start_timeout > 0:
-        sys.exit("swe does not start: --start-workers, --evaluate-workers and --start-timeout must be above 0, else no session ever starts, or ends.")
+        sys.exit(
+            "swe does not start: --start-workers, --evaluate-workers and --start-timeout must be above 0, else no"
+            " session ever starts, or ends."
+        )
     run_copies(args)
     stages = Stages(start=args.start_workers, evaluate=evaluations, most_waiting=args.max_queue)
     if args.runtime_api or args.docker:
         remote = remote_of(args, args.start_timeout)
-        ours, isolation, on_stop = Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout), "container", remote.close
+        ours, isolation, on_stop = (
+            Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout),
+            "container",
+            remote.close,
+        )
     else:
         ours, sandbox = local(args, evaluations, stages)
         isolation, on_stop = sandbox.isolation, sandbox.close
     reset_s = args.start_timeout + MARGIN_S
-    config = serving_config(args, env="swe", action=ACTION, isolation=isolation, stateful=True, tools=TOOLS, reset_timeout_s=reset_s)
+    config = serving_config(
+        args, env="swe", action=ACTION, isolation=isolation, stateful=True, tools=TOOLS, reset_timeout_s=reset_s
+    )
     gauges = {**ours.backend.gauges, **ours.stages.gauges}
     serve(create_env_app(functools.partial(SweEnv, ours), config, on_stop=on_stop, gauges=gauges), args)
 

@@ -1,10 +1,11 @@
-"""Apart: hidden tests against code that runs in another process, each in a sandbox of its own, with a socket between them.
+"""Apart: hidden tests against code that runs in another process, each in a sandbox of its own, with a socket between
+them.
 
     files -> subject (imports the code, answers calls)  <- socket ->  examiner (pytest, the tests) -> Outcome
 
-The code sees arguments and nothing else: neither tests nor report nor expected values are in a process or a file that it can reach. It can end
-its process, hang or send nonsense, and then the tests fail. That a subject's sandbox breaks is a SandboxError, as is an examiner that ends
-without a report though nothing made it exceed a limit.
+The code sees arguments and nothing else: neither tests nor report nor expected values are in a process or a file that
+it can reach. It can end its process, hang or send nonsense, and then the tests fail. That a subject's sandbox breaks is
+a SandboxError, as is an examiner that ends without a report though nothing made it exceed a limit.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ async def examine(sandbox: WarmSandbox, files: Mapping[str, bytes], suite: Suite
 
 
 def outcome(execution: Execution, cut: str | None = None) -> Outcome:
-    """What the examiner reported. `cut`: why its subject was ended. Raises SandboxError where there is no report and no limit was passed."""
+    """What the examiner reported. `cut`: why its subject was ended. Raises SandboxError where there is no report and no
+    limit was passed."""
     if execution.killed is not None:
         return Outcome({}, execution.killed)
     try:

@@ -1,4 +1,5 @@
-"""Backend: where the sessions of a server live and patches are judged. `Local` is a sandbox of this machine; `remote.backend.Remote` a runtime API.
+"""Backend: where the sessions of a server live and patches are judged. `Local` is a sandbox of this machine;
+`remote.backend.Remote` a runtime API.
 
 task -> begin -> Work: bash, edit, ... -> patch -> judge -> Report -> close
 """
@@ -18,7 +19,8 @@ from .task import SweTask
 
 
 class Work(Protocol):
-    """One session's repository. Every method raises SandboxError where what runs it has failed: nothing can be said about the model then."""
+    """One session's repository. Every method raises SandboxError where what runs it has failed: nothing can be said
+    about the model then."""
 
     async def bash(self, command: str, is_input: bool, seconds: float) -> Said: ...
 
@@ -55,7 +57,8 @@ class Local:
 
     async def begin(self, task: SweTask) -> Work:
         source = await self.sources.of(task)
-        judgeable = await self.rows.at_start(task, source) if task.is_row else None  # bugs of ours were verified when they were made
+        # bugs of ours were verified when they were made
+        judgeable = await self.rows.at_start(task, source) if task.is_row else None
         work = _LocalWork(self.notebooks, self.grader, source, judgeable)
         try:
             await work.open()
@@ -70,7 +73,9 @@ class Local:
 
 
 class _LocalWork(Session):
-    def __init__(self, notebooks: Notebooks, grader: Grader, source: Source, judgeable: Callable[[], Awaitable[None]] | None) -> None:
+    def __init__(
+        self, notebooks: Notebooks, grader: Grader, source: Source, judgeable: Callable[[], Awaitable[None]] | None
+    ) -> None:
         super().__init__(notebooks, f"/tmp/{source.name}", source.tree)
         self._grader, self._source, self._judgeable = grader, source, judgeable
 

@@ -1,4 +1,5 @@
-"""Describe: what a user would report of a bug, from the hidden tests that it fails. Behaviour, never the place of the change."""
+"""Describe: what a user would report of a bug, from the hidden tests that it fails. Behaviour, never the place of the
+change."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ TOOLS_TEXT = """You have these functions:
 
 """
 CALLS_TEXT = {
-    "skyrl": """Call one function in each message, at its end, in this form and no other:
+    "skyrl": (
+        """Call one function in each message, at its end, in this form and no other:
 
 <function=example_function>
 <parameter=example_parameter_1>value_1</parameter>
@@ -34,15 +36,20 @@ A call of execute_bash, for example, is
 <parameter=command>ls -la</parameter>
 </function>
 
-""",
-    "tool": """Think inside <reasoning></reasoning>, then call functions as a JSON list:
+"""
+    ),
+    "tool": (
+        """Think inside <reasoning></reasoning>, then call functions as a JSON list:
 <tool>[{"name": "execute_bash", "arguments": {"command": "ls"}}]</tool>. Results come inside <tool_result></tool_result>.
 
-""",
-    "hermes": """Call a function with <tool_call>{"name": "execute_bash", "arguments": {"command": "ls"}}</tool_call>; its result comes inside
+"""
+    ),
+    "hermes": (
+        """Call a function with <tool_call>{"name": "execute_bash", "arguments": {"command": "ls"}}</tool_call>; its result comes inside
 <tool_response></tool_response>.
 
-""",
+"""
+    ),
     "": "",
 }
 """How the prompt says calls are written, by protocol; "" for a chat template that says it, with the schemas."""
@@ -66,7 +73,8 @@ Nobody helps you, and there is no network.
 def issue(package: str, failures: Mapping[str, str], hint: str = "") -> str:
     """At most two of the failed tests, in their words and with what was seen."""
     parts = [f"Something in the package `{package}` does not do what it should{f' (look at {hint})' if hint else ''}."]
-    of_tests = {name.partition("[")[0]: (name, said) for name, said in list(failures.items())[::-1]}  # the first of each test
+    # the first of each test
+    of_tests = {name.partition("[")[0]: (name, said) for name, said in list(failures.items())[::-1]}
     for name, said in list(reversed(of_tests.values()))[:2]:
         title, bracket, case = name.rpartition("::")[2].removeprefix("test_").partition("[")
         title = title.replace("_", " ") + (f" ({case.removesuffix(']')})" if bracket else "")

@@ -1,13 +1,15 @@
-"""SweEnv: action = a JSON list of calls of the three tools, run in order; observation = what they say. `finish`, or the last turn, is graded.
+"""SweEnv: action = a JSON list of calls of the three tools, run in order; observation = what they say. `finish`, or the
+last turn, is graded.
 
-    reset   the task's repository is in a session of its own, at /tmp/NAME (in a container of its own: where its image has it)
-    step    execute_bash, str_replace_editor -> the session; finish -> patch -> fresh copy -> hidden tests -> reward 1.0 or 0.0, done
-            the `max_turns`-th step is graded as well, and truncated
+    reset   the task's repository is in a session of its own, at /tmp/NAME (in a container of its own: where its image
+            has it)
+    step    execute_bash, str_replace_editor -> the session; finish -> patch -> fresh copy -> hidden tests -> reward 1.0
+            or 0.0, done the `max_turns`-th step is graded as well, and truncated
 
-signals of every step: turn, error_type (None, unknown_function, bad_call, refused, or why a session was ended: time_limit, memory, output_flood,
-ended). Of the last one besides: resolved, evaluation (see grade.Report), tests_passed, tests_total, patch_bytes, patch_left_out, viewed_first (see
-looks.Looks). What a model does wrong is told to it; a sandbox that fails raises, which is outcome env_error and no reward.
-"""
+signals of every step: turn, error_type (None, unknown_function, bad_call, refused, or why a session was ended:
+time_limit, memory, output_flood, ended). Of the last one besides: resolved, evaluation (see grade.Report),
+tests_passed, tests_total, patch_bytes, patch_left_out, viewed_first (see looks.Looks). What a model does wrong is told
+to it; a sandbox that fails raises, which is outcome env_error and no reward."""
 
 from __future__ import annotations
 
@@ -65,8 +67,8 @@ class SweEnv(Env):
         self._work: Work | None = None
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Raises ValueError for a task that is malformed or whose repository is not there, CapacityFull where too many others wait to start,
-        SandboxError."""
+        """Raises ValueError for a task that is malformed or whose repository is not there, CapacityFull where too many
+        others wait to start, SandboxError."""
         given = SweTask.model_validate(task)
         self._max_turns = min(given.max_turns or self._shared.max_turns, self._shared.max_turns)
         self._turn, self._over, self._looks = 0, False, Looks()
@@ -75,13 +77,21 @@ class SweEnv(Env):
             async with asyncio.timeout(seconds), start.slot():
                 self._work = await self._shared.backend.begin(given)
         except TimeoutError:
-            raise SessionLate(f"no session within {seconds:g} s (--start-timeout); {start.running} start, {start.waiting} wait (--start-workers).") from None
+            raise SessionLate(
+                f"no session within {seconds:g} s (--start-timeout); {start.running} start, {start.waiting} wait"
+                " (--start-workers)."
+            ) from None
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:
         assert self._work is not None, "reset() comes first"
         if self._over:
-            return Step("The task is over.", done=True, outcome="model_error", signals={"turn": self._turn, "error_type": "bad_call"})
+            return Step(
+                "The task is over.",
+                done=True,
+                outcome="model_error",
+                signals={"turn": self._turn, "error_type": "bad_call"},
+            )
         self._turn += 1
         said, error, end = await self._calls(self._work, action, deadline_s)
         signals: dict[str, Any] = {"turn": self._turn, "error_type": error}
@@ -93,10 +103,24 @@ class SweEnv(Env):
             self.place.leave()
         async with self._shared.stages.evaluate.slot():
             report, size = await _graded(self._work)
-        signals |= {**report.signals(), "patch_bytes": size, "finished": end == "finished", "viewed_first": self._looks.viewed_first}
-        return Step(said, reward=float(report.resolved), done=end == "finished", truncated=end != "finished", outcome=outcome, signals=signals)
+        signals |= {
+            **report.signals(),
+            "patch_bytes": size,
+            "finished": end == "finished",
+            "viewed_first": self._looks.viewed_first,
+        }
+        return Step(
+            said,
+            reward=float(report.resolved),
+            done=end == "finished",
+            truncated=end != "finished",
+            outcome=outcome,
+            signals=signals,
+        )
 
-    async def _calls(self, work: Work, action: str, deadline_s: float) -> tuple[str, str | None, Literal["finished", "cut", ""]]:
+    async def _calls(
+        self, work: Work, action: str, deadline_s: float
+    ) -> tuple[str, str | None, Literal["finished", "cut", ""]]:
         """(what they say, the first error's type, whether the model has finished or was cut)."""
         try:
             calls = _read(action)

@@ -1,11 +1,12 @@
-"""Grading: a patch -> a fresh copy -> hidden tests -> Report. What the patch does to the graders' own files is undone first.
+"""Grading: a patch -> a fresh copy -> hidden tests -> Report. What the patch does to the graders' own files is undone
+first.
 
     apply (sandbox)   git apply, else patch --fuzz=5; regular files come back as bytes, nothing else
     restore           the tests' files and whatever configures pytest or Python are as the repository had them
     run (sandbox)     `apart` or `inside`
 
-Everything that a patch can cause is a verdict with a name (`Report.why`); a sandbox that fails is a SandboxError, and no verdict.
-"""
+Everything that a patch can cause is a verdict with a name (`Report.why`); a sandbox that fails is a SandboxError, and
+no verdict."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ APPLY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`resolved` is the reward. `why`: resolved, tests_failed, time_limit, memory, output_flood, no_report, container_ended, patch_empty,
-    patch_too_large, patch_does_not_apply, patch_failed."""
+    """`resolved` is the reward. `why`: resolved, tests_failed, time_limit, memory, output_flood, no_report,
+    container_ended, patch_empty, patch_too_large, patch_does_not_apply, patch_failed."""
 
     resolved: bool
     why: str
@@ -45,7 +46,12 @@ class Report:
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def signals(self) -> dict[str, Any]:
-        kept: dict[str, Any] = {"resolved": self.resolved, "evaluation": self.why, "tests_passed": self.passed, "tests_total": self.total}
+        kept: dict[str, Any] = {
+            "resolved": self.resolved,
+            "evaluation": self.why,
+            "tests_passed": self.passed,
+            "tests_total": self.total,
+        }
         return {**kept, "patch_left_out": self.left_out[:20], "detail": self.detail[:300]}
 
 
@@ -76,7 +82,8 @@ class Grader:
             return await self._run({path: content for path, (mode, content) in tree.items() if mode != LINK}, suite, [])
 
     async def whole_files(self, tree: Tree, suite: Suite) -> Outcome:
-        """What the files of the tests that must pass say of a repository as it is. Of kind "inside". Raises SandboxError."""
+        """What the files of the tests that must pass say of a repository as it is. Of kind "inside". Raises
+        SandboxError."""
         async with self._free:
             files = {path: content for path, (mode, content) in tree.items() if mode != LINK}
             return await run_inside(self._sandbox, files, suite, self._test_s, whole=True)
@@ -95,7 +102,9 @@ class Grader:
         executable = [path for path, (mode, _) in tree.items() if mode == EXECUTABLE]
         code = bundle("apply") + f"programs['apply'].main({executable!r})\n"
         limits = self._sandbox.limits.for_call(APPLY_S, None, None)
-        execution = await self._sandbox.execute(Snippet(code, files={**files, "patch": patch}, fetch=["result"]), limits)
+        execution = await self._sandbox.execute(
+            Snippet(code, files={**files, "patch": patch}, fetch=["result"]), limits
+        )
         try:
             told: dict[str, Any] = json.loads(execution.files["result"])
             return told

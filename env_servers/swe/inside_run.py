@@ -1,11 +1,14 @@
-"""Inside: hidden tests that import the code into their own process, as SWE-bench runs them. For repositories whose tests know no other way.
+"""Inside: hidden tests that import the code into their own process, as SWE-bench runs them. For repositories whose
+tests know no other way.
 
-    files, the tests put over them -> one sandbox: pytest is imported first, then the repository's directory comes onto the path -> Outcome
+    files, the tests put over them -> one sandbox: pytest is imported first, then the repository's directory comes onto
+    the path -> Outcome
 
-Covered: what `suite.CONFIGURATION` names has no effect; an exit code, an exit before the end, a printed report and a replaced report file decide nothing,
-for the report comes over a descriptor with a word that only this run has; a run in which tests that must fail pass is `no_report`.
-Not covered: code that looks for the test runner among the frames and objects of its own process and rewrites it there. SWE-bench has the same
-limit. Tests that must withstand it are written for `apart`.
+Covered: what `suite.CONFIGURATION` names has no effect; an exit code, an exit before the end, a printed report and a
+replaced report file decide nothing, for the report comes over a descriptor with a word that only this run has; a run in
+which tests that must fail pass is `no_report`. Not covered: code that looks for the test runner among the frames and
+objects of its own process and rewrites it there. SWE-bench has the same limit. Tests that must withstand it are written
+for `apart`.
 """
 
 from __future__ import annotations
@@ -29,8 +32,11 @@ MOST_REPORT_BYTES = 8 << 20
 WHOLE_FILES = "--continue-on-collection-errors"
 
 
-async def run_inside(sandbox: WarmSandbox, files: Mapping[str, bytes], suite: Suite, seconds: float, *, whole: bool = False) -> Outcome:
-    """`whole`: all tests of the files of those that must pass, whichever of them can be collected. Raises SandboxError."""
+async def run_inside(
+    sandbox: WarmSandbox, files: Mapping[str, bytes], suite: Suite, seconds: float, *, whole: bool = False
+) -> Outcome:
+    """`whole`: all tests of the files of those that must pass, whichever of them can be collected. Raises
+    SandboxError."""
     word = secrets.token_hex(16)
     placed = {f"repo/{path}": content for path, content in {**files, **suite.files}.items()}
     chosen = list(suite.must_pass) or sorted(suite.files)

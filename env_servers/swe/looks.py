@@ -1,7 +1,8 @@
-"""Looks: whether a file was looked at before it was first edited. A fact about how a session went, for who trains on it; nothing is decided by it.
+"""Looks: whether a file was looked at before it was first edited. A fact about how a session went, for who trains on
+it; nothing is decided by it.
 
-A look is a `view` of the file, or a command of bash that has its name in it (cat f.py, grep x f.py). An edit is the editor's str_replace or insert, done or
-refused: what bash changes cannot be told from what it shows.
+A look is a `view` of the file, or a command of bash that has its name in it (cat f.py, grep x f.py). An edit is the
+editor's str_replace or insert, done or refused: what bash changes cannot be told from what it shows.
 """
 
 from __future__ import annotations

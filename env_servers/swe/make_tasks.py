@@ -1,10 +1,11 @@
 """python -m env_servers.swe.make_tasks: write rows of bugs to mend, seeded, each verified by execution.
 
-    a repository of ours -> one small change (mutate.py) -> hidden tests fail on it, and say what the issue is -> the patch back is resolved
+    a repository of ours -> one small change (mutate.py) -> hidden tests fail on it, and say what the issue is -> the
+    patch back is resolved
 
-A change that no hidden test catches, or that only makes them hang, is no task. --rows FILE makes prompts of rows that you have (SWE-Gym's, SWE-bench's)
-instead; with --mirror DIR each of them is held against its repository there, and one whose tests are not found, or pass before any patch, is refused.
-"""
+A change that no hidden test catches, or that only makes them hang, is no task. --rows FILE makes prompts of rows that
+you have (SWE-Gym's, SWE-bench's) instead; with --mirror DIR each of them is held against its repository there, and one
+whose tests are not found, or pass before any patch, is refused."""
 
 from __future__ import annotations
 
@@ -52,11 +53,18 @@ def _mutants_of(text: str) -> tuple[Mutant, ...]:
 
 
 def sources_of(source: Source) -> dict[str, str]:
-    return {path: content.decode() for path, (_, content) in source.tree.items() if path.endswith(".py") and not path.startswith("tests/")}
+    return {
+        path: content.decode()
+        for path, (_, content) in source.tree.items()
+        if path.endswith(".py") and not path.startswith("tests/")
+    }
 
 
-async def verified(grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, hint: str) -> dict[str, Any] | None:
-    """The row, or None for a change that no hidden test catches. Raises RuntimeError if its own gold patch does not resolve it."""
+async def verified(
+    grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, hint: str
+) -> dict[str, Any] | None:
+    """The row, or None for a change that no hidden test catches. Raises RuntimeError if its own gold patch does not
+    resolve it."""
     source = bundled(name)
     broken = {**source.tree, path: (source.tree[path][0], mutant.source.encode())}
     report = await grader.evaluate_tree(broken, source.suite)
@@ -65,14 +73,29 @@ async def verified(grader: Grader, name: str, path: str, mutant: Mutant, protoco
     gold = patch_text({path: mutant.source.encode()}, {path: source.tree[path][1]})
     solved = await grader.evaluate(broken, gold.encode(), source.suite)
     if not solved.resolved:
-        raise RuntimeError(f"{name}, {path}:{mutant.line} ({mutant.what}): its own gold patch is {solved.why}: {solved.detail}")
+        raise RuntimeError(
+            f"{name}, {path}:{mutant.line} ({mutant.what}): its own gold patch is {solved.why}: {solved.detail}"
+        )
     where = {"none": "", "file": path, "function": f"{path}, {mutant.where}" if mutant.where else path}[hint]
     text = prompt(name, f"/tmp/{name}", issue(name, report.failures, where), protocol)
-    bug = {"path": path, "line": mutant.line, "what": mutant.what, "failed": report.total - report.passed, "tests": report.total}
-    return {"prompt": text, "label": gold, "env": "swe", "meta": {"repo": name, "files": {path: mutant.source}, "bug": bug}}
+    bug = {
+        "path": path,
+        "line": mutant.line,
+        "what": mutant.what,
+        "failed": report.total - report.passed,
+        "tests": report.total,
+    }
+    return {
+        "prompt": text,
+        "label": gold,
+        "env": "swe",
+        "meta": {"repo": name, "files": {path: mutant.source}, "bug": bug},
+    }
 
 
-async def rows(count: int, seed: int, repos: list[str], protocol: str, hint: str, workers: int) -> AsyncIterator[dict[str, Any]]:
+async def rows(
+    count: int, seed: int, repos: list[str], protocol: str, hint: str, workers: int
+) -> AsyncIterator[dict[str, Any]]:
     """At most `count` rows, in an order that does not depend on `workers`. Raises SandboxError."""
     sandbox = new_sandbox(evaluations=workers)
     grader = Grader(sandbox, places=2 * workers, test_s=TEST_S)
@@ -99,9 +122,25 @@ def row_of(given: dict[str, Any], protocol: str, root: str = ROOT) -> dict[str, 
     if not isinstance(statement, str) or not statement.strip():
         raise ValueError(f"the row {given.get('instance_id', task.repo)} has no problem_statement.")
     name = task.repo.rpartition("/")[2]
-    kept = ("instance_id", "repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "version", "image", "docker_image", "image_name")
+    kept = (
+        "instance_id",
+        "repo",
+        "base_commit",
+        "test_patch",
+        "FAIL_TO_PASS",
+        "PASS_TO_PASS",
+        "version",
+        "image",
+        "docker_image",
+        "image_name",
+    )
     meta = {key: given[key] for key in kept if key in given}
-    return {"prompt": prompt(name, root.format(name=name), statement.strip(), protocol), "label": given.get("patch", ""), "env": "swe", "meta": meta}
+    return {
+        "prompt": prompt(name, root.format(name=name), statement.strip(), protocol),
+        "label": given.get("patch", ""),
+        "env": "swe",
+        "meta": meta,
+    }
 
 
 async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
@@ -131,18 +170,54 @@ async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(prog="python -m env_servers.swe.make_tasks", description=__doc__, formatter_class=raw)
-    p.add_argument("--count", type=int, default=300, help="rows; fewer where there are no more bugs (default: %(default)s)")
+    p.add_argument(
+        "--count", type=int, default=300, help="rows; fewer where there are no more bugs (default: %(default)s)"
+    )
     p.add_argument("--seed", type=int, default=0, help="of the order in which bugs are made (default: %(default)s)")
-    p.add_argument("--repos", nargs="+", choices=names(), default=names(), metavar="NAME", help=f"of {', '.join(names())} (default: all)")
-    p.add_argument("--hint", choices=["none", "file", "function"], default="none", help="what the issue says about the place (default: %(default)s)")
-    p.add_argument("--protocol", choices=sorted(CALLS_TEXT), default="skyrl", help="how the prompt says calls are written (default: %(default)s)")
+    p.add_argument(
+        "--repos",
+        nargs="+",
+        choices=names(),
+        default=names(),
+        metavar="NAME",
+        help=f"of {', '.join(names())} (default: all)",
+    )
+    p.add_argument(
+        "--hint",
+        choices=["none", "file", "function"],
+        default="none",
+        help="what the issue says about the place (default: %(default)s)",
+    )
+    p.add_argument(
+        "--protocol",
+        choices=sorted(CALLS_TEXT),
+        default="skyrl",
+        help="how the prompt says calls are written (default: %(default)s)",
+    )
     p.add_argument("--workers", type=int, default=2, help="verifications at once (default: %(default)s)")
-    p.add_argument("--rows", type=Path, metavar="FILE.jsonl", help="rows with repo, base_commit, problem_statement, test_patch, FAIL_TO_PASS, PASS_TO_PASS")
-    root = "--rows: where the repository is in a session; /testbed in the containers of SWE-Gym and SWE-bench (default: %(default)s)"
+    p.add_argument(
+        "--rows",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="rows with repo, base_commit, problem_statement, test_patch, FAIL_TO_PASS, PASS_TO_PASS",
+    )
+    root = (
+        "--rows: where the repository is in a session; /testbed in the containers of SWE-Gym and SWE-bench (default:"
+        " %(default)s)"
+    )
     p.add_argument("--root", default=ROOT, metavar="PATH", help=root)
-    mirror = "--rows: directory of their git repositories, as the server's: each row's tests are run on its repository as it is (default: not run)"
+    mirror = (
+        "--rows: directory of their git repositories, as the server's: each row's tests are run on its repository as it"
+        " is (default: not run)"
+    )
     p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
-    p.add_argument("--test-timeout", type=float, default=60.0, metavar="S", help="--mirror: wall clock of one row's tests (default: %(default)s)")
+    p.add_argument(
+        "--test-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="--mirror: wall clock of one row's tests (default: %(default)s)",
+    )
     p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
     return p
 
@@ -150,7 +225,11 @@ def parser() -> argparse.ArgumentParser:
 async def write(args: argparse.Namespace) -> int:
     count = 0
     with args.out.open("w", encoding="utf-8") as f:
-        made = rows_of(args) if args.rows else rows(args.count, args.seed, args.repos, args.protocol, args.hint, args.workers)
+        made = (
+            rows_of(args)
+            if args.rows
+            else rows(args.count, args.seed, args.repos, args.protocol, args.hint, args.workers)
+        )
         async for row in made:
             f.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += 1
@@ -165,7 +244,10 @@ def main() -> None:
         sys.exit(f"No tasks were made: {e}")
     how = "each with tests that fail before its gold patch and pass after it"
     if args.rows:
-        how = f"from {args.rows}, {'each with tests that are there and fail before a patch' if args.mirror else 'not run'}"
+        how = (
+            f"from {args.rows},"
+            f" {'each with tests that are there and fail before a patch' if args.mirror else 'not run'}"
+        )
     print(f"{args.out}: {count} rows, {how}")
 
 

@@ -1,6 +1,8 @@
-"""Mutants: one small change to one place of a module, as a programmer might make by mistake. Text in, texts out; seeded by order alone.
+"""Mutants: one small change to one place of a module, as a programmer might make by mistake. Text in, texts out; seeded
+by order alone.
 
-< <=   + -   and or   == !=   0 1   not x / x   a[i:] a[i+1:]   return x / return None   break continue   default   min max   an if taken out
+< <=   + -   and or   == !=   0 1   not x / x   a[i:] a[i+1:]   return x / return None   break continue   default   min
+       max   an if taken out
 """
 
 from __future__ import annotations
@@ -30,8 +32,25 @@ _COUNTED: dict[type, type] = {
     ast.Mod: ast.FloorDiv,
     ast.Pow: ast.Mult,
 }
-_CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "lower": "upper", "upper": "lower", "ljust": "rjust", "rjust": "ljust", "sorted": "list"}
-_CALLED |= {"startswith": "endswith", "endswith": "startswith", "lstrip": "rstrip", "append": "extend", "partition": "rpartition", "reversed": "list"}
+_CALLED = {
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "lower": "upper",
+    "upper": "lower",
+    "ljust": "rjust",
+    "rjust": "ljust",
+    "sorted": "list",
+}
+_CALLED |= {
+    "startswith": "endswith",
+    "endswith": "startswith",
+    "lstrip": "rstrip",
+    "append": "extend",
+    "partition": "rpartition",
+    "reversed": "list",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +105,11 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, str]]:
         yield node, ast.Constant(node.value + 1), "constant one more"
     elif isinstance(node, ast.Constant) and type(node.value) is bool:
         yield node, ast.Constant(not node.value), "constant inverted"
-    elif isinstance(node, ast.Return) and node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+    elif (
+        isinstance(node, ast.Return)
+        and node.value is not None
+        and not (isinstance(node.value, ast.Constant) and node.value.value is None)
+    ):
         yield node, ast.Return(ast.Constant(None)), "returns None"
     elif isinstance(node, ast.Break | ast.Continue):
         yield node, ast.Continue() if isinstance(node, ast.Break) else ast.Break(), "break and continue swapped"
@@ -98,16 +121,27 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, str]]:
 
 def _called(node: ast.Call) -> Iterator[tuple[ast.AST, ast.AST, str]]:
     function = node.func
-    name = function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+    name = (
+        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+    )
     if name in _CALLED:
-        renamed = ast.Attribute(function.value, _CALLED[name]) if isinstance(function, ast.Attribute) else ast.Name(_CALLED[name])
-        yield node, ast.Call(renamed, node.args, [] if name == "sorted" else node.keywords), f"{name} to {_CALLED[name]}"
+        renamed = (
+            ast.Attribute(function.value, _CALLED[name])
+            if isinstance(function, ast.Attribute)
+            else ast.Name(_CALLED[name])
+        )
+        yield (
+            node,
+            ast.Call(renamed, node.args, [] if name == "sorted" else node.keywords),
+            f"{name} to {_CALLED[name]}",
+        )
     if len(node.args) == 2 and not node.keywords and isinstance(function, ast.Name):
         yield node, ast.Call(function, node.args[::-1], []), "arguments swapped"
 
 
 def _replaced(source: str, before: str, old: ast.AST, new: ast.AST) -> str | None:
-    """`source` with the text of one node replaced, in parentheses where they are needed; None where that means what it did `before`, or nothing."""
+    """`source` with the text of one node replaced, in parentheses where they are needed; None where that means what it
+    did `before`, or nothing."""
     start, end = getattr(old, "lineno", None), getattr(old, "end_lineno", None)
     if start is None or end is None:
         return None

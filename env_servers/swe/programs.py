@@ -1,4 +1,5 @@
-"""Programs: the sources of `inside/` as code for a sandbox. `bundle` makes modules of them by hand: they are no files there."""
+"""Programs: the sources of `inside/` as code for a sandbox. `bundle` makes modules of them by hand: they are no files
+there."""
 
 from __future__ import annotations
 
@@ -41,4 +42,6 @@ def packed(value: Any) -> str:
 
 def unpacking(value: Any) -> str:
     """An expression that is `value` in the sandbox; `bundle` comes before it."""
-    return f"__import__('marshal').loads(__import__('zlib').decompress(__import__('base64').b64decode({packed(value)})))"
+    return (
+        f"__import__('marshal').loads(__import__('zlib').decompress(__import__('base64').b64decode({packed(value)})))"
+    )

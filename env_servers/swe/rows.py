@@ -1,10 +1,11 @@
-"""Rows: what the tests that a row names say of the repository as it is, asked once for each row. A row that its own tests contradict rewards nothing:
+"""Rows: what the tests that a row names say of the repository as it is, asked once for each row. A row that its own
+tests contradict rewards nothing:
 
     FAIL_TO_PASS names a test that passes already      any patch would be right
     either names a test that is not there              no patch could be right
 
-task -> check: the files of the named tests run as a whole, beside the first session -> the session is refused, or at the latest its patch is not judged
-"""
+task -> check: the files of the named tests run as a whole, beside the first session -> the session is refused, or at
+the latest its patch is not judged"""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from .suite import Outcome
 from .task import SweTask
 
 AT_START_S = 5.0
-"""How long the first session of a row waits for the answer before it begins: it holds a start worker meanwhile. Slower tests tell it before a patch is
-judged."""
+"""How long the first session of a row waits for the answer before it begins: it holds a start worker meanwhile. Slower
+tests tell it before a patch is judged."""
 UNTOLD = ("time_limit", "memory", "output_flood")
 """Ends that say nothing about a row: what is to be mended may be the cause."""
 SHOWN = 3
@@ -40,8 +41,9 @@ class Rows:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def at_start(self, task: SweTask, source: Source) -> Callable[[], Awaitable[None]]:
-        """What to await before a patch is judged, which raises RowUnfit, SandboxError. Raises ValueError for a row that is known to be unfit, or that
-        its first session is told of in time; SandboxError where its tests could not be run."""
+        """What to await before a patch is judged, which raises RowUnfit, SandboxError. Raises ValueError for a row that
+        is known to be unfit, or that its first session is told of in time; SandboxError where its tests could not be
+        run."""
         key = _key(task)
         if key not in self._known and key not in self._running:
             check = self._check(key, task, source)
@@ -62,7 +64,9 @@ class Rows:
     def _check(self, key: str, task: SweTask, source: Source) -> asyncio.Task[None]:
         """The one that runs, for all sessions of the row, or a new one. It outlives a session that gives up."""
         if key not in self._running:
-            self._running[key] = asyncio.create_task(self._ask(key, task, source), name=f"tests of {source.name} as it is")
+            self._running[key] = asyncio.create_task(
+                self._ask(key, task, source), name=f"tests of {source.name} as it is"
+            )
         return self._running[key]
 
     async def _ask(self, key: str, task: SweTask, source: Source) -> None:
@@ -78,25 +82,35 @@ def _key(task: SweTask) -> str:
 
 
 def fault_of(task: SweTask, outcome: Outcome) -> Fault:
-    """What is wrong with a row whose tests say this of the repository as it is; None where nothing is, or where it cannot be told."""
+    """What is wrong with a row whose tests say this of the repository as it is; None where nothing is, or where it
+    cannot be told."""
     row = f"the row {task.instance_id or task.repo} at {task.base_commit}"
     if outcome.ended in UNTOLD:
         return None
     if outcome.ended != "ended":
-        why = "its tests give no report on the repository as it is, and PASS_TO_PASS are to pass there. What they import must be installed"
+        why = (
+            "its tests give no report on the repository as it is, and PASS_TO_PASS are to pass there. What they import"
+            " must be installed"
+        )
         return f"{row}: {why}, or remove the row." if task.pass_to_pass else None
     for name, tests in (("FAIL_TO_PASS", task.fail_to_pass), ("PASS_TO_PASS", task.pass_to_pass)):
         if lacking := [test for test in tests if not _is_there(test, outcome, may_come=name == "FAIL_TO_PASS")]:
             said = outcome.failures.get(lacking[0].partition("::")[0])
             where = "in the repository with test_patch" + (f" ({said})" if said else "")
-            return f"{row}: {name} names {_some(lacking)}, which pytest does not find {where}. Correct or remove the row."
+            return (
+                f"{row}: {name} names {_some(lacking)}, which pytest does not find {where}. Correct or remove the row."
+            )
     if passing := [test for test in task.fail_to_pass if outcome.tests.get(test) == "passed"]:
-        return f"{row}: FAIL_TO_PASS names {_some(passing)}, which passes in the repository as it is: any patch would do. Correct or remove the row."
+        return (
+            f"{row}: FAIL_TO_PASS names {_some(passing)}, which passes in the repository as it is: any patch would do."
+            " Correct or remove the row."
+        )
     return None
 
 
 def _is_there(test: str, outcome: Outcome, *, may_come: bool) -> bool:
-    """Whether pytest found the test. `may_come`: it may need the patch, when its file cannot be imported without, or its parameters come from the code."""
+    """Whether pytest found the test. `may_come`: it may need the patch, when its file cannot be imported without, or
+    its parameters come from the code."""
     if test in outcome.tests:
         return True
     if not may_come:
@@ -104,7 +118,11 @@ def _is_there(test: str, outcome: Outcome, *, may_come: bool) -> bool:
     if any(how == "failed" and _holds(collector, test) for collector, how in outcome.tests.items()):
         return True
     function, bracket, _ = test.partition("[")
-    return bool(bracket) and any(t.startswith(function + "[") for t in outcome.tests) and not any(t.startswith(f"{test} ") for t in outcome.tests)
+    return (
+        bool(bracket)
+        and any(t.startswith(function + "[") for t in outcome.tests)
+        and not any(t.startswith(f"{test} ") for t in outcome.tests)
+    )
 
 
 def _holds(collector: str, test: str) -> bool:

@@ -1,4 +1,5 @@
-"""Session: one copy of a repository in an interpreter of its own (`python_tir`'s notebooks), and what the tools do to it.
+"""Session: one copy of a repository in an interpreter of its own (`python_tir`'s notebooks), and what the tools do to
+it.
 
     open -> cell: the files, a git directory, a Workspace       start: a fork of a warm interpreter and some files
     bash, edit -> cell -> JSON                                  nothing of it runs between two calls
@@ -32,7 +33,8 @@ workspace.open(*{given}, ":".join(p for p in _sys.path if p.endswith("-packages"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The answer of one call. `lost`: why the session ended with it (time_limit, memory, output_flood, ended); its files are those of the start then."""
+    """The answer of one call. `lost`: why the session ended with it (time_limit, memory, output_flood, ended); its
+    files are those of the start then."""
 
     text: str
     refused: bool = False
@@ -63,7 +65,9 @@ class Session:
             text += "\n"
         if code is None:
             return Said(f"{text}[The command runs on after {seconds:g} seconds. Exit code -1]")
-        return Said(f"{text}[Current working directory: {shown(answer['directory'])}]\n[Command finished with exit code {code}]")
+        return Said(
+            f"{text}[Current working directory: {shown(answer['directory'])}]\n[Command finished with exit code {code}]"
+        )
 
     async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> Said:
         answer = await self._ask(f"workspace.edit({command!r}, {path!r}, {arguments!r})")
@@ -95,7 +99,11 @@ class Session:
         if cell.alive:  # the interpreter is ours alone: what fails in it is no tool's answer
             raise SandboxError(f"a session's tool failed: {cell.execution.stderr[-500:].decode('utf-8', 'replace')}")
         why = cell.execution.killed or "ended"
-        return Said(f"[The session was ended ({why}) and begins anew: bash is fresh, and the files are as they were at the start.]", lost=why)
+        return Said(
+            f"[The session was ended ({why}) and begins anew: bash is fresh, and the files are as they were at the"
+            " start.]",
+            lost=why,
+        )
 
     async def close(self) -> None:
         await self._notebook.close()

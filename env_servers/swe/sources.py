@@ -1,7 +1,8 @@
 """Sources: task -> what a session begins with, and the hidden tests that judge it.
 
 bundled   repos/NAME/repo is what a session sees; repos/NAME/hidden are its hidden tests, which no session does
-row       `git archive` of the base commit, from a directory of repositories: MIRROR/owner/name, owner__name or name, bare or not
+row       `git archive` of the base commit, from a directory of repositories: MIRROR/owner/name, owner__name or name,
+          bare or not
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Source:
 def bundled(name: str) -> Source:
     """The repository as it should be. Raises ValueError for one that is not there."""
     if not (REPOS / name / "repo").is_dir() or "/" in name or name.startswith("."):
-        raise ValueError(f"repo = {name!r}: there are {', '.join(names())}; a row of another repository is written owner/name.")
+        raise ValueError(
+            f"repo = {name!r}: there are {', '.join(names())}; a row of another repository is written owner/name."
+        )
     tree = read_tree(REPOS / name / "repo")
     hidden = {path: content for path, (_, content) in read_tree(REPOS / name / "hidden").items()}
     return Source(name, tree, Suite("apart", hidden, _packages(tree)))
@@ -48,13 +51,21 @@ def bundled(name: str) -> Source:
 
 def _packages(tree: Tree) -> list[str]:
     """What hidden tests can import: the top-level names."""
-    return sorted({path.partition("/")[0].removesuffix(".py") for path in tree if path.endswith(".py") and not path.startswith("tests/")})
+    return sorted(
+        {
+            path.partition("/")[0].removesuffix(".py")
+            for path in tree
+            if path.endswith(".py") and not path.startswith("tests/")
+        }
+    )
 
 
 def whole(task: SweTask) -> Source:
     """The repository that the task brings."""
     tree = {path: (FILE, text.encode()) for path, text in task.files.items()}
-    return Source(task.repo, tree, Suite("apart", {name: text.encode() for name, text in task.tests.items()}, _packages(tree)))
+    return Source(
+        task.repo, tree, Suite("apart", {name: text.encode() for name, text in task.tests.items()}, _packages(tree))
+    )
 
 
 def names() -> list[str]:
@@ -90,7 +101,10 @@ class Sources:
             must_pass = list(dict.fromkeys([*task.fail_to_pass, *task.pass_to_pass]))
             files = {name.partition("::")[0] for name in must_pass}
             if lacking := sorted(f for f in files if f not in hidden and f not in tree):
-                raise ValueError(f"{task.repo} at {task.base_commit} has no {', '.join(lacking[:3])}, which FAIL_TO_PASS and PASS_TO_PASS name.")
+                raise ValueError(
+                    f"{task.repo} at {task.base_commit} has no {', '.join(lacking[:3])}, which FAIL_TO_PASS and"
+                    " PASS_TO_PASS name."
+                )
             restored = {path: tree[path][1] for path in files if path in tree and path not in hidden}
             suite = Suite("inside", {**restored, **hidden}, must_pass=must_pass, restored=tuple(told["gone"]))
             self._kept[key] = Source(task.repo.rpartition("/")[2], tree, suite)
@@ -101,7 +115,10 @@ class Sources:
 
     def _repository(self, repo: str) -> Path:
         if self._mirror is None:
-            raise ValueError(f"repo = {repo!r} is not bundled, and this server has no repositories besides. Start it with --mirror DIR.")
+            raise ValueError(
+                f"repo = {repo!r} is not bundled, and this server has no repositories besides. Start it with --mirror"
+                " DIR."
+            )
         parts = repo.split("/")
         if len(parts) != 2 or not all(p and p.strip(".") for p in parts):
             raise ValueError(f"repo = {repo!r} is not owner/name.")
@@ -109,11 +126,25 @@ class Sources:
             for path in (self._mirror / place, self._mirror / f"{place}.git"):
                 if (path / ".git").exists() or (path / "HEAD").is_file():
                     return path
-        raise ValueError(f"{self._mirror} holds no repository {repo}, owner__name or name. `git clone --mirror` it there as {repo.replace('/', '__')}.git.")
+        raise ValueError(
+            f"{self._mirror} holds no repository {repo}, owner__name or name. `git clone --mirror` it there as"
+            f" {repo.replace('/', '__')}.git."
+        )
 
     async def _archive(self, repo: str, commit: str) -> Tree:
-        command = ["git", "-C", str(self._repository(repo)), "-c", "safe.directory=*", "archive", "--format=tar", commit]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+        command = [
+            "git",
+            "-C",
+            str(self._repository(repo)),
+            "-c",
+            "safe.directory=*",
+            "archive",
+            "--format=tar",
+            commit,
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
         try:
             async with asyncio.timeout(ARCHIVE_S):
                 data, said = await process.communicate()
@@ -121,7 +152,10 @@ class Sources:
             if process.returncode is None:
                 process.kill()
         if process.returncode != 0:
-            raise ValueError(f"base_commit = {commit!r} is not in the mirror of {repo}: {said.decode('utf-8', 'replace').strip()}. Fetch it there.")
+            raise ValueError(
+                f"base_commit = {commit!r} is not in the mirror of {repo}: {said.decode('utf-8', 'replace').strip()}."
+                " Fetch it there."
+            )
         return await asyncio.to_thread(_untar, data)
 
 

@@ -1,9 +1,11 @@
-"""Stages: a session starts, an agent works in it, its patch is judged. Each stage has workers of its own, and a queue before them.
+"""Stages: a session starts, an agent works in it, its patch is judged. Each stage has workers of its own, and a queue
+before them.
 
-    reset -> start stage -> steps (the server's --workers; how many agents there are is the trainer's concern) -> evaluate stage -> reward
+    reset -> start stage -> steps (the server's --workers; how many agents there are is the trainer's concern) ->
+    evaluate stage -> reward
 
-They overlap: while patches are judged, other agents work and further sessions start. No stage holds the workers of another: the step that ends an
-episode leaves its place before its evaluation waits.
+They overlap: while patches are judged, other agents work and further sessions start. No stage holds the workers of
+another: the step that ends an episode leaves its place before its evaluation waits.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ UNBOUNDED = 1 << 30
 
 class Stages:
     def __init__(self, *, start: int, evaluate: int, most_waiting: int) -> None:
-        """Workers of the two stages; `most_waiting` starts may wait, more are refused (CapacityFull: the caller tries again, or elsewhere)."""
+        """Workers of the two stages; `most_waiting` starts may wait, more are refused (CapacityFull: the caller tries
+        again, or elsewhere)."""
         self.start, self.evaluate = Admission(start, most_waiting), Admission(evaluate, UNBOUNDED)
 
     @property

@@ -24,22 +24,35 @@ from .stages import Stages
 from .tree import Tree
 
 START_WORKERS = 16
-"""Sessions of this machine start in some milliseconds of a core each; containers elsewhere in seconds to minutes, most of it waiting."""
+"""Sessions of this machine start in some milliseconds of a core each; containers elsewhere in seconds to minutes, most
+of it waiting."""
 
 
 def new_sandbox(limits: Limits = LIMITS, *, evaluations: int) -> WarmSandbox:
-    """A sandbox in which no session runs yet. Two places for each of the `evaluations` at once. Raises SandboxError with a remedy."""
+    """A sandbox in which no session runs yet. Two places for each of the `evaluations` at once. Raises SandboxError
+    with a remedy."""
     for program in ("git", "patch", "bash"):
         if shutil.which(program) is None:
             raise SandboxError(f"{program} is not installed. Run `apt-get install {program}`.")
     if importlib.util.find_spec("pytest") is None:
-        raise SandboxError("pytest is not installed in this environment, and hidden tests are run with it. Run `pip install pytest`.")
+        raise SandboxError(
+            "pytest is not installed in this environment, and hidden tests are run with it. Run `pip install pytest`."
+        )
     groups, imports = groups_or_said(), _pytest_modules()
-    return WarmSandbox(limits, slots=2 * evaluations, seccomp=filter_program(), groups=groups, light_imports=imports, light_sessions=True, hidden=[str(REPOS)])
+    return WarmSandbox(
+        limits,
+        slots=2 * evaluations,
+        seccomp=filter_program(),
+        groups=groups,
+        light_imports=imports,
+        light_sessions=True,
+        hidden=[str(REPOS)],
+    )
 
 
 def proved_sandbox(limits: Limits, *, evaluations: int) -> WarmSandbox:
-    """One that has passed the self-test. Raises SandboxError: there is no weaker level for what runs bash for a model."""
+    """One that has passed the self-test. Raises SandboxError: there is no weaker level for what runs bash for a
+    model."""
     return asyncio.run(proved(new_sandbox(limits, evaluations=evaluations)))
 
 
@@ -63,7 +76,13 @@ def shared(
         return await grader.applied(tree, patch)
 
     backend = Local(Notebooks(sandbox, cap=sessions, memory_bytes=memory), Sources(mirror, apply), grader)
-    return Shared(backend, stages or Stages(start=START_WORKERS, evaluate=evaluations, most_waiting=sessions), command_s, max_turns, start_s)
+    return Shared(
+        backend,
+        stages or Stages(start=START_WORKERS, evaluate=evaluations, most_waiting=sessions),
+        command_s,
+        max_turns,
+        start_s,
+    )
 
 
 def _pytest_modules() -> list[str]:
@@ -71,4 +90,9 @@ def _pytest_modules() -> list[str]:
     from _pytest.config import default_plugins
 
     rare = {"pytester", "pytester_assertions", "legacypath", "junitxml", "faulthandler"}
-    return ["pytest", *(f"_pytest.{name}" for name in default_plugins if name not in rare), "_pytest.assertion.rewrite", "_pytest._code.code"]
+    return [
+        "pytest",
+        *(f"_pytest.{name}" for name in default_plugins if name not in rare),
+        "_pytest.assertion.rewrite",
+        "_pytest._code.code",
+    ]

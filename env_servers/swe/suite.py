@@ -15,15 +15,16 @@ CONFIGURATION = re.compile(
     r"(^|/)(conftest\.py|pytest\.ini|\.pytest\.ini|pytest\.toml|\.pytest\.toml|tox\.ini|setup\.cfg|pyproject\.toml"
     r"|sitecustomize\.py|usercustomize\.py|[^/]+\.pth|[^/]+\.py[co])$"
 )
-"""What changes how pytest or Python run, and no library's code: taken from the repository as it was, whatever the patch says. What is compiled is among
-it, since a conftest.py can be another one there than in its source."""
+"""What changes how pytest or Python run, and no library's code: taken from the repository as it was, whatever the patch
+says. What is compiled is among it, since a conftest.py can be another one there than in its source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     kind: Literal["apart", "inside"]
     files: Mapping[str, bytes]
-    """apart: names of test files in the examiner's directory. inside: paths in the repository, put over what is there."""
+    """apart: names of test files in the examiner's directory. inside: paths in the repository, put over what is
+    there."""
     packages: Sequence[str] = ()
     """apart: top-level names that the tests import from the repository."""
     must_pass: Sequence[str] = ()

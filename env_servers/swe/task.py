@@ -1,11 +1,12 @@
 """SweTask: a row's task, checked. What `reset` is told, as JSON; three kinds:
 
-bundled    {"repo": "roman", "files": {"roman/parse.py": "..."}}     a repository of `repos/` with some files replaced: the bug
+bundled    {"repo": "roman", "files": {"roman/parse.py": "..."}}     a repository of `repos/` with some files replaced:
+           the bug
 whole      {"repo": "f", "files": {"f.py": "..."}, "tests": {"test_f.py": "..."}}
            a small repository that the row brings, the bug in it, and the hidden tests that judge it
 row        {"repo": "owner/name", "base_commit": ..., "test_patch": ..., "FAIL_TO_PASS": [...], "PASS_TO_PASS": [...]}
-           as SWE-Gym and SWE-bench have them; the repository comes from the server's --mirror, or is in a container image: of the row
-           (`image`), or named after its `instance_id` by the server's --image
+           as SWE-Gym and SWE-bench have them; the repository comes from the server's --mirror, or is in a container
+           image: of the row (`image`), or named after its `instance_id` by the server's --image
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def _listed(value: Any) -> Any:
 
 TestNames = Annotated[list[str], BeforeValidator(_listed)]
 NAME, TEST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*"), re.compile(r"test_[A-Za-z0-9_]+\.py")
-"""The form of a repository's name, which is a directory of a session; and of the name of a file of its hidden tests, which all lie in one directory."""
+"""The form of a repository's name, which is a directory of a session; and of the name of a file of its hidden tests,
+which all lie in one directory."""
 MOST_BYTES = 1 << 20
 """The size of a whole repository with its tests, at most. What is larger comes from a mirror or an image."""
 
@@ -32,7 +34,10 @@ MOST_BYTES = 1 << 20
 class SweTask(BaseModel):
     model_config = ConfigDict(extra="ignore")
     repo: str = Field(min_length=1)
-    files: dict[str, str] = Field(default_factory=dict, description="path -> content; bundled: in place of the repository's own, whole: all there are")
+    files: dict[str, str] = Field(
+        default_factory=dict,
+        description="path -> content; bundled: in place of the repository's own, whole: all there are",
+    )
     tests: dict[str, str] = Field(default_factory=dict, description="whole: name -> content of the hidden tests")
     base_commit: str | None = Field(None, pattern=r"^[0-9A-Za-z][0-9A-Za-z._/-]*$")
     test_patch: str | None = None
@@ -40,22 +45,32 @@ class SweTask(BaseModel):
     pass_to_pass: TestNames = Field(default_factory=list, alias="PASS_TO_PASS")
     instance_id: str | None = None
     image: str | None = Field(
-        None, validation_alias=AliasChoices("image", "docker_image", "image_name"), description="row: the container image that has its repository"
+        None,
+        validation_alias=AliasChoices("image", "docker_image", "image_name"),
+        description="row: the container image that has its repository",
     )
     max_turns: int | None = Field(None, ge=1, description="fewer than the server's --max-turns")
 
     @model_validator(mode="after")
     def _is_complete(self) -> SweTask:
         if self.tests and self.is_row:
-            raise ValueError(f"the row of {self.repo} has tests of its own, and a base_commit, a test_patch or an owner besides. Leave one of both out.")
+            raise ValueError(
+                f"the row of {self.repo} has tests of its own, and a base_commit, a test_patch or an owner besides."
+                " Leave one of both out."
+            )
         if self.tests:
             self._check_whole()
         if not self.is_row:
             return self
         if self.base_commit is None:
-            raise ValueError(f"the row of {self.repo} has no base_commit: it cannot be known what the patch is for. Add the field.")
+            raise ValueError(
+                f"the row of {self.repo} has no base_commit: it cannot be known what the patch is for. Add the field."
+            )
         if not self.test_patch or not self.fail_to_pass:
-            raise ValueError(f"the row of {self.repo} has no tests: it needs test_patch and FAIL_TO_PASS, else nothing can be judged.")
+            raise ValueError(
+                f"the row of {self.repo} has no tests: it needs test_patch and FAIL_TO_PASS, else nothing can be"
+                " judged."
+            )
         return self
 
     def _check_whole(self) -> None:
@@ -64,13 +79,22 @@ class SweTask(BaseModel):
         if strange := sorted(name for name in self.tests if not TEST.fullmatch(name)):
             raise ValueError(f"tests: {strange[0]!r} is not called test_NAME.py.")
         if strange := sorted(path for path in self.files if not _is_inside(path)):
-            raise ValueError(f"files: {strange[0]!r} is no path below the repository. Write DIRECTORY/NAME, without .., .git and a / at its beginning.")
+            raise ValueError(
+                f"files: {strange[0]!r} is no path below the repository. Write DIRECTORY/NAME, without .., .git and a /"
+                " at its beginning."
+            )
         if both := sorted(path for path in self.files if any(other.startswith(f"{path}/") for other in self.files)):
             raise ValueError(f"files: {both[0]!r} is a file and a directory. Name one of both otherwise.")
         if not any(path.endswith(".py") for path in self.files):
-            raise ValueError(f"the task of {self.repo} has tests, and no files with Python in them: a repository that a row brings has all of its files there.")
+            raise ValueError(
+                f"the task of {self.repo} has tests, and no files with Python in them: a repository that a row brings"
+                " has all of its files there."
+            )
         if (size := sum(len(text.encode()) for text in (*self.files.values(), *self.tests.values()))) > MOST_BYTES:
-            raise ValueError(f"the repository {self.repo} has {size} bytes; one that a row brings at most {MOST_BYTES}. Put it into a --mirror.")
+            raise ValueError(
+                f"the repository {self.repo} has {size} bytes; one that a row brings at most {MOST_BYTES}. Put it into"
+                " a --mirror."
+            )
 
     @property
     def is_row(self) -> bool:

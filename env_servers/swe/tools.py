@@ -1,7 +1,7 @@
 """The three tools of OpenHands' CodeAct agent as SkyRL-v0 has them: their schemas, and calls checked against them.
 
-Arguments may come as texts, as the function-call text has them ("[1, 20]", "true", "7"), or as JSON. What is wrong is a BadCall whose text is for
-the model.
+Arguments may come as texts, as the function-call text has them ("[1, 20]", "true", "7"), or as JSON. What is wrong is a
+BadCall whose text is for the model.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ def _tool(name: str, description: str, properties: dict[str, Any], required: lis
 TOOLS = [
     _tool(
         "execute_bash",
-        "Execute a bash command in one session that keeps its directory and variables. A command that runs on when its time is up has exit code -1: send an "
-        "empty command for more of its output, text for its stdin with is_input true, or C-c with is_input true to end it.",
+        "Execute a bash command in one session that keeps its directory and variables. A command that runs on when its"
+        " time is up has exit code -1: send an empty command for more of its output, text for its stdin with is_input"
+        " true, or C-c with is_input true to end it.",
         {
             "command": {**_STRING, "description": "The command to execute; empty for more output of one that runs on."},
-            "is_input": {**_FLAG, "description": "If true, the command is input to the running process. Default is false."},
+            "is_input": {
+                **_FLAG,
+                "description": "If true, the command is input to the running process. Default is false.",
+            },
         },
         ["command"],
     ),
     _tool(
         "str_replace_editor",
-        "View, create and edit plain-text files. str_replace needs old_str exactly and only once in the file; insert puts new_str AFTER insert_line.",
+        "View, create and edit plain-text files. str_replace needs old_str exactly and only once in the file; insert"
+        " puts new_str AFTER insert_line.",
         {
             "command": {**_STRING, "enum": list(COMMANDS), "description": "What to do."},
             "path": {**_STRING, "description": "Absolute path to the file or directory."},
@@ -39,7 +44,11 @@ TOOLS = [
             "old_str": {**_STRING, "description": "Required by str_replace: the text to replace."},
             "new_str": {**_STRING, "description": "The text to put in its place, or to insert."},
             "insert_line": {"type": "integer", "description": "Required by insert: the line after which new_str goes."},
-            "view_range": {"type": "array", "items": {"type": "integer"}, "description": "Optional for view: first and last line, -1 for the end."},
+            "view_range": {
+                "type": "array",
+                "items": {"type": "integer"},
+                "description": "Optional for view: first and last line, -1 for the end.",
+            },
         },
         ["command", "path"],
     ),
@@ -65,16 +74,23 @@ class BadCall(Exception):
 
 
 def checked(name: object, arguments: object) -> dict[str, Any]:
-    """The arguments with their right types; those of an editor command that it does not take are left out. Raises BadCall."""
+    """The arguments with their right types; those of an editor command that it does not take are left out. Raises
+    BadCall."""
     if not isinstance(name, str) or name not in _PARAMETERS:
         raise BadCall("unknown_function", f"There is no function {name!r}. There are {', '.join(_PARAMETERS)}.")
     if not isinstance(arguments, dict):
-        raise BadCall("bad_call", f"{name}: arguments are {type(arguments).__name__}, not an object of names and values.")
+        raise BadCall(
+            "bad_call", f"{name}: arguments are {type(arguments).__name__}, not an object of names and values."
+        )
     properties, required = _PARAMETERS[name]["properties"], list(_PARAMETERS[name]["required"])
-    if name == "finish":  # `cut`: said by a protocol whose turns are used up. Other fields (a message, outputs) are some versions', and change nothing
+    # `cut`: said by a protocol whose turns are used up. Other fields (a message, outputs) are some versions', and
+    # change nothing
+    if name == "finish":
         return {"cut": str(arguments.get("cut", "")).lower() == "true"}
     if strange := sorted(set(map(str, arguments)) - set(properties)):
-        raise BadCall("bad_call", f"{name}: there is no parameter {', '.join(strange)}. There are {', '.join(properties)}.")
+        raise BadCall(
+            "bad_call", f"{name}: there is no parameter {', '.join(strange)}. There are {', '.join(properties)}."
+        )
     values = {key: _typed(name, key, value, properties[key]) for key, value in arguments.items() if value is not None}
     if name == "str_replace_editor" and "command" in values:
         own = _OF_COMMAND[values["command"]]

@@ -1,9 +1,10 @@
 """Tree: the files of a repository as plain data, and a git directory with one commit of them, made without git.
 
-    Tree   path -> (mode, content); modes are git's: 0o100644, 0o100755, and 0o120000 for a symbolic link, whose content is its target
+    Tree   path -> (mode, content); modes are git's: 0o100644, 0o100755, and 0o120000 for a symbolic link, whose content
+           is its target
 
-The commit has no parent and a fixed author and date: the same files are the same commit, and no history tells how a bug came in.
-"""
+The commit has no parent and a fixed author and date: the same files are the same commit, and no history tells how a bug
+came in."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Tree = Mapping[str, tuple[int, bytes]]
 FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 AUTHOR = "repository <repository@localhost> 1735689600 +0000"
 IGNORED = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n*.egg-info/\n"
-"""What git ignores, said in the git directory and not in the repository: what running the tests leaves is no part of a patch."""
+"""What git ignores, said in the git directory and not in the repository: what running the tests leaves is no part of a
+patch."""
 ATTRIBUTES = "* !diff !filter !text !eol !ident !merge !working-tree-encoding\n"
 """Above the repository's own .gitattributes: none of them hides a change or runs a program."""
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n"
@@ -29,7 +31,9 @@ def read_tree(directory: Path) -> dict[str, tuple[int, bytes]]:
     """All files below `directory` but for git's own and caches. Raises ValueError where there is none."""
     found: dict[str, tuple[int, bytes]] = {}
     for top, names, files in os.walk(directory):
-        names[:] = sorted(n for n in names if n not in (".git", "__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache"))
+        names[:] = sorted(
+            n for n in names if n not in (".git", "__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache")
+        )
         for name in sorted([*files, *(n for n in names if os.path.islink(f"{top}/{n}"))]):
             path = Path(top, name)
             mode = path.lstat().st_mode
@@ -71,7 +75,13 @@ def git_directory(tree: Tree, message: str = "The repository") -> dict[str, tupl
 
     root = directory({path: (mode, name) for path, (mode, _, name) in blobs.items()})
     commit = store("commit", f"tree {root.hex()}\nauthor {AUTHOR}\ncommitter {AUTHOR}\n\n{message}\n".encode())
-    texts = {"HEAD": "ref: refs/heads/main\n", "config": CONFIG, "info/exclude": IGNORED, "info/attributes": ATTRIBUTES, "refs/heads/main": commit.hex() + "\n"}
+    texts = {
+        "HEAD": "ref: refs/heads/main\n",
+        "config": CONFIG,
+        "info/exclude": IGNORED,
+        "info/attributes": ATTRIBUTES,
+        "refs/heads/main": commit.hex() + "\n",
+    }
     files |= {name: (0o644, text.encode()) for name, text in texts.items()}
     files["index"] = 0o644, _index(blobs)
     return files
@@ -82,6 +92,11 @@ def _index(blobs: Mapping[str, tuple[int, int, bytes]]) -> bytes:
     body = struct.pack(">4sII", b"DIRC", 2, len(blobs))
     for path, (mode, size, name) in sorted(blobs.items(), key=lambda item: os.fsencode(item[0])):
         raw = os.fsencode(path)
-        entry = struct.pack(">10I", 0, 0, 0, 0, 0, 0, mode, 0, 0, size) + name + struct.pack(">H", min(len(raw), 0xFFF)) + raw
+        entry = (
+            struct.pack(">10I", 0, 0, 0, 0, 0, 0, mode, 0, 0, size)
+            + name
+            + struct.pack(">H", min(len(raw), 0xFFF))
+            + raw
+        )
         body += entry + b"\0" * (8 - len(entry) % 8)
     return body + hashlib.sha1(body).digest()

@@ -7,5 +7,11 @@ import torch
 
 def reward_func(queries, prompts, labels, **kwargs):
     answers = [re.findall(r"-?\d+", query[len(prompt) :]) for query, prompt in zip(queries, prompts, strict=True)]
-    right = torch.tensor([float(bool(found) and found[-1] == label.strip()) for found, label in zip(answers, labels, strict=True)])
-    return {"rewards": right, "scores": right, "extra_logs": {"numbers": torch.tensor([float(len(found)) for found in answers])}}
+    right = torch.tensor(
+        [float(bool(found) and found[-1] == label.strip()) for found, label in zip(answers, labels, strict=True)]
+    )
+    return {
+        "rewards": right,
+        "scores": right,
+        "extra_logs": {"numbers": torch.tensor([float(len(found)) for found in answers])},
+    }

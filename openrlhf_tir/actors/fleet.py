@@ -1,12 +1,14 @@
-"""Fleet: as many rollout actors as are wanted, whatever happens to them. Joins, deaths, silence, growing and shrinking; no Ray here.
+"""Fleet: as many rollout actors as are wanted, whatever happens to them. Joins, deaths, silence, growing and shrinking;
+no Ray here.
 
     resize(n) --> too few: spawn -> prove -> join the router          too many: drain -> stop the youngest
-    heartbeat --> silent for 3 of them: suspect, gets no groups       for `unresponsive_s`: lost, also while it is being proved
+    heartbeat --> silent for 3 of them: suspect, gets no groups       for `unresponsive_s`: lost, also while it is being
+    proved
     lost      --> leave the router, kill, another in its place
 
-A start that fails is tried again, pausing twice as long each time up to MAX_PAUSE_S. Each place in the fleet counts its own failures:
-with nobody left, and every place failed HOPELESS times in a row, whoever waits for an actor gets PipelineError. A cluster without room
-(ClusterFull) is no failure: room may come, and is waited for.
+A start that fails is tried again, pausing twice as long each time up to MAX_PAUSE_S. Each place in the fleet counts its
+own failures: with nobody left, and every place failed HOPELESS times in a row, whoever waits for an actor gets
+PipelineError. A cluster without room (ClusterFull) is no failure: room may come, and is waited for.
 """
 
 from __future__ import annotations
@@ -51,7 +53,14 @@ A = TypeVar("A", bound=Actor)
 class Fleet(Generic[A]):
     """`spawn(index)` starts an actor, `prove(actor)` brings it to the current weights. Belongs to one event loop."""
 
-    def __init__(self, spawn: Callable[[int], Coroutine[Any, Any, A]], *, size: int, heartbeat_s: float = 10.0, unresponsive_s: float = 300.0) -> None:
+    def __init__(
+        self,
+        spawn: Callable[[int], Coroutine[Any, Any, A]],
+        *,
+        size: int,
+        heartbeat_s: float = 10.0,
+        unresponsive_s: float = 300.0,
+    ) -> None:
         self._spawn, self.size, self.heartbeat_s, self.unresponsive_s = spawn, size, heartbeat_s, unresponsive_s
         self.router: Router[A] = Router()
         self.members: list[A] = []
@@ -129,12 +138,26 @@ class Fleet(Generic[A]):
             except ClusterFull as e:
                 full += 1
                 pause = backoff_s(full - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S)
-                log.log(logging.WARNING if full == 1 else logging.DEBUG, "rollout-%d waits for room, tried again until there is some: %s", index, e)
-            except Exception as e:  # whatever kept it from starting: the model, the push, a fault; the others go on meanwhile
+                log.log(
+                    logging.WARNING if full == 1 else logging.DEBUG,
+                    "rollout-%d waits for room, tried again until there is some: %s",
+                    index,
+                    e,
+                )
+            except (
+                Exception
+            ) as e:  # whatever kept it from starting: the model, the push, a fault; the others go on meanwhile
                 full, failures = 0, self._failures.get(index, 0) + 1
                 self._failures[index] = failures
                 pause = backoff_s(failures - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S)
-                log.error("rollout-%d did not start (%s: %s), failure %d in a row; next try in %g s", index, type(e).__name__, e, failures, pause)
+                log.error(
+                    "rollout-%d did not start (%s: %s), failure %d in a row; next try in %g s",
+                    index,
+                    type(e).__name__,
+                    e,
+                    failures,
+                    pause,
+                )
                 if not self.members and all(self._failures.get(i, 0) >= HOPELESS for i in self._starting):
                     self.router.give_up(e)
             else:
@@ -154,7 +177,8 @@ class Fleet(Generic[A]):
         return actor
 
     async def _prove_watched(self, actor: A, prove: Callable[[A], Coroutine[Any, Any, None]]) -> None:
-        """It may wait long for its turn, behind a learner's step: one that dies or hangs meanwhile is noticed. Raises EngineGone then."""
+        """It may wait long for its turn, behind a learner's step: one that dies or hangs meanwhile is noticed. Raises
+        EngineGone then."""
         proving = asyncio.create_task(prove(actor), name=f"prove {actor.name}")
         watching = asyncio.create_task(self._beats(actor), name=f"watch {actor.name}")
         try:
@@ -186,12 +210,15 @@ class Fleet(Generic[A]):
         self._leave(actor)
         try:
             await actor.stop()
-        except Exception as e:  # it has left already: nobody waits for it, and nobody else would say that it had to be killed
+        except (
+            Exception
+        ) as e:  # it has left already: nobody waits for it, and nobody else would say that it had to be killed
             log.warning("%s did not stop in good order (%s: %s) and is killed", actor.name, type(e).__name__, e)
             actor.kill()
 
     async def _watch(self, actor: A) -> None:
-        """For as long as it is a member. An error of the watching itself is tried again; one that stays costs the actor, not the run."""
+        """For as long as it is a member. An error of the watching itself is tried again; one that stays costs the
+        actor, not the run."""
 
         async def until_lost() -> None:
             try:

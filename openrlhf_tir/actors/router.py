@@ -1,11 +1,13 @@
 """Router: which rollout actor samples a group. Controller side; knows names, loads and states, not what an actor is.
 
-    place(prompt, n) -> a member     the prompt's home, if it has one that is not overloaded, else the least loaded, which becomes it
+    place(prompt, n) -> a member     the prompt's home, if it has one that is not overloaded, else the least loaded,
+                                     which becomes it
 
-Sticky: a prompt that comes again (evaluated, or issued again after an environment's fault) finds its prefix in the cache where it was
-sampled last. One that a member died or hung under, or failed on, goes to another while there is one.
-Overloaded: more than one group above `BALANCE` times the mean load (after Mirrokni et al., Consistent Hashing with Bounded Loads,
-2016). A prompt seen for the first time goes by load alone, so stickiness costs no balance where it could gain nothing.
+Sticky: a prompt that comes again (evaluated, or issued again after an environment's fault) finds its prefix in the
+cache where it was sampled last. One that a member died or hung under, or failed on, goes to another while there is one.
+Overloaded: more than one group above `BALANCE` times the mean load (after Mirrokni et al., Consistent Hashing with
+Bounded Loads, 2016). A prompt seen for the first time goes by load alone, so stickiness costs no balance where it could
+gain nothing.
 
     joined     up                   gets groups
     suspect    does not answer      gets none, keeps its own; back when it answers
@@ -50,7 +52,8 @@ class Router(Generic[M]):
         self.seats: dict[str, Seat[M]] = {}
         self._homes: OrderedDict[bytes, str] = OrderedDict()
         self._failed_on: OrderedDict[bytes, set[str]] = OrderedDict()
-        """Prompt -> members that it failed on since it was last answered. By name: what takes a dead member's name has its place, and its GPU."""
+        """Prompt -> members that it failed on since it was last answered. By name: what takes a dead member's name has
+        its place, and its GPU."""
         self._hopeless: BaseException | None = None
         self.reserved: frozenset[str] = frozenset()
         self._changed = asyncio.Event()
@@ -96,8 +99,8 @@ class Router(Generic[M]):
     async def place(self, prompt: str, n: int = 1) -> AsyncIterator[M]:
         """A member for a group of n trajectories, counted as its load meanwhile; waits while there is none.
 
-        Raises PipelineError when there is none and none will come. A body that raises EngineGone was the member's failure (see `blame`).
-        """
+        Raises PipelineError when there is none and none will come. A body that raises EngineGone was the member's
+        failure (see `blame`)."""
         key = _key(prompt)
         seat = await self._wait(key, n)
         seat.load += n
@@ -130,7 +133,9 @@ class Router(Generic[M]):
             if ready := [s for s in able if s.full_until <= loop.time()]:
                 return self._choose(ready, key, n)
             if not self.seats and self._hopeless:
-                raise PipelineError(f"No rollout actor is left, and a new one did not start: {self._hopeless}") from self._hopeless
+                raise PipelineError(
+                    f"No rollout actor is left, and a new one did not start: {self._hopeless}"
+                ) from self._hopeless
             try:
                 async with asyncio.timeout_at(min((s.full_until for s in able), default=None)):
                     await self._changed.wait()

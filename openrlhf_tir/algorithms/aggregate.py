@@ -2,7 +2,8 @@
 
 We want the gradient of one mean over the whole batch, however it is cut into ranks and micro batches:
 
-    L = 1/N * sum over ranks r, micro batches m, tokens t of mask_t * l_t          N = trained tokens of all ranks (token-mean)
+    L = 1/N * sum over ranks r, micro batches m, tokens t of mask_t * l_t          N = trained tokens of all ranks
+    (token-mean)
 
 DeepSpeed does two things to what we hand to backward(loss_rm): it divides each by `accumulation` (its configured
 gradient_accumulation_steps), adds them up over m, and averages the gradient over the dp_size ranks. So
@@ -10,12 +11,12 @@ gradient_accumulation_steps), adds them up over m, and averages the gradient ove
     gradient = 1/dp_size * sum_r sum_m 1/accumulation * grad(loss_rm)
     loss_rm  = dp_size * accumulation / N * sum_t mask_t * l_t                      makes gradient = grad(L).
 
-OpenRLHF's aggregate_loss computes sum_t mask_t * l_t / batch_num_tokens * dp_size, hence batch_num_tokens = N / accumulation.
-The same holds for "seq-mean-token-mean" with sequence means in place of tokens and the number of trained sequences for N. And "seq-mean-token-sum-norm"
-(Dr. GRPO, arXiv 2503.20783: a sequence's sum over a constant c instead of its own length) is token-mean with N = sequences * c.
-A rank's mean over *its own* tokens would be wrong whenever ranks or micro batches hold different numbers of tokens, which
-with tool calls is always. zero3.py sets accumulation = 1 and tells DeepSpeed where the last micro batch is, because the number
-of micro batches changes from step to step.
+OpenRLHF's aggregate_loss computes sum_t mask_t * l_t / batch_num_tokens * dp_size, hence batch_num_tokens = N /
+accumulation. The same holds for "seq-mean-token-mean" with sequence means in place of tokens and the number of trained
+sequences for N. And "seq-mean-token-sum-norm" (Dr. GRPO, arXiv 2503.20783: a sequence's sum over a constant c instead
+of its own length) is token-mean with N = sequences * c. A rank's mean over *its own* tokens would be wrong whenever
+ranks or micro batches hold different numbers of tokens, which with tool calls is always. zero3.py sets accumulation = 1
+and tells DeepSpeed where the last micro batch is, because the number of micro batches changes from step to step.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GlobalCounts:
-    """What a global mean divides by. `tokens`: trained tokens (or summed loss weights) of all ranks; `sequences`: those with any."""
+    """What a global mean divides by. `tokens`: trained tokens (or summed loss weights) of all ranks; `sequences`: those
+    with any."""
 
     tokens: float
     sequences: float
@@ -35,10 +37,12 @@ class GlobalCounts:
     """c above, where that is the mode."""
 
     def loss_kwargs(self) -> dict[str, float]:
-        """The scaling arguments of OpenRLHF's PolicyLoss, SFTLoss and aggregate_loss. An empty batch divides 0 by a floor, not by 0."""
+        """The scaling arguments of OpenRLHF's PolicyLoss, SFTLoss and aggregate_loss. An empty batch divides 0 by a
+        floor, not by 0."""
         return {
             "dp_size": self.dp_size,
-            "batch_num_tokens": max(self.sum_norm * self.sequences if self.sum_norm else self.tokens, 1e-8) / self.accumulation,
+            "batch_num_tokens": max(self.sum_norm * self.sequences if self.sum_norm else self.tokens, 1e-8)
+            / self.accumulation,
             "global_batch_size": max(self.sequences, 1.0) / self.accumulation,
         }
 

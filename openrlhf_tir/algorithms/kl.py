@@ -1,4 +1,5 @@
-"""KL to a reference policy: estimators per token, the gradient of the loss form, and the coefficient that follows a target.
+"""KL to a reference policy: estimators per token, the gradient of the loss form, and the coefficient that follows a
+target.
 
 With l = log pi(y_t) - log ref(y_t) of a token y_t that the policy sampled (Schulman, joschu.net/blog/kl-approx.html):
 
@@ -13,9 +14,9 @@ grad KL(pi || ref) = E_pi[l * grad log pi]. In the loss, the gradient through an
     k2   l * grad log pi             the gradient of KL(pi || ref), the same as k1 in the reward
     k3   (1 - exp(-l)) grad log pi   that of the forward KL(ref || pi), to first order in l the same
 
-`unbiased` keeps the estimator's value and takes the gradient w * l * grad log pi for all three, w = pi / mu (at most MAX_WEIGHT), mu being the
-policy that sampled: tokens of older weights count as OpenRLHF's algo.kl.unbiased_gradient makes them count.
-"""
+`unbiased` keeps the estimator's value and takes the gradient w * l * grad log pi for all three, w = pi / mu (at most
+MAX_WEIGHT), mu being the policy that sampled: tokens of older weights count as OpenRLHF's algo.kl.unbiased_gradient
+makes them count."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 MAX_WEIGHT = 10.0
 """The bound of pi / mu, as OpenRLHF's KL_IS_WEIGHT_CLIP: it has no bound of its own off-policy."""
 MAX_VALUE = 10.0
-"""A token's estimate stays within +-MAX_VALUE, as OpenRLHF's compute_approx_kl keeps it: one token of a broken reference is not the whole loss."""
+"""A token's estimate stays within +-MAX_VALUE, as OpenRLHF's compute_approx_kl keeps it: one token of a broken
+reference is not the whole loss."""
 
 
 def estimate(log_ratio: torch.Tensor, estimator: str) -> torch.Tensor:
@@ -40,12 +42,15 @@ def estimate(log_ratio: torch.Tensor, estimator: str) -> torch.Tensor:
     elif estimator == "k2":
         value = log_ratio.square() / 2
     else:
-        bounded = log_ratio.clamp(min=-MAX_VALUE)  # k3 is beyond MAX_VALUE there already, and exp must not overflow into 0 * inf
+        # k3 is beyond MAX_VALUE there already, and exp must not overflow into 0 * inf
+        bounded = log_ratio.clamp(min=-MAX_VALUE)
         value = bounded.neg().exp() - 1 + bounded
     return value.clamp(-MAX_VALUE, MAX_VALUE)
 
 
-def loss(log_probs: torch.Tensor, reference: torch.Tensor, rollout: torch.Tensor, estimator: str, *, unbiased: bool) -> torch.Tensor:
+def loss(
+    log_probs: torch.Tensor, reference: torch.Tensor, rollout: torch.Tensor, estimator: str, *, unbiased: bool
+) -> torch.Tensor:
     """The penalty per token, same shape as all three; log_probs alone takes a gradient. `rollout`: log mu."""
     log_ratio = log_probs - reference
     value = estimate(log_ratio, estimator)
@@ -57,7 +62,8 @@ def loss(log_probs: torch.Tensor, reference: torch.Tensor, rollout: torch.Tensor
 
 
 def penalty_to_go(kl: np.ndarray, own: np.ndarray, coef: float, gamma: float) -> np.ndarray:
-    """[T] float64: what the penalties -coef * kl_t' of this and the later own tokens add up to, discounted; 0.0 where not `own`.
+    """[T] float64: what the penalties -coef * kl_t' of this and the later own tokens add up to, discounted; 0.0 where
+    not `own`.
 
     The distance is counted in tokens of the response, as `returns_to_go` of the advantages counts it.
     """
@@ -70,7 +76,8 @@ def penalty_to_go(kl: np.ndarray, own: np.ndarray, coef: float, gamma: float) ->
 
 @dataclass(slots=True)
 class Coefficient:
-    """beta. Without a target it stays; with one (Ziegler et al., arXiv 1909.08593) it is multiplied after each update by
+    """beta. Without a target it stays; with one (Ziegler et al., arXiv 1909.08593) it is multiplied after each update
+    by
 
     1 + clip(kl / target - 1, -0.2, 0.2) * samples / horizon
     """

@@ -1,4 +1,5 @@
-"""EnvProcess: the environment servers that a run starts for itself, one for each environment without a URL. Restarted if they die."""
+"""EnvProcess: the environment servers that a run starts for itself, one for each environment without a URL. Restarted
+if they die."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from ..config import Config
 from ..config.environments import Environment
 from ..errors import ConfigError, EnvError, TirError, unknown
 
-SERVERS = {name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "functions", "swe", "puzzles", "echo")}
+SERVERS = {
+    name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "functions", "swe", "puzzles", "echo")
+}
 SERVERS |= {name: f"env_servers.adapters.{name}" for name in ("mcp", "openenv", "verl_tool", "gem", "bfcl")}
 WITH_WORKERS = ("python_tir", "search", "math", "swe", "puzzles", "bfcl")
 """Servers of ours that env.workers is told; the others answer at once, and have a default of many."""
@@ -60,7 +63,9 @@ def server_module(e: Environment) -> str:
     if e.env.file:
         return OWN
     if e.serves not in SERVERS:
-        raise unknown("env", e.serves, SERVERS, _REMEDY.format(s=e.section, name="name" if e.section == "env" else "server"))
+        raise unknown(
+            "env", e.serves, SERVERS, _REMEDY.format(s=e.section, name="name" if e.section == "env" else "server")
+        )
     return SERVERS[e.serves]
 
 
@@ -68,13 +73,19 @@ _REMEDY = "Set {s}.{name} to one of them, point {s}.url at a running server, or 
 
 
 def server_flags(e: Environment) -> list[str]:
-    """What its server is told besides where to listen. Raises ConfigError for server_options that are not ours to pass on.
+    """What its server is told besides where to listen. Raises ConfigError for server_options that are not ours to pass
+    on.
 
     Those of a class of the user's own are keywords of its constructor, of any type.
     """
     flags: list[str] = []
     if e.env.file:
-        flags += [e.env.file, "--name", e.serves, *(["--options", json.dumps(e.env.server_options)] if e.env.server_options else [])]
+        flags += [
+            e.env.file,
+            "--name",
+            e.serves,
+            *(["--options", json.dumps(e.env.server_options)] if e.env.server_options else []),
+        ]
     elif e.serves in WITH_WORKERS:
         flags += ["--workers", str(e.env.workers)]
     if e.serves == "python_tir" and not e.env.file:
@@ -82,7 +93,9 @@ def server_flags(e: Environment) -> list[str]:
     for key, value in e.env.server_options.items():
         flag = key.replace("_", "-")
         if flag in OURS or not (e.env.file or re.fullmatch(r"[a-z][a-z0-9-]*", flag)):
-            raise ConfigError(f"{e.section}.server_options has {key!r}, which the run sets itself or no server has. Leave it out.")
+            raise ConfigError(
+                f"{e.section}.server_options has {key!r}, which the run sets itself or no server has. Leave it out."
+            )
         if e.env.file:
             continue  # keywords of the class, which its server tells from flags
         match value:
@@ -91,7 +104,10 @@ def server_flags(e: Environment) -> list[str]:
             case int() | float() | str():
                 flags += [f"--{flag}", str(value)]
             case _:
-                raise ConfigError(f"{e.section}.server_options.{key} = {value!r} is no flag's value. Write text, a number or a boolean.")
+                raise ConfigError(
+                    f"{e.section}.server_options.{key} = {value!r} is no flag's value. Write text, a number or a"
+                    " boolean."
+                )
     return flags
 
 
@@ -103,7 +119,8 @@ class _Server:
         self.port_file, self.log = Path(cfg.run_dir) / f"{of}.port", Path(cfg.run_dir) / f"{of}.log"
 
     async def first_start(self, wait_s: float) -> str:
-        """`start` on a free port. A restart by the launcher tries again for `wait_s`: what ends this server now did not when the run began."""
+        """`start` on a free port. A restart by the launcher tries again for `wait_s`: what ends this server now did not
+        when the run began."""
         clock = asyncio.get_running_loop().time
         give_up, failures = clock() + wait_s, 0
         while True:
@@ -116,7 +133,8 @@ class _Server:
                 failures += 1
 
     async def start(self, port: int) -> str:
-        """Returns the URL once the server answers. Raises ConfigError when it ends by itself, EnvError when it is killed or hangs; with the log's end."""
+        """Returns the URL once the server answers. Raises ConfigError when it ends by itself, EnvError when it is
+        killed or hangs; with the log's end."""
         patience_s = self.cfg.timeouts.start_s if self.env.serves in SLOW_START else START_TIMEOUT_S
         for _ in range(STARTS):
             await self._spawn(port)
@@ -138,7 +156,16 @@ class _Server:
 
     async def _spawn(self, port: int) -> None:
         self.port_file.unlink(missing_ok=True)
-        args = ["--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file), "--die-with-parent", str(os.getpid())]
+        args = [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--port-file",
+            str(self.port_file),
+            "--die-with-parent",
+            str(os.getpid()),
+        ]
         args += server_flags(self.env)
         with self.log.open("ab") as log:
             command = (sys.executable, "-m", server_module(self.env), *args)
@@ -153,13 +180,16 @@ class _Server:
         return {k: v for k, v in os.environ.items() if k not in (self.cfg.rollout.token_env, "WANDB_API_KEY")}
 
     def _said(self, what: str) -> str:
-        return f"The {self.env.name} environment server {what}. Its log ({self.log}) ends:\n{self.log.read_text(errors='replace')[-600:]}"
+        return (
+            f"The {self.env.name} environment server {what}. Its log ({self.log})"
+            f" ends:\n{self.log.read_text(errors='replace')[-600:]}"
+        )
 
     async def keep_alive(self) -> None:
         """Start it again on the same port whenever it dies; the env client retries meanwhile.
 
-        One that does not come up, or that this machine has no room to start (a failed fork), is tried again with a growing pause: the
-        pipeline stops the run when too many groups fail.
+        One that does not come up, or that this machine has no room to start (a failed fork), is tried again with a
+        growing pause: the pipeline stops the run when too many groups fail.
         """
         failures = 0
         while True:

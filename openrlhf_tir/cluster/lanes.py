@@ -1,7 +1,8 @@
 """The fast lane on real actors: what pipeline/lane/keeper.py asks of a rollout, by Ray calls.
 
 keeper -> under_way: every actor says how far its trajectories are
-       -> move: the actor that writes one hands what it samples next to the lane's actor, directly: tokens do not pass the controller
+       -> move: the actor that writes one hands what it samples next to the lane's actor, directly: tokens do not pass
+       the controller
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from .pool import RolloutPool
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """One trajectory, as the keeper looks at it. `home`: the actor that writes it; `engine`: the one that samples it."""
+    """One trajectory, as the keeper looks at it. `home`: the actor that writes it; `engine`: the one that samples
+    it."""
 
     group: GroupKey
     sample: int
@@ -60,7 +62,17 @@ class PoolLanes:
                 at = path.at or home
                 sampled = said[at][1].get(path.request, 0) if at in said else 0
                 group, _, sample = name.partition("#")
-                found.append(UnderWay(GroupKey(*map(int, group.split("/"))), int(sample), at, path.tokens + sampled, path.moves, home, name))
+                found.append(
+                    UnderWay(
+                        GroupKey(*map(int, group.split("/"))),
+                        int(sample),
+                        at,
+                        path.tokens + sampled,
+                        path.moves,
+                        home,
+                        name,
+                    )
+                )
         return found
 
     async def move(self, response: UnderWay, engine: str) -> bool:

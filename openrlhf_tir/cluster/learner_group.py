@@ -1,7 +1,7 @@
 """LearnerGroup: one Ray actor per rank, every call goes to all ranks at once. Implements `Learner` for the pipeline.
 
-Every call has a deadline. A rank that dies, loses what its call needs or does not answer in time is LearnerDied: all ranks start again from
-the last checkpoint.
+Every call has a deadline. A rank that dies, loses what its call needs or does not answer in time is LearnerDied: all
+ranks start again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PLACEMENT_ATTEMPTS = 8
-"""Tries to place ranks that start again; with the pauses in between and timeouts.placement_s for each, about twenty minutes."""
+"""Tries to place ranks that start again; with the pauses in between and timeouts.placement_s for each, about twenty
+minutes."""
 DEATHS_AT_START = 3
 """Deaths of starting ranks after which they are not started again: what kills them each time is not the network."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
@@ -97,7 +98,9 @@ class LearnerGroup:
         self.version = 0
 
     @classmethod
-    async def start(cls, cfg: Config, shared: PlacementGroup | None = None, rank_class: type[LearnerRank] = LearnerRank) -> LearnerGroup:
+    async def start(
+        cls, cfg: Config, shared: PlacementGroup | None = None, rank_class: type[LearnerRank] = LearnerRank
+    ) -> LearnerGroup:
         """`shared`: a reservation that engines have their places in too (train.colocate_all); it outlives the ranks."""
         n = cfg.actor.world_size
         room = learner_room(cfg) if shared is None else shared_room(cfg)
@@ -121,14 +124,17 @@ class LearnerGroup:
 
     @classmethod
     async def start_again(cls, cfg: Config, shared: PlacementGroup | None = None) -> LearnerGroup:
-        """In place of ranks that are lost: what they held may not be free yet, their node is to come back, or is not quite there when it does.
+        """In place of ranks that are lost: what they held may not be free yet, their node is to come back, or is not
+        quite there when it does.
         Raises ClusterFull in the end, or LearnerDied when new ranks die as they start, each time."""
         deaths = 0
         for attempt in range(1, PLACEMENT_ATTEMPTS):
             try:
                 return await cls.start(cfg, shared)
             except ClusterFull as e:
-                log.log(logging.WARNING if attempt == 1 else logging.DEBUG, "the learner waits for room, tried again: %s", e)
+                log.log(
+                    logging.WARNING if attempt == 1 else logging.DEBUG, "the learner waits for room, tried again: %s", e
+                )
             except LearnerDied as e:
                 deaths += 1
                 if deaths == DEATHS_AT_START:
@@ -141,7 +147,9 @@ class LearnerGroup:
         start = time.monotonic()
         light = TrainBatch(batch.step, [type(i)(i.meta, None) for i in batch.items], batch.rank_of, batch.cuts)
         payloads = [item.payload for item in batch.items]
-        metrics = (await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s"))[0]
+        metrics = (
+            await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s")
+        )[0]
         self.version += int(metrics["updates"])
         return StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
 
@@ -152,8 +160,11 @@ class LearnerGroup:
         return (await self._call("publish_changes", path, base_version))[0]
 
     async def open_broadcast(self, receivers: int) -> Meeting:
-        """Rank 0 answers when what it does is over: an export may take minutes. timeouts.broadcast_s is of the meeting itself."""
-        return (await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.learner_s"))[0]
+        """Rank 0 answers when what it does is over: an export may take minutes. timeouts.broadcast_s is of the meeting
+        itself."""
+        return (
+            await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.learner_s")
+        )[0]
 
     async def broadcast(self, push: str) -> Transfer:
         return (await self._call("broadcast", push))[0]
@@ -208,7 +219,8 @@ class LearnerGroup:
         return await self._all([r.call.remote(method, *args) for r in self.ranks], method, "timeouts.learner_s")
 
     async def _all(self, refs: list, what: str, setting: str) -> list[Any]:
-        """Raises LearnerDied when a rank's process is gone or hangs; the others are stuck in a collective then, so nothing can be saved."""
+        """Raises LearnerDied when a rank's process is gone or hangs; the others are stuck in a collective then, so
+        nothing can be saved."""
         calls = [asyncio.ensure_future(_result(ref)) for ref in refs]
         try:
             waiting = asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
@@ -218,16 +230,21 @@ class LearnerGroup:
                 done |= late
         except DeadlineMissed as e:
             silent = [rank for rank, call in enumerate(calls) if not call.done()]
-            raise LearnerDied(f"{e} No answer from rank {', '.join(map(str, silent))}. All ranks restart from the last checkpoint.") from e
+            raise LearnerDied(
+                f"{e} No answer from rank {', '.join(map(str, silent))}. All ranks restart from the last checkpoint."
+            ) from e
         finally:
             for call in calls:
                 call.cancel()
         errors = [error for call in calls if call in done and (error := call.exception())]
         for error in errors:
             if happened := death(error):
-                raise LearnerDied(f"A learner rank is lost: {happened}. All ranks restart from the last checkpoint.") from error
+                raise LearnerDied(
+                    f"A learner rank is lost: {happened}. All ranks restart from the last checkpoint."
+                ) from error
         if errors:
-            # What a disk refused is told by whoever called, in a sentence: without the worker's traceback, which Ray makes its text.
+            # What a disk refused is told by whoever called, in a sentence: without the worker's traceback, which Ray
+            # makes its text.
             cause = getattr(errors[0], "cause", None)
             raise cause if isinstance(cause, OSError) else errors[0]
         return [call.result() for call in calls]

@@ -1,8 +1,8 @@
 """Member: one rollout actor as the controller holds it: its process, its reserved resources, the groups that it runs.
 
-Every call to the actor has a deadline, and ends at once when the actor is given up, whatever Ray still knows of its process. A call that
-finds the actor dead, its engine broken or no answer in time reports it (`on_death`), so that it is replaced, and raises EngineGone.
-"""
+Every call to the actor has a deadline, and ends at once when the actor is given up, whatever Ray still knows of its
+process. A call that finds the actor dead, its engine broken or no answer in time reports it (`on_death`), so that it is
+replaced, and raises EngineGone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ STOP = Deadline(20.0, "member.STOP")
 
 @dataclass(eq=False)
 class Member:
-    """What is in `RolloutPool.members` was proved to hold the current weights. `on_death(member, why)` is told once it is no more.
+    """What is in `RolloutPool.members` was proved to hold the current weights. `on_death(member, why)` is told once it
+    is no more.
 
     Belongs to one event loop.
     """
@@ -85,7 +86,8 @@ class Member:
         raise EngineGone(lost) from error
 
     async def _answer(self, ref: Awaitable[Any]) -> Any:
-        """What the actor answers. Raises EngineGone as soon as it is given up: a stopped process would keep its caller for ever."""
+        """What the actor answers. Raises EngineGone as soon as it is given up: a stopped process would keep its caller
+        for ever."""
         answer, given_up = asyncio.ensure_future(_result(ref)), asyncio.ensure_future(self.given_up.wait())
         try:
             await asyncio.wait({answer, given_up}, return_when=asyncio.FIRST_COMPLETED)
@@ -97,21 +99,34 @@ class Member:
             given_up.cancel()
 
     async def run_group(self, ref: Awaitable[Any]) -> Any:
-        """The metadata of a group that was started. The actor ends the group itself at its deadline: this waits a little longer."""
+        """The metadata of a group that was started. The actor ends the group itself at its deadline: this waits a
+        little longer."""
         deadline = Deadline.of(self.cfg, "rollout.group_deadline_s") + Deadline.of(self.cfg, "rollout.unresponsive_s")
         return await self.call(ref, deadline, "A group")
 
-    async def update_weights(self, path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
-        return await self.call(self.actor.update_weights.remote(path, version, digest, canary, link), "timeouts.push_s", f"The push of version {version}")
+    async def update_weights(
+        self, path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
+    ) -> list[Completion]:
+        return await self.call(
+            self.actor.update_weights.remote(path, version, digest, canary, link),
+            "timeouts.push_s",
+            f"The push of version {version}",
+        )
 
     async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
-        return await self.call(self.actor.receive_weights.remote(meeting, first_rank, push), "timeouts.push_s", "A broadcast")
+        return await self.call(
+            self.actor.receive_weights.remote(meeting, first_rank, push), "timeouts.push_s", "A broadcast"
+        )
 
     async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        return await self.call(self.actor.use_received.remote(version, digest, canary), "timeouts.push_s", f"The use of version {version}")
+        return await self.call(
+            self.actor.use_received.remote(version, digest, canary), "timeouts.push_s", f"The use of version {version}"
+        )
 
     async def proved(self, version: int) -> None:
-        await self.call(self.actor.proved.remote(version), "rollout.unresponsive_s", f"The verdict on version {version}")
+        await self.call(
+            self.actor.proved.remote(version), "rollout.unresponsive_s", f"The verdict on version {version}"
+        )
 
     async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list:
         return await self.call(self.actor.canary.remote(prompts, max_tokens, seed), "timeouts.push_s", "The canary")
@@ -129,18 +144,24 @@ class Member:
 
     async def heartbeat(self) -> None:
         """Raises EngineGone when the process, or the engine in it, does not answer."""
-        self.env_servers |= set(await self.call(self.actor.heartbeat.remote(), "rollout.unresponsive_s", "The heartbeat"))
+        self.env_servers |= set(
+            await self.call(self.actor.heartbeat.remote(), "rollout.unresponsive_s", "The heartbeat")
+        )
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
         await self.call(self.actor.set_env_urls.remote(urls), "rollout.unresponsive_s", "The swap of environments")
 
     async def under_way(self) -> Any:
         """See RolloutActor."""
-        return await self.call(self.actor.under_way.remote(), "rollout.unresponsive_s", "The report of what is under way")
+        return await self.call(
+            self.actor.under_way.remote(), "rollout.unresponsive_s", "The report of what is under way"
+        )
 
     async def move(self, trajectory: str, name: str, target: Any) -> bool:
         """See RolloutActor."""
-        return await self.call(self.actor.move.remote(trajectory, name, target), "rollout.unresponsive_s", "The move of a response")
+        return await self.call(
+            self.actor.move.remote(trajectory, name, target), "rollout.unresponsive_s", "The move of a response"
+        )
 
     async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
         """See RolloutPool."""
@@ -175,10 +196,11 @@ async def spawn(
     on_death: Callable[[Member, str], None],
     shared: PlacementGroup | None = None,
 ) -> Member:
-    """Reserve, start, load the model. Raises ClusterFull when there is no room, EngineGone when it died or was not up in time, what its `start` raised.
+    """Reserve, start, load the model. Raises ClusterFull when there is no room, EngineGone when it died or was not up
+    in time, what its `start` raised.
 
-    Whatever happens, cancellation included: an actor that does not come up keeps no resources. `shared`: what the learner's ranks have reserved, of which
-    it takes its place beside rank `index`.
+    Whatever happens, cancellation included: an actor that does not come up keeps no resources. `shared`: what the
+    learner's ranks have reserved, of which it takes its place beside rank `index`.
     """
     if shared is None:
         room = engine_room(cfg)
@@ -188,7 +210,8 @@ async def spawn(
         room, own, bundles = shared_room(cfg), None, by_node(shared)
         if index >= len(bundles):
             raise ClusterFull(
-                f"train.colocate_all puts an engine beside each of the {len(bundles)} learner ranks, and engine {index} has none. Ask for fewer engines."
+                f"train.colocate_all puts an engine beside each of the {len(bundles)} learner ranks, and engine {index}"
+                " has none. Ask for fewer engines."
             )
         there = PlacementGroupSchedulingStrategy(shared, placement_group_bundle_index=bundles[index])
     try:
@@ -211,7 +234,9 @@ async def spawn(
     try:
         with marked(cfg.run_dir) as mark:
             await member.call(actor.sees.remote(mark), "timeouts.start_s", "The look at the run's directory")
-        member.url = await member.call(actor.start.remote(cfg, model, env_urls, tokens(cfg)), "timeouts.start_s", "The start")
+        member.url = await member.call(
+            actor.start.remote(cfg, model, env_urls, tokens(cfg)), "timeouts.start_s", "The start"
+        )
     except BaseException:
         member.kill()
         raise

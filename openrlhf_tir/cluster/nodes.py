@@ -1,4 +1,5 @@
-"""Nodes: what the cluster has, and what each process of a run takes of it. Asked of Ray, never of this machine: the driver's may have no GPU.
+"""Nodes: what the cluster has, and what each process of a run takes of it. Asked of Ray, never of this machine: the
+driver's may have no GPU.
 
 engine_room(cfg)   bundles and resources of a rollout engine; learner_room, reward_room likewise
 plan(cfg, nodes)   which rank and engine goes where, in words, before anything is loaded
@@ -31,20 +32,25 @@ class Node(NamedTuple):
 def nodes() -> list[Node]:
     """Those that are alive, with what they were started with, whoever uses it now."""
     alive = [n for n in ray.nodes() if n["Alive"]]
-    return [Node(n["NodeManagerAddress"], int(n["Resources"].get("CPU", 0)), int(n["Resources"].get("GPU", 0))) for n in alive]
+    return [
+        Node(n["NodeManagerAddress"], int(n["Resources"].get("CPU", 0)), int(n["Resources"].get("GPU", 0)))
+        for n in alive
+    ]
 
 
 @functools.cache
 def has_gpus() -> bool:
-    """Whether the run is one on GPUs: whether the cluster had any when it was first asked, in this session of Ray (`ray_session` forgets it).
+    """Whether the run is one on GPUs: whether the cluster had any when it was first asked, in this session of Ray
+    (`ray_session` forgets it).
 
-    Once for all: an engine that is replaced while the nodes with GPUs are lost waits for them, and does not start on CPU.
-    """
+    Once for all: an engine that is replaced while the nodes with GPUs are lost waits for them, and does not start on
+    CPU."""
     return any(node.gpus for node in nodes())
 
 
 async def some_gpus(cfg: Config) -> None:
-    """Until the cluster has GPUs, for a recipe that cannot do without: at once, or a restart by the launcher within train.start_wait_s.
+    """Until the cluster has GPUs, for a recipe that cannot do without: at once, or a restart by the launcher within
+    train.start_wait_s.
 
     Raises ClusterFull, with what there is: its nodes may still come.
     """
@@ -53,8 +59,9 @@ async def some_gpus(cfg: Config) -> None:
     while "flash_attention" in cfg.ds.attn_implementation and not has_gpus():
         if loop.time() >= give_up:
             raise ClusterFull(
-                f"ds.attn_implementation = {cfg.ds.attn_implementation!r} needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. "
-                "Start Ray on nodes with GPUs (ray start --num-gpus), or start from --recipe quickstart_cpu."
+                f"ds.attn_implementation = {cfg.ds.attn_implementation!r} needs GPUs, and Ray knows of none:"
+                f" {', '.join(map(str, nodes()))}. Start Ray on nodes with GPUs (ray start --num-gpus), or start from"
+                " --recipe quickstart_cpu."
             )
         await asyncio.sleep(backoff_s(tries, cap_s=ASK_AGAIN_S))
         tries += 1
@@ -66,12 +73,19 @@ def transport(cfg: Config) -> str | None:
     backend = cfg.vllm.sync_backend
     if backend == "nccl" and not has_gpus():
         raise ConfigError(
-            f"vllm.sync_backend = 'nccl' needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. Use 'gloo', which is the same on CPUs, or 'file'."
+            f"vllm.sync_backend = 'nccl' needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. Use 'gloo',"
+            " which is the same on CPUs, or 'file'."
         )
     if backend == "nccl":
-        return "vllm.sync_backend = nccl has not been run on GPUs yet: every push is proved by digest and canary as ever. If it fails, use 'file'."
+        return (
+            "vllm.sync_backend = nccl has not been run on GPUs yet: every push is proved by digest and canary as ever."
+            " If it fails, use 'file'."
+        )
     if backend == "gloo" and has_gpus():
-        return "vllm.sync_backend = gloo sends the weights by way of the hosts' memory, which is slow between GPUs. 'file' with vllm.sync_delta sends less."
+        return (
+            "vllm.sync_backend = gloo sends the weights by way of the hosts' memory, which is slow between GPUs. 'file'"
+            " with vllm.sync_delta sends less."
+        )
     return None
 
 
@@ -89,19 +103,21 @@ class Room(NamedTuple):
 
 
 SHARE = 0.5
-"""The share of a GPU by which Ray reserves it for a learner rank or an engine of one bundle (train.colocate_all). It watches no memory."""
+"""The share of a GPU by which Ray reserves it for a learner rank or an engine of one bundle (train.colocate_all). It
+watches no memory."""
 
 
 def shared_room(cfg: Config) -> Room:
-    """With train.colocate_all: a bundle for each learner rank, of a GPU where there are any, whose other half an engine takes."""
+    """With train.colocate_all: a bundle for each learner rank, of a GPU where there are any, whose other half an engine
+    takes."""
     gpu = float(has_gpus())
     bundle = {"CPU": 2.0, "GPU": 1.0} if gpu else {"CPU": 2.0}
     return Room([bundle] * cfg.actor.world_size, "PACK", 1.0, SHARE * gpu, False)
 
 
 def engine_room(cfg: Config) -> Room:
-    """One bundle, whose GPUs are the actor's own and so visible to vLLM's worker processes. An engine that no node has enough GPUs for gets a
-    bundle per GPU, on as few nodes as can be."""
+    """One bundle, whose GPUs are the actor's own and so visible to vLLM's worker processes. An engine that no node has
+    enough GPUs for gets a bundle per GPU, on as few nodes as can be."""
     n = float(cfg.vllm.world_size)
     if not has_gpus():
         return Room([{"CPU": n}], "STRICT_PACK", n, 0.0, False)
@@ -130,7 +146,8 @@ def reward_room(cfg: Config) -> Room:
 
 
 def _on_nodes(count: int, per_node: int) -> Room:
-    """Processes with a GPU each where there are any. Those of several nodes have one bundle per node, on different nodes as far as there are."""
+    """Processes with a GPU each where there are any. Those of several nodes have one bundle per node, on different
+    nodes as far as there are."""
     if count == 1:
         return single_room(per_node)
     of_one = single_room(1)
@@ -139,16 +156,17 @@ def _on_nodes(count: int, per_node: int) -> Room:
 
 
 def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[str]:
-    """Lines for the start of the run: the nodes, and where each process can go; what is missing, and where, when they do not all fit.
+    """Lines for the start of the run: the nodes, and where each process can go; what is missing, and where, when they
+    do not all fit.
 
-    Ray decides in the end, and what it decided is said as well. This is the proof that it can: engines first, each on the node that it
-    leaves the least room on, then what takes one GPU, nodes of which it has none first where it asks for several. What is missing may still
-    come (an autoscaler, a node that restarts).
+    Ray decides in the end, and what it decided is said as well. This is the proof that it can: engines first, each on
+    the node that it leaves the least room on, then what takes one GPU, nodes of which it has none first where it asks
+    for several. What is missing may still come (an autoscaler, a node that restarts).
     """
     engine, reward, ranks = engine_room(cfg), reward_room(cfg), learner_room(cfg)
     shared = learner and cfg.train.colocate_all
     kind = "GPU" if has_gpus() else "CPU"
-    left = {node.address: (node.gpus if has_gpus() else node.cpus) for node in there}
+    left = {node.address: node.gpus if has_gpus() else node.cpus for node in there}
     placed: dict[str, Counter[str]] = {address: Counter() for address in left}
     missing: Counter[str] = Counter()
 
@@ -180,8 +198,8 @@ def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[st
     if missing:
         free = ", ".join(f"{address} has {n} left" for address, n in left.items())
         lines.append(
-            f"plan: does not fit yet: {_counted(missing, kind)} have no room ({free}). The run waits for more (timeouts.placement_s); "
-            "or lower vllm.num_engines, vllm.tensor_parallel_size or actor.num_gpus_per_node."
+            f"plan: does not fit yet: {_counted(missing, kind)} have no room ({free}). The run waits for more"
+            " (timeouts.placement_s); or lower vllm.num_engines, vllm.tensor_parallel_size or actor.num_gpus_per_node."
         )
     return lines
 

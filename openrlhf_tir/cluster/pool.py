@@ -1,8 +1,11 @@
-"""RolloutPool: the rollout actors as one `Rollout`. Routes groups, keeps as many actors as are wanted, swaps environments' URLs.
+"""RolloutPool: the rollout actors as one `Rollout`. Routes groups, keeps as many actors as are wanted, swaps
+environments' URLs.
 
-    run_group -> router -> actor         waits while none is up; an actor that refuses (QueueFull) is passed over for a while
-    an actor dies, hangs, is silent      its groups raise EngineGone, which the pipeline issues again, to another one; its environment
-                                         sessions are closed; a new one is started, gets the last push and a canary (`on_join`), and joins
+    run_group -> router -> actor         waits while none is up; an actor that refuses (QueueFull) is passed over for a
+                                         while
+    an actor dies, hangs, is silent      its groups raise EngineGone, which the pipeline issues again, to another one;
+                                         its environment sessions are closed; a new one is started, gets the last push
+                                         and a canary (`on_join`), and joins
 
 Both the number of actors and the URLs can change during a run (`control.py`).
 """
@@ -30,22 +33,31 @@ from .rollout_actor import RolloutActor
 
 log = logging.getLogger(__name__)
 BLAMES_THE_ACTOR = {EngineError.reason, WeightsUnverified.reason, "aborted", "deadline"}
-"""Why a group failed -> it goes to another actor next time. The rest (environment, verifier, a refused request) would fail there as well."""
+"""Why a group failed -> it goes to another actor next time. The rest (environment, verifier, a refused request) would
+fail there as well."""
 LONGEST = "push_pause_s"
 """The figure of an actor's load of which the longest over all actors is told; of the others it is the sum."""
 MAX_FAILED_PROMPTS = 3
-"""An engine that says that it is well and fails so many prompts in a row, all different, is replaced: one prompt may be at fault, three are not."""
+"""An engine that says that it is well and fails so many prompts in a row, all different, is replaced: one prompt may be
+at fault, three are not."""
 
 
 class RolloutPool:
     def __init__(
-        self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], actor_class: type = RolloutActor, shared: PlacementGroup | None = None
+        self,
+        cfg: Config,
+        model: str,
+        env_urls: Mapping[str, list[str]],
+        actor_class: type = RolloutActor,
+        shared: PlacementGroup | None = None,
     ) -> None:
         """`shared`: the reservation of the learner's ranks, in which actors take their places (train.colocate_all)."""
         self.shared = shared
         self.cfg, self.model, self.env_urls, self.actor_class = cfg, model, dict(env_urls), actor_class
         r = cfg.rollout
-        self.fleet: Fleet[Member] = Fleet(self._spawn, size=cfg.vllm.num_engines, heartbeat_s=r.heartbeat_s, unresponsive_s=r.unresponsive_s)
+        self.fleet: Fleet[Member] = Fleet(
+            self._spawn, size=cfg.vllm.num_engines, heartbeat_s=r.heartbeat_s, unresponsive_s=r.unresponsive_s
+        )
         self.fleet.on_lost = self._orphaned
         self.fleet.prove = self._prove
         self.on_join: Callable[[Member], Awaitable[None]] | None = None
@@ -55,7 +67,12 @@ class RolloutPool:
 
     @classmethod
     async def start(
-        cls, cfg: Config, model: str, env_urls: Mapping[str, list[str]], actor_class: type = RolloutActor, shared: PlacementGroup | None = None
+        cls,
+        cfg: Config,
+        model: str,
+        env_urls: Mapping[str, list[str]],
+        actor_class: type = RolloutActor,
+        shared: PlacementGroup | None = None,
     ) -> RolloutPool:
         self = cls(cfg, model, env_urls, actor_class, shared)
         await self.fleet.start()
@@ -96,7 +113,8 @@ class RolloutPool:
         return meta, payload
 
     async def _engine_failed(self, member: Member, prompt: str) -> None:
-        """A group failed by its engine: is the engine gone (EngineGone), or was it this group only? The engine is asked."""
+        """A group failed by its engine: is the engine gone (EngineGone), or was it this group only? The engine is
+        asked."""
         await member.heartbeat()
         member.failed_prompts.add(prompt)
         if len(member.failed_prompts) >= MAX_FAILED_PROMPTS:
@@ -114,11 +132,13 @@ class RolloutPool:
         self.fleet.resize(actors)
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
-        """Swap the map everywhere. New sessions go to its servers once they are healthy; open ones end where they are."""
+        """Swap the map everywhere. New sessions go to its servers once they are healthy; open ones end where they
+        are."""
         self.env_urls = dict(urls)
         results = await asyncio.gather(*(m.set_env_urls(self.env_urls) for m in self.members), return_exceptions=True)
         for error in results:
-            if isinstance(error, BaseException) and not isinstance(error, EngineGone):  # its successor starts with the new map
+            # its successor starts with the new map
+            if isinstance(error, BaseException) and not isinstance(error, EngineGone):
                 raise error
 
     async def _spawn(self, index: int) -> Member:
@@ -135,20 +155,28 @@ class RolloutPool:
         """Close the environment sessions that a dead actor left open."""
         servers = set().union(*self.env_urls.values(), member.env_servers, *(m.env_servers for m in self.members))
         token = os.environ.get(self.cfg.env.token_env)
-        task = asyncio.create_task(close_orphans(member.owner, sorted(servers), token=token), name=f"close sessions of {member.name}")
+        task = asyncio.create_task(
+            close_orphans(member.owner, sorted(servers), token=token), name=f"close sessions of {member.name}"
+        )
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
         """Raises PayloadLost when the node that held one is gone, or does not hand it over in time."""
         try:
-            return await within(Deadline.of(self.cfg, "rollout.unresponsive_s"), _all(payloads), f"The transfer of {len(payloads)} groups")
+            return await within(
+                Deadline.of(self.cfg, "rollout.unresponsive_s"),
+                _all(payloads),
+                f"The transfer of {len(payloads)} groups",
+            )
         except DeadlineMissed as e:
             raise PayloadLost(f"{e} They are issued again from the last checkpoint.") from e
         except ray.exceptions.RayError as e:
             if (what := death(e)) is None:
                 raise
-            raise PayloadLost(f"A sampled group cannot be fetched: {what}. It is issued again from the last checkpoint.") from e
+            raise PayloadLost(
+                f"A sampled group cannot be fetched: {what}. It is issued again from the last checkpoint."
+            ) from e
 
     async def store(self, group: Group) -> Any:
         return ray.put(group)
@@ -157,18 +185,23 @@ class RolloutPool:
         return next((f"on {m.name}" for m in self.members if key in m.running), "waiting for an actor")
 
     def engine_stats(self) -> dict[str, float]:
-        """Actors, and as of each one's last group: sequences running and waiting, preemptions of the actors that are up; the longest pause by a push."""
+        """Actors, and as of each one's last group: sequences running and waiting, preemptions of the actors that are
+        up; the longest pause by a push."""
         loads = [m.load for m in self.members if m.load]
         of_all = {name: sum(load[name] for load in loads) for name in (loads[0] if loads else ())}
         longest = {LONGEST: max(load.get(LONGEST, 0.0) for load in loads)} if loads else {}
         figures = of_all | longest
         if self.cfg.pipeline.fast_lane == "off":
             return {"actors": float(len(self.members))} | figures
-        return {"actors": float(len(self.members))} | figures | {"lane_engines": self.lane_engines, "lane_moves": self.lane_moves}
+        return (
+            {"actors": float(len(self.members))}
+            | figures
+            | {"lane_engines": self.lane_engines, "lane_moves": self.lane_moves}
+        )
 
     async def busy_intervals(self) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
-        """Per actor: when at least one of its requests was decoding, and its environments' sessions were started or judged, since the last call; epoch
-        seconds. See RolloutActor."""
+        """Per actor: when at least one of its requests was decoding, and its environments' sessions were started or
+        judged, since the last call; epoch seconds. See RolloutActor."""
         members = list(self.members)
         found = await asyncio.gather(*(m.busy_intervals() for m in members), return_exceptions=True)
         return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, BaseException)}

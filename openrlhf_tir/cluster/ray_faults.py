@@ -1,7 +1,8 @@
-"""Ray faults: which of Ray's errors mean that a process, or what it held, is gone. The only place that tells them apart.
+"""Ray faults: which of Ray's errors mean that a process, or what it held, is gone. The only place that tells them
+apart.
 
-A death is answered by a replacement: an engine by another actor, learner ranks by all of them anew, a lost group by its prompt issued
-again. Every other error is of the code that raised it, and is raised as it is.
+A death is answered by a replacement: an engine by another actor, learner ranks by all of them anew, a lost group by its
+prompt issued again. Every other error is of the code that raised it, and is raised as it is.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ DEATHS: tuple[tuple[type[Exception], str], ...] = (
     (ray.RayActorError, "its process died"),
     (ray.RpcError, "its node cannot be reached"),
 )
-"""Error -> what happened, the narrower class first. A call whose outcome is unknown (ActorUnavailableError) counts as a death too: its
-process is ended before another takes its place, so nothing is done twice."""
+"""Error -> what happened, the narrower class first. A call whose outcome is unknown (ActorUnavailableError) counts as a
+death too: its process is ended before another takes its place, so nothing is done twice."""
 
 MAX_SAID = 300
 """Characters of Ray's own message that are repeated: the memory monitor writes 3,000 in one line."""
 
 
 def death(error: BaseException) -> str | None:
-    """What happened to the process behind a failed call, with Ray's own words; None when the error is of the code that ran there.
+    """What happened to the process behind a failed call, with Ray's own words; None when the error is of the code that
+    ran there.
 
-    An argument that was lost on its way fails inside the callee: Ray then hands the error out wrapped, as the cause of a RayTaskError.
-    """
+    An argument that was lost on its way fails inside the callee: Ray then hands the error out wrapped, as the cause of
+    a RayTaskError."""
     if isinstance(error, ray.RayTaskError) and isinstance(error.cause, ray.RayError):
         error = error.cause
     for kind, meaning in DEATHS:

@@ -1,4 +1,5 @@
-"""Ray: join the cluster this job was submitted to, or start one on this machine. Resources and environment of our actors."""
+"""Ray: join the cluster this job was submitted to, or start one on this machine. Resources and environment of our
+actors."""
 
 from __future__ import annotations
 
@@ -27,12 +28,14 @@ START_TIMED_OUT = "timed out during startup"
 
 @contextmanager
 def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[None]:
-    """A connection to Ray. Inside `ray job submit` (RAY_ADDRESS is set) or after `ray start`, that cluster; else one of our own.
+    """A connection to Ray. Inside `ray job submit` (RAY_ADDRESS is set) or after `ray start`, that cluster; else one of
+    our own.
 
-    Logical CPUs of a local cluster are as many as our actors need: on two cores they share them. `signals` are listened to while it starts,
-    which raises Stopped.
+    Logical CPUs of a local cluster are as many as our actors need: on two cores they share them. `signals` are listened
+    to while it starts, which raises Stopped.
     """
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; it warns where neither is chosen
+    # Ray's coming default; it warns where neither is chosen
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with _own_handler(), signals.blocking() if signals else nullcontext():
         if os.environ.get("RAY_ADDRESS"):
             ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
@@ -47,8 +50,8 @@ def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[Non
 
 
 def _start_local(cfg: Config) -> None:
-    """A Ray of our own. It gives its daemons 30 s to come up, which a busy machine can miss: then they get another chance. Raises Unavailable
-    when they had START_ATTEMPTS of them.
+    """A Ray of our own. It gives its daemons 30 s to come up, which a busy machine can miss: then they get another
+    chance. Raises Unavailable when they had START_ATTEMPTS of them.
     """
     rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
     actors = cfg.vllm.num_engines * cfg.vllm.world_size + cfg.actor.world_size + rewarding + 2
@@ -70,13 +73,15 @@ def _start_local(cfg: Config) -> None:
             if START_TIMED_OUT not in str(e):
                 raise
     raise Unavailable(
-        f"Ray's daemons did not come up on this machine, {START_ATTEMPTS} times in a row (it gives them 30 s). The machine is very busy, or they end at once: "
-        "their logs are in /tmp/ray. Try again when it is less busy, or start Ray yourself (ray start --head) and set RAY_ADDRESS=auto."
+        f"Ray's daemons did not come up on this machine, {START_ATTEMPTS} times in a row (it gives them 30 s). The"
+        " machine is very busy, or they end at once: their logs are in /tmp/ray. Try again when it is less busy, or"
+        " start Ray yourself (ray start --head) and set RAY_ADDRESS=auto."
     )
 
 
 def _end_all_but(before: set[psutil.Process]) -> None:
-    """Ray forgets the daemons of a start that timed out; they would live as long as we do, and take the next try its share of the machine."""
+    """Ray forgets the daemons of a start that timed out; they would live as long as we do, and take the next try its
+    share of the machine."""
     daemons = set(psutil.Process().children(recursive=True)) - before
     for daemon in daemons:
         with suppress(psutil.NoSuchProcess):
@@ -95,20 +100,23 @@ def _own_handler() -> Iterator[None]:
 
 
 async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
-    """Reserve resources, and say on which nodes they are. Raises ClusterFull when the cluster does not have them free within
-    timeouts.placement_s (a restart by the launcher: and train.start_wait_s); then, and when the caller is cancelled, nothing stays reserved.
-    """
+    """Reserve resources, and say on which nodes they are. Raises ClusterFull when the cluster does not have them free
+    within timeouts.placement_s (a restart by the launcher: and train.start_wait_s); then, and when the caller is
+    cancelled, nothing stays reserved."""
     group = placement_group(room.bundles, strategy=room.strategy)
     try:
         patience = Deadline.of(cfg, "timeouts.placement_s") + Deadline.of(cfg, "train.start_wait_s")
         await within(patience, _ready(group), f"The reservation for {what}")
     except DeadlineMissed:
         remove_placement_group(group)
-        free, total = ({k: v for k, v in r.items() if k in ("CPU", "GPU")} for r in (ray.available_resources(), ray.cluster_resources()))
+        free, total = (
+            {k: v for k, v in r.items() if k in ("CPU", "GPU")}
+            for r in (ray.available_resources(), ray.cluster_resources())
+        )
         raise ClusterFull(
-            f"The Ray cluster has no room for {what}: {room.bundles} ({room.strategy}) is wanted, {free} of {total} is free "
-            f"on {', '.join(map(str, nodes()))}. Start Ray with more (ray start --num-cpus), "
-            "or ask for fewer engines or ranks (vllm.num_engines, actor.num_gpus_per_node)."
+            f"The Ray cluster has no room for {what}: {room.bundles} ({room.strategy}) is wanted, {free} of {total} is"
+            f" free on {', '.join(map(str, nodes()))}. Start Ray with more (ray start --num-cpus), or ask for fewer"
+            " engines or ranks (vllm.num_engines, actor.num_gpus_per_node)."
         ) from None
     except BaseException:
         remove_placement_group(group)
@@ -118,10 +126,13 @@ async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
 
 
 def where(group: PlacementGroup, each: int = 1) -> str:
-    """The addresses of the nodes that a reservation is on, with its number of processes where there are several, `each` in a bundle."""
+    """The addresses of the nodes that a reservation is on, with its number of processes where there are several, `each`
+    in a bundle."""
     by_id = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     held = Counter(by_id.get(node, node) for node in placement_group_table(group)["bundles_to_node_id"].values())
-    return ", ".join(f"{address} x {n * each}" if len(held) > 1 or n * each > 1 else address for address, n in held.items())
+    return ", ".join(
+        f"{address} x {n * each}" if len(held) > 1 or n * each > 1 else address for address, n in held.items()
+    )
 
 
 def by_node(group: PlacementGroup) -> list[int]:
@@ -136,8 +147,8 @@ async def _ready(group: PlacementGroup) -> None:
 
 
 def worker_env(cfg: Config) -> dict[str, str]:
-    """Environment variables of every actor: what the driver was given for NCCL, gloo and vLLM, and our own. One thread each: more on shared
-    cores is catastrophic."""
+    """Environment variables of every actor: what the driver was given for NCCL, gloo and vLLM, and our own. One thread
+    each: more on shared cores is catastrophic."""
     env = forwarded() | {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",

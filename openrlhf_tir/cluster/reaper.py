@@ -1,8 +1,9 @@
-"""Reaper: all that an actor started ends with it, however it ended. vLLM's engine process outlives a SIGKILL of the actor, with the GPU's memory.
+"""Reaper: all that an actor started ends with it, however it ended. vLLM's engine process outlives a SIGKILL of the
+actor, with the GPU's memory.
 
-The actor becomes the leader of a process group, which its children are in (vLLM's engine and workers start no group of their own). A process
-of another session waits for the actor's end, by a descriptor of it, and kills the group. Neither is asked anything of by what it watches, so
-it also works for what hangs, and whatever Ray's own clean-up is set to.
+The actor becomes the leader of a process group, which its children are in (vLLM's engine and workers start no group of
+their own). A process of another session waits for the actor's end, by a descriptor of it, and kills the group. Neither
+is asked anything of by what it watches, so it also works for what hangs, and whatever Ray's own clean-up is set to.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ START_S = 60
 
 
 def end_children_with_us() -> bool:
-    """Call before any child is started. False, with a warning, where the system has no descriptors of processes (Linux before 5.3, a sandbox)."""
+    """Call before any child is started. False, with a warning, where the system has no descriptors of processes (Linux
+    before 5.3, a sandbox)."""
     try:
         if os.getpgrp() != os.getpid():
             os.setpgid(0, 0)
@@ -31,7 +33,16 @@ def end_children_with_us() -> bool:
     try:
         command = [sys.executable, "-I", "-S", __file__, str(us), str(os.getpgrp())]
         quiet = subprocess.DEVNULL
-        subprocess.run(command, pass_fds=(us,), start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet, check=True, timeout=START_S)
+        subprocess.run(
+            command,
+            pass_fds=(us,),
+            start_new_session=True,
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            check=True,
+            timeout=START_S,
+        )
     finally:
         os.close(us)
     return True

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 
 def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | None:
-    """For the engine behind `batcher`, and what waits for it. None in a run without a fast lane. Raises ConfigError for an engine whose requests cannot be
-    stopped in the middle."""
+    """For the engine behind `batcher`, and what waits for it. None in a run without a fast lane. Raises ConfigError for
+    an engine whose requests cannot be stopped in the middle."""
     if cfg.pipeline.fast_lane == "off":
         return None
     if not isinstance(engine := batcher.engine, Abortable):
         raise ConfigError(
-            f"pipeline.fast_lane = {cfg.pipeline.fast_lane!r} moves responses that are being sampled, and {type(engine).__name__} cannot stop one: it has no "
-            "abort and progress. Set pipeline.fast_lane = 'off', or give the engine both."
+            f"pipeline.fast_lane = {cfg.pipeline.fast_lane!r} moves responses that are being sampled, and"
+            f" {type(engine).__name__} cannot stop one: it has no abort and progress. Set pipeline.fast_lane = 'off',"
+            " or give the engine both."
         )
     return Handover(batcher, partial(text_of, codec))
 
@@ -41,10 +42,15 @@ class RemoteEngine:
         self.actor, self.name, self.cfg = actor, name, cfg
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """Raises EngineGone when the actor is no more, DeadlineMissed when it does not answer for as long as a group may take."""
+        """Raises EngineGone when the actor is no more, DeadlineMissed when it does not answer for as long as a group
+        may take."""
         ref = self.actor.generate.remote(list(token_ids), sampling, request_id)
         try:
-            return await within(Deadline.of(self.cfg, "rollout.group_deadline_s"), _result(ref), f"A response's continuation at {self.name}")
+            return await within(
+                Deadline.of(self.cfg, "rollout.group_deadline_s"),
+                _result(ref),
+                f"A response's continuation at {self.name}",
+            )
         except asyncio.CancelledError:
             ray.cancel(ref)  # nobody wants it any more
             raise
@@ -54,8 +60,8 @@ class RemoteEngine:
             raise EngineGone(f"{self.name}, to which a response had moved, is lost: {what}") from e
 
     async def abort(self, request_id: str) -> None:
-        """Asks for it, and waits for nothing: the request is answered when it is stopped, and this actor is not to be taken for hung because the other is.
-        One that is no more has nothing to stop."""
+        """Asks for it, and waits for nothing: the request is answered when it is stopped, and this actor is not to be
+        taken for hung because the other is. One that is no more has nothing to stop."""
         self.actor.abort.remote(request_id)
 
 

@@ -1,8 +1,8 @@
 """RolloutActor: a process with a vLLM engine, its HTTP endpoint, and the group episodes that run on it.
 
-Our controller talks to it by Ray call; HTTP is the facade for everyone else. Payloads are returned as the second of two Ray
-results: the controller then owns the reference without fetching the data, and a dead actor does not take accepted groups along.
-"""
+Our controller talks to it by Ray call; HTTP is the facade for everyone else. Payloads are returned as the second of two
+Ray results: the controller then owns the reference without fetching the data, and a dead actor does not take accepted
+groups along."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ ENDPOINTS = "endpoints"
 
 
 def publish_endpoint(run_dir: Path, name: str, url: str) -> Path:
-    """run_dir/endpoints/NAME: where agents and a scrape find this actor. Replaced as a whole: readers never see half a line."""
+    """run_dir/endpoints/NAME: where agents and a scrape find this actor. Replaced as a whole: readers never see half a
+    line."""
     directory = run_dir / ENDPOINTS
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f".{name}").write_text(url + "\n")
@@ -79,20 +80,40 @@ class RolloutActor:
         self.cfg = cfg
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
         r = cfg.rollout
-        self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
-        self.envs = EnvClients.of(cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
+        self.batcher = Batcher(
+            self.engine,
+            max_wait_ms=r.max_wait_ms,
+            max_batch=r.max_batch,
+            max_running=cfg.max_running,
+            max_queue=r.max_queue,
+        )
+        self.envs = EnvClients.of(
+            cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id()
+        )
         tokenizer = AutoTokenizer.from_pretrained(model)
         codec = HfCodec(tokenizer)
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories, codec.special)
         model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
         self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell)
-        self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)
+        self.agents = Agents(
+            Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow
+        )
         self.agent_file = AgentFile(cfg, model, self.batcher, codec, self.name) if cfg.train.agent_func_path else None
         if self.agent_file:
             await self.agent_file.start()
         writers = self.agent_file or (self.agents if r.agent == "external" else None)
         chats = None if writers else chats_of(cfg, codec, tokenizer)
-        self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, Judge(cfg, self.rewards.workers), self.name, writers, chats)
+        self.runner = GroupRunner(
+            cfg,
+            self.batcher,
+            codec,
+            self.envs,
+            self.rewards,
+            Judge(cfg, self.rewards.workers),
+            self.name,
+            writers,
+            chats,
+        )
         self.runner.handover = handover_of(cfg, self.batcher, codec)
         host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
         app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
@@ -120,13 +141,15 @@ class RolloutActor:
         }
 
     async def under_way(self) -> tuple[list[tuple[str, HandoverPath]], dict[str, int]]:
-        """In a run with a fast lane: the trajectories that this actor writes, and how far its engine is with each request."""
+        """In a run with a fast lane: the trajectories that this actor writes, and how far its engine is with each
+        request."""
         handover = self.runner.handover
         assert handover is not None, "only in a run with a fast lane"
         return handover.under_way(), handover.engine.progress()
 
     async def move(self, trajectory: str, name: str, actor: Any) -> bool:
-        """The trajectory, which this actor writes, is sampled at another actor from now on; at this one where it is this one's own name."""
+        """The trajectory, which this actor writes, is sampled at another actor from now on; at this one where it is
+        this one's own name."""
         handover = self.runner.handover
         assert handover is not None, "only in a run with a fast lane"
         return await handover.move(trajectory, name, None if name == self.name else RemoteEngine(actor, name, self.cfg))
@@ -142,7 +165,8 @@ class RolloutActor:
         self.envs.set_urls(urls)
 
     async def heartbeat(self) -> list[str]:
-        """A sign of life, of the engine too: where it may hold environment sessions. Raises EngineError when the engine does not work."""
+        """A sign of life, of the engine too: where it may hold environment sessions. Raises EngineError when the engine
+        does not work."""
         await self.engine.alive()
         return self.envs.servers
 
@@ -152,7 +176,9 @@ class RolloutActor:
     async def wake(self) -> None:
         await self.engine.wake()
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
+    async def update_weights(
+        self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
+    ) -> list[Completion]:
         return await self.engine.update_weights(path, version, digest, canary, link)
 
     async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:

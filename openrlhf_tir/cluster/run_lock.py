@@ -1,12 +1,13 @@
 """Run lock: one controller at a time writes a run directory.
 
-    with run_lock(run_dir, wait_s=0): ...        run_dir/run.lock: a flock for as long as the process lives, whatever ends it
+    with run_lock(run_dir, wait_s=0): ...        run_dir/run.lock: a flock for as long as the process lives, whatever
+    ends it
 
-The kernel gives the lock up with the process, so a crash leaves nothing that blocks; the file stays, and says whose it was. On NFS Linux
-turns flock into a lock at the file server, so that it holds between nodes; there it may outlive a node that died until the server notices
-(some 90 s with NFSv4). Where a file system has no locks the run is refused by name, because without one two controllers would go unnoticed.
-`audit`, `report` and `play` only read, `control` is meant for a run that is running: they take no lock.
-"""
+The kernel gives the lock up with the process, so a crash leaves nothing that blocks; the file stays, and says whose it
+was. On NFS Linux turns flock into a lock at the file server, so that it holds between nodes; there it may outlive a
+node that died until the server notices (some 90 s with NFSv4). Where a file system has no locks the run is refused by
+name, because without one two controllers would go unnoticed. `audit`, `report` and `play` only read, `control` is meant
+for a run that is running: they take no lock."""
 
 from __future__ import annotations
 
@@ -39,14 +40,18 @@ def run_lock(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Hold the lock of `run_dir`, which is made. Raises ConfigError when another process holds it for longer than `wait_s`, and says which,
-    or when the file system has no locks."""
+    """Hold the lock of `run_dir`, which is made. Raises ConfigError when another process holds it for longer than
+    `wait_s`, and says which, or when the file system has no locks."""
     run_dir.mkdir(parents=True, exist_ok=True)
     path = run_dir / FILE
-    with path.open("a+") as file:  # not inherited by what this process starts: the lock ends with this process, not with its children
+    # not inherited by what this process starts: the lock ends with this process, not with its children
+    with path.open("a+") as file:
         _take(file, path, clock() + wait_s, flock, clock, sleep)
         file.truncate(0)
-        file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}) + "\n")
+        file.write(
+            json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")})
+            + "\n"
+        )
         file.flush()
         yield
 
@@ -64,7 +69,9 @@ def _take(file: IO[str], path: Path, give_up: float, flock, clock, sleep) -> Non
                 ) from e
         left = give_up - clock()
         if left <= 0:
-            raise ConfigError(f"{path.parent} is in use by {_holder(path)}. Stop that run, or choose another --run-dir.")
+            raise ConfigError(
+                f"{path.parent} is in use by {_holder(path)}. Stop that run, or choose another --run-dir."
+            )
         sleep(min(left, backoff_s(failures, cap_s=MAX_PAUSE_S)))
         failures += 1
 

@@ -1,4 +1,5 @@
-"""RolloutService: what is behind a rollout actor's HTTP routes: the same engine, episodes and rewards that training uses."""
+"""RolloutService: what is behind a rollout actor's HTTP routes: the same engine, episodes and rewards that training
+uses."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class RolloutService:
         """The one that it names, or the only one. Raises ConfigError where there are several and it names none."""
         environments = self.actor.runner.environments
         if not request.env and len(environments) > 1:
-            raise ConfigError(f"The group names no env, and this run has {', '.join(environments)}. Set env to one of them.")
+            raise ConfigError(
+                f"The group names no env, and this run has {', '.join(environments)}. Set env to one of them."
+            )
         return request.env or next(iter(environments))
 
     async def run_group(self, request: GroupRequest) -> AsyncGenerator[Trajectory, None]:
@@ -48,7 +51,9 @@ class RolloutService:
         mode = EvalMode(request.n or cfg.rollout.n_samples_per_prompt, temperature)
         finished: asyncio.Queue[Trajectory] = asyncio.Queue()
         key = GroupKey(HTTP_EPOCH, next(self._numbers))
-        running = asyncio.create_task(self.actor.runner.run(key, task, mode, each=finished.put_nowait), name=f"http group {key}")
+        running = asyncio.create_task(
+            self.actor.runner.run(key, task, mode, each=finished.put_nowait), name=f"http group {key}"
+        )
         try:
             for _ in range(mode.n):
                 nearest = asyncio.create_task(finished.get())
@@ -68,7 +73,12 @@ class RolloutService:
 
     def health(self) -> dict[str, Any]:
         engine = self.actor.engine
-        return {"status": "broken" if engine.broken else "ok", "detail": engine.broken, "actor": self.actor.name, "version": engine.version}
+        return {
+            "status": "broken" if engine.broken else "ok",
+            "detail": engine.broken,
+            "actor": self.actor.name,
+            "version": engine.version,
+        }
 
     def metrics(self) -> str:
         return self._exposition.text()

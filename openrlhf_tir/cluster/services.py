@@ -1,4 +1,5 @@
-"""Services: everything a command needs running, started together and stopped in reverse: Ray, environment server, actors, learner."""
+"""Services: everything a command needs running, started together and stopped in reverse: Ray, environment server,
+actors, learner."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Services:
         return self.ranks
 
     async def replace_learner(self, cfg: Config) -> None:
-        """New processes for all ranks, some of which are dead; what is left of the old ones is killed. The rollout actors stay up."""
+        """New processes for all ranks, some of which are dead; what is left of the old ones is killed. The rollout
+        actors stay up."""
         await self.learner.stop()
         if self.turns:
             self.turns.learner = None
@@ -72,21 +74,28 @@ class Services:
         """The pool, which takes its turn where it has to."""
         return TurnsRollout(self.pool, self.turns) if self.turns else self.pool
 
-    def publishing(self, publisher: WeightPublisher, phase: Callable[[], AbstractContextManager[None]] = nullcontext) -> WeightPublisher | TurnsPublisher:
+    def publishing(
+        self, publisher: WeightPublisher, phase: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> WeightPublisher | TurnsPublisher:
         """The publisher, which takes its turn where it has to; see TurnsPublisher."""
         return TurnsPublisher(publisher, self.turns, phase) if self.turns else publisher
 
 
 @asynccontextmanager
-async def running_services(cfg: Config, *, model: str, learner: bool = True, console: Console | None = None) -> AsyncIterator[Services]:
-    """`model` is what the engines load first. Raises ConfigError or what a worker raised when something does not come up, Stopped when a signal ends it."""
+async def running_services(
+    cfg: Config, *, model: str, learner: bool = True, console: Console | None = None
+) -> AsyncIterator[Services]:
+    """`model` is what the engines load first. Raises ConfigError or what a worker raised when something does not come
+    up, Stopped when a signal ends it."""
     cfg.run_dir.mkdir(parents=True, exist_ok=True)
     async with stoppable(cfg) as signals, _running(cfg, model, learner, console or Console(), signals) as services:
         yield services
 
 
 @asynccontextmanager
-async def _running(cfg: Config, model: str, learner: bool, console: Console, signals: StopSignals) -> AsyncIterator[Services]:
+async def _running(
+    cfg: Config, model: str, learner: bool, console: Console, signals: StopSignals
+) -> AsyncIterator[Services]:
     with ray_session(cfg, signals), PssSampler() as pss:
         signals.install()
         directory = ray._private.worker.global_worker.node.get_session_dir_path()
@@ -95,8 +104,9 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
         started = [] if cfg.train.agent_func_path else [e.section for e in cfg.environments.values() if not e.urls]
         if started and len(ray.nodes()) > 1:
             raise ConfigError(
-                f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from one only. "
-                f"Start servers with train_scripts/start_env_servers.sh and set {', '.join(f'{section}.url' for section in started)}."
+                f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from"
+                " one only. Start servers with train_scripts/start_env_servers.sh and set"
+                f" {', '.join(f'{section}.url' for section in started)}."
             )
         await some_gpus(cfg)
         if learner and (said := transport(cfg)):
@@ -109,7 +119,10 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
                     services = await _in_turns(cfg, model, urls, console, pss, signals)
                 else:
                     # Side by side: each spends its time importing and loading on a core of its own.
-                    starting: list[Awaitable[Any]] = [RolloutPool.start(cfg, model, urls), *([LearnerGroup.start(cfg)] if learner else [])]
+                    starting: list[Awaitable[Any]] = [
+                        RolloutPool.start(cfg, model, urls),
+                        *([LearnerGroup.start(cfg)] if learner else []),
+                    ]
                     pool, *rest = await _all_or_none(*starting)
                     services = Services(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
             try:
@@ -122,14 +135,27 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
                         await services.ranks.stop()
 
 
-async def _in_turns(cfg: Config, model: str, urls: Mapping[str, list[str]], console: Console, pss: PssSampler, signals: StopSignals) -> Services:
-    """Engines and learner on the same GPUs, one after the other: an engine measures what is free as it starts, and takes its share of that."""
+async def _in_turns(
+    cfg: Config, model: str, urls: Mapping[str, list[str]], console: Console, pss: PssSampler, signals: StopSignals
+) -> Services:
+    """Engines and learner on the same GPUs, one after the other: an engine measures what is free as it starts, and
+    takes its share of that."""
     if cfg.rollout.engine != STAND_IN and not has_gpus():
-        raise ConfigError(f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}")
-    shared = await place(shared_room(cfg), f"{cfg.actor.world_size} learner ranks and {cfg.vllm.num_engines} engines, on the same GPUs", cfg)
+        raise ConfigError(
+            f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}"
+        )
+    shared = await place(
+        shared_room(cfg),
+        f"{cfg.actor.world_size} learner ranks and {cfg.vllm.num_engines} engines, on the same GPUs",
+        cfg,
+    )
     pool = await RolloutPool.start(cfg, model, urls, shared=shared)
     try:
-        patience = Deadline.of(cfg, "timeouts.start_s") + Deadline.of(cfg, "timeouts.learner_s") + Deadline.of(cfg, "rollout.group_deadline_s")
+        patience = (
+            Deadline.of(cfg, "timeouts.start_s")
+            + Deadline.of(cfg, "timeouts.learner_s")
+            + Deadline.of(cfg, "rollout.group_deadline_s")
+        )
         turns = Turns(pool.members, patience)
         pool.fleet.starting = turns.starting
         async with turns.learning():
@@ -142,7 +168,8 @@ async def _in_turns(cfg: Config, model: str, urls: Mapping[str, list[str]], cons
 
 
 async def _all_or_none(*starting: Awaitable[Any]) -> list[Any]:
-    """What each gives. When one fails, or we are cancelled, nothing is left: what is still starting when Ray is gone would start another by its first call."""
+    """What each gives. When one fails, or we are cancelled, nothing is left: what is still starting when Ray is gone
+    would start another by its first call."""
     tasks = [asyncio.ensure_future(start) for start in starting]
     try:
         return await asyncio.gather(*tasks)

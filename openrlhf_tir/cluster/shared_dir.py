@@ -1,7 +1,8 @@
-"""Shared directory: every rank and engine proves, before it loads anything, that the run directory it sees is the controller's.
+"""Shared directory: every rank and engine proves, before it loads anything, that the run directory it sees is the
+controller's.
 
-Else pushes would fail for minutes as unverified, and a checkpoint would lack the shards of other nodes without an error.
-"""
+Else pushes would fail for minutes as unverified, and a checkpoint would lack the shards of other nodes without an
+error."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ APPEARS_S = 10.0
 
 @contextmanager
 def marked(run_dir: Path) -> Iterator[Path]:
-    """The controller's mark, there as long as it is asked for: an empty file, which a full disk still takes, of a name that nobody can have
-    by chance nor has looked for before, so that no node remembers that it was not there. Raises OSError."""
+    """The controller's mark, there as long as it is asked for: an empty file, which a full disk still takes, of a name
+    that nobody can have by chance nor has looked for before, so that no node remembers that it was not there. Raises
+    OSError."""
     run_dir.mkdir(parents=True, exist_ok=True)
     mark = run_dir / f".mark-{secrets.token_hex(16)}"
     mark.touch()
@@ -33,13 +35,15 @@ def marked(run_dir: Path) -> Iterator[Path]:
 
 
 def prove(mark: Path, who: str, node: str, *, appears_s: float = APPEARS_S) -> None:
-    """Called by `who`, on `node`. Raises ConfigError when the mark is not to be seen, or the directory takes no files from here."""
+    """Called by `who`, on `node`. Raises ConfigError when the mark is not to be seen, or the directory takes no files
+    from here."""
     give_up, tries = time.monotonic() + appears_s, 0
     while not os.path.exists(mark):  # False also for a directory that may not be looked into
         if time.monotonic() >= give_up:
             raise ConfigError(
-                f"{who} on node {node} does not see the controller's run directory {mark.parent}: a file that the controller made there is missing. "
-                "Weights and checkpoints go through it: put --run-dir on a file system that all nodes mount at the same path."
+                f"{who} on node {node} does not see the controller's run directory {mark.parent}: a file that the"
+                " controller made there is missing. Weights and checkpoints go through it: put --run-dir on a file"
+                " system that all nodes mount at the same path."
             )
         time.sleep(backoff_s(tries, first_s=0.1, cap_s=1.0))
         tries += 1
@@ -47,7 +51,10 @@ def prove(mark: Path, who: str, node: str, *, appears_s: float = APPEARS_S) -> N
     try:
         own.touch()
     except OSError as e:
-        raise ConfigError(f"{who} on node {node} cannot write to the run directory {mark.parent}: {e.strerror}. Make it writable from all nodes.") from None
+        raise ConfigError(
+            f"{who} on node {node} cannot write to the run directory {mark.parent}: {e.strerror}. Make it writable from"
+            " all nodes."
+        ) from None
     finally:
         with suppress(OSError):
             own.unlink(missing_ok=True)

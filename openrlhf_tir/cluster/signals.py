@@ -1,6 +1,8 @@
-"""Signals: SIGTERM (Slurm, Kubernetes, kill) and SIGINT (Ctrl-C) ask for a stop in good order; a second one ends everything at once.
+"""Signals: SIGTERM (Slurm, Kubernetes, kill) and SIGINT (Ctrl-C) ask for a stop in good order; a second one ends
+everything at once.
 
-first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code exit_codes.STOPPED;
+first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code
+          exit_codes.STOPPED;
                                 while Ray starts, which blocks the event loop: Stopped is raised there
 second    end_at_once           every process that we started is killed; no checkpoint
 neither   CLOSE_S after the grace has passed: the same, because whatever hangs must not outlive the job
@@ -25,9 +27,11 @@ from ..errors import Stopped
 from ..pipeline.stop import StopRequest
 
 SAME_S = 1.0
-"""Signals that follow the first so soon are the same request: Ctrl-C and Slurm reach the launcher, which passes it on, and its child directly."""
+"""Signals that follow the first so soon are the same request: Ctrl-C and Slurm reach the launcher, which passes it on,
+and its child directly."""
 CLOSE_S = 60.0
-"""Seconds for closing the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the rest."""
+"""Seconds for closing the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the
+rest."""
 DIE_S = 10.0
 """Seconds for the kernel to end what was killed: tens of GiB of memory take a moment to free."""
 CLOSE_BEFORE_LIMIT_S = 10.0
@@ -35,7 +39,8 @@ CLOSE_BEFORE_LIMIT_S = 10.0
 
 
 def seconds_up() -> float:
-    """Since the command was given. With train.max_restarts that is when our launcher was started, however often it has started us again."""
+    """Since the command was given. With train.max_restarts that is when our launcher was started, however often it has
+    started us again."""
     process, parent = psutil.Process(), psutil.Process().parent()
     words = parent.cmdline()[1:3] if parent else []
     ours = any(Path(word).name == "openrlhf-tir" or word == "openrlhf_tir.cli" for word in words)
@@ -48,7 +53,8 @@ class StopSignals:
     def __init__(self, stop: StopRequest) -> None:
         self.stop = stop
         self.marker: str | None = None
-        """What the command lines of processes hold that are ours without being descendants: the session directory of a Ray of our own."""
+        """What the command lines of processes hold that are ours without being descendants: the session directory of a
+        Ray of our own."""
         self._first_at: float | None = None
         self._blocking = False
         self._loop = asyncio.get_running_loop()
@@ -60,13 +66,16 @@ class StopSignals:
             signal.signal(number, lambda number, _: self.receive(number))
 
     def remove(self) -> None:
-        """As it was before; or, after a stop, deaf: a late second signal must not change the exit code of a process that ends already."""
+        """As it was before; or, after a stop, deaf: a late second signal must not change the exit code of a process
+        that ends already."""
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self._first_at or self.stop.asked else handler)
 
     def receive(self, number: int) -> None:
-        """In the handler itself: the second one counts although the event loop is blocked, by ray.init or whatever hangs."""
-        signal.alarm(0)  # while Ray starts, its C++ handler comes before this one, and sets an alarm that aborts the process after 3 s
+        """In the handler itself: the second one counts although the event loop is blocked, by ray.init or whatever
+        hangs."""
+        # while Ray starts, its C++ handler comes before this one, and sets an alarm that aborts the process after 3 s
+        signal.alarm(0)
         name, now = signal.Signals(number).name, time.monotonic()
         if self._first_at is None:
             self._first_at = now
@@ -78,7 +87,8 @@ class StopSignals:
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """Around what may block the event loop for longer than the grace, and can be dropped anywhere: a signal raises Stopped there and then."""
+        """Around what may block the event loop for longer than the grace, and can be dropped anywhere: a signal raises
+        Stopped there and then."""
         self._blocking = True
         try:
             if self._first_at is not None:
@@ -89,10 +99,18 @@ class StopSignals:
 
     @staticmethod
     def _at_start() -> Stopped:
-        return Stopped("Stopped by a signal while Ray started: nothing had begun. If there is a checkpoint, --resume goes on from it.")
+        return Stopped(
+            "Stopped by a signal while Ray started: nothing had begun. If there is a checkpoint, --resume goes on"
+            " from it."
+        )
 
     def ask(self, why: str) -> None:
-        print(f"{why}: stopping within {self.stop.grace_s:g} s (train.stop_grace_s). Another signal ends the run at once.", file=sys.stderr, flush=True)
+        print(
+            f"{why}: stopping within {self.stop.grace_s:g} s (train.stop_grace_s). Another signal ends the run at"
+            " once.",
+            file=sys.stderr,
+            flush=True,
+        )
         late = f"{why}, and the session did not close within {CLOSE_S:g} s"
         asyncio.get_running_loop().call_later(self.stop.grace_s + CLOSE_S, lambda: end_at_once(late, self.marker))
         self.stop.ask(why)
@@ -100,9 +118,9 @@ class StopSignals:
 
 @contextmanager
 def _waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Every signal wakes the event loop. Python runs a handler in the main thread, between two instructions: one whose signal came just before
-    the loop went to sleep, or was taken by another thread, would otherwise wait for whatever wakes the loop next.
-    """
+    """Every signal wakes the event loop. Python runs a handler in the main thread, between two instructions: one whose
+    signal came just before the loop went to sleep, or was taken by another thread, would otherwise wait for whatever
+    wakes the loop next."""
     heard, told = socket.socketpair()
     with heard, told:
         heard.setblocking(False)
@@ -118,7 +136,8 @@ def _waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 @asynccontextmanager
 async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
-    """Within the block signals and train.save_before_s ask for a stop. Raises Stopped for what they interrupt outside of the loop."""
+    """Within the block signals and train.save_before_s ask for a stop. Raises Stopped for what they interrupt outside
+    of the loop."""
     main, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert main is not None, "a coroutine runs in a task"
     signals = StopSignals(StopRequest(cfg.train.stop_grace_s, interrupt=main.cancel))
@@ -134,7 +153,10 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
         if not signals.stop.asked:
             raise
         directory = cfg.run_dir / cfg.ckpt.path
-        raise Stopped(f"Stopped by {signals.stop.asked}, outside of training. If there is a checkpoint in {directory}, --resume goes on from it.") from None
+        raise Stopped(
+            f"Stopped by {signals.stop.asked}, outside of training. If there is a checkpoint in {directory}, --resume"
+            " goes on from it."
+        ) from None
     finally:
         if timer:
             timer.cancel()
@@ -142,10 +164,13 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
 
 
 def end_at_once(why: str, marker: str | None = None) -> None:
-    """Kill what this process started, and end it. Exit code 130, which no launcher takes for a reason to start again."""
+    """Kill what this process started, and end it. Exit code 130, which no launcher takes for a reason to start
+    again."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # more of them would interrupt what follows, again and again on a busy machine
-    os.write(2, f"{why}: everything is ended now, without a checkpoint.\n".encode())  # print may be what the signal has interrupted
+        # more of them would interrupt what follows, again and again on a busy machine
+        signal.signal(number, signal.SIG_IGN)
+    # print may be what the signal has interrupted
+    os.write(2, f"{why}: everything is ended now, without a checkpoint.\n".encode())
     ours = set(psutil.Process().children(recursive=True))
     if marker:
         ours |= {p for p in psutil.process_iter(["cmdline"]) if any(marker in word for word in p.info["cmdline"] or ())}

@@ -1,15 +1,16 @@
 """Bearer tokens: one for the environment servers, another for the rollout endpoints.
 
-Hosts that run the model's code hold the environments' token; whoever takes it there must not be able to talk to the engines, which can be
-paused, sampled from and given rewards. So the endpoints never accept the environments' token:
+Hosts that run the model's code hold the environments' token; whoever takes it there must not be able to talk to the
+engines, which can be paused, sampled from and given rewards. So the endpoints never accept the environments' token:
 
     $TIR_ENV_TOKEN     $TIR_ROLLOUT_TOKEN    rollout endpoints
     unset              unset                 on loopback, without a token
-    set                unset                 on the node's address, with a token made for the run: RUN_DIR/endpoints/token, mode 0600
+    set                unset                 on the node's address, with a token made for the run:
+                       RUN_DIR/endpoints/token, mode 0600
     any                set                   on the node's address, with that one
 
-(The variables' names are env.token_env and rollout.token_env.) A restarted run finds its token in the file, so that agents go on.
-"""
+(The variables' names are env.token_env and rollout.token_env.) A restarted run finds its token in the file, so that
+agents go on."""
 
 from __future__ import annotations
 
@@ -35,16 +36,21 @@ def check_tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> list[s
     env, rollout = environ.get(cfg.env.token_env), environ.get(cfg.rollout.token_env)
     if rollout and rollout == env:
         raise ConfigError(
-            f"${cfg.rollout.token_env} (rollout.token_env) and ${cfg.env.token_env} (env.token_env) hold the same token, and hosts that run the model's "
-            f"code have it. Give the rollout endpoints one of their own, or leave ${cfg.rollout.token_env} unset to have one made."
+            f"${cfg.rollout.token_env} (rollout.token_env) and ${cfg.env.token_env} (env.token_env) hold the same"
+            " token, and hosts that run the model's code have it. Give the rollout endpoints one of their own, or"
+            f" leave ${cfg.rollout.token_env} unset to have one made."
         )
     if env and not rollout:
-        return [f"the rollout endpoints get a token of their own, in {cfg.run_dir / FILE}; agents send that one, not ${cfg.env.token_env}"]
+        return [
+            f"the rollout endpoints get a token of their own, in {cfg.run_dir / FILE}; agents send that one, not"
+            f" ${cfg.env.token_env}"
+        ]
     return []
 
 
 def tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> Tokens:
-    """The tokens of this run. Makes the file where the table above says so. Raises ConfigError as `check_tokens` does."""
+    """The tokens of this run. Makes the file where the table above says so. Raises ConfigError as `check_tokens`
+    does."""
     check_tokens(cfg, environ)
     env = environ.get(cfg.env.token_env) or None
     rollout = environ.get(cfg.rollout.token_env) or None

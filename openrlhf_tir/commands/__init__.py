@@ -10,7 +10,8 @@ from ..config.problems import Problems
 
 
 def config_of(args: argparse.Namespace, *, makes_data: bool = False) -> Config:
-    """The Config that --recipe and the flags add up to. Raises ConfigError, one line per mistake, for what no run could use.
+    """The Config that --recipe and the flags add up to. Raises ConfigError, one line per mistake, for what no run could
+    use.
 
     makes_data: the command makes model and data by itself.
     """

@@ -1,7 +1,8 @@
-"""audit: a run's ledger -> what became of every prompt; exit code 1 when one was lost or trained twice, or the ledger itself was changed.
+"""audit: a run's ledger -> what became of every prompt; exit code 1 when one was lost or trained twice, or the ledger
+itself was changed.
 
-A prompt that is open is an error once the run is finished; before, it is being rolled, or will be taken back by a resume.
-"""
+A prompt that is open is an error once the run is finished; before, it is being rolled, or will be taken back by a
+resume."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ def run(args: argparse.Namespace) -> int:
     print(f"{len(report.waiting):8d} waiting to be issued again")
     print(f"{report.provisional:8d} ended after the last checkpoint: a resume would take them back")
     print(f"{len(report.committed_trained):8d} trained and safe in a checkpoint; {report.rollbacks} roll-backs")
-    print(f"{report.prompts:8d} prompts were issued; the longest wait for one's next turn, or its first, was {report.longest_wait} issues of others")
+    print(
+        f"{report.prompts:8d} prompts were issued; the longest wait for one's next turn, or its first, was"
+        f" {report.longest_wait} issues of others"
+    )
     print("the run is finished" if report.finished else "the run is not finished, or was killed: --resume goes on")
     for error in report.errors:
         print(f"ERROR: {error}")

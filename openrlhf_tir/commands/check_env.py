@@ -1,4 +1,5 @@
-"""check-env: URL of an environment server -> a table of what it promises and keeps. Exit code 1 when something is not kept."""
+"""check-env: URL of an environment server -> a table of what it promises and keeps. Exit code 1 when something is not
+kept."""
 
 from __future__ import annotations
 
@@ -23,12 +24,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", help="base URL, e.g. http://127.0.0.1:8000")
     add("--timeout", type=real(), default=5.0, metavar="SECONDS", help="to answer the first request [5]")
-    add("--token-env", default="TIR_ENV_TOKEN", metavar="NAME", help="environment variable that holds the bearer token [TIR_ENV_TOKEN]")
+    add(
+        "--token-env",
+        default="TIR_ENV_TOKEN",
+        metavar="NAME",
+        help="environment variable that holds the bearer token [TIR_ENV_TOKEN]",
+    )
     add("--quick", action="store_true", help="only ask what the server says of itself")
     add("--steps", type=whole(at_least=1), default=1000, metavar="N", help="steps of the leak check [1000]")
     add("--concurrency", type=whole(at_least=1), default=16, metavar="N", help="steps at once [16]")
-    add("--flood", type=whole(at_least=1), default=400, metavar="N", help="slow steps at once; more than the server's queue takes [400]")
-    add("--max-growth-mib", type=real(), default=32.0, metavar="N", help="memory the server may gain in the leak check [32]")
+    add(
+        "--flood",
+        type=whole(at_least=1),
+        default=400,
+        metavar="N",
+        help="slow steps at once; more than the server's queue takes [400]",
+    )
+    add(
+        "--max-growth-mib",
+        type=real(),
+        default=32.0,
+        metavar="N",
+        help="memory the server may gain in the leak check [32]",
+    )
     for name, (metavar, text) in ACTIONS.items():
         add(f"--{name}-action", metavar=metavar, help=f"{text} [by the environment's name]")
     add("--task", metavar="JSON", help="task of the sessions [by the environment's name]")
@@ -45,7 +63,10 @@ def run(args: argparse.Namespace) -> int:
         f"{args.url}: env {health.env!r}, {health.status}, isolation {health.isolation}, "
         f"capacity {health.capacity}, running {health.running}, sessions {health.sessions}"
     )
-    print(f"action: {schema.action}; {'stateful' if schema.stateful else 'stateless'}; prefers batches: {'yes' if schema.prefers_batches else 'no'}")
+    print(
+        f"action: {schema.action}; {'stateful' if schema.stateful else 'stateless'}; prefers batches:"
+        f" {'yes' if schema.prefers_batches else 'no'}"
+    )
     if args.quick:
         return 0 if health.status == "ok" else 1
     return _check(args, schema.env, token)
@@ -63,13 +84,21 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
 
     given: dict[str, Any] = {name: value for name in ACTIONS if (value := getattr(args, f"{name}_action")) is not None}
     tasks: dict[str, Any] = {
-        name: _task(f"--{name.replace('_', '-')}", text) for name in ("task", "slow_task", "ending_task") if (text := getattr(args, name)) is not None
+        name: _task(f"--{name.replace('_', '-')}", text)
+        for name in ("task", "slow_task", "ending_task")
+        if (text := getattr(args, name)) is not None
     }
     actions = dataclasses.replace(actions_for(env), **given, **tasks)
-    options = Options(steps=args.steps, concurrency=args.concurrency, flood=args.flood, max_growth_mib=args.max_growth_mib)
+    options = Options(
+        steps=args.steps, concurrency=args.concurrency, flood=args.flood, max_growth_mib=args.max_growth_mib
+    )
     console = Console()
     with console.status("checking") as status:
-        findings = asyncio.run(check_server(args.url, actions, options, token=token, on_finding=lambda f: status.update(f"{f.check}: {f.verdict}")))
+        findings = asyncio.run(
+            check_server(
+                args.url, actions, options, token=token, on_finding=lambda f: status.update(f"{f.check}: {f.verdict}")
+            )
+        )
     table = Table("promise", "", "fact", "s")
     for f in findings:
         table.add_row(f.check, Text(f.verdict, VERDICT_STYLES[f.verdict]), Text(f.fact), f"{f.seconds:.1f}")

@@ -11,7 +11,9 @@ WAIT_S = 20.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, help="directory of the run (--run-dir of train)")
-    parser.add_argument("--actors", type=int, metavar="N", help="rollout actors from now on; those too many finish their groups first")
+    parser.add_argument(
+        "--actors", type=int, metavar="N", help="rollout actors from now on; those too many finish their groups first"
+    )
     parser.add_argument(
         "--env",
         action="append",
@@ -40,7 +42,10 @@ def run(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + WAIT_S
     while (said := control.applied(args.run_dir)) is None:
         if time.monotonic() > deadline:
-            print(f"No controller has read {path} within {WAIT_S:g} s: the run does not train at the moment. It will when it does.")
+            print(
+                f"No controller has read {path} within {WAIT_S:g} s: the run does not train at the moment. It will when"
+                " it does."
+            )
             return 1
         time.sleep(0.2)
     if said["error"]:

@@ -19,11 +19,26 @@ filter dropped is taken: a prompt that every sample solved teaches here. What a 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="directory of a run with logger.trajectories; several are taken as one")
-    parser.add_argument("--out", required=True, metavar="FILE", help="JSONL to write, '-' for standard output; an existing file needs --force")
-    parser.add_argument("--per-prompt", type=whole(at_least=1), default=4, metavar="N", help="responses of a prompt at most, those of the highest reward [4]")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="directory of a run with logger.trajectories; several are taken as one"
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="FILE",
+        help="JSONL to write, '-' for standard output; an existing file needs --force",
+    )
+    parser.add_argument(
+        "--per-prompt",
+        type=whole(at_least=1),
+        default=4,
+        metavar="N",
+        help="responses of a prompt at most, those of the highest reward [4]",
+    )
     parser.add_argument("--min-reward", type=float, metavar="X", help="leave out what has a lower reward [none]")
-    parser.add_argument("--wrong-too", action="store_true", help="take responses that are not correct as well; asks for --min-reward")
+    parser.add_argument(
+        "--wrong-too", action="store_true", help="take responses that are not correct as well; asks for --min-reward"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
 
 
@@ -37,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     from .data.rows import counting
 
     if args.wrong_too and args.min_reward is None:
-        raise ConfigError("--wrong-too takes responses by their reward alone. Give --min-reward too, e.g. --min-reward 0.5.")
+        raise ConfigError(
+            "--wrong-too takes responses by their reward alone. Give --min-reward too, e.g. --min-reward 0.5."
+        )
     if args.min_reward is not None and not math.isfinite(args.min_reward):
         raise ConfigError(f"--min-reward {args.min_reward} is no finite number. Give one, e.g. 1.0.")
     out = Path(args.out)
@@ -55,7 +72,10 @@ def run(args: argparse.Namespace) -> int:
         found = distill(kept(), Selection(args.per_prompt, args.min_reward, args.wrong_too))
     said = ", ".join(f"{reason} {n}" for reason, n in found.counts.most_common() if n and reason != "kept") or "nothing"
     if not found.rows:
-        raise DataError(f"{', '.join(args.runs)}: no response can be kept (left out: {said}). Distill a run that solves some of its problems.")
+        raise DataError(
+            f"{', '.join(args.runs)}: no response can be kept (left out: {said}). Distill a run that solves some of its"
+            " problems."
+        )
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows)
     try:
         sys.stdout.write(lines) if args.out == "-" else out.write_text(lines, encoding="utf-8")
@@ -76,7 +96,8 @@ def _checked(run_dir: Path) -> Path:
         raise ConfigError(f"There is no run directory {run_dir}. Give the one of a training run, e.g. runs/zerotir_7b.")
     if not any((run_dir / DIRECTORY).glob("*.jsonl")):
         raise ConfigError(
-            f"{run_dir} has no {DIRECTORY}/*.jsonl: the run kept nothing of what it sampled. Train with --logger.trajectories 1 (a share of groups)."
+            f"{run_dir} has no {DIRECTORY}/*.jsonl: the run kept nothing of what it sampled. Train with"
+            " --logger.trajectories 1 (a share of groups)."
         )
     file = run_dir / "config.toml"
     table = read_toml(file, "Configuration") if file.is_file() else {}
@@ -84,7 +105,7 @@ def _checked(run_dir: Path) -> Path:
         value = table.get(section, {}).get(name, neutral)
         if value not in (neutral, "unset"):
             raise ConfigError(
-                f"{run_dir} is a run with {section}.{name} = {value!r}: an agent wrote the prompts that the policy read, and the log holds those of the data. "
-                "Distill runs whose responses were written in turns."
+                f"{run_dir} is a run with {section}.{name} = {value!r}: an agent wrote the prompts that the policy"
+                " read, and the log holds those of the data. Distill runs whose responses were written in turns."
             )
     return run_dir

@@ -1,4 +1,5 @@
-"""eval: a model and a data set -> accuracy, code ratio and greedy accuracy; or named suites and sweeps -> items, figures with intervals, plots."""
+"""eval: a model and a data set -> accuracy, code ratio and greedy accuracy; or named suites and sweeps -> items,
+figures with intervals, plots."""
 
 from __future__ import annotations
 
@@ -16,11 +17,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
     add("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
-    add("--suite", nargs="+", default=[], metavar="NAME[=FILE]", help="published sets, from your files; see --list-suites and docs/evaluation.md")
-    add("--suites-dir", default="data/eval", metavar="DIR", help="where a suite without =FILE is looked for [data/eval]")
-    add("--items", metavar="DIR", help="one JSONL row per problem; what is there already is not sampled again [RUN_DIR/eval]")
-    add("--sweep", metavar="KEY=V,V", help="several values of env.max_calls, eval.temperature, eval.top_p or eval.n_samples_per_prompt, with a plot")
-    add("--list-suites", action="store_true", help="what suites there are, where each is had and in which form; nothing else")
+    add(
+        "--suite",
+        nargs="+",
+        default=[],
+        metavar="NAME[=FILE]",
+        help="published sets, from your files; see --list-suites and docs/evaluation.md",
+    )
+    add(
+        "--suites-dir", default="data/eval", metavar="DIR", help="where a suite without =FILE is looked for [data/eval]"
+    )
+    add(
+        "--items",
+        metavar="DIR",
+        help="one JSONL row per problem; what is there already is not sampled again [RUN_DIR/eval]",
+    )
+    add(
+        "--sweep",
+        metavar="KEY=V,V",
+        help="several values of env.max_calls, eval.temperature, eval.top_p or eval.n_samples_per_prompt, with a plot",
+    )
+    add(
+        "--list-suites",
+        action="store_true",
+        help="what suites there are, where each is had and in which form; nothing else",
+    )
     add_config_flags(parser)
 
 
@@ -48,7 +69,9 @@ def _suites(args: argparse.Namespace, cfg: Config) -> int:
     from .preflight import check
 
     if cfg.by_agent and (args.sweep or "").startswith("env.max_calls"):
-        raise ConfigError("--sweep env.max_calls changes nothing where an agent decides what it calls. Sweep another setting.")
+        raise ConfigError(
+            "--sweep env.max_calls changes nothing where an agent decides what it calls. Sweep another setting."
+        )
     items = local_path(args.items, "--items") if args.items else cfg.run_dir / "eval"
     with run_lock(items):  # two commands would sample, and append, the same problems
         planned = plan(cfg, args.suite, args.suites_dir, items, args.sweep)
@@ -64,6 +87,7 @@ def list_suites() -> int:
 
     for suite in SUITES.values():
         print(
-            f"{suite.name:28} {suite.rows:>5} rows  {suite.title}\n    from {suite.source}\n    form: {suite.shape}\n    graded by: {', '.join(suite.rewards)}"
+            f"{suite.name:28} {suite.rows:>5} rows  {suite.title}\n    from {suite.source}\n    form: {suite.shape}\n  "
+            f"  graded by: {', '.join(suite.rewards)}"
         )
     return 0

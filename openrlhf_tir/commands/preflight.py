@@ -2,8 +2,8 @@
 
     names in registries -> machine (host_checks) -> model files -> run directory -> data -> environment server
 
-Everything is a ConfigError or DataError with fact, value and remedy; only what may be there in a minute (a server that does not answer, a port
-in use) is Unavailable, after `train.start_wait_s`. Nothing here imports torch, Ray or vLLM.
+Everything is a ConfigError or DataError with fact, value and remedy; only what may be there in a minute (a server that
+does not answer, a port in use) is Unavailable, after `train.start_wait_s`. Nothing here imports torch, Ray or vLLM.
 """
 
 from __future__ import annotations
@@ -40,7 +40,17 @@ from .checks.chat import check_chat, check_template_of
 from .checks.data import check_data
 from .checks.engine_args import check_engine_args
 from .checks.envs import check_envs, environments_of
-from .checks.host import Machine, check_backend, check_colocation, check_gpus, check_loggers, check_ports, check_push_room, check_writable, runs_here
+from .checks.host import (
+    Machine,
+    check_backend,
+    check_colocation,
+    check_gpus,
+    check_loggers,
+    check_ports,
+    check_push_room,
+    check_writable,
+    runs_here,
+)
 from .checks.load_elsewhere import load_elsewhere
 from .checks.roles import check_roles
 
@@ -59,7 +69,8 @@ def check(
     machine: Machine | None = None,
     problems: Problems | None = None,
 ) -> list[str]:
-    """Facts worth a line each. Raises ConfigError or DataError, one line for each thing that cannot work, Unavailable when waiting may mend it.
+    """Facts worth a line each. Raises ConfigError or DataError, one line for each thing that cannot work, Unavailable
+    when waiting may mend it.
 
     training: also what only a training run needs (batch sizes against the data, loggers).
     model, data: whether these exist already; the quickstart makes its own.
@@ -110,7 +121,8 @@ def check(
 
 
 def check_names(cfg: Config, problems: Problems) -> None:
-    """Everything of the method that is named is there, can be called as it will be, and takes its options; what is accepted by name is wired in."""
+    """Everything of the method that is named is there, can be called as it will be, and takes its options; what is
+    accepted by name is wired in."""
     for e in environments_of(cfg):
         check_names_of_env(cfg, e, problems)
     with problems.caught():
@@ -118,7 +130,8 @@ def check_names(cfg: Config, problems: Problems) -> None:
     for name in openrlhf_files(cfg).values():
         if _missing(name):
             problems.add(
-                f"{name.rpartition(':')[0]} does not exist. A path is relative to the recipe that names it, on the command line to the current directory."
+                f"{name.rpartition(':')[0]} does not exist. A path is relative to the recipe that names it, on the"
+                " command line to the current directory."
             )
     with problems.caught():
         if cfg.actor.policy_loss is not None:
@@ -126,7 +139,8 @@ def check_names(cfg: Config, problems: Problems) -> None:
 
 
 def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
-    """Protocol, rewards, filters, class and template of one environment. What is told of one of several names its section."""
+    """Protocol, rewards, filters, class and template of one environment. What is told of one of several names its
+    section."""
 
     def caught() -> AbstractContextManager[None]:
         return problems.caught(lambda line: in_section(line, e.section))
@@ -139,7 +153,11 @@ def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
             check_reward(e.reward, name)
     with caught():
         filters.filters_of(e.filter)
-    places = ((e.reward.group, rewards.GROUP_REWARD), (e.filter.sample, SAMPLE_FILTER), (e.env.file, plugins.ENVIRONMENT))
+    places = (
+        (e.reward.group, rewards.GROUP_REWARD),
+        (e.filter.sample, SAMPLE_FILTER),
+        (e.env.file, plugins.ENVIRONMENT),
+    )
     for named, place in places:
         with caught():
             if named is not None:
@@ -154,22 +172,30 @@ def updates_of(cfg: Config) -> list[str]:
     if k == 1:
         return []
     return [
-        f"a batch makes {k} updates ({cfg.minibatches} mini-batches, {cfg.train.max_epochs} epochs): S = {cfg.max_staleness} updates, so rollouts are at most "
-        f"{cfg.batches_ahead} batches ahead of training; {cfg.train.max_steps} updates are {cfg.train.max_steps // k} batches"
+        f"a batch makes {k} updates ({cfg.minibatches} mini-batches, {cfg.train.max_epochs} epochs): S ="
+        f" {cfg.max_staleness} updates, so rollouts are at most {cfg.batches_ahead} batches ahead of training;"
+        f" {cfg.train.max_steps} updates are {cfg.train.max_steps // k} batches"
     ]
 
 
 def own_code(cfg: Config) -> list[str]:
     """Which files of one's own the run will work with."""
     files = own_files.files_of(cfg)
-    return [f"own code: {', '.join(map(str, files))}; a run works with copies of it in {cfg.run_dir / own_files.OWN}"] if files else []
+    return (
+        [f"own code: {', '.join(map(str, files))}; a run works with copies of it in {cfg.run_dir / own_files.OWN}"]
+        if files
+        else []
+    )
 
 
 def openrlhf_files(cfg: Config) -> dict[str, str]:
-    """Place -> name of the files in OpenRLHF's form, which import torch and more: they are loaded in a process of their own."""
+    """Place -> name of the files in OpenRLHF's form, which import torch and more: they are loaded in a process of their
+    own."""
     agent, remote = cfg.train.agent_func_path, cfg.reward.remote_url
     found = {"openrlhf_tir.episodes.agent_file.place:AGENT": agent} if agent else {}
-    return found | ({"openrlhf_tir.rewards.remote.file:REWARD_FUNC": remote} if remote and remote.endswith(":reward_func") else {})
+    return found | (
+        {"openrlhf_tir.rewards.remote.file:REWARD_FUNC": remote} if remote and remote.endswith(":reward_func") else {}
+    )
 
 
 def _missing(name: str) -> bool:
@@ -178,7 +204,8 @@ def _missing(name: str) -> bool:
 
 
 def check_reward(cfg: Reward, name: str) -> None:
-    """It can be loaded, and a registered one takes its options: they are read before the response, so an empty response tells."""
+    """It can be loaded, and a registered one takes its options: they are read before the response, so an empty response
+    tells."""
     function = rewards.load(name)
     if plugins.is_own(rewards.REWARD, name):
         return
@@ -191,7 +218,8 @@ def check_reward(cfg: Reward, name: str) -> None:
 
 
 def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
-    """A new run does not start on top of an earlier one's checkpoints unless told to; a resumed one has a whole checkpoint, made by such a run.
+    """A new run does not start on top of an earlier one's checkpoints unless told to; a resumed one has a whole
+    checkpoint, made by such a run.
 
     made: the model and the data that the configuration names are there already.
     """
@@ -209,13 +237,15 @@ def _checkpoint_room(cfg: Config) -> list[str]:
     if need <= free:
         return []
     return [
-        f"checkpoints take about {size(one)} each, {size(need)} with ckpt.max_num = {cfg.ckpt.max_num} and the one being written; "
-        f"{there} has {size(free)} free. One that does not fit is left out, and training goes on without it"
+        f"checkpoints take about {size(one)} each, {size(need)} with ckpt.max_num = {cfg.ckpt.max_num} and the one"
+        f" being written; {there} has {size(free)} free. One that does not fit is left out, and training goes on"
+        " without it"
     ]
 
 
 def check_model(cfg: Config, machine: Machine) -> list[str]:
-    """The policy is one that transformers and the engines can load, and its chat template is there where one is needed."""
+    """The policy is one that transformers and the engines can load, and its chat template is there where one is
+    needed."""
     path, said = policy_directory(cfg)
     if path is None:
         return said
@@ -223,25 +253,39 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
     if machine.gpus == 0 and runs_here(cfg):
         _check_head_dim(model)
     heads = model.get("num_attention_heads")
-    if isinstance(heads, int) and (fault := heads_fault(cfg.ds.ring_attn_size, heads, model.get("num_key_value_heads") or heads)):
+    if isinstance(heads, int) and (
+        fault := heads_fault(cfg.ds.ring_attn_size, heads, model.get("num_key_value_heads") or heads)
+    ):
         raise ConfigError(fault)
     return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
 
 
 def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
-    """The policy is a directory that transformers can load, or a name that looks like one on the hub: then None, and a sentence that says so."""
+    """The policy is a directory that transformers can load, or a name that looks like one on the hub: then None, and a
+    sentence that says so."""
     name = cfg.actor.model_name_or_path
     if not name:
-        raise ConfigError("actor.model_name_or_path is not set. Give a HF directory or name, or make a small model with `openrlhf-tir toy-model`.")
+        raise ConfigError(
+            "actor.model_name_or_path is not set. Give a HF directory or name, or make a small model with `openrlhf-tir"
+            " toy-model`."
+        )
     path = local_path(name, "actor.model_name_or_path")
     if not asked(path, Path.is_dir, "actor.model_name_or_path"):
-        if name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.exists() or ("/" in name and path.parent.is_dir()):
+        if (
+            name.startswith(("/", ".", "~"))
+            or name.count("/") > 1
+            or path.exists()
+            or ("/" in name and path.parent.is_dir())
+        ):
             raise ConfigError(
-                f"Model directory {name!r} does not exist. Correct actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`."
+                f"Model directory {name!r} does not exist. Correct actor.model_name_or_path, or make a small model with"
+                " `openrlhf-tir toy-model`."
             )
         return None, [f"model {name} is not a directory here; it will be taken from the hub or its cache"]
     if not (path / "config.json").is_file():
-        raise ConfigError(f"{path} has no config.json, so it is no model. Point actor.model_name_or_path at a HF model directory.")
+        raise ConfigError(
+            f"{path} has no config.json, so it is no model. Point actor.model_name_or_path at a HF model directory."
+        )
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
     return path, []
@@ -251,9 +295,13 @@ def json_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as e:
-        raise ConfigError(f"{path} is not readable JSON: {shorten(str(e))}. Copy it again from the model's source.") from None
+        raise ConfigError(
+            f"{path} is not readable JSON: {shorten(str(e))}. Copy it again from the model's source."
+        ) from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds a {type(found).__name__}, not an object. Copy it again from the model's source.")
+        raise ConfigError(
+            f"{path} holds a {type(found).__name__}, not an object. Copy it again from the model's source."
+        )
     return found
 
 
@@ -265,11 +313,14 @@ def _check_chat_template(cfg: Config, model: Path) -> list[str]:
         return []
     if cfg.data.apply_chat_template:
         raise ConfigError(
-            f"data.apply_chat_template is set, but {model} has no chat template (chat_template.jinja, or a key of tokenizer_config.json). "
-            "Add one, or use --data.input_template, e.g. zerotir."
+            f"data.apply_chat_template is set, but {model} has no chat template (chat_template.jinja, or a key of"
+            " tokenizer_config.json). Add one, or use --data.input_template, e.g. zerotir."
         )
     if cfg.rollout.agent == "external":
-        return [f"{model} has no chat template: /v1/chat/completions will refuse every request of an agent; /v1/completions works"]
+        return [
+            f"{model} has no chat template: /v1/chat/completions will refuse every request of an agent; /v1/completions"
+            " works"
+        ]
     return []
 
 
@@ -278,4 +329,7 @@ def _check_head_dim(model: dict[str, Any]) -> None:
     derived = hidden // heads if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 else None
     head_dim = model.get("head_dim") or derived
     if head_dim and head_dim not in CPU_HEAD_DIMS:
-        raise ConfigError(f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}. Use another model, or a GPU.")
+        raise ConfigError(
+            f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}. Use"
+            " another model, or a GPU."
+        )

@@ -12,7 +12,9 @@ RECIPE = "quickstart_cpu"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--setup-seconds", type=real(zero=True), default=0.0, metavar="S", help="what set-up took, for summary.json")
+    parser.add_argument(
+        "--setup-seconds", type=real(zero=True), default=0.0, metavar="S", help="what set-up took, for summary.json"
+    )
     add_config_flags(parser, recipe=RECIPE)
 
 

@@ -22,10 +22,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("name", nargs="?", metavar="NAME", help="which method; --list names all")
     add("--list", action="store_true", help="the miniatures and their claims; nothing else")
     add("--seeds", type=whole(at_least=1, at_most=8), default=1, metavar="N", help="how many: 42, 7, 11, ... [1]")
-    add("--first-seed", type=whole(at_least=0), default=42, metavar="S", help="the seed to begin with, where one gives no base; the others follow it [42]")
+    add(
+        "--first-seed",
+        type=whole(at_least=0),
+        default=42,
+        metavar="S",
+        help="the seed to begin with, where one gives no base; the others follow it [42]",
+    )
     add("--out", type=Path, metavar="DIR", help="where it is run and written [runs/reproduce/NAME]")
-    add("--bases", type=Path, default=Path("runs/reproduce/bases"), metavar="DIR", help="base models, made once per lesson and seed [runs/reproduce/bases]")
-    add("--arm-timeout", type=real(), default=7200.0, metavar="S", help="deadline of one command of an arm, in seconds [7200]")
+    add(
+        "--bases",
+        type=Path,
+        default=Path("runs/reproduce/bases"),
+        metavar="DIR",
+        help="base models, made once per lesson and seed [runs/reproduce/bases]",
+    )
+    add(
+        "--arm-timeout",
+        type=real(),
+        default=7200.0,
+        metavar="S",
+        help="deadline of one command of an arm, in seconds [7200]",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,8 +63,13 @@ def run(args: argparse.Namespace) -> int:
     from ..reproduce.commands import How
     from ..reproduce.run import reproduce, seeds_from
 
-    how = How(args.arm_timeout, say=lambda line: print(line, flush=True), lock=lambda directory: run_lock(directory, args.arm_timeout))
+    how = How(
+        args.arm_timeout,
+        say=lambda line: print(line, flush=True),
+        lock=lambda directory: run_lock(directory, args.arm_timeout),
+    )
     with run_lock(out):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the running arm is told, and ends in good order
+        # so that the running arm is told, and ends in good order
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         reproduce(miniature, seeds_from(args.first_seed, args.seeds), out, args.bases.absolute(), how)
     return 0

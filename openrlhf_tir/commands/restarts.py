@@ -1,13 +1,14 @@
-"""Restarts: a training process that died is started again from its last checkpoint, with a growing pause, for as long as it gets on.
+"""Restarts: a training process that died is started again from its last checkpoint, with a growing pause, for as long
+as it gets on.
 
     run ──> exit code final (exit_codes.FINAL), or asked to stop ─────────────────────────> that code
         `─> else: a checkpoint since the last start? yes: failures = 0
                   failures < train.max_restarts: pause, run with --train.resume, failures + 1 ──> again
 
-The controller runs in a child process, so that whatever takes it down (kill -9, out of memory, a dead learner rank) leaves someone to go
-on. The child dies with this process (`parent.die_with`): nobody trains on unseen. A restart waits `train.restart_wait_s` for what may be
-coming back just like itself: environment servers, room in the cluster, the lock of the run directory.
-"""
+The controller runs in a child process, so that whatever takes it down (kill -9, out of memory, a dead learner rank)
+leaves someone to go on. The child dies with this process (`parent.die_with`): nobody trains on unseen. A restart waits
+`train.restart_wait_s` for what may be coming back just like itself: environment servers, room in the cluster, the lock
+of the run directory."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from ..config.schema import Train
 from ..exit_codes import FINAL
 
 NEWEST_WHOLE = "newest_whole"
-"""A train.resume_from that means the same after every restart; a checkpoint chosen by name counts once, as later ones come after it."""
+"""A train.resume_from that means the same after every restart; a checkpoint chosen by name counts once, as later ones
+come after it."""
 
 
 class Ended(NamedTuple):
@@ -36,7 +38,8 @@ class Ended(NamedTuple):
 
 
 def launch(command: Sequence[str]) -> Ended:
-    """Run to the end. SIGTERM or SIGINT to us is the child's: passed on, unless it came from the terminal, which sends it to both."""
+    """Run to the end. SIGTERM or SIGINT to us is the child's: passed on, unless it came from the terminal, which sends
+    it to both."""
     child = subprocess.Popen([*command, "--die-with-parent", str(os.getpid())])
     ours = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)  # only now: the child would inherit it
@@ -61,7 +64,8 @@ def run_with_restarts(
     launch: Callable[[Sequence[str]], Ended] = launch,
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
-    """`argv` is the command line behind `openrlhf-tir`, `latest` the file that names the newest checkpoint. Returns the last exit code."""
+    """`argv` is the command line behind `openrlhf-tir`, `latest` the file that names the newest checkpoint. Returns the
+    last exit code."""
     command = [sys.executable, "-m", "openrlhf_tir.cli", *argv, "--train.max_restarts", "0"]
     # A checkpoint chosen by name counts once, later ones came after it; so does a new ledger.
     resume = ["--train.resume", "true", "--train.new_ledger", "false"]
@@ -75,14 +79,18 @@ def run_with_restarts(
         if now not in (None, seen):
             failures, seen = 0, now
         if failures == train.max_restarts:
-            _say(f"The run ended with exit code {ended.code}, {failures + 1} times without a new checkpoint. train.max_restarts = {failures} is used up.")
+            _say(
+                f"The run ended with exit code {ended.code}, {failures + 1} times without a new checkpoint."
+                f" train.max_restarts = {failures} is used up."
+            )
             break
         failures += 1
         pause_s = jittered(backoff_s(failures - 1, cap_s=train.max_backoff_s))
         ours = now not in (None, begun)  # an older one may be of a run that this one was told to overwrite
         _say(
-            f"The run ended with exit code {ended.code}. {'Resuming from its last checkpoint' if ours else 'Starting it again'} in {pause_s:.0f} s, "
-            f"restart {failures} of {train.max_restarts} without a new checkpoint."
+            f"The run ended with exit code {ended.code}."
+            f" {'Resuming from its last checkpoint' if ours else 'Starting it again'} in {pause_s:.0f} s, restart"
+            f" {failures} of {train.max_restarts} without a new checkpoint."
         )
         pause(pause_s)
         ended = launch([*command, "--train.start_wait_s", str(train.restart_wait_s), *(resume if ours else [])])

@@ -26,7 +26,9 @@ The run directory holds metrics.jsonl, ckpt/, sft.json and model/, which `openrl
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES.replace("%", "%%")
-    parser.add_argument("--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded")
+    parser.add_argument(
+        "--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded"
+    )
     add_flags(parser)
 
 

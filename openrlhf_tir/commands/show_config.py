@@ -1,4 +1,5 @@
-"""show-config: recipe + flags -> the whole configuration as TOML, which is itself a recipe; or the page of all settings."""
+"""show-config: recipe + flags -> the whole configuration as TOML, which is itself a recipe; or the page of all
+settings."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ from . import config_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--changes", action="store_true", help="only what differs from the defaults")
-    parser.add_argument("--reference", action="store_true", help="every setting with its values, default and meaning, as the page docs/settings.md")
+    parser.add_argument(
+        "--reference",
+        action="store_true",
+        help="every setting with its values, default and meaning, as the page docs/settings.md",
+    )
     add_config_flags(parser)
 
 

@@ -1,4 +1,5 @@
-"""simulate: a workload and a configuration -> throughput, idle shares and staleness on a virtual clock; with --gpus: the best split."""
+"""simulate: a workload and a configuration -> throughput, idle shares and staleness on a virtual clock; with --gpus:
+the best split."""
 
 from __future__ import annotations
 
@@ -42,7 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--learner-seconds", type=real(), metavar="S", help="seconds of a learner step [the workload's]")
     add("--learner-ratio", type=real(), default=1.0, metavar="X", help="times this [1]")
-    add("--gpus", type=whole(at_least=2), metavar="N", help="plan: split N GPUs between rollout and training, and choose S")
+    add(
+        "--gpus",
+        type=whole(at_least=2),
+        metavar="N",
+        help="plan: split N GPUs between rollout and training, and choose S",
+    )
     add("--gpus-per-engine", type=whole(at_least=1), default=1, metavar="N", help="of one engine, when planning [1]")
     learner_gpus = "GPUs on which a learner step takes what the workload says, when planning [as many as its engines]"
     add("--learner-gpus", type=whole(at_least=1), metavar="N", help=learner_gpus)
@@ -65,8 +71,14 @@ def run(args: argparse.Namespace) -> int:
         return _plan(args, workload, learner_s, cfg.updates_per_batch)
     results = {}
     for name, pipeline in compared(args).items():
-        each = cfg.model_copy(update={"pipeline": cfg.pipeline.model_validate({**cfg.pipeline.model_dump(), **pipeline})}) if pipeline else cfg
-        results[name] = simulate(workload, each, acceptance=stretched(scenario, cfg), learner_s=learner_s, faults=read_faults(args.workload))
+        each = (
+            cfg.model_copy(update={"pipeline": cfg.pipeline.model_validate({**cfg.pipeline.model_dump(), **pipeline})})
+            if pipeline
+            else cfg
+        )
+        results[name] = simulate(
+            workload, each, acceptance=stretched(scenario, cfg), learner_s=learner_s, faults=read_faults(args.workload)
+        )
     if args.plot:
         name, last = list(results.items())[-1]
         _plot(args.plot, last, name, workload)
@@ -91,7 +103,14 @@ def sized(args: argparse.Namespace, workload: Workload) -> tuple[Config, Workloa
     seed = cfg.train.seed if "train.seed" in given else workload.seed
     engine = replace(workload.engine, count=cfg.vllm.num_engines)
     r = cfg.rollout
-    return cfg, replace(workload, engine=engine, seed=seed, prompts=r.batch_size, samples_per_prompt=r.n_samples_per_prompt, steps=cfg.train.max_steps)
+    return cfg, replace(
+        workload,
+        engine=engine,
+        seed=seed,
+        prompts=r.batch_size,
+        samples_per_prompt=r.n_samples_per_prompt,
+        steps=cfg.train.max_steps,
+    )
 
 
 def stretched(acceptance: Acceptance, cfg: Config) -> Acceptance:
@@ -102,7 +121,11 @@ def stretched(acceptance: Acceptance, cfg: Config) -> Acceptance:
 
 
 def compared(args: argparse.Namespace) -> dict[str, dict]:
-    said = {name.removeprefix("pipeline."): value for name, value in overrides_of(args).items() if name.startswith("pipeline.")}
+    said = {
+        name.removeprefix("pipeline."): value
+        for name, value in overrides_of(args).items()
+        if name.startswith("pipeline.")
+    }
     if not said and not args.recipe:
         return MODES
     return {", ".join(f"{name} {value}" for name, value in said.items()) or args.recipe: {}}
@@ -122,8 +145,8 @@ def _show(args: argparse.Namespace, workload: Workload, results: dict, learner_s
     console.print(table(results))
     first = next(iter(results.values()))
     console.print(
-        f"{first.steps} steps of {workload.prompts} x {workload.samples_per_prompt} on {workload.engine.count} engines, learner {learner_s:.1f} s a step; "
-        f"simulated in {sum(r.wall_s for r in results.values()):.1f} s",
+        f"{first.steps} steps of {workload.prompts} x {workload.samples_per_prompt} on {workload.engine.count} engines,"
+        f" learner {learner_s:.1f} s a step; simulated in {sum(r.wall_s for r in results.values()):.1f} s",
         highlight=False,
     )
 
@@ -165,7 +188,11 @@ def _plan(args: argparse.Namespace, workload: Workload, learner_s: float, update
     from ..simulation.table import plan_table
 
     candidates = splits(
-        workload, gpus=args.gpus, gpus_per_engine=args.gpus_per_engine, learner_s=learner_s, learner_gpus=args.learner_gpus or workload.engine.count
+        workload,
+        gpus=args.gpus,
+        gpus_per_engine=args.gpus_per_engine,
+        learner_s=learner_s,
+        learner_gpus=args.learner_gpus or workload.engine.count,
     )
     console = Console(stderr=args.json)
     with console.status("simulating") as status:
@@ -189,5 +216,9 @@ def _plan(args: argparse.Namespace, workload: Workload, learner_s: float, update
         print(json.dumps(facts | figures(chosen.result)))
         return 0
     console.print(plan_table(found, chosen))
-    console.print("recommended: " + " ".join(f"--{name} {value}" for name, value in facts.items()), highlight=False, soft_wrap=True)
+    console.print(
+        "recommended: " + " ".join(f"--{name} {value}" for name, value in facts.items()),
+        highlight=False,
+        soft_wrap=True,
+    )
     return 0

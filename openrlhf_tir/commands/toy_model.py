@@ -1,4 +1,5 @@
-"""toy-model: nothing -> a tiny Qwen2 with a character tokenizer, cold-started by supervised fine-tuning, and its problems."""
+"""toy-model: nothing -> a tiny Qwen2 with a character tokenizer, cold-started by supervised fine-tuning, and its
+problems."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from .quickstart import RECIPE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--lesson", default="quickstart", metavar="NAME", help="what it is taught, a file of openrlhf_tir/toy/lessons [quickstart]")
+    parser.add_argument(
+        "--lesson",
+        default="quickstart",
+        metavar="NAME",
+        help="what it is taught, a file of openrlhf_tir/toy/lessons [quickstart]",
+    )
     add_config_flags(parser, recipe=RECIPE)
 
 

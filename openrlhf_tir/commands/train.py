@@ -12,8 +12,15 @@ from .restarts import run_with_restarts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded")
-    parser.add_argument("--die-with-parent", type=int, metavar="PID", help="stop when the process PID, which started this one, is gone (Linux)")
+    parser.add_argument(
+        "--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded"
+    )
+    parser.add_argument(
+        "--die-with-parent",
+        type=int,
+        metavar="PID",
+        help="stop when the process PID, which started this one, is gone (Linux)",
+    )
     add_config_flags(parser)
 
 
@@ -27,7 +34,9 @@ def run(args: argparse.Namespace) -> int:
         die_with(args.die_with_parent)
     cfg, problems = config_and_problems(args)
     problems.add(
-        f"--{name} has no effect on a run of RL. Fine-tune with `openrlhf-tir sft`, or leave it out." for name in args.overrides if name.startswith("sft.")
+        f"--{name} has no effect on a run of RL. Fine-tune with `openrlhf-tir sft`, or leave it out."
+        for name in args.overrides
+        if name.startswith("sft.")
     )
     for fact in check(cfg, problems=problems):
         print(f"check: {fact}", flush=True)
@@ -39,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         check_unused(cfg)
-        if not cfg.train.resume:  # now: a process that dies before it has begun must not leave an earlier run to be resumed
+        # now: a process that dies before it has begun must not leave an earlier run to be resumed
+        if not cfg.train.resume:
             checkpoints_of(cfg).clear()
         from ..cluster.jobs.main import train  # takes seconds: a directory in use is refused before
 

@@ -1,4 +1,5 @@
-"""Changes: the configuration of a checkpoint against that of the run that resumes from it. Which field may differ stands in one table.
+"""Changes: the configuration of a checkpoint against that of the run that resumes from it. Which field may differ
+stands in one table.
 
     refuse   the run could not go on: its accounting, its files or its order of prompts would not fit
     say      it can, and it is another run from here on: listed at start
@@ -33,8 +34,8 @@ REFUSE = {
     "ds.value_head_prefix": "the critic's weights were saved with it",
 }
 """`envs.*` is every environment.
-Besides, compared as what they amount to: pipeline.max_staleness (S) and, unless ds.zero_stage is 3, the number of learner ranks; the model and the
-prompts by content."""
+Besides, compared as what they amount to: pipeline.max_staleness (S) and, unless ds.zero_stage is 3, the number of
+learner ranks; the model and the prompts by content."""
 
 FREE = (
     "run_dir",
@@ -132,7 +133,8 @@ def dumped(cfg: Config) -> dict[str, Any]:
 
 
 def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Change]]:
-    """(refused, to be said). A field that the checkpoint's version did not have counts as its default there; one that is gone is said as unset."""
+    """(refused, to be said). A field that the checkpoint's version did not have counts as its default there; one that
+    is gone is said as unset."""
     before, now, default = flat(saved), flat(dumped(cfg)), flat(dumped(Config()))
     pairs = ((f, before.get(f, default.get(f)), now.get(f)) for f in [*now, *(f for f in before if f not in now)])
     differ = [Change(f, was, is_now) for f, was, is_now in pairs if was != is_now]

@@ -1,9 +1,9 @@
 """Engine arguments of vLLM that a recipe may set by itself (vllm.engine_args), and why some may not be.
 
-Whoever trains on what an engine samples relies on three things: every token's version is known, its log-prob is of the distribution that
-sampled it, and a push replaces all weights. What would break one of them is refused with the reason; what has a setting of its own is
-refused with its name. Whether vLLM knows an argument is checked before a run (commands/checks/engine_args.py).
-"""
+Whoever trains on what an engine samples relies on three things: every token's version is known, its log-prob is of the
+distribution that sampled it, and a push replaces all weights. What would break one of them is refused with the reason;
+what has a setting of its own is refused with its name. Whether vLLM knows an argument is checked before a run
+(commands/checks/engine_args.py)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,17 @@ NEEDED = {
     "logprobs_mode": "it follows from rollout.temperature, top_p, top_k and min_p: the log-probs are of what samples",
     "generation_config": "the model's own file would change temperature and top_k behind the learner's back",
     "override_generation_config": "it would change temperature and top_k behind the learner's back",
-    "distributed_executor_backend": "it follows from the nodes: processes where one has GPUs enough for an engine, else Ray",
+    "distributed_executor_backend": (
+        "it follows from the nodes: processes where one has GPUs enough for an engine, else Ray"
+    ),
     "disable_log_stats": "an engine that makes no progress is found by them",
 }
 """Argument -> what it is set for already."""
 BREAKING = {
-    "data_parallel_size": "every replica would have weights, versions and statistics of its own behind one engine. Set vllm.num_engines instead",
+    "data_parallel_size": (
+        "every replica would have weights, versions and statistics of its own behind one engine. Set vllm.num_engines"
+        " instead"
+    ),
     "speculative_config": "a push does not reach the draft model. Leave it out",
     "enable_lora": "the adapter is merged into the weights that are pushed (actor.lora). Leave it out",
     "load_format": "the canary is calibrated on the weights that both sides load from the model's files. Leave it out",
@@ -47,7 +52,8 @@ BREAKING = {
 }
 """Argument -> what would break."""
 ONLINE_QUANTIZATION = "fp8"
-"""vLLM makes it of the bf16 weights, at the start and after every push alike; the canary says by how much the log-probs are off."""
+"""vLLM makes it of the bf16 weights, at the start and after every push alike; the canary says by how much the log-probs
+are off."""
 FAMILIES = {"data_parallel_size": "data_parallel_"}
 """Argument -> how others begin that break the same."""
 
@@ -69,7 +75,10 @@ def _refusal(name: str, value: Any) -> str | None:
         if name == start or (start in FAMILIES and name.startswith(FAMILIES[start])):
             return f"is refused: {why}"
     if name == "quantization" and value != ONLINE_QUANTIZATION:
-        return f"= {value!r} is refused: its files have other tensors than a push brings. {ONLINE_QUANTIZATION!r} quantises what is loaded"
+        return (
+            f"= {value!r} is refused: its files have other tensors than a push brings. {ONLINE_QUANTIZATION!r}"
+            " quantises what is loaded"
+        )
     if name == "pipeline_parallel_size" and not (str(value).isdecimal() and int(value) >= 1):
         return f"= {value!r} is no number of stages. Give a whole number from 1 on"
     return None

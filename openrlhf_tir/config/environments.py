@@ -1,4 +1,5 @@
-"""Environments: what a run's configuration says of each one, with everything that it takes from the common sections filled in.
+"""Environments: what a run's configuration says of each one, with everything that it takes from the common sections
+filled in.
 
 [env] alone         one environment, called env.name; a row that names none is of it
 [envs.NAME] ...     one per section; a row's env column chooses
@@ -61,25 +62,34 @@ class Environment:
 def resolve(cfg: Config) -> dict[str, Environment]:
     """Every environment of the run by name. Raises ConfigError for settings that do not work together, a line each."""
     if not cfg.envs:
-        return {cfg.env.name: Environment(cfg.env.name, "env", cfg.env, cfg.reward, cfg.filter, None, cfg.data.input_template)}
+        return {
+            cfg.env.name: Environment(
+                cfg.env.name, "env", cfg.env, cfg.reward, cfg.filter, None, cfg.data.input_template
+            )
+        }
     found, wrong = {}, []
     for name, section in cfg.envs.items():
         try:
             found[name] = _resolved(cfg, name, section)
         except ValidationError as e:
-            wrong += [in_section(f"{err.get('ctx', {}).get('error', err['msg'])}", f"envs.{name}") for err in e.errors(include_url=False)]
+            wrong += [
+                in_section(f"{err.get('ctx', {}).get('error', err['msg'])}", f"envs.{name}")
+                for err in e.errors(include_url=False)
+            ]
     if wrong:
         raise ConfigError("\n".join(wrong))
     return found
 
 
 def without_calls(cfg: Config) -> frozenset[str]:
-    """Names of the environments whose responses cannot hold a call that we would see: env.max_calls = 0, or agents that call what they like."""
+    """Names of the environments whose responses cannot hold a call that we would see: env.max_calls = 0, or agents that
+    call what they like."""
     return frozenset(name for name, e in cfg.environments.items() if cfg.by_agent or not e.env.max_calls)
 
 
 def in_section(said: str, section: str) -> str:
-    """What is said of a common section's setting, said of an environment's: filter.names -> envs.calc.filter.names, env.protocol -> envs.calc.protocol."""
+    """What is said of a common section's setting, said of an environment's: filter.names -> envs.calc.filter.names,
+    env.protocol -> envs.calc.protocol."""
     if section == "env":
         return said
     moved = re.sub(r"(?<![\w./])(?:env\.|data\.(?=input_template)|(?=(?:reward|filter)\.))(?=\w+)", f"{section}.", said)
@@ -91,10 +101,16 @@ def _resolved(cfg: Config, name: str, section: NamedEnv) -> Environment:
     common = {k: v for k, v in cfg.env.model_dump().items() if k not in OF_ITS_OWN}
     env = Env.model_validate(common | {k: v for k, v in own.items() if k in Env.model_fields} | {"name": name})
     judged = _said(section.reward)
-    theirs = {k: v for k, v in cfg.reward.model_dump().items() if not any(k in together and judged.keys() & set(together) for together in JUDGED_BY)}
+    theirs = {
+        k: v
+        for k, v in cfg.reward.model_dump().items()
+        if not any(k in together and judged.keys() & set(together) for together in JUDGED_BY)
+    }
     reward = Reward.model_validate(theirs | judged)
     filters = Filter.model_validate(cfg.filter.model_dump() | _said(section.filter))
-    return Environment(name, f"envs.{name}", env, reward, filters, section.share, section.input_template or cfg.data.input_template)
+    return Environment(
+        name, f"envs.{name}", env, reward, filters, section.share, section.input_template or cfg.data.input_template
+    )
 
 
 def _said(section: Section) -> dict[str, Any]:
@@ -103,7 +119,8 @@ def _said(section: Section) -> dict[str, Any]:
 
 
 def one(table: Mapping[str, T], name: str) -> T:
-    """What `table` holds for the environment `name`. Where there is one environment only it is that one, whatever a task calls it.
+    """What `table` holds for the environment `name`. Where there is one environment only it is that one, whatever a
+    task calls it.
 
     Raises ConfigError for a name that is none of several.
     """
@@ -136,22 +153,28 @@ def _shares(environments: Mapping[str, Environment]) -> Iterator[str]:
     given = {name: share for name, share in shares.items() if share is not None}
     if given and (missing := [name for name in shares if name not in given]):
         yield (
-            f"envs.{missing[0]}.share is unset, and {', '.join(f'envs.{name}.share = {share:g}' for name, share in given.items())}. "
-            "Give every environment a share (0: evaluated, never trained), or none."
+            f"envs.{missing[0]}.share is unset, and"
+            f" {', '.join(f'envs.{name}.share = {share:g}' for name, share in given.items())}. Give every environment a"
+            " share (0: evaluated, never trained), or none."
         )
     elif given and sum(given.values()) <= 0:
-        yield f"The shares of {', '.join(f'envs.{name}' for name in given)} sum to 0: nothing would be trained. Give at least one a share above 0."
+        yield (
+            f"The shares of {', '.join(f'envs.{name}' for name in given)} sum to 0: nothing would be trained. Give at"
+            " least one a share above 0."
+        )
 
 
 def _servers(environments: Mapping[str, Environment]) -> Iterator[str]:
-    """A server is one environment: sections may share it with different turn protocols (it runs what it is sent), not as different environments."""
+    """A server is one environment: sections may share it with different turn protocols (it runs what it is sent), not
+    as different environments."""
     first: dict[str, Environment] = {}
     for e in environments.values():
         for url in e.urls:
             other = first.setdefault(url, e)
             if other.serves != e.serves:
                 yield (
-                    f"{other.section} and {e.section} have one server, {url}, as environment {other.serves!r} (protocol {other.env.protocol!r}) and as "
-                    f"{e.serves!r} (protocol {e.env.protocol!r}), and a server is one environment. Set {e.section}.server = {other.serves!r} if both mean it, "
-                    "or give each its own URL."
+                    f"{other.section} and {e.section} have one server, {url}, as environment {other.serves!r} (protocol"
+                    f" {other.env.protocol!r}) and as {e.serves!r} (protocol {e.env.protocol!r}), and a server is one"
+                    f" environment. Set {e.section}.server = {other.serves!r} if both mean it, or give each its own"
+                    " URL."
                 )

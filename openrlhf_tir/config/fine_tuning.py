@@ -1,4 +1,5 @@
-"""Fine-tuning's command line: which settings `openrlhf-tir sft` has, OpenRLHF's train_sft names for them, and what must fit together.
+"""Fine-tuning's command line: which settings `openrlhf-tir sft` has, OpenRLHF's train_sft names for them, and what must
+fit together.
 
 A recipe of RL may be given too: its model, ranks and DeepSpeed settings count, everything about rollouts does not.
 """
@@ -18,14 +19,22 @@ from .sections.rollout import Rollout
 from .settings import all_settings, attempt
 
 OF_OTHERS = (
-    "actor.model_name_or_path actor.num_nodes actor.num_gpus_per_node actor.adam_betas actor.adam_eps actor.l2 actor.max_norm "
-    "actor.gradient_checkpointing_enable actor.gradient_checkpointing_reentrant train.full_determinism_enable train.enable_ema train.ema_beta "
-    "data.on_bad_row data.chat_template_options timeouts.placement_s timeouts.start_s timeouts.learner_s "
-    "train.seed train.micro_batch_size train.max_tokens_per_gpu train.resume train.resume_from train.resume_or_start train.overwrite train.start_wait_s "
-    "train.max_learner_restarts train.max_nonfinite_steps train.stop_grace_s train.save_before_s ckpt.path ckpt.save_steps ckpt.max_num ckpt.max_mem "
-    "ckpt.output_dir ckpt.max_shard_size logger.logging_steps logger.tensorboard logger.tensorboard_dir logger.worker_logs"
+    "actor.model_name_or_path actor.num_nodes actor.num_gpus_per_node actor.adam_betas actor.adam_eps actor.l2"
+    " actor.max_norm actor.gradient_checkpointing_enable actor.gradient_checkpointing_reentrant"
+    " train.full_determinism_enable train.enable_ema train.ema_beta data.on_bad_row data.chat_template_options"
+    " timeouts.placement_s timeouts.start_s timeouts.learner_s train.seed train.micro_batch_size"
+    " train.max_tokens_per_gpu train.resume train.resume_from train.resume_or_start train.overwrite train.start_wait_s"
+    " train.max_learner_restarts train.max_nonfinite_steps train.stop_grace_s train.save_before_s ckpt.path"
+    " ckpt.save_steps ckpt.max_num ckpt.max_mem ckpt.output_dir ckpt.max_shard_size logger.logging_steps"
+    " logger.tensorboard logger.tensorboard_dir logger.worker_logs"
 )
-USED = frozenset(["run_dir", *OF_OTHERS.split(), *(s.name for s in all_settings() if s.name.startswith(("sft.", "ds.", "logger.wandb.")))])
+USED = frozenset(
+    [
+        "run_dir",
+        *OF_OTHERS.split(),
+        *(s.name for s in all_settings() if s.name.startswith(("sft.", "ds.", "logger.wandb."))),
+    ]
+)
 """Every setting that fine-tuning reads."""
 
 NAMES = {
@@ -64,18 +73,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def config_of(args: argparse.Namespace, problems: Problems) -> Config:
-    """The Config of a fine-tuning; every mistake in recipe and flags is added to `problems`. Raises ConfigError where the recipe cannot be read."""
+    """The Config of a fine-tuning; every mistake in recipe and flags is added to `problems`. Raises ConfigError where
+    the recipe cannot be read."""
     given = {**args.compat, **args.overrides}
     for name in sorted(NAMES.keys() & given.keys()):
         if NAMES[name] in given:
-            problems.add(f"--{name} has no effect: it is --{NAMES[name]} here, and that is given too. Leave one of them out.")
+            problems.add(
+                f"--{name} has no effect: it is --{NAMES[name]} here, and that is given too. Leave one of them out."
+            )
             continue
         args.overrides = {**args.overrides, NAMES[name]: _plain(given[name])}
     args.overrides = {k: v for k, v in args.overrides.items() if k not in NAMES}
     args.compat = {k: v for k, v in args.compat.items() if k not in NAMES}
     problems.add(unknown_flags(args.unknown))
     overrides = overrides_and_problems(args, problems)
-    problems.add(f"--{name} has no effect on a fine-tuning. Leave it out; `openrlhf-tir sft --help` lists what has." for name in overrides if name not in USED)
+    problems.add(
+        f"--{name} has no effect on a fine-tuning. Leave it out; `openrlhf-tir sft --help` lists what has."
+        for name in overrides
+        if name not in USED
+    )
     return alone(attempt(args.recipe, {k: v for k, v in overrides.items() if k in USED}, problems, violations))
 
 
@@ -87,9 +103,12 @@ def _plain(value: Any) -> Any:
 
 
 def alone(cfg: Config) -> Config:
-    """Without what a recipe of RL adds to a learner: critic, reference model, a temperature, Muon beside a learning rate that is not this one."""
+    """Without what a recipe of RL adds to a learner: critic, reference model, a temperature, Muon beside a learning
+    rate that is not this one."""
     actor = cfg.actor.model_copy(update={"optim": "adam"})
-    return cfg.model_copy(update={"actor": actor, "algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}})
+    return cfg.model_copy(
+        update={"actor": actor, "algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}}
+    )
 
 
 def violations(c: Config) -> Iterator[str]:
@@ -97,18 +116,33 @@ def violations(c: Config) -> Iterator[str]:
     s, ranks = c.sft, c.shards
     yield from sequence_parallel.violations(c)
     if not s.datasets:
-        yield "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file, a directory of them, or a name on the hub."
+        yield (
+            "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file, a directory of them, or a name"
+            " on the hub."
+        )
     if s.batch_size < ranks:
-        yield f"sft.batch_size = {s.batch_size} is less than the {ranks} learner ranks that share an update. Raise it, or lower actor.num_gpus_per_node."
+        yield (
+            f"sft.batch_size = {s.batch_size} is less than the {ranks} learner ranks that share an update. Raise it, or"
+            " lower actor.num_gpus_per_node."
+        )
     if s.eval_steps > 0 and not s.eval_dataset:
-        yield f"sft.eval_steps = {s.eval_steps}, but sft.eval_dataset is not set. Give held-out rows, or leave sft.eval_steps unset."
+        yield (
+            f"sft.eval_steps = {s.eval_steps}, but sft.eval_dataset is not set. Give held-out rows, or leave"
+            " sft.eval_steps unset."
+        )
     if s.output_key is not None and s.input_key is None:
-        yield f"sft.output_key = {s.output_key!r} goes with a column of prompts, and sft.input_key is unset. Name that column too."
+        yield (
+            f"sft.output_key = {s.output_key!r} goes with a column of prompts, and sft.input_key is unset. Name that"
+            " column too."
+        )
     if s.max_len > c.train.max_tokens_per_gpu * c.ds.ring_attn_size:
         yield (
-            f"sft.max_len = {s.max_len} tokens do not fit into a forward pass of train.max_tokens_per_gpu = {c.train.max_tokens_per_gpu}. Lower the first or "
-            "raise the second."
+            f"sft.max_len = {s.max_len} tokens do not fit into a forward pass of train.max_tokens_per_gpu ="
+            f" {c.train.max_tokens_per_gpu}. Lower the first or raise the second."
         )
     limit, grace = c.train.save_before_s, c.train.stop_grace_s
     if limit is not None and limit <= grace:
-        yield f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g}: the run would stop before it begins. Raise the first."
+        yield (
+            f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g}: the run would stop"
+            " before it begins. Raise the first."
+        )

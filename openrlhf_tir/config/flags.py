@@ -1,9 +1,9 @@
 """Flags: the command line's dotted options -> overrides for settings.load.
 
-Every field of Config is a flag of the same dotted name; every flag of OpenRLHF's train_ppo_ray is understood as openrlhf_flags says, older names as
-openrlhf_renamed says. Mistakes are told all at once.
-argparse rather than pydantic-settings' own command line, for OpenRLHF's way of writing values: `--actor.eps_clip_low_high 0.2 0.28`,
-bare booleans, `--no-x`. Values stay text here: pydantic types them.
+Every field of Config is a flag of the same dotted name; every flag of OpenRLHF's train_ppo_ray is understood as
+openrlhf_flags says, older names as openrlhf_renamed says. Mistakes are told all at once.
+argparse rather than pydantic-settings' own command line, for OpenRLHF's way of writing values:
+`--actor.eps_clip_low_high 0.2 0.28`, bare booleans, `--no-x`. Values stay text here: pydantic types them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from .effects.check import without_effect
 from .paths import shown
 from .problems import Problems
 from .schema import Config
-from .settings import ENVS, Setting, all_settings, attempt, env_names, known_keys, settings_of_env, settings_with, unknown_key
+from .settings import (
+    ENVS,
+    Setting,
+    all_settings,
+    attempt,
+    env_names,
+    known_keys,
+    settings_of_env,
+    settings_with,
+    unknown_key,
+)
 
 SHORT = {"--seed": "train.seed", "--run-dir": "run_dir", "--resume": "train.resume"}
 
@@ -37,7 +47,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
         self._negative_number_matcher = NEGATIVE_NUMBER
         self.takes_envs = False
-        """Whether it has configuration flags: then those of every environment that the command line names are added before it is read."""
+        """Whether it has configuration flags: then those of every environment that the command line names are added
+        before it is read."""
         self._envs: set[str] = set()
 
     def parse_known_args(self, args=None, namespace=None):
@@ -78,12 +89,16 @@ class _Alias(argparse.Action):
 
 
 def add_config_flags(
-    parser: argparse.ArgumentParser, recipe: str | None = None, *, shown: Collection[str] | None = None, aliases: Collection[str] = ()
+    parser: argparse.ArgumentParser,
+    recipe: str | None = None,
+    *,
+    shown: Collection[str] | None = None,
+    aliases: Collection[str] = (),
 ) -> None:
     """`--recipe` (default: `recipe`), the three short flags, one flag per config field, and (hidden) OpenRLHF's names.
 
-    shown: fields that the help lists, all by default; the others are read, so that the command can say what is wrong with them.
-    aliases: names that the command understands besides, hidden.
+    shown: fields that the help lists, all by default; the others are read, so that the command can say what is wrong
+    with them. aliases: names that the command understands besides, hidden.
     """
     parser.set_defaults(overrides={}, compat={})
     parser.usage = "%(prog)s [--recipe NAME_OR_FILE] [--section.name VALUE ...]"
@@ -107,17 +122,22 @@ def add_config_flags(
     if shown is None:
         parser.add_argument_group(
             "envs.NAME",
-            "one environment of several, [envs.NAME]: --envs.NAME.share, --envs.NAME.input_template, and every field of env, reward and filter, "
-            "as --envs.NAME.url, --envs.NAME.reward.name, --envs.NAME.filter.accuracy_range (docs/environments.md)",
+            "one environment of several, [envs.NAME]: --envs.NAME.share, --envs.NAME.input_template, and every field of"
+            " env, reward and filter, as --envs.NAME.url, --envs.NAME.reward.name, --envs.NAME.filter.accuracy_range"
+            " (docs/environments.md)",
         )
         if isinstance(parser, Parser):
             parser.takes_envs = True
     parser.set_defaults(unknown=())
     compat = (openrlhf_flags.translated() | openrlhf_flags.RULES_0_11_0.keys()) - settings.keys()
     for name in sorted(set(aliases) - settings.keys() - compat):
-        parser.add_argument(f"--{name}", action=_Alias, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
+        parser.add_argument(
+            f"--{name}", action=_Alias, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS
+        )
     for name in sorted(compat):
-        parser.add_argument(f"--{name}", action=_Compat, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
+        parser.add_argument(
+            f"--{name}", action=_Compat, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS
+        )
 
 
 def _add(group, s: Setting, short: str | None, *, hidden: bool = False) -> None:
@@ -125,7 +145,12 @@ def _add(group, s: Setting, short: str | None, *, hidden: bool = False) -> None:
     names = [f"--{s.name}", *([short] if short else [])]
     if s.name == "run_dir":
         names.reverse()
-    options: dict[str, Any] = {"action": _Set, "dest": s.name, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS if hidden else _help(s)}
+    options: dict[str, Any] = {
+        "action": _Set,
+        "dest": s.name,
+        "default": argparse.SUPPRESS,
+        "help": argparse.SUPPRESS if hidden else _help(s),
+    }
     if s.name in openrlhf_flags.translated():
         options["action"] = _Compat
     if kind is bool:
@@ -137,7 +162,11 @@ def _add(group, s: Setting, short: str | None, *, hidden: bool = False) -> None:
         group.add_argument(*names, nargs="*" if _is_list(s.info.annotation) else "+", metavar="X", **options)
     else:
         choices = [str(c) for c in get_args(kind)] if get_origin(kind) is Literal else None
-        group.add_argument(*names, metavar="{" + ",".join(choices) + "}" if choices else getattr(kind, "__name__", "VALUE").upper(), **options)
+        group.add_argument(
+            *names,
+            metavar="{" + ",".join(choices) + "}" if choices else getattr(kind, "__name__", "VALUE").upper(),
+            **options,
+        )
 
 
 def _kind(annotation: Any) -> Any:
@@ -170,7 +199,8 @@ def _help(s: Setting) -> str:
 
 
 def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: bool = False) -> Config:
-    """The Config that --recipe and the flags add up to, as far as they are right; every mistake in them is added to `problems`.
+    """The Config that --recipe and the flags add up to, as far as they are right; every mistake in them is added to
+    `problems`.
 
     makes_data: the command makes model and data by itself.
     Raises ConfigError where the recipe cannot be read at all: then nothing can be said about the rest.
@@ -192,7 +222,8 @@ def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def overrides_and_problems(args: argparse.Namespace, problems: Problems) -> dict[str, Any]:
-    """Typed as far as text cannot say it: 'unset' or 'none' for None, integers in a Literal. Refused flags of OpenRLHF go to `problems`."""
+    """Typed as far as text cannot say it: 'unset' or 'none' for None, integers in a Literal. Refused flags of OpenRLHF
+    go to `problems`."""
     raw = openrlhf_flags.translate(args.compat, args.overrides, problems) | args.overrides
     typed: dict[str, Any] = {}
     for s in settings_with(env_names(raw)):
@@ -237,7 +268,8 @@ def check_unknown(extra: Sequence[str]) -> None:
 
 
 def unknown_flags(extra: Sequence[str]) -> list[str]:
-    """A line for each flag that argparse did not recognise, and for each word that belongs to none. A word after an unknown flag is its value."""
+    """A line for each flag that argparse did not recognise, and for each word that belongs to none. A word after an
+    unknown flag is its value."""
     lines, after_flag = [], False
     for word in extra:
         if NEGATIVE_NUMBER.match(word) or not word.startswith("-"):
@@ -247,7 +279,9 @@ def unknown_flags(extra: Sequence[str]) -> list[str]:
         after_flag = True
         name = word.lstrip("-").partition("=")[0]
         if new := openrlhf_renamed.NAMES.get(name):
-            lines.append(f"--{name} is the name before OpenRLHF 0.10. It is --{new} now: {openrlhf_renamed.advice(new)}")
+            lines.append(
+                f"--{name} is the name before OpenRLHF 0.10. It is --{new} now: {openrlhf_renamed.advice(new)}"
+            )
         else:
             known = {*known_keys(env_names([name])), *openrlhf_flags.RULES, *(f.removeprefix("--") for f in SHORT)}
             lines.append(str(unknown_key(name, sorted(known), "on the command line")))

@@ -1,4 +1,5 @@
-"""Numbers in text. For argparse's `type`: text -> int or float within bounds; argparse turns the error into one line with the flag. For a field: bytes."""
+"""Numbers in text. For argparse's `type`: text -> int or float within bounds; argparse turns the error into one line
+with the flag. For a field: bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ def whole(*, at_least: int, at_most: int = 10**9) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text[:60]!r} is no whole number; give {at_least} to {at_most}") from None
+            raise argparse.ArgumentTypeError(
+                f"{text[:60]!r} is no whole number; give {at_least} to {at_most}"
+            ) from None
         if not at_least <= value <= at_most:
             raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give {at_least} to {at_most}")
         return value
@@ -32,7 +35,9 @@ def real(*, above: float = 0.0, zero: bool = False) -> Callable[[str], float]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text[:60]!r} is no number") from None
         if not math.isfinite(value) or value < above or (value == above and not zero):
-            raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give a finite number {'of at least' if zero else 'above'} {above:g}")
+            raise argparse.ArgumentTypeError(
+                f"{text[:60]} is out of range; give a finite number {'of at least' if zero else 'above'} {above:g}"
+            )
         return value
 
     return of
@@ -46,7 +51,10 @@ def share(text: str) -> float:
     return value
 
 
-UNITS = {"B": 1, **{f"{letter}{i}B": (1024 if i else 1000) ** power for power, letter in enumerate("KMGT", 1) for i in ("", "i")}}
+UNITS = {
+    "B": 1,
+    **{f"{letter}{i}B": (1024 if i else 1000) ** power for power, letter in enumerate("KMGT", 1) for i in ("", "i")},
+}
 
 
 def bytes_of(text: str) -> int:

@@ -1,4 +1,5 @@
-"""OpenRLHF 0.11.2's train_ppo_ray flags: what each means here. One table; a test walks the installed parser and finds none missing.
+"""OpenRLHF 0.11.2's train_ppo_ray flags: what each means here. One table; a test walks the installed parser and finds
+none missing.
 
     SAME              the same name in Config, the same meaning
     Becomes(keys)     accepted, sets these config keys
@@ -8,8 +9,8 @@
 
 The first three are honoured: the flag has its effect, with whatever value.
 
-Defaults are ours, not OpenRLHF's (zero_stage 3, clip-higher on, KL off, its gradient in the loss unbiased): a flag that is not given keeps ours.
-"""
+Defaults are ours, not OpenRLHF's (zero_stage 3, clip-higher on, KL off, its gradient in the loss unbiased): a flag that
+is not given keeps ours."""
 
 from __future__ import annotations
 
@@ -86,21 +87,25 @@ SCHEDULERS = {
     "polynomial": "linear",
     "constant_with_warmup": "constant",
 }
-"""transformers' names -> ours. OpenRLHF hands on no options: one cycle, and a polynomial of power 1. What needs some (warmup_stable_decay), or a loss at each
-step (reduce_lr_on_plateau), runs neither there."""
+"""transformers' names -> ours. OpenRLHF hands on no options: one cycle, and a polynomial of power 1. What needs some
+(warmup_stable_decay), or a loss at each step (reduce_lr_on_plateau), runs neither there."""
 _SLEEPS = (
-    "with train.colocate_all engines sleep while the learner trains, and its states are in host memory while they sample; who has GPUs of its own leaves them "
-    "to nobody, in OpenRLHF neither"
+    "with train.colocate_all engines sleep while the learner trains, and its states are in host memory while they"
+    " sample; who has GPUs of its own leaves them to nobody, in OpenRLHF neither"
 )
 _VLM = "Images are not supported: tasks are text."
-_PARALLEL = "Tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node, and share long sequences with --ds.ring_attn_size."
+_PARALLEL = (
+    "Tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node, and share long sequences"
+    " with --ds.ring_attn_size."
+)
 
 RULES: dict[str, Rule] = {
     # policy and optimiser
     **_each(
         "actor",
-        "model_name_or_path num_nodes num_gpus_per_node eps_clip eps_clip_low_high dual_clip policy_loss_type loss_agg_mode entropy_coef "
-        "aux_loss_coef max_norm lr_warmup_ratio min_lr_ratio gradient_checkpointing_enable gradient_checkpointing_reentrant",
+        "model_name_or_path num_nodes num_gpus_per_node eps_clip eps_clip_low_high dual_clip policy_loss_type"
+        " loss_agg_mode entropy_coef aux_loss_coef max_norm lr_warmup_ratio min_lr_ratio gradient_checkpointing_enable"
+        " gradient_checkpointing_reentrant",
         SAME,
     ),
     "actor.adam.lr": _one("actor.learning_rate"),
@@ -114,52 +119,82 @@ RULES: dict[str, Rule] = {
     # DeepSpeed
     **_each(
         "ds",
-        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel "
-        "experts_implementation lora.rank lora.alpha lora.target_modules lora.dropout value_head_prefix",
+        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype"
+        " use_liger_kernel experts_implementation lora.rank lora.alpha lora.target_modules lora.dropout"
+        " value_head_prefix",
         SAME,
     ),
-    "ds.load_in_4bit": Refused("The base of LoRA is kept in ds.param_dtype: weights are merged for every push. Leave it out."),
+    "ds.load_in_4bit": Refused(
+        "The base of LoRA is kept in ds.param_dtype: weights are merged for every push. Leave it out."
+    ),
     "ds.ring_attn_size": SAME,
-    "ds.ring_attn_head_stride": Only("1", "Sequences are shared by heads (DeepSpeed's Ulysses): there is no ring that takes several at a time. Leave it out."),
+    "ds.ring_attn_head_stride": Only(
+        "1",
+        "Sequences are shared by heads (DeepSpeed's Ulysses): there is no ring that takes several at a time. Leave it"
+        " out.",
+    ),
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
     "ds.deepcompile": Refused("DeepCompile is not wired in. Leave it out."),
     "ds.enable_sleep": Implied(_SLEEPS),
-    "ds.use_universal_ckpt": Implied("every checkpoint of ds.zero_stage 3 is resumed on any number of ranks, without converting it"),
+    "ds.use_universal_ckpt": Implied(
+        "every checkpoint of ds.zero_stage 3 is resumed on any number of ranks, without converting it"
+    ),
     "local_rank": Only("-1", "Ranks are assigned by the launcher."),
     # rollout
     **_each(
         "rollout",
-        "batch_size n_samples_per_prompt max_new_tokens temperature top_p vllm_generate_batch_size micro_batch_size max_tokens_per_gpu",
+        "batch_size n_samples_per_prompt max_new_tokens temperature top_p vllm_generate_batch_size micro_batch_size"
+        " max_tokens_per_gpu",
         SAME,
     ),
-    **_each("vllm", "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization sync_backend", SAME),
+    **_each(
+        "vllm",
+        "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization sync_backend",
+        SAME,
+    ),
     "vllm.enable_sleep": Implied(_SLEEPS),
     "vllm.sync_with_ray": Refused("Weight pushes have their own transports. Choose one with --vllm.sync_backend."),
     # algorithm
     **_each(
         "algo.advantage",
-        "estimator no_std_norm gamma lambd is_correction_level is_correction_mode is_correction_gating is_correction_threshold",
+        "estimator no_std_norm gamma lambd is_correction_level is_correction_mode is_correction_gating"
+        " is_correction_threshold",
         SAME,
     ),
     **_each("algo.kl", "init_coef target horizon estimator use_loss unbiased_gradient", SAME),
     "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0), filter__names=["accuracy"]),
     "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
     # training
-    **_each("train", "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed full_determinism_enable enable_ema ema_beta", SAME),
+    **_each(
+        "train",
+        "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed full_determinism_enable enable_ema"
+        " ema_beta",
+        SAME,
+    ),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
     "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
-    "train.async_queue_size": Becomes(lambda v: {"pipeline.max_staleness": v[0], "pipeline.staleness_unit": "batches"}, preset=True),
+    "train.async_queue_size": Becomes(
+        lambda v: {"pipeline.max_staleness": v[0], "pipeline.staleness_unit": "batches"}, preset=True
+    ),
     "train.dynamic_batch_enable": _sets(ds__packing_samples="true"),
     "train.agent_func_path": SAME,
     "train.colocate_all": SAME,
     "train.colocate_critic_reward": Refused(
-        "The critic lives on the policy's ranks, and reward models have GPUs of their own: size them with --reward.num_gpus_per_node. Leave it out."
+        "The critic lives on the policy's ranks, and reward models have GPUs of their own: size them with"
+        " --reward.num_gpus_per_node. Leave it out."
     ),
     "train.colocate_actor_ref": Implied("the reference lives on the policy's ranks"),
     # data and evaluation
-    **_each("data", "prompt_dataset prompt_probs prompt_split input_key label_key input_template apply_chat_template max_samples max_len", SAME),
+    **_each(
+        "data",
+        "prompt_dataset prompt_probs prompt_split input_key label_key input_template apply_chat_template max_samples"
+        " max_len",
+        SAME,
+    ),
     "data.dataloader_num_workers": SAME,
-    "data.disable_fast_tokenizer": Refused("transformers 5 has no slow tokenizers, and so OpenRLHF 0.11.2 on it none either. Leave it out."),
+    "data.disable_fast_tokenizer": Refused(
+        "transformers 5 has no slow tokenizers, and so OpenRLHF 0.11.2 on it none either. Leave it out."
+    ),
     "data.image_key": Refused(_VLM),
     "data.max_images_per_prompt": Only("0", _VLM),
     **_each("eval", "dataset split steps n_samples_per_prompt temperature", SAME),
@@ -167,13 +202,16 @@ RULES: dict[str, Rule] = {
     **_each("ckpt", "path save_steps max_num output_dir best_metric_key save_hf disable_ds", SAME),
     "ckpt.max_mem": Becomes(lambda v: {} if math.isinf(float(v[0])) else {"ckpt.max_mem": v[0]}),
     "ckpt.load_enable": _sets(train__resume="true", train__resume_or_start="true"),
-    **_each("logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name tensorboard_dir", SAME),
+    **_each(
+        "logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name tensorboard_dir", SAME
+    ),
     "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
     # models beside the policy
     **_each("ref", "num_nodes num_gpus_per_node offload", SAME),
     **_each(
         "critic",
-        "num_nodes num_gpus_per_node model_name_or_path value_clip freezing_steps save_value_network lr_warmup_ratio min_lr_ratio max_norm",
+        "num_nodes num_gpus_per_node model_name_or_path value_clip freezing_steps save_value_network lr_warmup_ratio"
+        " min_lr_ratio max_norm",
         SAME,
     ),
     "critic.adam.lr": _one("critic.learning_rate"),
@@ -183,10 +221,16 @@ RULES: dict[str, Rule] = {
     "critic.lr_scheduler": Becomes(lambda v: {"critic.lr_scheduler": SCHEDULERS.get(v[0], v[0])}),
     **_each("critic", "optim muon.lr muon.momentum muon.ns_steps muon.nesterov", SAME),
     "critic.muon.no_nesterov": _sets(critic__muon__nesterov="false"),
-    "reward.model_name_or_path": Becomes(lambda v: {"reward.model_name_or_path": v[0], "reward.name": "model"}, preset=True),
+    "reward.model_name_or_path": Becomes(
+        lambda v: {"reward.model_name_or_path": v[0], "reward.name": "model"}, preset=True
+    ),
     "reward.num_gpus_per_node": _one("reward.model_replicas"),
     **_each("reward", "num_nodes offload remote_url", SAME),
-    **_each("reward", "clip_range overlong_buffer_len overlong_penalty_factor stop_properly_penalty_coef normalize_enable", SAME),
+    **_each(
+        "reward",
+        "clip_range overlong_buffer_len overlong_penalty_factor stop_properly_penalty_coef normalize_enable",
+        SAME,
+    ),
 }
 
 
@@ -228,10 +272,11 @@ RULES_0_11_0: dict[str, Rule] = {
 
 
 def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """Config overrides behind the given OpenRLHF flags {name: value or values as text}. What has no meaning here is added to `problems`.
+    """Config overrides behind the given OpenRLHF flags {name: value or values as text}. What has no meaning here is
+    added to `problems`.
 
-    `ours`: overrides given under our own names. One that says something else than its translated name is a problem: only one can have an effect.
-    """
+    `ours`: overrides given under our own names. One that says something else than its translated name is a problem:
+    only one can have an effect."""
     ranked: list[tuple[int, str, Becomes, dict[str, Any]]] = []
     for name, given_values in given.items():
         values = [given_values] if isinstance(given_values, str) else list(given_values or ())
@@ -250,24 +295,30 @@ def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Probl
     for _, name, rule, sets in sorted(ranked, key=lambda r: r[0]):
         for key, value in sets.items():
             if not rule.preset and key in ours and ours[key] != value:
-                problems.add(f"--{name} {_text(value)} has no effect: it is --{key} here, and that is given as {_text(ours[key])}. Leave one of them out.")
+                problems.add(
+                    f"--{name} {_text(value)} has no effect: it is --{key} here, and that is given as"
+                    f" {_text(ours[key])}. Leave one of them out."
+                )
         out.update(sets)
     if "train.async_queue_size" in given:
         _queue(out, problems)
     if "algo.advantage.is_correction_type" in given and "algo.advantage.is_correction_enable" not in given:
         problems.add(
-            "--algo.advantage.is_correction_type has no effect without --algo.advantage.is_correction_enable (OpenRLHF 0.11.0). Give both, or "
-            "--algo.advantage.is_correction_level."
+            "--algo.advantage.is_correction_type has no effect without --algo.advantage.is_correction_enable (OpenRLHF"
+            " 0.11.0). Give both, or --algo.advantage.is_correction_level."
         )
     return out
 
 
 def _queue(out: dict[str, Any], problems: Problems) -> None:
-    """A queue of N batches lets rollout be N batches ahead. OpenRLHF samples a batch with one version unless rollouts are partial; its default of 1 is a
-    mode of its own here."""
+    """A queue of N batches lets rollout be N batches ahead. OpenRLHF samples a batch with one version unless rollouts
+    are partial; its default of 1 is a mode of its own here."""
     mode = out.get("pipeline.mode")
     if mode is None:
-        problems.add("--train.async_queue_size has no effect without --train.async_enable. Give both, or --pipeline.mode and --pipeline.max_staleness.")
+        problems.add(
+            "--train.async_queue_size has no effect without --train.async_enable. Give both, or --pipeline.mode and"
+            " --pipeline.max_staleness."
+        )
     elif mode == "one_step" and out["pipeline.max_staleness"] == "1":
         del out["pipeline.max_staleness"], out["pipeline.staleness_unit"]
     elif mode == "one_step":

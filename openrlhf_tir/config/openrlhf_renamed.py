@@ -1,41 +1,74 @@
-"""OpenRLHF's flat flag names (up to 0.9) -> its dotted ones. A script that is that old is told every new name at once."""
+"""OpenRLHF's flat flag names (up to 0.9) -> its dotted ones. A script that is that old is told every new name at
+once."""
 
 from __future__ import annotations
 
 from .openrlhf_flags import RULES, Only, Refused
 
 _SECTIONS = {
-    "actor": "actor_num_nodes:num_nodes actor_num_gpus_per_node:num_gpus_per_node pretrain:model_name_or_path actor_learning_rate:adam.lr "
-    "adam_betas:adam.betas l2:adam.weight_decay lr_warmup_ratio lr_scheduler max_norm eps_clip eps_clip_low_high dual_clip policy_loss_type "
-    "aux_loss_coef entropy_loss_coef:entropy_coef gradient_checkpointing:gradient_checkpointing_enable "
-    "gradient_checkpointing_use_reentrant:gradient_checkpointing_reentrant",
+    "actor": (
+        "actor_num_nodes:num_nodes actor_num_gpus_per_node:num_gpus_per_node pretrain:model_name_or_path"
+        " actor_learning_rate:adam.lr adam_betas:adam.betas l2:adam.weight_decay lr_warmup_ratio lr_scheduler max_norm"
+        " eps_clip eps_clip_low_high dual_clip policy_loss_type aux_loss_coef entropy_loss_coef:entropy_coef"
+        " gradient_checkpointing:gradient_checkpointing_enable"
+        " gradient_checkpointing_use_reentrant:gradient_checkpointing_reentrant"
+    ),
     "ref": "ref_num_nodes:num_nodes ref_num_gpus_per_node:num_gpus_per_node ref_reward_offload:offload",
-    "reward": "reward_num_nodes:num_nodes reward_num_gpus_per_node:num_gpus_per_node reward_pretrain:model_name_or_path remote_rm_url:remote_url "
-    "normalize_reward:normalize_enable reward_clip_range:clip_range overlong_buffer_len overlong_penalty_factor",
-    "critic": "critic_num_nodes:num_nodes critic_num_gpus_per_node:num_gpus_per_node critic_pretrain:model_name_or_path critic_learning_rate:adam.lr "
-    "value_clip save_value_network freezing_actor_steps:freezing_steps",
-    "vllm": "vllm_num_engines:num_engines vllm_tensor_parallel_size:tensor_parallel_size vllm_sync_backend:sync_backend vllm_sync_with_ray:sync_with_ray "
-    "enable_prefix_caching enforce_eager vllm_enable_sleep:enable_sleep vllm_gpu_memory_utilization:gpu_memory_utilization",
-    "ds": "zero_stage deepcompile zpg adam_offload attn_implementation use_liger_kernel grad_accum_dtype overlap_comm "
-    "deepspeed_enable_sleep:enable_sleep ds_tensor_parallel_size:tensor_parallel_size packing_samples load_in_4bit lora_rank:lora.rank "
-    "lora_alpha:lora.alpha target_modules:lora.target_modules lora_dropout:lora.dropout use_ds_universal_ckpt:use_universal_ckpt ring_attn_size "
-    "ring_head_stride:ring_attn_head_stride value_head_prefix bf16:param_dtype",
-    "rollout": "rollout_batch_size:batch_size vllm_generate_batch_size micro_rollout_batch_size:micro_batch_size generate_max_len:max_new_tokens "
-    "rollout_max_tokens_per_gpu:max_tokens_per_gpu n_samples_per_prompt temperature top_p",
-    "train": "num_episodes max_epochs micro_train_batch_size:micro_batch_size train_batch_size:batch_size seed full_determinism:full_determinism_enable "
-    "use_dynamic_batch:dynamic_batch_enable train_max_tokens_per_gpu:max_tokens_per_gpu async_train:async_enable async_queue_size enable_ema ema_beta "
-    "agent_func_path colocate_actor_ref colocate_critic_reward colocate_all_models:colocate_all",
-    "algo": "advantage_estimator:advantage.estimator lambd:advantage.lambd gamma:advantage.gamma no_advantage_std_norm:advantage.no_std_norm "
-    "enable_vllm_is_correction:advantage.is_correction_level vllm_is_truncated_threshold:advantage.is_correction_threshold init_kl_coef:kl.init_coef "
-    "kl_target:kl.target kl_horizon:kl.horizon kl_estimator:kl.estimator use_kl_loss:kl.use_loss dynamic_filtering:dynamic_filtering_enable "
-    "dynamic_filtering_reward_range:dynamic_filtering_range",
-    "data": "prompt_data:prompt_dataset prompt_data_probs:prompt_probs prompt_split input_key label_key input_template apply_chat_template max_samples "
-    "prompt_max_len:max_len max_len disable_fast_tokenizer",
-    "eval": "eval_dataset:dataset eval_split:split eval_temperature:temperature eval_n_samples_per_prompt:n_samples_per_prompt eval_steps:steps",
-    "ckpt": "ckpt_path:path save_path:output_dir save_steps save_hf_ckpt:save_hf disable_ds_ckpt:disable_ds max_ckpt_num:max_num max_ckpt_mem:max_mem "
-    "load_checkpoint:load_enable",
-    "logger": "logging_steps use_wandb:wandb.key wandb_org:wandb.org wandb_group:wandb.group wandb_project:wandb.project wandb_run_name:wandb.run_name "
-    "use_tensorboard:tensorboard_dir",
+    "reward": (
+        "reward_num_nodes:num_nodes reward_num_gpus_per_node:num_gpus_per_node reward_pretrain:model_name_or_path"
+        " remote_rm_url:remote_url normalize_reward:normalize_enable reward_clip_range:clip_range overlong_buffer_len"
+        " overlong_penalty_factor"
+    ),
+    "critic": (
+        "critic_num_nodes:num_nodes critic_num_gpus_per_node:num_gpus_per_node critic_pretrain:model_name_or_path"
+        " critic_learning_rate:adam.lr value_clip save_value_network freezing_actor_steps:freezing_steps"
+    ),
+    "vllm": (
+        "vllm_num_engines:num_engines vllm_tensor_parallel_size:tensor_parallel_size vllm_sync_backend:sync_backend"
+        " vllm_sync_with_ray:sync_with_ray enable_prefix_caching enforce_eager vllm_enable_sleep:enable_sleep"
+        " vllm_gpu_memory_utilization:gpu_memory_utilization"
+    ),
+    "ds": (
+        "zero_stage deepcompile zpg adam_offload attn_implementation use_liger_kernel grad_accum_dtype overlap_comm"
+        " deepspeed_enable_sleep:enable_sleep ds_tensor_parallel_size:tensor_parallel_size packing_samples load_in_4bit"
+        " lora_rank:lora.rank lora_alpha:lora.alpha target_modules:lora.target_modules lora_dropout:lora.dropout"
+        " use_ds_universal_ckpt:use_universal_ckpt ring_attn_size ring_head_stride:ring_attn_head_stride"
+        " value_head_prefix bf16:param_dtype"
+    ),
+    "rollout": (
+        "rollout_batch_size:batch_size vllm_generate_batch_size micro_rollout_batch_size:micro_batch_size"
+        " generate_max_len:max_new_tokens rollout_max_tokens_per_gpu:max_tokens_per_gpu n_samples_per_prompt"
+        " temperature top_p"
+    ),
+    "train": (
+        "num_episodes max_epochs micro_train_batch_size:micro_batch_size train_batch_size:batch_size seed"
+        " full_determinism:full_determinism_enable use_dynamic_batch:dynamic_batch_enable"
+        " train_max_tokens_per_gpu:max_tokens_per_gpu async_train:async_enable async_queue_size enable_ema ema_beta"
+        " agent_func_path colocate_actor_ref colocate_critic_reward colocate_all_models:colocate_all"
+    ),
+    "algo": (
+        "advantage_estimator:advantage.estimator lambd:advantage.lambd gamma:advantage.gamma"
+        " no_advantage_std_norm:advantage.no_std_norm enable_vllm_is_correction:advantage.is_correction_level"
+        " vllm_is_truncated_threshold:advantage.is_correction_threshold init_kl_coef:kl.init_coef kl_target:kl.target"
+        " kl_horizon:kl.horizon kl_estimator:kl.estimator use_kl_loss:kl.use_loss"
+        " dynamic_filtering:dynamic_filtering_enable dynamic_filtering_reward_range:dynamic_filtering_range"
+    ),
+    "data": (
+        "prompt_data:prompt_dataset prompt_data_probs:prompt_probs prompt_split input_key label_key input_template"
+        " apply_chat_template max_samples prompt_max_len:max_len max_len disable_fast_tokenizer"
+    ),
+    "eval": (
+        "eval_dataset:dataset eval_split:split eval_temperature:temperature"
+        " eval_n_samples_per_prompt:n_samples_per_prompt eval_steps:steps"
+    ),
+    "ckpt": (
+        "ckpt_path:path save_path:output_dir save_steps save_hf_ckpt:save_hf disable_ds_ckpt:disable_ds"
+        " max_ckpt_num:max_num max_ckpt_mem:max_mem load_checkpoint:load_enable"
+    ),
+    "logger": (
+        "logging_steps use_wandb:wandb.key wandb_org:wandb.org wandb_group:wandb.group wandb_project:wandb.project"
+        " wandb_run_name:wandb.run_name use_tensorboard:tensorboard_dir"
+    ),
 }
 
 

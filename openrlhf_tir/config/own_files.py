@@ -1,13 +1,16 @@
 """Own files: the settings that may name a function or class of one's own, and what has to be done to such names.
 
-    recipe beside reward.py: "reward.py:score"  ->  "/abs/dir/reward.py:score"        when the recipe is read: the recipe's directory counts
+    recipe beside reward.py: "reward.py:score"  ->  "/abs/dir/reward.py:score"        when the recipe is read: the
+                                                recipe's directory counts
     flag                     "reward.py:score"  ->  "/cwd/reward.py:score"            the current directory counts
-    flag                     "reward:score"     ->  "/cwd/reward.py:score"            a module that only the current directory has
-    run                      "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"     when a run starts (`freeze`)
+    flag                     "reward:score"     ->  "/cwd/reward.py:score"            a module that only the current
+                             directory has
+    run                      "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"     when a run
+                             starts (`freeze`)
 
-A run works with copies in its own directory, which every node sees: they reach each actor and rank and the processes of these, a file that
-is edited during the run changes nothing, and the directory holds the code that the run was made with.
-"""
+A run works with copies in its own directory, which every node sees: they reach each actor and rank and the processes of
+these, a file that is edited during the run changes nothing, and the directory holds the code that the run was made
+with."""
 
 from __future__ import annotations
 
@@ -42,12 +45,14 @@ SETTINGS = (
 """Values, items of lists, or (of reward.weights and reward.options) keys that may name a file. `*` is any name."""
 KEYED = ("reward.weights", "reward.options")
 BARE = {"train.agent_func_path": "AgentExecutor", "reward.remote_url": "reward_func"}
-"""Settings of OpenRLHF that name a file alone, and what is looked up in it: `agent.py` is `agent.py:AgentExecutor` from here on."""
+"""Settings of OpenRLHF that name a file alone, and what is looked up in it: `agent.py` is `agent.py:AgentExecutor` from
+here on."""
 OWN = "own"
 """Directory of a run with the copies."""
 
 _FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
-"""Without an attribute it is the class of the file that can be meant (env.file); elsewhere `plugins.load` refuses it."""
+"""Without an attribute it is the class of the file that can be meant (env.file); elsewhere `plugins.load` refuses
+it."""
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
 
 
@@ -87,7 +92,8 @@ def _changed(value: Any, change: Callable[[str], str], *, keys: bool) -> Any:
 
 
 def absolute(directory: Path) -> Callable[[str], str]:
-    """Names of files relative to `directory` become absolute; a module that is found there and nowhere else becomes its file.
+    """Names of files relative to `directory` become absolute; a module that is found there and nowhere else becomes its
+    file.
 
     Raises nothing, whatever the text is: `plugins.load` says what is wrong with a name.
     """
@@ -126,14 +132,16 @@ def files_of(cfg: Config) -> list[Path]:
 
 
 def copies(cfg: Config, directory: Path) -> Iterator[tuple[Path, Path]]:
-    """(file, where its copy in `directory` belongs); the name says what is in it, so that two versions of a file do not meet."""
+    """(file, where its copy in `directory` belongs); the name says what is in it, so that two versions of a file do not
+    meet."""
     for path in files_of(cfg):
         digest = hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()
         yield path, path if path.parent == directory else directory / f"{path.stem}-{digest}.py"
 
 
 def freeze(cfg: Config, directory: Path | None = None) -> Config:
-    """The configuration with copies of its files in the run's directory (or another) in place of the files themselves."""
+    """The configuration with copies of its files in the run's directory (or another) in place of the files
+    themselves."""
     directory = directory or cfg.run_dir / OWN
     where = {}
     for path, copy in copies(cfg, directory):

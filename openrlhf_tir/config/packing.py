@@ -1,7 +1,8 @@
-"""Packing: a command line whose recipe and own files are on this machine -> one that works where only a directory of copies is sent.
+"""Packing: a command line whose recipe and own files are on this machine -> one that works where only a directory of
+copies is sent.
 
-`ray job submit` sends the repository. What else a run needs of the user's is a recipe and the files that it or a flag names: they are copied
-into a directory inside of the repository, and the arguments are written anew.
+`ray job submit` sends the repository. What else a run needs of the user's is a recipe and the files that it or a flag
+names: they are copied into a directory inside of the repository, and the arguments are written anew.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _NAMED = re.compile(r"(?P<name>[^=]+:\w+)(?P<rest>=.*)?")
 
 
 def pack(args: Sequence[str], directory: Path, caller: Path) -> list[str]:
-    """The arguments with the recipe and every own file in `directory`, as paths relative to its parent; `caller` is where they were written.
+    """The arguments with the recipe and every own file in `directory`, as paths relative to its parent; `caller` is
+    where they were written.
 
     Raises ConfigError for a recipe that cannot be read.
     """
@@ -35,7 +37,9 @@ def pack(args: Sequence[str], directory: Path, caller: Path) -> list[str]:
         elif equals and (named := own_files.with_attribute(flag.removeprefix("--"), value)) != value:
             out.append(f"{flag}={_own(named, directory, caller)}")
         else:
-            out.append(_own(own_files.with_attribute(args[i - 1].removeprefix("--"), arg) if i else arg, directory, caller))
+            out.append(
+                _own(own_files.with_attribute(args[i - 1].removeprefix("--"), arg) if i else arg, directory, caller)
+            )
     return out
 
 
@@ -44,7 +48,9 @@ def _recipe(name: str, directory: Path, caller: Path) -> str:
     path = find_recipe(name, caller)
     if path.is_relative_to(RECIPES):
         return name
-    table = own_files.renamed(_table(path), lambda own: Path(copied).name if (copied := _copied(own, directory)) else own)
+    table = own_files.renamed(
+        _table(path), lambda own: Path(copied).name if (copied := _copied(own, directory)) else own
+    )
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "recipe.toml").write_text(dump(table))
     return f"{directory.name}/recipe.toml"

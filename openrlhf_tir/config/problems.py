@@ -4,8 +4,8 @@
         check_names(cfg)
     problems.raise_any()
 
-A check that runs on a configuration from which bad values were left out may complain about what replaced them. Lines that name such a key are
-dropped: they would send the reader to a value that is not there.
+A check that runs on a configuration from which bad values were left out may complain about what replaced them. Lines
+that name such a key are dropped: they would send the reader to a value that is not there.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ class Problems:
         return bool(self._lines)
 
     def add(self, lines: str | Iterable[str], kind: type[TirError] = ConfigError) -> None:
-        """Each line is fact, value and remedy. One that was added before, or that speaks of a key that was left out, is dropped."""
+        """Each line is fact, value and remedy. One that was added before, or that speaks of a key that was left out, is
+        dropped."""
         for line in lines.splitlines() if isinstance(lines, str) else lines:
             if line.strip() and not any(key.search(line) for key in self._left_out):
                 self._lines.setdefault(shorten(line, 1500), kind)
 
     def leave_out(self, key: str) -> None:
-        """The value of `key` (or of the section `key.`) is bad and was replaced by its default. Say why before, with `add`."""
+        """The value of `key` (or of the section `key.`) is bad and was replaced by its default. Say why before, with
+        `add`."""
         self._left_out.append(re.compile(rf"(?<![\w.]){re.escape(key)}" + ("" if key.endswith(".") else r"(?![\w])")))
 
     @contextmanager
@@ -48,8 +50,8 @@ class Problems:
             self.add(map(said, str(e).splitlines()), type(e))
 
     def raise_any(self) -> None:
-        """Raises all of them as one error: DataError when all are about data, Unavailable when waiting may mend all, else ConfigError; nothing when
-        there is none."""
+        """Raises all of them as one error: DataError when all are about data, Unavailable when waiting may mend all,
+        else ConfigError; nothing when there is none."""
         if not self._lines:
             return
         lines = [*self._lines]

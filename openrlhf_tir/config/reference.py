@@ -1,4 +1,5 @@
-"""Reference: the schema -> a page of every setting with type, default and meaning. docs/settings.md is what this writes."""
+"""Reference: the schema -> a page of every setting with type, default and meaning. docs/settings.md is what this
+writes."""
 
 from __future__ import annotations
 
@@ -42,7 +43,12 @@ def _table(rows: list[Setting]) -> str:
 def values(setting: Setting) -> str:
     """What a setting takes: its type, its choices, its bounds, and "unset" where there may be no value."""
     parts = _type(setting.info.annotation)
-    bounds = [f"{sign} {getattr(rule, name)}" for rule in setting.info.metadata for name, sign in BOUNDS.items() if getattr(rule, name, None) is not None]
+    bounds = [
+        f"{sign} {getattr(rule, name)}"
+        for rule in setting.info.metadata
+        for name, sign in BOUNDS.items()
+        if getattr(rule, name, None) is not None
+    ]
     return ", ".join([" or ".join(dict.fromkeys(parts)), *bounds])
 
 
@@ -57,7 +63,9 @@ def _type(annotation: Any) -> list[str]:
     if origin is Literal:
         return [f"`{arg}`" for arg in args]
     if origin in (list, tuple):
-        return ["list of " + "/".join(dict.fromkeys(name for arg in args if arg is not Ellipsis for name in _type(arg)))]
+        return [
+            "list of " + "/".join(dict.fromkeys(name for arg in args if arg is not Ellipsis for name in _type(arg)))
+        ]
     if origin is dict:
         return ["table"]
     return [NAMES.get(annotation, "path" if getattr(annotation, "__name__", "") == "Path" else "text")]

@@ -1,9 +1,9 @@
 """The configuration tree: what a recipe (TOML) or a dotted flag can set. pydantic only, so `--help` stays instant.
 
-Names are OpenRLHF 0.11's where the concept is OpenRLHF's. A field says what turning it does; defaults are the vetted setting;
-consequences (batch sizes, admission bounds) are properties. Checks that need no other file live here as validators; checks
-against registries, files and servers are in `commands/preflight.py`, which runs before Ray or a model is loaded.
-"""
+Names are OpenRLHF 0.11's where the concept is OpenRLHF's. A field says what turning it does; defaults are the vetted
+setting; consequences (batch sizes, admission bounds) are properties. Checks that need no other file live here as
+validators; checks against registries, files and servers are in `commands/preflight.py`, which runs before Ray or a
+model is loaded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ from .sections.timeouts import Timeouts as Timeouts
 from .sections.train import Train as Train
 
 WITHOUT_RULES = {"rules": False}
-"""Context of a validation that leaves out the rules across sections: settings tells all of them together with other mistakes."""
+"""Context of a validation that leaves out the rules across sections: settings tells all of them together with other
+mistakes."""
 
 
 class Config(Section):
@@ -82,19 +83,24 @@ class Config(Section):
     def _named(cls, envs: dict[str, NamedEnv]) -> dict[str, NamedEnv]:
         for name in envs:
             if not NAME.fullmatch(name):
-                raise ValueError(f"envs.{name!r} is no name of an environment. Use letters, digits, - and _, at most 64.")
+                raise ValueError(
+                    f"envs.{name!r} is no name of an environment. Use letters, digits, - and _, at most 64."
+                )
         return envs
 
     @property
     def environments(self) -> dict[str, Environment]:
-        """Every environment of the run by name; see environments.py. Raises ConfigError where settings contradict one another."""
+        """Every environment of the run by name; see environments.py. Raises ConfigError where settings contradict one
+        another."""
         return resolve(self)
 
     @property
     def held_out(self) -> Data:
         """The section that describes eval.dataset, which is read as data.prompt_dataset is."""
         e = self.eval
-        return self.data.model_copy(update={"prompt_dataset": e.dataset, "prompt_split": e.split, "max_samples": e.max_samples})
+        return self.data.model_copy(
+            update={"prompt_dataset": e.dataset, "prompt_split": e.split, "max_samples": e.max_samples}
+        )
 
     @property
     def max_running(self) -> int:
@@ -119,11 +125,12 @@ class Config(Section):
 
     @property
     def batches_ahead(self) -> int:
-        """W: a group whose first token was sampled when i batches were trained is trained in batch i + W at the latest (counted from 0).
+        """W: a group whose first token was sampled when i batches were trained is trained in batch i + W at the latest
+        (counted from 0).
 
-        The last of its k updates is then made at version (i + W) k + k - 1 of the learner: (W + 1) k - 1 updates after the token. So S updates
-        allow W = (S + 1) // k - 1, which is S where k = 1, and -1 (nothing could ever be trained) where S < k - 1.
-        """
+        The last of its k updates is then made at version (i + W) k + k - 1 of the learner: (W + 1) k - 1 updates after
+        the token. So S updates allow W = (S + 1) // k - 1, which is S where k = 1, and -1 (nothing could ever be
+        trained) where S < k - 1."""
         p = self.pipeline
         if p.max_staleness is None or p.staleness_unit == "batches" or p.mode in ("sync", "one_step"):
             return p.S
@@ -142,7 +149,8 @@ class Config(Section):
 
     @property
     def recomputes_old(self) -> bool:
-        """Whether a pass over the batch before its first update computes pi_old's log-probs; with one update they are those at hand."""
+        """Whether a pass over the batch before its first update computes pi_old's log-probs; with one update they are
+        those at hand."""
         return self.pi_old == "learner" and self.updates_per_batch > 1
 
     @property
@@ -159,12 +167,14 @@ class Config(Section):
 
     @property
     def by_agent(self) -> bool:
-        """Whether agents write the responses, in place of our turns: programs from outside, or OpenRLHF's agent file."""
+        """Whether agents write the responses, in place of our turns: programs from outside, or OpenRLHF's agent
+        file."""
         return self.rollout.agent == "external" or self.train.agent_func_path is not None
 
     @property
     def stall_timeout_s(self) -> float:
-        """The watchdog's patience: longer than a group may take, and where all wait for a turn of the GPUs, than an engine that starts in it."""
+        """The watchdog's patience: longer than a group may take, and where all wait for a turn of the GPUs, than an
+        engine that starts in it."""
         starting = self.timeouts.start_s if self.train.colocate_all else 0
         return self.pipeline.stall_timeout_s or self.rollout.group_deadline_s + starting + 600
 

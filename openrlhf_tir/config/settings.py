@@ -4,8 +4,8 @@
                                                  +-> Config, or ConfigError with one line per mistake
     flags {"actor.l2": "0.01"} ------------------+
 
-A recipe holds only what differs from the defaults, or from the recipe that it `extends`. pydantic does the typing; this module
-finds files, names the nearest known key, and turns pydantic's report into fact, value and remedy.
+A recipe holds only what differs from the defaults, or from the recipe that it `extends`. pydantic does the typing; this
+module finds files, names the nearest known key, and turns pydantic's report into fact, value and remedy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def walk(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Setting]
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             yield from walk(info.annotation, f"{path}.")
         else:
-            yield Setting(path, prefix.rstrip(".") or "run", (model.__doc__ or "").strip().split("\n")[0], info)
+            about = " ".join((model.__doc__ or "").partition("\n\n")[0].split())
+            yield Setting(path, prefix.rstrip(".") or "run", about, info)
 
 
 @cache
@@ -98,7 +99,8 @@ def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
 
 
 def find_recipe(name: str, beside: Path | None = None) -> Path:
-    """The file that `name` means: a path, a path relative to `beside`, or the name of a file in openrlhf_tir/config/recipes."""
+    """The file that `name` means: a path, a path relative to `beside`, or the name of a file in
+    openrlhf_tir/config/recipes."""
     given = local_path(name, "recipe")
     candidates = [given, RECIPES / (name if name.endswith(".toml") else f"{name}.toml")]
     if beside is not None:
@@ -107,7 +109,10 @@ def find_recipe(name: str, beside: Path | None = None) -> Path:
         if asked(path, Path.is_file, "recipe"):
             return path
     known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.toml"))) or "none"
-    raise ConfigError(f"Recipe {shown(name)} is neither a file nor the name of a recipe. Known: {known}. Give one of them or a path to a TOML file.")
+    raise ConfigError(
+        f"Recipe {shown(name)} is neither a file nor the name of a recipe. Known: {known}. Give one of them or a path"
+        " to a TOML file."
+    )
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,23 +124,31 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`merge`, where a reward that `over` names takes the place of the weighted sum of `base`, which would hide it, and of its tables of options."""
+    """`merge`, where a reward that `over` names takes the place of the weighted sum of `base`, which would hide it, and
+    of its tables of options."""
     mine, theirs = over.get("reward", {}), base.get("reward", {})
     if "name" in mine and "weights" not in mine and theirs.get("weights"):
         base = {**base, "reward": {k: v for k, v in theirs.items() if k not in ("weights", "options")}}
     return merge(base, over)
 
 
-def read_recipe(name: str, problems: Problems, beside: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The nested table of a recipe with everything that it extends merged in, without the keys that `problems` has been told of.
+def read_recipe(
+    name: str, problems: Problems, beside: Path | None = None, seen: tuple[Path, ...] = ()
+) -> dict[str, Any]:
+    """The nested table of a recipe with everything that it extends merged in, without the keys that `problems` has been
+    told of.
 
     Raises ConfigError where there is no table at all: no such file, not TOML, a circle of `extends`.
     """
     path = find_recipe(name, beside)
     if path.resolve() in seen:
-        raise ConfigError(f"Recipe {path} extends itself by way of {' -> '.join(p.name for p in seen)}. Remove one 'extends'.")
+        raise ConfigError(
+            f"Recipe {path} extends itself by way of {' -> '.join(p.name for p in seen)}. Remove one 'extends'."
+        )
     if len(seen) == MAX_EXTENDS:
-        raise ConfigError(f"Recipe {seen[0]} extends more than {MAX_EXTENDS} others, one by the other. Merge some of them.")
+        raise ConfigError(
+            f"Recipe {seen[0]} extends more than {MAX_EXTENDS} others, one by the other. Merge some of them."
+        )
     table = read_toml(path, "Recipe")
     parent = table.pop("extends", None)
     table = _clip_for_both_sides(_known(table, path, problems))
@@ -159,11 +172,17 @@ def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str
             if name in sections and isinstance(value, Mapping):
                 kept[key] = visit(value, f"{name}.")
             elif name in sections:
-                problems.add(f"{name} in recipe {path} is {shown(value)}, but it is a section. Write [{name}] and its keys below.")
+                problems.add(
+                    f"{name} in recipe {path} is {shown(value)}, but it is a section. Write [{name}] and its keys"
+                    " below."
+                )
             elif name in known:
                 kept[key] = value
             elif prefix == f"{ENVS}." and not NAME.fullmatch(key):
-                problems.add(f"[{ENVS}.{shown(key)}] in recipe {path} is no name of an environment. Use letters, digits, - and _, at most 64.")
+                problems.add(
+                    f"[{ENVS}.{shown(key)}] in recipe {path} is no name of an environment. Use letters, digits, - and"
+                    " _, at most 64."
+                )
             else:
                 problems.add(str(unknown_key(name, known, f"in recipe {path}")))
         return kept
@@ -172,7 +191,8 @@ def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str
 
 
 def _clip_for_both_sides(table: dict[str, Any]) -> dict[str, Any]:
-    """Where actor.eps_clip is given without eps_clip_low_high it is what clips: the latter's default or an extended recipe's would hide it."""
+    """Where actor.eps_clip is given without eps_clip_low_high it is what clips: the latter's default or an extended
+    recipe's would hide it."""
     actor = table.get("actor", {})
     if "eps_clip" in actor and "eps_clip_low_high" not in actor:
         return table | {"actor": actor | {"eps_clip_low_high": None}}
@@ -192,11 +212,14 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_other_modes(recipe: dict[str, Any], mode: str | None) -> dict[str, Any]:
-    """The recipe, without what it has set for its own pipeline.mode if `mode`, an override, is another one: modes are presets."""
+    """The recipe, without what it has set for its own pipeline.mode if `mode`, an override, is another one: modes are
+    presets."""
     pipeline = recipe.get("pipeline", {})
     if mode is None or mode == pipeline.get("mode", Config().pipeline.mode):
         return recipe
-    return recipe | {"pipeline": {k: v for k, v in pipeline.items() if k not in ("max_staleness", "depth", "push_every")}}
+    return recipe | {
+        "pipeline": {k: v for k, v in pipeline.items() if k not in ("max_staleness", "depth", "push_every")}
+    }
 
 
 def load(recipe: str | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -211,8 +234,14 @@ def load(recipe: str | None = None, overrides: Mapping[str, Any] | None = None) 
     return cfg
 
 
-def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems, rules_of: Callable[[Config], Iterable[str]] = rules.violations) -> Config:
-    """`load`, but each mistake is added to `problems` and replaced by the default, so that the caller can look for more.
+def attempt(
+    recipe: str | None,
+    overrides: Mapping[str, Any],
+    problems: Problems,
+    rules_of: Callable[[Config], Iterable[str]] = rules.violations,
+) -> Config:
+    """`load`, but each mistake is added to `problems` and replaced by the default, so that the caller can look for
+    more.
 
     rules_of: what of the sections must fit together; a run of reinforcement learning's.
     Raises ConfigError where nothing can be said about the rest: the recipe is no file, or no TOML.
@@ -231,7 +260,8 @@ def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems
 
 
 def _leave_out_unprintable(table: dict[str, Any], problems: Problems) -> None:
-    """Values that no setting can have, whatever its type: they would break whoever prints, stores or sends the configuration."""
+    """Values that no setting can have, whatever its type: they would break whoever prints, stores or sends the
+    configuration."""
     for s in settings_with(_envs_of(table)):
         *parents, leaf = s.name.split(".")
         node: Any = table
@@ -266,7 +296,8 @@ def _unprintable(value: Any) -> str | None:
 
 
 def _validated(table: dict[str, Any], problems: Problems) -> Config:
-    """The Config of a table; values that pydantic refuses are told and left out, and so is a section whose values contradict one another."""
+    """The Config of a table; values that pydantic refuses are told and left out, and so is a section whose values
+    contradict one another."""
     while True:
         try:
             return Config.model_validate(table, context=WITHOUT_RULES)
@@ -302,7 +333,10 @@ def _explain(err: Mapping[str, Any]) -> str:
     name = _place(err["loc"]).rstrip(".")
     field = next((s for s in settings_with(env_names([name])) if s.name == name), None)
     about = f" It means: {field.info.description}." if field and field.info.description else ""
-    return f"{name} = {shown(err['input'])} is not accepted: {err['msg'][0].lower()}{err['msg'][1:]}. Set --{name} to such a value.{about}"
+    return (
+        f"{name} = {shown(err['input'])} is not accepted: {err['msg'][0].lower()}{err['msg'][1:]}. Set --{name} to such"
+        f" a value.{about}"
+    )
 
 
 def to_toml(cfg: Config, *, only_changes: bool = False) -> str:
@@ -318,7 +352,8 @@ def to_toml(cfg: Config, *, only_changes: bool = False) -> str:
             changed.add("eps_clip_low_high")
         out: dict[str, Any] = {k: v for k, v in leaves.items() if k in changed}
         for k, v in table.items():
-            if isinstance(v, Mapping) and ((inner := written(v, base.get(k, {}), k)) or section == ENVS):  # an environment that sets nothing is one
+            # an environment that sets nothing is one
+            if isinstance(v, Mapping) and ((inner := written(v, base.get(k, {}), k)) or section == ENVS):
                 out[k] = inner
         return out
 

@@ -1,4 +1,5 @@
-"""A TOML file that a user wrote -> its table, and back. Whatever the bytes are, a mistake names the file, the place and a remedy."""
+"""A TOML file that a user wrote -> its table, and back. Whatever the bytes are, a mistake names the file, the place and
+a remedy."""
 
 from __future__ import annotations
 
@@ -20,15 +21,25 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     """TOML in UTF-8, with or without a byte order mark. `what` names the file's role: "Recipe". Raises ConfigError."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{what} {path} has {path.stat().st_size} bytes; it is meant to be a short TOML file. Give the path of one.")
+            raise ConfigError(
+                f"{what} {path} has {path.stat().st_size} bytes; it is meant to be a short TOML file. Give the path of"
+                " one."
+            )
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as e:
-        raise ConfigError(f"{what} {path} is not valid TOML: {e.reason} 0x{e.object[e.start]:02x} at byte {e.start}. Save it as UTF-8.") from None
+        raise ConfigError(
+            f"{what} {path} is not valid TOML: {e.reason} 0x{e.object[e.start]:02x} at byte {e.start}. Save it as"
+            " UTF-8."
+        ) from None
     except OSError as e:
-        raise ConfigError(f"{what} {path} cannot be read: {e.strerror or e}. Correct the path or its permissions.") from None
+        raise ConfigError(
+            f"{what} {path} cannot be read: {e.strerror or e}. Correct the path or its permissions."
+        ) from None
     except RecursionError:
         raise ConfigError(f"{what} {path} is not valid TOML: it is nested too deeply. Correct it.") from None
-    except ValueError as e:  # TOMLDecodeError, or Python's own: an integer of more than 4,300 digits, a date that is none
+    except (
+        ValueError
+    ) as e:  # TOMLDecodeError, or Python's own: an integer of more than 4,300 digits, a date that is none
         raise ConfigError(f"{what} {path} is not valid TOML: {shorten(str(e))}. Correct that line.") from None
 
 

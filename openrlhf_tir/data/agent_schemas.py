@@ -1,7 +1,8 @@
-"""Schemas of tasks that an agent works on in a world of its own: what the world needs travels in `meta`, to the environment's server.
+"""Schemas of tasks that an agent works on in a world of its own: what the world needs travels in `meta`, to the
+environment's server.
 
-swegym            {"instance_id", "repo", "base_commit", "problem_statement", "FAIL_TO_PASS", "PASS_TO_PASS", "patch", "test_patch", ...}
-                  SWE-Gym's and SWE-bench's, as they are or below "instance" or "prompt" (SkyRL-v0)
+swegym            {"instance_id", "repo", "base_commit", "problem_statement", "FAIL_TO_PASS", "PASS_TO_PASS", "patch",
+                  "test_patch", ...} SWE-Gym's and SWE-bench's, as they are or below "instance" or "prompt" (SkyRL-v0)
 
 BFCL's multi-turn rows are in bfcl/.
 """
@@ -20,7 +21,8 @@ SWE_TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
 
 
 def swegym(where: str, row: Row) -> dict[str, Any]:
-    """The input is the issue, the label the instance's name, `meta.instance` all of the row. Test lists may be JSON text, as SWE-bench writes them."""
+    """The input is the issue, the label the instance's name, `meta.instance` all of the row. Test lists may be JSON
+    text, as SWE-bench writes them."""
     at = next((key for key in ("instance", "prompt") if isinstance(row.get(key), Mapping)), None)
     instance: Row = row[at] if at else row
     for name in SWE_TEXTS:
@@ -32,4 +34,8 @@ def swegym(where: str, row: Row) -> dict[str, Any]:
     if not tests["FAIL_TO_PASS"]:
         raise DataError(f"{where}: FAIL_TO_PASS is empty: no test tells a solution from none. Remove the row.")
     name = text_of(where, instance, "instance_id")
-    return {"prompt": instance["problem_statement"], "label": name, "meta": {"datasource": "swe", "instance": {**instance, **tests}}}
+    return {
+        "prompt": instance["problem_statement"],
+        "label": name,
+        "meta": {"datasource": "swe", "instance": {**instance, **tests}},
+    }

@@ -1,4 +1,5 @@
-"""Bad rows: what becomes of a row that cannot be used. A reader hands its error to a `Bad`, which raises it, or takes note and lets it go on.
+"""Bad rows: what becomes of a row that cannot be used. A reader hands its error to a `Bad`, which raises it, or takes
+note and lets it go on.
 
 refuse      raises: the first bad row ends the reading
 BadRows     as data.on_bad_row says: the same, or the rows are left out, counted and listed
@@ -38,11 +39,20 @@ class BadRows:
     def check_some_good(self, good: int, datasets: Sequence[str]) -> None:
         """Raises DataError where every row was bad: then it is not the rows that are wrong, but how they are read."""
         if self.count and not good:
-            raise DataError(f"None of the {self.count} rows of {', '.join(datasets)} can be used. The first: {self.listed[0]}")
+            raise DataError(
+                f"None of the {self.count} rows of {', '.join(datasets)} can be used. The first: {self.listed[0]}"
+            )
 
     def facts(self) -> list[str]:
         """A line with the number, and one for each row that is listed; nothing where all were good."""
         if not self.count:
             return []
-        more = f", {len(self.listed)} of them listed (openrlhf-tir data check lists all)" if self.count > len(self.listed) else ""
-        return [f"{self.count} bad rows are left out (data.on_bad_row = skip){more}", *(f"left out: {line}" for line in self.listed)]
+        more = (
+            f", {len(self.listed)} of them listed (openrlhf-tir data check lists all)"
+            if self.count > len(self.listed)
+            else ""
+        )
+        return [
+            f"{self.count} bad rows are left out (data.on_bad_row = skip){more}",
+            *(f"left out: {line}" for line in self.listed),
+        ]

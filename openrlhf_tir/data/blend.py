@@ -24,11 +24,15 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
     for name, share in shares.items():
         if share and not any(env == name for env, _ in members):
             raise DataError(
-                f"envs.{name}.share = {share:g}, but no prompt that can be used is of env {name!r}. Give rows with that name, or the environment no share."
+                f"envs.{name}.share = {share:g}, but no prompt that can be used is of env {name!r}. Give rows with that"
+                " name, or the environment no share."
             )
     for dataset, prob in enumerate(probs or ()):
         if not any(d == dataset for _, d in members):
-            raise DataError(f"data.prompt_probs gives {prob:g} to data set {dataset + 1}, of which no prompt can be used. Leave it out, or correct it.")
+            raise DataError(
+                f"data.prompt_probs gives {prob:g} to data set {dataset + 1}, of which no prompt can be used. Leave it"
+                " out, or correct it."
+            )
     lanes = [
         Lane(found, env, shares.get(env) or 0.0 if shares else 1.0, dataset, probs[dataset] if probs else 1.0)
         for (env, dataset), found in sorted(members.items())
@@ -37,9 +41,17 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
 
 
 def curriculum_of(cfg: Config, envs: Sequence[str]) -> Settings | None:
-    """What data.curriculum asks for, None where it is off. `envs`: each prompt's. A group is kept as its environment's accuracy filter says, and where
-    there is none if its samples differ: only then has it an advantage."""
+    """What data.curriculum asks for, None where it is off. `envs`: each prompt's. A group is kept as its environment's
+    accuracy filter says, and where there is none if its samples differ: only then has it an advantage."""
     if cfg.data.curriculum == "off":
         return None
-    ranges = {name: e.filter.accuracy_range if "accuracy" in e.filter.order else (0.0, 1.0) for name, e in cfg.environments.items()}
-    return Settings(cfg.rollout.n_samples_per_prompt, cfg.data.curriculum_explore, cfg.data.curriculum_half_life, [one(ranges, env) for env in envs])
+    ranges = {
+        name: e.filter.accuracy_range if "accuracy" in e.filter.order else (0.0, 1.0)
+        for name, e in cfg.environments.items()
+    }
+    return Settings(
+        cfg.rollout.n_samples_per_prompt,
+        cfg.data.curriculum_explore,
+        cfg.data.curriculum_half_life,
+        [one(ranges, env) for env in envs],
+    )

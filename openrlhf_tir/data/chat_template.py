@@ -2,13 +2,15 @@
 
     prompt    <|im_start|>user ... <|im_start|>assistant\\n          what is sampled first goes on from here
     sampled   Let me see. <tool_call> ... </tool_call><|im_end|>     stays as it was sampled
-    tail      <|im_end|>\\n<|im_start|>user ... <|im_start|>assistant\\n      what the template adds for the messages that follow
+    tail      <|im_end|>\\n<|im_start|>user ... <|im_start|>assistant\\n      what the template adds for the messages
+              that follow
 
-A tail is read off the template: the conversation is rendered with a stand-in for the sampled message, and what comes behind the stand-in is the
-tail. So nothing that was sampled is ever rendered, and a template that renders it otherwise (thinking left out, white space trimmed) changes nothing.
+A tail is read off the template: the conversation is rendered with a stand-in for the sampled message, and what comes
+behind the stand-in is the tail. So nothing that was sampled is ever rendered, and a template that renders it otherwise
+(thinking left out, white space trimmed) changes nothing.
 
-Text from outside is inert: where a tool prints "<|im_end|>", that is rendered with a mark inside, so that the special tokens of the result are
-those that the template wrote.
+Text from outside is inert: where a tool prints "<|im_end|>", that is rendered with a mark inside, so that the special
+tokens of the result are those that the template wrote.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 Apply = Callable[..., str]
-"""(messages, tools=..., add_generation_prompt=...) -> text, as `tokenizer.apply_chat_template(tokenize=False)`. Raises what it likes."""
+"""(messages, tools=..., add_generation_prompt=...) -> text, as `tokenizer.apply_chat_template(tokenize=False)`. Raises
+what it likes."""
 
 STAND_IN = "sampledassistanttext"
 """Stands for a sampled message; no template treats letters specially."""
@@ -43,7 +46,9 @@ class ChatTemplate:
 
     def __init__(self, apply: Apply, specials: Sequence[str]) -> None:
         self._apply = apply
-        self._specials = re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True)))) if specials else None
+        self._specials = (
+            re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True)))) if specials else None
+        )
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> ChatTemplate:
@@ -60,14 +65,24 @@ class ChatTemplate:
             return self._apply(list(messages), tools=list(tools) or None, add_generation_prompt=go_on)
         except Exception as e:  # the template is a program of the model's
             roles = ", ".join(str(m.get("role")) for m in messages)
-            raise TemplateRefuses(f"the chat template refuses a conversation of {roles}: {type(e).__name__}: {shorten(str(e))}") from None
+            raise TemplateRefuses(
+                f"the chat template refuses a conversation of {roles}: {type(e).__name__}: {shorten(str(e))}"
+            ) from None
 
-    def tail(self, before: Sequence[Message], after: Sequence[Message], tools: Sequence[Message] = (), *, call: bool = False, go_on: bool = True) -> str:
+    def tail(
+        self,
+        before: Sequence[Message],
+        after: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        call: bool = False,
+        go_on: bool = True,
+    ) -> str:
         """What the template adds behind a sampled message: its end, and the messages `after` it.
 
-        call: the sampled message is told to the template as a call of a tool, which some (Mistral's) want before a tool's reply. They render
-        calls themselves, so the message's end is the first special token behind it. Raises TemplateRefuses, also when the message is left out.
-        """
+        call: the sampled message is told to the template as a call of a tool, which some (Mistral's) want before a
+        tool's reply. They render calls themselves, so the message's end is the first special token behind it. Raises
+        TemplateRefuses, also when the message is left out."""
         word = STAND_IN
         while any(word in str(m) for m in after):  # what a tool prints is its own business
             word += "x"
@@ -84,7 +99,8 @@ class ChatTemplate:
         return rest[end.start() :]
 
     def inert(self, text: str) -> tuple[str, str]:
-        """Text from outside with a mark inside every special token's text, and the mark; "" when there was none to mark."""
+        """Text from outside with a mark inside every special token's text, and the mark; "" when there was none to
+        mark."""
         if self._specials is None or not self._specials.search(text):
             return text, ""
         mark = next(chr(c) for c in PRIVATE if chr(c) not in text)
@@ -92,7 +108,11 @@ class ChatTemplate:
 
     def pieces(self, rendered: str) -> list[tuple[str, bool]]:
         """Rendered text, cut at its special tokens: (piece, whether it is one)."""
-        cuts = [0, *(at for m in self._specials.finditer(rendered) for at in m.span()), len(rendered)] if self._specials else [0, len(rendered)]
+        cuts = (
+            [0, *(at for m in self._specials.finditer(rendered) for at in m.span()), len(rendered)]
+            if self._specials
+            else [0, len(rendered)]
+        )
         return [(rendered[a:b], i % 2 == 1) for i, (a, b) in enumerate(pairwise(cuts)) if b > a]
 
     def first_special(self, rendered: str) -> str:
@@ -106,7 +126,11 @@ def stand_in(before: Sequence[Message], *, call: bool, word: str = STAND_IN) -> 
     if not call:
         return {"role": "assistant", "content": word}
     function = {"name": word, "arguments": {}}
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": call_id(before), "type": "function", "function": function}]}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": call_id(before), "type": "function", "function": function}],
+    }
 
 
 def call_id(before: Sequence[Message]) -> str:

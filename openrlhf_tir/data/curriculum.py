@@ -1,19 +1,23 @@
-"""Curriculum: which prompt of a lane is drawn next, by what is known of its difficulty. Pure, seeded, and its whole state is JSON.
+"""Curriculum: which prompt of a lane is drawn next, by what is known of its difficulty. Pure, seeded, and its whole
+state is JSON.
 
-    every prompt has a posterior of its pass rate     Beta(1/2 + right, 1/2 + wrong), from the samples of its groups that ended
-    it forgets                                        right and wrong are halved every `half_life` batches: the policy moves
+    every prompt has a posterior of its pass rate     Beta(1/2 + right, 1/2 + wrong), from the samples of its groups
+    that ended
+    it forgets                                        right and wrong are halved every `half_life` batches: the policy
+    moves
     explore    a fixed share of the draws             the prompt that was drawn longest ago
-    choose     the others                             of the prompts whose next group is likeliest to be kept (nine tenths of the best chance, or more),
+    choose     the others                             of the prompts whose next group is likeliest to be kept (nine
+               tenths of the best chance, or more),
                                                       the one that was drawn longest ago
 
-A group is kept when low < right / n < high, which is filter.accuracy_range, or that its samples differ. A prompt that is drawn waits for its group to
-end before it is drawn again. So no prompt starves: of N prompts each is drawn at least once in N / explore draws, whatever its posterior. The epoch of a
-key is how often its prompt was drawn before.
+A group is kept when low < right / n < high, which is filter.accuracy_range, or that its samples differ. A prompt that
+is drawn waits for its group to end before it is drawn again. So no prompt starves: of N prompts each is drawn at least
+once in N / explore draws, whatever its posterior. The epoch of a key is how often its prompt was drawn before.
 
-What was learned counts from the next batch on, not at once: then, with staleness 0, the draws do not depend on which group finished first.
-Sources: a Beta posterior of each prompt's pass rate that forgets, MoPPS (arXiv 2507.04632), which samples from it; here the chance is its mean, and
-exploring is a share of its own, so that the promise does not rest on luck. Tasks that are neither too easy nor too hard: arXiv 2408.15099.
-"""
+What was learned counts from the next batch on, not at once: then, with staleness 0, the draws do not depend on which
+group finished first. Sources: a Beta posterior of each prompt's pass rate that forgets, MoPPS (arXiv 2507.04632), which
+samples from it; here the chance is its mean, and exploring is a share of its own, so that the promise does not rest on
+luck. Tasks that are neither too easy nor too hard: arXiv 2408.15099."""
 
 from __future__ import annotations
 
@@ -33,7 +37,8 @@ EPSILON = 1e-9
 
 
 class Settings(NamedTuple):
-    """`n`: samples of a group; `ranges`: by prompt of the whole data, the means (low, high) between which a group is kept, both strict."""
+    """`n`: samples of a group; `ranges`: by prompt of the whole data, the means (low, high) between which a group is
+    kept, both strict."""
 
     n: int
     explore: float
@@ -42,9 +47,11 @@ class Settings(NamedTuple):
 
 
 def kept(right: np.ndarray, wrong: np.ndarray, n: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """[N] chance that low < k / n < high, k being beta-binomial of n trials with the posterior of `right` and `wrong` samples; all arrays [N].
+    """[N] chance that low < k / n < high, k being beta-binomial of n trials with the posterior of `right` and `wrong`
+    samples; all arrays [N].
 
-    P(0) = prod_j (b + j) / (a + b + j),  P(k + 1) / P(k) = (n - k) / (k + 1) * (a + k) / (b + n - k - 1),  a = 1/2 + right, b = 1/2 + wrong.
+    P(0) = prod_j (b + j) / (a + b + j),  P(k + 1) / P(k) = (n - k) / (k + 1) * (a + k) / (b + n - k - 1),  a = 1/2 +
+                                          right, b = 1/2 + wrong.
     Example: nothing known, n = 2, (0, 1): P(0) = P(2) = 1/2 * 3/4 = 3/8, so 1/4.
     """
     a, b = PRIOR + right, PRIOR + wrong
@@ -131,14 +138,24 @@ class AdaptivePass:
                 self.waits[i] = False
 
     def facts(self) -> dict[str, float]:
-        """Since the last call: share of the draws that explored, and how likely to be kept the chosen were thought. Now: prompts never drawn, draws
-        since the one that waits longest was drawn, and posterior means above .9 and below .1 of those of which something is known."""
+        """Since the last call: share of the draws that explored, and how likely to be kept the chosen were thought.
+        Now: prompts never drawn, draws since the one that waits longest was drawn, and posterior means above .9 and
+        below .1 of those of which something is known."""
         total, chosen = self._explored + self._chosen, self._chosen
-        found = {"explored": self._explored / total if total else 0.0, "expected_kept": self._expected / chosen if chosen else 0.0}
+        found = {
+            "explored": self._explored / total if total else 0.0,
+            "expected_kept": self._expected / chosen if chosen else 0.0,
+        }
         self._explored, self._chosen, self._expected = 0, 0, 0.0
         mean = ((PRIOR + self.right) / (2 * PRIOR + self.right + self.wrong))[self.draws > 0]
-        found |= {"easy": float((mean > 0.9).mean()) if len(mean) else 0.0, "hard": float((mean < 0.1).mean()) if len(mean) else 0.0}
-        return found | {"never_drawn": float((self.draws == 0).sum()), "longest_wait": float(self.drawn - self.last.min())}
+        found |= {
+            "easy": float((mean > 0.9).mean()) if len(mean) else 0.0,
+            "hard": float((mean < 0.1).mean()) if len(mean) else 0.0,
+        }
+        return found | {
+            "never_drawn": float((self.draws == 0).sum()),
+            "longest_wait": float(self.drawn - self.last.min()),
+        }
 
     def state(self) -> dict[str, Any]:
         arrays = {name: getattr(self, name).tolist() for name in ("right", "wrong", "draws", "last")}
@@ -148,7 +165,8 @@ class AdaptivePass:
         """Back to what `state` gave, by way of JSON. Raises ConfigError for another number of prompts."""
         if len(state["draws"]) != len(self.prompts):
             raise ConfigError(
-                f"The checkpoint's curriculum is of {len(state['draws'])} prompts, this run's of {len(self.prompts)}. Resume with the same data and shares."
+                f"The checkpoint's curriculum is of {len(state['draws'])} prompts, this run's of {len(self.prompts)}."
+                " Resume with the same data and shares."
             )
         self.drawn, self._chance = int(state["drawn"]), None
         self.right, self.wrong = np.array(state["right"], float), np.array(state["wrong"], float)

@@ -1,12 +1,13 @@
-"""Export template: how a run asked its questions -> a Jinja template that asks them so, for the model that the run exports.
+"""Export template: how a run asked its questions -> a Jinja template that asks them so, for the model that the run
+exports.
 
-    data.apply_chat_template off    messages are joined as raw text: a question inside data.input_template, an assistant's text as it is, a tool's
-                                    output in the block of the turn protocol
+    data.apply_chat_template off    messages are joined as raw text: a question inside data.input_template, an
+                                    assistant's text as it is, a tool's output in the block of the turn protocol
     data.apply_chat_template on     the model's own template, with the first user message inside data.input_template
 
-A question that is inside the input template already stays as it is: who renders the prompt himself, or trains the exported model further with
-the same recipe, gets the same prompt. What is put in front of a model's own template can be told apart, and is taken off where it is in the way.
-"""
+A question that is inside the input template already stays as it is: who renders the prompt himself, or trains the
+exported model further with the same recipe, gets the same prompt. What is put in front of a model's own template can be
+told apart, and is taken off where it is in the way."""
 
 from __future__ import annotations
 
@@ -52,11 +53,15 @@ CHAT = """\
 {%- endfor -%}
 {%- set messages = question.messages -%}"""
 
-NO_BLOCK = "{{- raise_exception('How this model was shown the output of a tool is no plain block of text. See docs/run_elsewhere.md.') -}}"
+NO_BLOCK = (
+    "{{- raise_exception('How this model was shown the output of a tool is no plain block of text. See"
+    " docs/run_elsewhere.md.') -}}"
+)
 
 
 class Block(NamedTuple):
-    """What a turn protocol writes before and after a tool's output. `strips`: white space around the output is left out."""
+    """What a turn protocol writes before and after a tool's output. `strips`: white space around the output is left
+    out."""
 
     before: str
     after: str
@@ -64,13 +69,21 @@ class Block(NamedTuple):
 
 
 def raw_template(data: Data, block: Block | None) -> str:
-    """The whole template of a run without data.apply_chat_template. `block` is None where outputs are shown in another way."""
-    tool = NO_BLOCK if block is None else f"{{{{- {_literal(block.before)} ~ text{'.strip()' if block.strips else ''} ~ {_literal(block.after)} -}}}}"
+    """The whole template of a run without data.apply_chat_template. `block` is None where outputs are shown in another
+    way."""
+    tool = (
+        NO_BLOCK
+        if block is None
+        else (
+            f"{{{{- {_literal(block.before)} ~ text{'.strip()' if block.strips else ''} ~ {_literal(block.after)} -}}}}"
+        )
+    )
     return RAW.replace("QUESTION", _question(data)).replace("TOOL", tool)
 
 
 def chat_template(own: str, data: Data) -> str:
-    """A model's own template with data.input_template around the first user message; without one, as it was before any run."""
+    """A model's own template with data.input_template around the first user message; without one, as it was before any
+    run."""
     own = without_question(own)
     if templates.resolve(data.input_template) is None:
         return own
@@ -94,7 +107,10 @@ def _question(data: Data) -> str:
     asked = " ~ text ~ ".join(map(_literal, pieces))
     if not (pieces[0] or pieces[-1]):
         return f"{{{{- {asked} -}}}}"
-    return f"{{{{- text if text.startswith({_literal(pieces[0])}) and text.endswith({_literal(pieces[-1])}) else {asked} -}}}}"
+    return (
+        f"{{{{- text if text.startswith({_literal(pieces[0])}) and text.endswith({_literal(pieces[-1])}) else {asked}"
+        " -}}"
+    )
 
 
 def _literal(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Fields of a row in somebody else's schema: each is there and of its type, or a DataError says file, line, field and type."""
+"""Fields of a row in somebody else's schema: each is there and of its type, or a DataError says file, line, field and
+type."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ def field(where: str, row: Mapping[str, Any], path: str, wanted: type, what: str
         done = f"{done}.{part}" if done else part
         if part not in node:
             columns = shorten(", ".join(map(str, node)))
-            raise DataError(f"{where} has no field {done!r}, {what}. It has: {columns}. Fill it in, or set data.row_schema to what the rows are.")
+            raise DataError(
+                f"{where} has no field {done!r}, {what}. It has: {columns}. Fill it in, or set data.row_schema to what"
+                " the rows are."
+            )
         node = node[part]
     if not isinstance(node, wanted):
         raise DataError(f"{where}: {path} is {kind(node)}, not {what}. Correct or remove the row.")

@@ -8,12 +8,14 @@ from ..errors import ConfigError, Unavailable
 
 NETWORK = (ConnectionError, TimeoutError, socket.gaierror)
 OFFLINE = "OfflineModeIsEnabled"
-"""huggingface_hub's, a ConnectionError: HF_HUB_OFFLINE is set and the files are not in the cache. Waiting does not change that."""
+"""huggingface_hub's, a ConnectionError: HF_HUB_OFFLINE is set and the files are not in the cache. Waiting does not
+change that."""
 MOST_CAUSES = 20
 
 
 def fault_of(error: BaseException) -> type[ConfigError] | type[Unavailable]:
-    """Unavailable when a broken or missing connection is among the causes of `error`, else ConfigError: the name is wrong, or not for us."""
+    """Unavailable when a broken or missing connection is among the causes of `error`, else ConfigError: the name is
+    wrong, or not for us."""
     found: type[ConfigError] | type[Unavailable] = ConfigError
     cause: BaseException | None = error
     for _ in range(MOST_CAUSES):

@@ -9,5 +9,6 @@ import xxhash
 
 
 def row_id(given: Any, label: str) -> str:
-    """16 hexadecimal digits (XXH3-64) of the input, text or chat messages, and the label. Two rows with both the same are the same problem."""
+    """16 hexadecimal digits (XXH3-64) of the input, text or chat messages, and the label. Two rows with both the same
+    are the same problem."""
     return xxhash.xxh3_64_hexdigest(json.dumps([given, label], ensure_ascii=False, sort_keys=True).encode())

@@ -1,7 +1,8 @@
-"""Jinja template: a model's directory -> its chat template, without transformers. For checks before anything heavy is loaded.
+"""Jinja template: a model's directory -> its chat template, without transformers. For checks before anything heavy is
+loaded.
 
-Renders as transformers does: a sandbox, blocks trimmed, `raise_exception`, `strftime_now`, a `tojson` that escapes nothing.
-"""
+Renders as transformers does: a sandbox, blocks trimmed, `raise_exception`, `strftime_now`, a `tojson` that escapes
+nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 def of_text(template: str, names: Mapping[str, str]) -> Apply:
-    """A function that renders `template`; `names` are the special tokens that it may name. Raises jinja2.TemplateSyntaxError."""
+    """A function that renders `template`; `names` are the special tokens that it may name. Raises
+    jinja2.TemplateSyntaxError."""
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -42,7 +44,8 @@ def of_text(template: str, names: Mapping[str, str]) -> Apply:
 
 
 def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None:
-    """The chat template of a model's directory; None when it has none, or several by name. Raises ConfigError for one that is not Jinja."""
+    """The chat template of a model's directory; None when it has none, or several by name. Raises ConfigError for one
+    that is not Jinja."""
     from jinja2 import TemplateSyntaxError
 
     config, tokens = _json(model / "tokenizer_config.json"), _json(model / "tokenizer.json").get("added_tokens") or []
@@ -52,11 +55,16 @@ def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None
         return None
     named = {name: _text(config.get(name)) for name in NAMED}
     added = [*tokens, *(config.get("added_tokens_decoder") or {}).values()]
-    specials = {t["content"] for t in added if isinstance(t, dict) and t.get("special")} | {text for text in named.values() if text}
+    specials = {t["content"] for t in added if isinstance(t, dict) and t.get("special")} | {
+        text for text in named.values() if text
+    }
     try:
         render = of_text(template, {name: text for name, text in named.items() if text})
     except TemplateSyntaxError as e:
-        raise ConfigError(f"The chat template of {model} is no Jinja: line {e.lineno}: {e.message}. Copy it again from the model's source.") from None
+        raise ConfigError(
+            f"The chat template of {model} is no Jinja: line {e.lineno}: {e.message}. Copy it again from the model's"
+            " source."
+        ) from None
     return ChatTemplate(lambda messages, **how: render(messages, **how, **options), sorted(specials))
 
 

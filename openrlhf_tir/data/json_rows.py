@@ -1,10 +1,12 @@
-"""JSON rows: a .jsonl or .json file -> (where, row). Whatever the bytes are, a mistake names file, line, value and remedy.
+"""JSON rows: a .jsonl or .json file -> (where, row). Whatever the bytes are, a mistake names file, line, value and
+remedy.
 
-One object per line, or a file that is one array of objects. UTF-8, with or without a byte order mark. Refused, since each would be read as
-something that nobody wrote: a column given twice, NaN and Infinity, integers of more than 4,300 digits, nesting beyond the parser's depth.
+One object per line, or a file that is one array of objects. UTF-8, with or without a byte order mark. Refused, since
+each would be read as something that nobody wrote: a column given twice, NaN and Infinity, integers of more than 4,300
+digits, nesting beyond the parser's depth.
 
-What is wrong with one row goes to `bad`, which raises it, or counts it and lets the next row be read; what is wrong with the file is raised.
-"""
+What is wrong with one row goes to `bad`, which raises it, or counts it and lets the next row be read; what is wrong
+with the file is raised."""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def read_json(path: Path, bad: Bad = refuse) -> Iterator[tuple[str, dict[str, An
 
 def _array(path: Path, raw: bytes, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]:
     if len(raw) > MAX_ARRAY_BYTES:
-        raise DataError(f"{path} is one JSON array of more than {MAX_ARRAY_BYTES >> 20} MiB. Write JSONL, one object per line.")
+        raise DataError(
+            f"{path} is one JSON array of more than {MAX_ARRAY_BYTES >> 20} MiB. Write JSONL, one object per line."
+        )
     rows = parse(_text(raw, f"{path}"), f"{path}")
     if not isinstance(rows, list):
         raise DataError(f"{path} is not JSON rows: it starts with [ and is no array. Correct it.")
@@ -69,16 +73,22 @@ def _lines(path: Path, f: Any, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]
         number += 1
         where = f"{path} line {number}"
         if len(line) > MAX_ROW_BYTES:
-            raise DataError(f"{where} is longer than {MAX_ROW_BYTES >> 20} MiB. A row is one problem: shorten it, or convert the file to JSONL.")
+            raise DataError(
+                f"{where} is longer than {MAX_ROW_BYTES >> 20} MiB. A row is one problem: shorten it, or convert the"
+                " file to JSONL."
+            )
         line = line.removeprefix(BOM)  # files that were joined keep theirs
         if not line.strip():
             continue
         try:
             found = _object(parse(_text(line, where), where), where)
         except DataError as e:
-            if (number == 1 and line.strip() in (b"{", b"[")) or (path.suffix == ".json" and line.strip().startswith(b"{")):
+            if (number == 1 and line.strip() in (b"{", b"[")) or (
+                path.suffix == ".json" and line.strip().startswith(b"{")
+            ):
                 raise DataError(
-                    f"{where} is not JSON by itself: the file looks like one JSON object over several lines. Write one row per line, or an array of rows."
+                    f"{where} is not JSON by itself: the file looks like one JSON object over several lines. Write one"
+                    " row per line, or an array of rows."
                 ) from None
             bad(e)
         else:
@@ -89,7 +99,9 @@ def _object(row: Any, where: str) -> tuple[str, dict[str, Any]]:
     if isinstance(row, list) and len(row) == 2 and all(isinstance(said, dict) and "from" in said for said in row):
         return where, {"0": row[0], "1": row[1]}  # Open-Reasoner-Zero's file; on the hub its columns have these names
     if not isinstance(row, dict):
-        raise DataError(f'{where} is {type(row).__name__}, not an object with columns. Write {{"prompt": ..., "label": ...}}.')
+        raise DataError(
+            f'{where} is {type(row).__name__}, not an object with columns. Write {{"prompt": ..., "label": ...}}.'
+        )
     return where, row
 
 
@@ -99,7 +111,8 @@ def _text(raw: bytes, where: str) -> str:
     except UnicodeDecodeError as e:
         latin = bytes([raw[e.start]]).decode("latin-1")
         raise DataError(
-            f"{where} is not UTF-8: byte 0x{raw[e.start]:02x} at column {e.start + 1} (in Latin-1 it is {latin!r}). Convert the file: iconv -f LATIN1 -t UTF-8."
+            f"{where} is not UTF-8: byte 0x{raw[e.start]:02x} at column {e.start + 1} (in Latin-1 it is {latin!r})."
+            " Convert the file: iconv -f LATIN1 -t UTF-8."
         ) from None
 
 
@@ -115,7 +128,9 @@ def parse(text: str, where: str) -> Any:
     except _NotJson as e:
         raise DataError(f"{where} {e}") from None
     except ValueError:
-        raise DataError(f"{where} has an integer of more than 4,300 digits. Write it as text, or remove the row.") from None
+        raise DataError(
+            f"{where} has an integer of more than 4,300 digits. Write it as text, or remove the row."
+        ) from None
 
 
 class _NotJson(Exception):

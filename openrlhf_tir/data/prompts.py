@@ -1,9 +1,10 @@
 """Prompts: rows of a data set -> Tasks.
 
-    rows -> problems(): input, label, env, checked -> load_prompts(): template or chat template, length limit -> PromptSet
+    rows -> problems(): input, label, env, checked -> load_prompts(): template or chat template, length limit ->
+    PromptSet
 
-Understands OpenRLHF's rows (data.input_key, data.label_key), ZeroTIR's, whose label is a JSON string with gold_ans and env_func, and those of
-other methods (schemas.py).
+Understands OpenRLHF's rows (data.input_key, data.label_key), ZeroTIR's, whose label is a JSON string with gold_ans and
+env_func, and those of other methods (schemas.py).
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
 
 
 class Problem(NamedTuple):
-    """A checked row before its prompt is rendered. `input` is text, or a list of chat messages; `env` is None where the row names none;
-    `dataset` is the place of its data set in data.prompt_dataset."""
+    """A checked row before its prompt is rendered. `input` is text, or a list of chat messages; `env` is None where the
+    row names none; `dataset` is the place of its data set in data.prompt_dataset."""
 
     where: str
     input: Any
@@ -51,8 +52,8 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class PromptSet:
-    """The tasks of a run; a task's index here is `GroupKey.prompt`. `dropped` counts rows left out, by reason; `dataset_of` is by task: the place
-    of its data set in data.prompt_dataset."""
+    """The tasks of a run; a task's index here is `GroupKey.prompt`. `dropped` counts rows left out, by reason;
+    `dataset_of` is by task: the place of its data set in data.prompt_dataset."""
 
     tasks: list[Task]
     dropped: dict[str, int] = field(default_factory=dict)
@@ -69,7 +70,8 @@ class PromptSet:
 
 
 def problems(cfg: Data, bad: Bad | None = None) -> Iterator[Problem]:
-    """Checked rows of all data sets, of each at most data.max_samples. `bad` is told of each row that is none (default: as data.on_bad_row says).
+    """Checked rows of all data sets, of each at most data.max_samples. `bad` is told of each row that is none (default:
+    as data.on_bad_row says).
 
     Raises ConfigError for an unknown column, DataError for a row without input or label unless `bad` lets it pass.
     """
@@ -79,7 +81,8 @@ def problems(cfg: Data, bad: Bad | None = None) -> Iterator[Problem]:
 def rows_and_problems(
     cfg: Data, bad: Bad | None = None, completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row
 ) -> Iterator[tuple[dict[str, Any], Problem]]:
-    """The same, each with the row that it was made of. `completed` makes of a row, as it is in the file, what is read."""
+    """The same, each with the row that it was made of. `completed` makes of a row, as it is in the file, what is
+    read."""
     bad = bad or BadRows(cfg.on_bad_row)
     for number, source in enumerate(cfg.datasets):
         rows = ((where, completed(row)) for where, row in read_rows(source, cfg.prompt_split, bad))
@@ -113,26 +116,36 @@ def _of_source(source: str, rows: Iterator[Row], cfg: Data, bad: Bad) -> Iterato
 
 
 def reader_of(source: str, row: Mapping[str, Any], cfg: Data) -> Reader:
-    """How the rows are read of which this is one. Raises ConfigError where its columns are neither those of the settings nor of a known schema."""
-    reader = Reader.of(cfg.row_schema, row, all(_column(row, key) is not _MISSING for key in (cfg.input_key, cfg.label_key)))
+    """How the rows are read of which this is one. Raises ConfigError where its columns are neither those of the
+    settings nor of a known schema."""
+    reader = Reader.of(
+        cfg.row_schema, row, all(_column(row, key) is not _MISSING for key in (cfg.input_key, cfg.label_key))
+    )
     if reader.schema is None:
         for setting, key in (("data.input_key", cfg.input_key), ("data.label_key", cfg.label_key)):
             if _column(row, key) is _MISSING:
                 known = shorten(", ".join(map(str, row)))
-                raise ConfigError(f"{setting} = {key!r} is no column of {source}. Known: {known}. Set --{setting} to one of them.")
+                raise ConfigError(
+                    f"{setting} = {key!r} is no column of {source}. Known: {known}. Set --{setting} to one of them."
+                )
     return reader
 
 
 def env_of(p: Problem, known: Sequence[str], env_key: str) -> str:
-    """The environment of a row: the one that it names, or the only one. Raises DataError for a name that is none of `known`, or for no name among several."""
+    """The environment of a row: the one that it names, or the only one. Raises DataError for a name that is none of
+    `known`, or for no name among several."""
     if p.env is None and len(known) == 1:
         return known[0]
     several = ", ".join(known)
     if p.env is None:
-        raise DataError(f"{p.where} names no environment in column {env_key!r}, and the run has {several}. Fill it in, or set data.env_key to the column.")
+        raise DataError(
+            f"{p.where} names no environment in column {env_key!r}, and the run has {several}. Fill it in, or set"
+            " data.env_key to the column."
+        )
     if p.env not in known:
         raise DataError(
-            f"{p.where}: {env_key} = {shown(p.env, 60)} is no environment of this run. Known: {several}. Add [envs.{p.env}], or correct the column."
+            f"{p.where}: {env_key} = {shown(p.env, 60)} is no environment of this run. Known: {several}. Add"
+            f" [envs.{p.env}], or correct the column."
         )
     return p.env
 
@@ -156,9 +169,14 @@ def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
     given, label = _column(row, cfg.input_key), _column(row, cfg.label_key)
     columns = shorten(", ".join(map(str, row)))
     if _empty(given):
-        raise DataError(f"{where} has no input in column {cfg.input_key!r}. Its columns: {columns}. Fill it in or remove the row.")
+        raise DataError(
+            f"{where} has no input in column {cfg.input_key!r}. Its columns: {columns}. Fill it in or remove the row."
+        )
     if not isinstance(given, str | list):
-        raise DataError(f"{where}: {cfg.input_key} = {shown(given, 60)} is a {type(given).__name__}. Write text, or a list of chat messages.")
+        raise DataError(
+            f"{where}: {cfg.input_key} = {shown(given, 60)} is a {type(given).__name__}. Write text, or a list of chat"
+            " messages."
+        )
     checks.text(given, where, cfg.input_key) if isinstance(given, str) else checks.messages(given, where, cfg.input_key)
     env, meta = _env_column(row, where, cfg), _meta(row, where)
     facts = _zerotir_label(label)
@@ -168,7 +186,8 @@ def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
         meta.update(checks.json_value(facts, where, cfg.label_key))
     if _empty(label):
         raise DataError(
-            f"{where} has no label in column {cfg.label_key!r}. Its columns: {columns}. Without one no answer can be rewarded: fill it in or remove the row."
+            f"{where} has no label in column {cfg.label_key!r}. Its columns: {columns}. Without one no answer can be"
+            " rewarded: fill it in or remove the row."
         )
     checks.json_value(label, where, cfg.label_key)
     return Problem(where, given, label if isinstance(label, str) else json.dumps(label, ensure_ascii=False), env, meta)
@@ -181,7 +200,10 @@ def _empty(value: Any) -> bool:
 def _env_column(row: Mapping[str, Any], where: str, cfg: Data) -> str | None:
     env = row.get(cfg.env_key)
     if env is not None and not isinstance(env, str):
-        raise DataError(f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, no environment's name. Write text, or set data.env_key.")
+        raise DataError(
+            f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, no environment's name. Write text,"
+            " or set data.env_key."
+        )
     return checks.text(env, where, cfg.env_key) if env else None
 
 
@@ -189,7 +211,10 @@ def _meta(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     """What the environment and the report are told besides: the columns `meta` and `datasource`."""
     meta = row.get("meta")
     if meta is not None and not isinstance(meta, Mapping):
-        raise DataError(f'{where}: meta = {shown(meta, 60)} is a {type(meta).__name__}. Write an object, {{"key": value}}, or rename the column.')
+        raise DataError(
+            f'{where}: meta = {shown(meta, 60)} is a {type(meta).__name__}. Write an object, {{"key": value}}, or'
+            " rename the column."
+        )
     meta = dict(checks.json_value(meta, where, "meta") or {})
     if "datasource" in row:
         meta["datasource"] = checks.json_value(row["datasource"], where, "datasource")
@@ -210,7 +235,10 @@ def _zerotir_label(label: Any) -> dict[str, Any] | None:
 def _env_of(env_func: Any, where: str, cfg: Data) -> str | None:
     if env_func is not None and (not isinstance(env_func, str) or env_func not in ENV_FUNCS):
         known = ", ".join(sorted(ENV_FUNCS))
-        raise DataError(f"{where} has env_func {shown(env_func)} in its label. Known: {known}. Name the environment in column {cfg.env_key!r} instead.")
+        raise DataError(
+            f"{where} has env_func {shown(env_func)} in its label. Known: {known}. Name the environment in column"
+            f" {cfg.env_key!r} instead."
+        )
     return ENV_FUNCS.get(env_func) if env_func else None
 
 
@@ -226,15 +254,19 @@ def load_prompts(
     """Read, render and check every prompt.
 
     tokenizer: a transformers tokenizer; needed for data.apply_chat_template and for the length limit.
-    env: environment of rows that name none. templates_of: the environments of the run with the template of each, where there are several: then
-    every row names one of them. max_prompt_tokens: longer prompts are dropped and counted (default data.max_len - 1).
-    tools_of: per environment the schemas that the chat template is told of, unless a row has its own (meta.chat_tools).
-    Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input, label or environment).
-    """
+    env: environment of rows that name none. templates_of: the environments of the run with the template of each, where
+    there are several: then every row names one of them. max_prompt_tokens: longer prompts are dropped and counted
+    (default data.max_len - 1). tools_of: per environment the schemas that the chat template is told of, unless a row
+    has its own (meta.chat_tools).
+    Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input, label or
+    environment)."""
     resolved = {name: templates.resolve(given) for name, given in (templates_of or {}).items()}
     template = templates.resolve(cfg.input_template)
     if cfg.apply_chat_template and getattr(tokenizer, "chat_template", None) is None:
-        raise ConfigError("data.apply_chat_template is set, but the model's tokenizer has no chat template. Use --data.input_template, e.g. zerotir.")
+        raise ConfigError(
+            "data.apply_chat_template is set, but the model's tokenizer has no chat template. Use"
+            " --data.input_template, e.g. zerotir."
+        )
     tasks, dataset_of = [], []
     bad = BadRows(cfg.on_bad_row)
 
@@ -273,13 +305,16 @@ def _own_tools(p: Problem) -> Sequence[Mapping[str, Any]]:
     """Raises DataError for what is no list of schemas."""
     tools = p.meta.get(CHAT_TOOLS) or []
     if not isinstance(tools, list) or not all(isinstance(t, Mapping) for t in tools):
-        raise DataError(f"{p.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is no list of tool schemas, as OpenAI's. Correct the row.")
+        raise DataError(
+            f"{p.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is no list of tool schemas, as OpenAI's. Correct the"
+            " row."
+        )
     return tools
 
 
 MAX_TOKEN_CHARS = 1024
-"""No token of a known vocabulary stands for so many characters: a prompt beyond limit * this is too long without asking the tokenizer, which
-would take minutes and gigabytes for a row of many megabytes."""
+"""No token of a known vocabulary stands for so many characters: a prompt beyond limit * this is too long without asking
+the tokenizer, which would take minutes and gigabytes for a row of many megabytes."""
 
 
 class _Asked(NamedTuple):
@@ -310,13 +345,14 @@ def _rendered(asked: Iterator[_Asked], cfg: Data, tokenizer: Any) -> Iterator[tu
                 yield from zip(chunk, found, strict=True)
         except BrokenProcessPool as e:
             raise ConfigError(
-                f"A process of data.dataloader_num_workers = {cfg.dataloader_num_workers} has died: of memory, or because the tokenizer cannot be handed to "
-                "another process. Lower the number, or leave it out."
+                f"A process of data.dataloader_num_workers = {cfg.dataloader_num_workers} has died: of memory, or"
+                " because the tokenizer cannot be handed to another process. Lower the number, or leave it out."
             ) from e
 
 
 _RECEIVED: list[Any] = []
-"""What a rendering process was sent: the configuration and the tokenizer, once, since reading a large tokenizer takes longer than hundreds of prompts."""
+"""What a rendering process was sent: the configuration and the tokenizer, once, since reading a large tokenizer takes
+longer than hundreds of prompts."""
 
 
 def _receive(cfg: Data, tokenizer: Any) -> None:
@@ -335,11 +371,14 @@ def _try(one: _Asked, cfg: Data, tokenizer: Any) -> Rendered:
 
 
 def render_text(p: Problem, template: str | None) -> str:
-    """The prompt of a run without chat template. Raises DataError for an input that is no text and has no user message."""
+    """The prompt of a run without chat template. Raises DataError for an input that is no text and has no user
+    message."""
     return templates.render(template, p.input if isinstance(p.input, str) else _last_user_text(p, template))
 
 
-def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: tuple[Mapping[str, Any], ...]) -> tuple[str, Chat | None]:
+def _render(
+    p: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: tuple[Mapping[str, Any], ...]
+) -> tuple[str, Chat | None]:
     """The prompt, and its messages where a chat template rendered them."""
     if not cfg.apply_chat_template:
         return render_text(p, template), None
@@ -349,18 +388,27 @@ def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: 
     own = {} if without_question(given) == given else {"chat_template": without_question(given)}
     more = {**({"tools": list(tools)} if tools else {}), **cfg.chat_template_options, **own}
     try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more), Chat(tuple(chat), tools)
-    except Exception as e:  # the template is a program of the model's: it raises what it likes, mostly about the order of roles
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more), Chat(
+            tuple(chat), tools
+        )
+    except (
+        Exception
+    ) as e:  # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(
-            f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(e).__name__}: {shorten(str(e))}. "
-            "Correct the messages, or use --data.input_template without --data.apply_chat_template."
+            f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(e).__name__}:"
+            f" {shorten(str(e))}. Correct the messages, or use --data.input_template without"
+            " --data.apply_chat_template."
         ) from None
 
 
 def _last_user_text(p: Problem, template: str | None) -> str:
     """What a text template asks of a chat: its last user message, as ToRL does with verl's rows."""
     messages = p.input if isinstance(p.input, list) else []
-    texts = [m["content"] for m in messages if isinstance(m, Mapping) and m.get("role") == "user" and isinstance(m.get("content"), str)]
+    texts = [
+        m["content"]
+        for m in messages
+        if isinstance(m, Mapping) and m.get("role") == "user" and isinstance(m.get("content"), str)
+    ]
     if template is None or not texts:
         raise DataError(
             f"{p.where} has a {type(p.input).__name__} as its input, not text. "

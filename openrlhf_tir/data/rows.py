@@ -1,7 +1,8 @@
-"""Rows: a file, a directory or a name -> (where, row). `where` is what an error message points at: "train.jsonl line 17".
+"""Rows: a file, a directory or a name -> (where, row). `where` is what an error message points at: "train.jsonl line
+17".
 
-JSONL is read by us (json_rows), so that a mistake has a line number and small runs need no heavy import; parquet through pyarrow; anything
-else through datasets.load_dataset.
+JSONL is read by us (json_rows), so that a mistake has a line number and small runs need no heavy import; parquet
+through pyarrow; anything else through datasets.load_dataset.
 """
 
 from __future__ import annotations
@@ -30,17 +31,23 @@ def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
     is_file, is_dir = (asked(path, question, "data.prompt_dataset") for question in (Path.is_file, Path.is_dir))
     if is_file:
         yield from _read_file(path, bad)
-    elif is_dir and not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")):
+    elif is_dir and not any(
+        (path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")
+    ):
         for file in _files_of(path, split):
             yield from _read_file(file, bad)
     elif not is_dir and asked(path, Path.exists, "data.prompt_dataset"):
-        raise ConfigError(f"Data set {shown(source)} is neither a file nor a directory (a pipe or a device). Write the rows into a file.")
+        raise ConfigError(
+            f"Data set {shown(source)} is neither a file nor a directory (a pipe or a device). Write the rows into a"
+            " file."
+        )
     elif is_dir or not _looks_local(source):
         yield from _read_datasets(source, split)
     else:
         looked_at = shorten(str(asked(path, Path.absolute, "data.prompt_dataset")))
         raise ConfigError(
-            f"Data set {shown(source)} does not exist (looked at {looked_at}). Set data.prompt_dataset to a file, a directory, or a name on the hub."
+            f"Data set {shown(source)} does not exist (looked at {looked_at}). Set data.prompt_dataset to a file, a"
+            " directory, or a name on the hub."
         )
 
 
@@ -51,11 +58,14 @@ def _looks_local(source: str) -> bool:
 def _files_of(directory: Path, split: str) -> list[Path]:
     files = sorted(p for p in asked(directory, lambda d: [*d.iterdir()], "data.prompt_dataset") if p.suffix in SUFFIXES)
     if not files:
-        raise ConfigError(f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Point data.prompt_dataset at one that does.")
+        raise ConfigError(
+            f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Point data.prompt_dataset at one that does."
+        )
     of_split = [p for p in files if p.name.startswith(split)]
     if not of_split and any(p.name.startswith(SPLITS) for p in files):
         raise ConfigError(
-            f"Directory {directory} has no file of split {split!r}. It has: {', '.join(p.name for p in files)}. Set data.prompt_split (or eval.split)."
+            f"Directory {directory} has no file of split {split!r}. It has: {', '.join(p.name for p in files)}. Set"
+            " data.prompt_split (or eval.split)."
         )
     return of_split or files
 
@@ -63,17 +73,20 @@ def _files_of(directory: Path, split: str) -> list[Path]:
 def _read_file(path: Path, bad: Bad) -> Iterator[Row]:
     if path.suffix not in SUFFIXES:
         raise ConfigError(
-            f"Data file {path} ends in {path.suffix!r}, which is not read. Known: {', '.join(SUFFIXES)}. Convert it to JSONL: one "
-            '{"prompt": ..., "label": ...} per line.'
+            f"Data file {path} ends in {path.suffix!r}, which is not read. Known: {', '.join(SUFFIXES)}. Convert it to"
+            ' JSONL: one {"prompt": ..., "label": ...} per line.'
         )
     try:
         yield from _read_parquet(path) if path.suffix == ".parquet" else read_json(path, bad)
     except OSError as e:
-        raise ConfigError(f"Data file {path} cannot be read: {e.strerror or e}. Correct the path or its permissions.") from None
+        raise ConfigError(
+            f"Data file {path} cannot be read: {e.strerror or e}. Correct the path or its permissions."
+        ) from None
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
-    """Rows of a file whose pages may be damaged: pyarrow reports that as its own exceptions, as OSError, or as bytes that are no text."""
+    """Rows of a file whose pages may be damaged: pyarrow reports that as its own exceptions, as OSError, or as bytes
+    that are no text."""
     import pyarrow.parquet as pq
     from pyarrow import ArrowException
 
@@ -86,7 +99,9 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                     yield f"{path} row {i}", row
     except (ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as e:
         what = f"is not readable after row {i}" if i else "is not a parquet file"
-        raise DataError(f"{path} {what}: {shorten(str(e).splitlines()[0] if str(e) else type(e).__name__)}. Convert it again.") from None
+        raise DataError(
+            f"{path} {what}: {shorten(str(e).splitlines()[0] if str(e) else type(e).__name__)}. Convert it again."
+        ) from None
 
 
 def _read_datasets(source: str, split: str) -> Iterator[Row]:
@@ -95,15 +110,24 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
 
     name, _, data_dir = source.partition("@")
     try:
-        data = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name, data_dir=data_dir or None)
-    except Exception as e:  # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
+        data = (
+            datasets.load_from_disk(name)
+            if Path(name).is_dir()
+            else datasets.load_dataset(name, data_dir=data_dir or None)
+        )
+    except (
+        Exception
+    ) as e:  # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
         raise fault_of(e)(
-            f"Data set {shown(source)} is no local file or directory, and datasets could not load it: {type(e).__name__}: {shorten(str(e))}. "
-            "Check the name or the network."
+            f"Data set {shown(source)} is no local file or directory, and datasets could not load it:"
+            f" {type(e).__name__}: {shorten(str(e))}. Check the name or the network."
         ) from e
     if isinstance(data, dict):
         if split not in data:
-            raise ConfigError(f"Data set {source!r} has no split {split!r}. It has: {', '.join(data)}. Set data.prompt_split (or eval.split).")
+            raise ConfigError(
+                f"Data set {source!r} has no split {split!r}. It has: {', '.join(data)}. Set data.prompt_split (or"
+                " eval.split)."
+            )
         data = data[split]
     for i, row in enumerate(data):
         yield f"{source}[{split}] row {i + 1}", row

@@ -1,17 +1,23 @@
-"""Schemas: a row as a method's own code publishes it -> the columns that we read (input, label, meta). One small function each.
+"""Schemas: a row as a method's own code publishes it -> the columns that we read (input, label, meta). One small
+function each.
 
-    orz       {"0": {"value": problem}, "1": {"ground_truth": {"value": answer}}}, or a list of these two         Open-Reasoner-Zero
+    orz       {"0": {"value": problem}, "1": {"ground_truth": {"value": answer}}}, or a list of these two
+              Open-Reasoner-Zero
     dapo      verl's; the problem is taken out of the instructions that DAPO-Math-17k wraps around it
-    verl      {"prompt": [messages], "reward_model": {"ground_truth": answer}, "data_source": ...}                ReTool's RL rows, and others
+    verl      {"prompt": [messages], "reward_model": {"ground_truth": answer}, "data_source": ...}
+              ReTool's RL rows, and others
     torl      verl's, system and user message; a text template asks for the user message
     toolrl    verl's, with ToolRL's target text as the answer
     tooln1    raw tools, conversations, answer (tool_n1.py), or verl's
-    searchr1  {"question", "golden_answers"}, or verl's with {"target": [answers]}; the question, for data.input_template
-    swegym                                                                                                        agent_schemas.py
-    bfcl_multi_turn                                                                                               bfcl/rows.py
+    searchr1  {"question", "golden_answers"}, or verl's with {"target": [answers]}; the question, for
+              data.input_template
+    swegym
+    agent_schemas.py
+    bfcl_multi_turn
+    bfcl/rows.py
 
-`data.row_schema` names one; unset, rows that have the columns data.input_key and data.label_key are read as they are, and others by the
-columns that they have. ZeroTIR's rows have prompt and label, and need none.
+`data.row_schema` names one; unset, rows that have the columns data.input_key and data.label_key are read as they are,
+and others by the columns that they have. ZeroTIR's rows have prompt and label, and need none.
 """
 
 from __future__ import annotations
@@ -46,7 +52,8 @@ def verl(where: str, row: Row) -> dict[str, Any]:
     truth = field(where, row, "reward_model.ground_truth", object, "the answer")
     if truth is None or truth in ("", [], {}):
         raise DataError(
-            f"{where}: reward_model.ground_truth is {kind(truth)}, not an answer: text, a number, a list or an object. Fill it in or remove the row."
+            f"{where}: reward_model.ground_truth is {kind(truth)}, not an answer: text, a number, a list or an object."
+            " Fill it in or remove the row."
         )
     source = row.get("data_source")
     return {INPUT: messages, LABEL: truth, "meta": {} if source is None else {"datasource": source}}
@@ -79,7 +86,10 @@ def toolrl(where: str, row: Row) -> dict[str, Any]:
     made = verl(where, row)
     target = text_of(where, row, "reward_model.ground_truth")
     if not any(tag in target for tag in ("<think>", "<tool_call>", "<response>")):
-        raise DataError(f"{where}: reward_model.ground_truth is {kind(target)}, no target text with <think>, <tool_call> or <response>. Correct the row.")
+        raise DataError(
+            f"{where}: reward_model.ground_truth is {kind(target)}, no target text with <think>, <tool_call> or"
+            " <response>. Correct the row."
+        )
     _readable(where, toolrl_reward.gold_calls, target)
     return made
 
@@ -90,7 +100,10 @@ def tooln1(where: str, row: Row) -> dict[str, Any]:
         return {INPUT: messages, LABEL: calls, "meta": {"datasource": "toolcall"}}
     made, label = verl(where, row), text_of(where, row, "reward_model.ground_truth")
     if label.lstrip().startswith("{"):
-        raise DataError(f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match. Make it a JSON list of calls.")
+        raise DataError(
+            f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match. Make it a"
+            " JSON list of calls."
+        )
     _readable(where, tooln1_reward.gold_calls, label)
     return {**made, LABEL: label}
 
@@ -104,7 +117,8 @@ def _readable(where: str, gold_calls: Callable[[str], list[Any]], label: str) ->
 
 
 def searchr1(where: str, row: Row) -> dict[str, Any]:
-    """The label is {"target": [answers]}. Of a prompt that is Search-R1's own the question is left, as the template has its words."""
+    """The label is {"target": [answers]}. Of a prompt that is Search-R1's own the question is left, as the template has
+    its words."""
     if "golden_answers" in row:
         question, target = text_of(where, row, "question"), row["golden_answers"]
         made: dict[str, Any] = {}
@@ -116,10 +130,19 @@ def searchr1(where: str, row: Row) -> dict[str, Any]:
     target = target.get("target") if isinstance(target, Mapping) else target
     answers = [target] if isinstance(target, str) else target
     if not isinstance(answers, list) or not answers or not all(isinstance(a, str) for a in answers):
-        raise DataError(f"{where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row.")
+        raise DataError(
+            f"{where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row."
+        )
     if not all(answer.strip() for answer in answers):
-        raise DataError(f"{where}: the gold answers are {kind(target)}, one of them empty, which an empty answer would match. Correct or remove the row.")
-    return {**made, INPUT: question if question.endswith("?") else question + "?", LABEL: json.dumps({"target": answers}, ensure_ascii=False)}
+        raise DataError(
+            f"{where}: the gold answers are {kind(target)}, one of them empty, which an empty answer would match."
+            " Correct or remove the row."
+        )
+    return {
+        **made,
+        INPUT: question if question.endswith("?") else question + "?",
+        LABEL: json.dumps({"target": answers}, ensure_ascii=False),
+    }
 
 
 SCHEMAS: dict[str, Callable[[str, Row], dict[str, Any]]] = {
@@ -138,7 +161,12 @@ SCHEMAS: dict[str, Callable[[str, Row], dict[str, Any]]] = {
 def named(name: str) -> Callable[[str, Row], dict[str, Any]]:
     """Raises ConfigError for a schema that is not known."""
     if name not in SCHEMAS:
-        raise unknown("data.row_schema", name, SCHEMAS, "Leave it unset for rows with the columns data.input_key and data.label_key.")
+        raise unknown(
+            "data.row_schema",
+            name,
+            SCHEMAS,
+            "Leave it unset for rows with the columns data.input_key and data.label_key.",
+        )
     return SCHEMAS[name]
 
 
@@ -153,7 +181,10 @@ def detected(row: Row) -> str | None:
         return "tooln1"
     if {"question", "involved_classes"} <= columns:
         return "bfcl_multi_turn"
-    if any(isinstance(part, Mapping) and {"instance_id", "problem_statement"} <= set(part) for part in (row, row.get("instance"), row.get("prompt"))):
+    if any(
+        isinstance(part, Mapping) and {"instance_id", "problem_statement"} <= set(part)
+        for part in (row, row.get("instance"), row.get("prompt"))
+    ):
         return "swegym"
     if "prompt" not in columns or not isinstance(row.get("reward_model"), Mapping):
         return None

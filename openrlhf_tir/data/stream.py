@@ -1,15 +1,16 @@
 """PromptStream: the order in which prompts are issued. Deterministic by seed, resumable, without any global RNG.
 
-The prompts of one environment from one data set are a *lane*: a row of prompts that is passed through again and again, each pass (epoch)
-another permutation. Where nothing is blended there is one lane, and the stream is simply its passes.
+The prompts of one environment from one data set are a *lane*: a row of prompts that is passed through again and again,
+each pass (epoch) another permutation. Where nothing is blended there is one lane, and the stream is simply its passes.
 
-    next environment   the one that is furthest behind its share: of any B prompts in a row it has its part of B, to within one
+    next environment   the one that is furthest behind its share: of any B prompts in a row it has its part of B, to
+                       within one
     next data set      by chance, with data.prompt_probs, seeded by how many prompts were drawn before
     next prompt        of that lane, in the order of its pass
 
-A lane that is through begins its next pass while others are in their first: shares and probabilities hold to the end. So `epoch` of a key is
-the pass over that prompt's own lane, no pass issues a prompt twice, and the stream ends when every lane has had num_episodes passes.
-"""
+A lane that is through begins its next pass while others are in their first: shares and probabilities hold to the end.
+So `epoch` of a key is the pass over that prompt's own lane, no pass issues a prompt twice, and the stream ends when
+every lane has had num_episodes passes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from .curriculum import AdaptivePass, Settings
 
 
 class Lane(NamedTuple):
-    """Prompts that are passed through together. `share` and `prob` are relative to those of other environments and other data sets."""
+    """Prompts that are passed through together. `share` and `prob` are relative to those of other environments and
+    other data sets."""
 
     prompts: Sequence[int]
     env: str = ""
@@ -43,7 +45,11 @@ class _Pass:
     def go_to(self, epoch: int, position: int) -> None:
         self.epoch, self.position = epoch, position
         seed, *number = self.seed
-        order = np.random.default_rng([seed, epoch, *number]).permutation(len(self.prompts)) if self.shuffle else np.arange(len(self.prompts))
+        order = (
+            np.random.default_rng([seed, epoch, *number]).permutation(len(self.prompts))
+            if self.shuffle
+            else np.arange(len(self.prompts))
+        )
         self._order = self.prompts[order]
 
     def begin_if_through(self) -> None:
@@ -57,8 +63,9 @@ class _Pass:
 
 
 class PromptStream:
-    """Yields (epoch, prompt index). `n_prompts`: of the whole data; `lanes`: how they are blended (default: not at all); `curriculum`: the order within
-    a lane follows what is learned of its prompts (curriculum.py), in place of passes."""
+    """Yields (epoch, prompt index). `n_prompts`: of the whole data; `lanes`: how they are blended (default: not at
+    all); `curriculum`: the order within a lane follows what is learned of its prompts (curriculum.py), in place of
+    passes."""
 
     def __init__(
         self,
@@ -70,15 +77,23 @@ class PromptStream:
         curriculum: Settings | None = None,
     ) -> None:
         if n_prompts < 1:
-            raise ConfigError("The data set has no usable prompt. Check data.prompt_dataset, and data.max_len if all were too long.")
+            raise ConfigError(
+                "The data set has no usable prompt. Check data.prompt_dataset, and data.max_len if all were too long."
+            )
         self.n_prompts, self.seed, self.shuffle, self.num_episodes = n_prompts, seed, shuffle, num_episodes
         self.lanes = list(lanes or [Lane(range(n_prompts))])
         numbers: list[list[int]] = [[i] for i in range(len(self.lanes))] if len(self.lanes) > 1 else [[]]
         numbered = list(zip(self.lanes, numbers, strict=True))
-        self._adaptive = [AdaptivePass(lane.prompts, [seed, *number], shuffle, curriculum) for lane, number in numbered] if curriculum else []
+        self._adaptive = (
+            [AdaptivePass(lane.prompts, [seed, *number], shuffle, curriculum) for lane, number in numbered]
+            if curriculum
+            else []
+        )
         self._ordinary = [_Pass(lane, [seed, *number], shuffle) for lane, number in numbered] if not curriculum else []
         self._passes: Sequence[_Pass | AdaptivePass] = self._adaptive or self._ordinary
-        self._lane_of = {prompt: i for i, lane in enumerate(self.lanes) for prompt in lane.prompts} if len(self.lanes) > 1 else {}
+        self._lane_of = (
+            {prompt: i for i, lane in enumerate(self.lanes) for prompt in lane.prompts} if len(self.lanes) > 1 else {}
+        )
         self._shares = {lane.env: lane.share for lane in self.lanes}
         self._of_env = dict.fromkeys(self._shares, 0)
         """Prompts drawn of each environment, in their turn."""
@@ -110,7 +125,10 @@ class PromptStream:
         if not lanes:
             return {}
         together = {name: sum(lane[name] for lane in lanes) / len(lanes) for name in lanes[0]}
-        together |= {"never_drawn": sum(lane["never_drawn"] for lane in lanes), "longest_wait": max(lane["longest_wait"] for lane in lanes)}
+        together |= {
+            "never_drawn": sum(lane["never_drawn"] for lane in lanes),
+            "longest_wait": max(lane["longest_wait"] for lane in lanes),
+        }
         return {f"curriculum/{name}": value for name, value in together.items()}
 
     def in_place_of(self, prompt: int) -> tuple[int, int] | None:
@@ -128,7 +146,15 @@ class PromptStream:
         self._drawn += 1
         if len(among) > 1:
             probs = np.array([self.lanes[i].prob for i in among])
-            among = [among[int(np.random.default_rng([self.seed, self._drawn, len(self.lanes)]).choice(len(among), p=probs / probs.sum()))]]
+            among = [
+                among[
+                    int(
+                        np.random.default_rng([self.seed, self._drawn, len(self.lanes)]).choice(
+                            len(among), p=probs / probs.sum()
+                        )
+                    )
+                ]
+            ]
         return self._passes[among[0]].next()
 
     def state(self) -> dict[str, Any]:
@@ -145,25 +171,33 @@ class PromptStream:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position. Raises ConfigError where it belongs to another data set or order: prompts would be lost or repeated."""
+        """Go to a saved position. Raises ConfigError where it belongs to another data set or order: prompts would be
+        lost or repeated."""
         if "lanes" not in state:  # a checkpoint from before there were lanes
-            state = {**state, "lanes": [[state["epoch"], state["position"]]], "of_env": {"": 0}, "drawn": 0, "blend": PromptStream(1, 0)._blend()}
+            state = {
+                **state,
+                "lanes": [[state["epoch"], state["position"]]],
+                "of_env": {"": 0},
+                "drawn": 0,
+                "blend": PromptStream(1, 0)._blend(),
+            }
         for name in ("n_prompts", "seed", "shuffle"):
             if state[name] != getattr(self, name):
                 raise ConfigError(
-                    f"The checkpoint's prompt order was made with {name} = {state[name]}, this run has {getattr(self, name)}. "
-                    "Resume with the same data, data.shuffle and train.seed."
+                    f"The checkpoint's prompt order was made with {name} = {state[name]}, this run has"
+                    f" {getattr(self, name)}. Resume with the same data, data.shuffle and train.seed."
                 )
         if state["blend"] != (now := self._blend()):
             raise ConfigError(
-                f"The checkpoint's prompts were blended as {state['blend']} (environment, share, data set, probability), this run's are as {now}. "
-                "Resume with the same shares and data.prompt_probs."
+                f"The checkpoint's prompts were blended as {state['blend']} (environment, share, data set,"
+                f" probability), this run's are as {now}. Resume with the same shares and data.prompt_probs."
             )
         adaptive = state.get("curriculum", [])  # not in checkpoints of older versions
         if bool(adaptive) != bool(self._adaptive):
             was, now_is = ("difficulty", "off") if adaptive else ("off", "difficulty")
             raise ConfigError(
-                f"The checkpoint's prompts were drawn with data.curriculum = {was}, this run's with {now_is}. Resume with --data.curriculum {was}."
+                f"The checkpoint's prompts were drawn with data.curriculum = {was}, this run's with {now_is}. Resume"
+                f" with --data.curriculum {was}."
             )
         for one, (epoch, position) in zip(self._ordinary, state["lanes"], strict=True):
             one.go_to(epoch, position)

@@ -1,8 +1,9 @@
-"""Template check: a chat template, tried on made-up conversations -> how it is used, and what it does to earlier turns. Before a run.
+"""Template check: a chat template, tried on made-up conversations -> how it is used, and what it does to earlier turns.
+Before a run.
 
-What was sampled stays as it was sampled. A template that would show an earlier turn otherwise (Qwen3 leaves the thinking of earlier turns out)
-is then not followed, and whoever runs the exported model with that template sees other contexts than were trained: so it is said.
-"""
+What was sampled stays as it was sampled. A template that would show an earlier turn otherwise (Qwen3 leaves the
+thinking of earlier turns out) is then not followed, and whoever runs the exported model with that template sees other
+contexts than were trained: so it is said."""
 
 from __future__ import annotations
 
@@ -14,12 +15,17 @@ from .chat_template import ChatTemplate, Message, TemplateRefuses, call_id, stan
 
 USER = {"role": "user", "content": "Question?"}
 SEEN = "whatthetoolsaid"
-TURNS = {"plain text": "An answer.", "thinking": "<think>\nA thought.\n</think>\n\nAn answer.", "white space around it": "\n An answer. \n"}
+TURNS = {
+    "plain text": "An answer.",
+    "thinking": "<think>\nA thought.\n</think>\n\nAn answer.",
+    "white space around it": "\n An answer. \n",
+}
 """What a turn may look like: name -> text."""
 
 
 class Checked(NamedTuple):
-    """`call`: a message that a tool's reply follows must be told to the template as a call; `rewritten`: the TURNS that it shows otherwise later."""
+    """`call`: a message that a tool's reply follows must be told to the template as a call; `rewritten`: the TURNS that
+    it shows otherwise later."""
 
     call: bool
     rewritten: tuple[str, ...] = ()
@@ -28,19 +34,26 @@ class Checked(NamedTuple):
         if not self.rewritten:
             return []
         return [
-            f"the chat template shows earlier turns otherwise than they were sampled ({', '.join(self.rewritten)}). What was sampled stays in the context; "
-            "the template's rewriting is not followed. env.template_rewrites = 'refuse' ends such a run"
+            f"the chat template shows earlier turns otherwise than they were sampled ({', '.join(self.rewritten)})."
+            " What was sampled stays in the context; the template's rewriting is not followed. env.template_rewrites ="
+            " 'refuse' ends such a run"
         ]
 
 
-def check_template(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Message], *, rewrites: str = "keep") -> Checked:
-    """replies: what a protocol answers to a turn. Raises ConfigError for a template that cannot show them, or rewrites where that is refused."""
+def check_template(
+    template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Message], *, rewrites: str = "keep"
+) -> Checked:
+    """replies: what a protocol answers to a turn. Raises ConfigError for a template that cannot show them, or rewrites
+    where that is refused."""
     call = _form(template, replies, tools)
-    checked = Checked(call, () if call else tuple(name for name, text in TURNS.items() if _rewrites(template, text, replies, tools)))
+    checked = Checked(
+        call, () if call else tuple(name for name, text in TURNS.items() if _rewrites(template, text, replies, tools))
+    )
     if checked.rewritten and rewrites == "refuse":
         raise ConfigError(
-            f"The chat template shows earlier turns otherwise than they were sampled ({', '.join(checked.rewritten)}), and env.template_rewrites = 'refuse'. "
-            "Use a template that keeps them, or set env.template_rewrites = 'keep': what was sampled then stays in the context."
+            f"The chat template shows earlier turns otherwise than they were sampled ({', '.join(checked.rewritten)}),"
+            " and env.template_rewrites = 'refuse'. Use a template that keeps them, or set env.template_rewrites ="
+            " 'keep': what was sampled then stays in the context."
         )
     return checked
 
@@ -49,11 +62,19 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
     """Whether a reply is shown only behind a call."""
     told = ""
     for call in (False, True):
-        after = [{**m, "content": SEEN, **({"tool_call_id": call_id([USER])} if m["role"] == "tool" else {})} for m in replies]
+        after = [
+            {**m, "content": SEEN, **({"tool_call_id": call_id([USER])} if m["role"] == "tool" else {})}
+            for m in replies
+        ]
         try:
             tail = template.tail([USER], after, tools, call=call)
             again = [USER, stand_in([USER], call=call), *after]
-            template.tail(again, [{**m, "tool_call_id": call_id(again)} if m["role"] == "tool" else m for m in after], tools, call=call)
+            template.tail(
+                again,
+                [{**m, "tool_call_id": call_id(again)} if m["role"] == "tool" else m for m in after],
+                tools,
+                call=call,
+            )
         except TemplateRefuses as e:
             told = told or str(e)
             continue
@@ -68,7 +89,8 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
 
 
 def _rewrites(template: ChatTemplate, turn: str, replies: Sequence[Message], tools: Sequence[Message]) -> bool:
-    """Whether two turns and their replies are rendered otherwise than they grow here: prompt, turn, tail, turn, tail."""
+    """Whether two turns and their replies are rendered otherwise than they grow here: prompt, turn, tail, turn,
+    tail."""
     messages: list[Mapping[str, Any]] = [USER]
     grown = template.render(messages, tools)
     for _ in range(2):

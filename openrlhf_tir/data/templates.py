@@ -1,7 +1,7 @@
 """Prompt templates: a problem's text -> what a base model sees. Raw text, no chat markup.
 
-A named template is verbatim from its source, unless it says otherwise, with {input} where the problem goes. Any other template is OpenRLHF's
-`input_template`: a format string with one {} (a literal brace is doubled).
+A named template is verbatim from its source, unless it says otherwise, with {input} where the problem goes. Any other
+template is OpenRLHF's `input_template`: a format string with one {} (a literal brace is doubled).
 """
 
 from __future__ import annotations
@@ -12,56 +12,65 @@ from ..config.paths import shown
 from ..errors import ConfigError
 
 ZEROTIR = (
-    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant first thinks about the reasoning process "
-    "in the mind and then provides the User with the answer. The reasoning process is enclosed within <think> </think> and answer is enclosed within <answer> "
-    "</answer> tags, respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>. In your reasoning-process, You can use "
-    "python-code to solve your problem. User: You must put your answer inside <answer> </answer> tags, i.e., <answer> answer here </answer>. And your final "
-    "answer will be extracted automatically by the \\boxed{} tag.\nThis is the problem:{input}\nAssistant: <think>"
+    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant"
+    " first thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning"
+    " process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, respectively,"
+    " i.e., <think> reasoning process here </think> <answer> answer here </answer>. In your reasoning-process, You can"
+    " use python-code to solve your problem. User: You must put your answer inside <answer> </answer> tags, i.e.,"
+    " <answer> answer here </answer>. And your final answer will be extracted automatically by the \\boxed{} tag.\nThis"
+    " is the problem:{input}\nAssistant: <think>"
 )
 """ZeroTIR's `orz_tir`: Open-Reasoner-Zero's prompt plus the sentence about python-code."""
 
 TORL = (
-    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it.\n"
-    "User: Please integrate natural language reasoning with programs to solve the problem above, and put your final answer within \\boxed{}.\n"
-    "{input}\nAssistant:\n"
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it.\nUser: Please"
+    " integrate natural language reasoning with programs to solve the problem above, and put your final answer within"
+    " \\boxed{}.\n{input}\nAssistant:\n"
 )
 """The template that ToRL calls `tir_base_0309`."""
 
 SEARCHR1 = (
-    "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you get new information. After reasoning, if you find "
-    "you lack some knowledge, you can call a search engine by <search> query </search> and it will return the top searched results between <information> and "
-    "</information>. You can search as many times as your want. If you find no further external knowledge needed, you can directly provide the answer inside "
-    "<answer> and </answer>, without detailed illustrations. For example, <answer> Beijing </answer>. Question: {input}\n"
+    "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you get new"
+    " information. After reasoning, if you find you lack some knowledge, you can call a search engine by <search> query"
+    " </search> and it will return the top searched results between <information> and </information>. You can search as"
+    " many times as your want. If you find no further external knowledge needed, you can directly provide the answer"
+    " inside <answer> and </answer>, without detailed illustrations. For example, <answer> Beijing </answer>. Question:"
+    " {input}\n"
 )
 """Search-R1's, a user message."""
 
 SEARCHR1_PAGES = SEARCHR1.replace(
     "You can search as many times",
-    "To read the document that a result is of, write its number as <open> 1 </open>, and to read on <open> 1 page 2 </open>: the page will be shown between "
-    "<document> and </document>. You can search as many times",
+    "To read the document that a result is of, write its number as <open> 1 </open>, and to read on <open> 1 page 2"
+    " </open>: the page will be shown between <document> and </document>. You can search as many times",
 )
 """Search-R1's with a sentence about opening documents, for `env.options.pages`."""
 
 OTC = SEARCHR1.replace(
-    "You can search as many times as your want. If you find", "You need to make every search call count and gain helpful results. If you find"
+    "You can search as many times as your want. If you find",
+    "You need to make every search call count and gain helpful results. If you find",
 )
-"""OTC's for search: its sentence about calls in Search-R1's prompt. Its appendix calls the block `<observation>`; what is inserted is <information>."""
+"""OTC's for search: its sentence about calls in Search-R1's prompt. Its appendix calls the block `<observation>`; what
+is inserted is <information>."""
 
 RETOOL = (
-    "Solve the following problem step by step. You can write executable Python code to help your reasoning. The code is run in a sandbox, and its output "
-    "(between <interpreter> and </interpreter>) comes back to you. Write every snippet as\n<code>\n```python\n# code\n```\n</code>\nand print what you want "
-    "to see. The last part of your answer must be\n<answer>\n\\boxed{the final answer}\n</answer>\n\n*user question:*\nAnswer the following Math Problem and "
-    "put the answer in the format of \\boxed{answer}\n\n{input}\n\n\nRemember to place the final answer in the last part using the format:\n<answer>\n"
-    "\\boxed{the final answer}\n</answer>"
+    "Solve the following problem step by step. You can write executable Python code to help your reasoning. The code is"
+    " run in a sandbox, and its output (between <interpreter> and </interpreter>) comes back to you. Write every"
+    " snippet as\n<code>\n```python\n# code\n```\n</code>\nand print what you want to see. The last part of your answer"
+    " must be\n<answer>\n\\boxed{the final answer}\n</answer>\n\n*user question:*\nAnswer the following Math Problem"
+    " and put the answer in the format of \\boxed{answer}\n\n{input}\n\n\nRemember to place the final answer in the"
+    " last part using the format:\n<answer>\n\\boxed{the final answer}\n</answer>"
 )
 """ReTool's, a user message; what it says, in our words (evaluation/prompt_template.json)."""
 
 ARTIST = (
-    "Solve the problem below. Think within <think> </think>. Where computing helps, write Python within <python> </python>: it is run and what it prints comes "
-    "back within <output> </output>, so print what you want to see. Think on and run more code as often as you need. Give the final answer alone within "
-    "<answer> </answer>.\n\nProblem: {input}"
+    "Solve the problem below. Think within <think> </think>. Where computing helps, write Python within <python>"
+    " </python>: it is run and what it prints comes back within <output> </output>, so print what you want to see."
+    " Think on and run more code as often as you need. Give the final answer alone within <answer>"
+    " </answer>.\n\nProblem: {input}"
 )
-"""ARTIST's for maths, a user message. Its prompt is not published; this one asks for the tags that its reward looks for."""
+"""ARTIST's for maths, a user message. Its prompt is not published; this one asks for the tags that its reward looks
+for."""
 
 USER_ASSISTANT = "User: {input}\nAssistant:"
 """The template of the toy task."""
@@ -79,21 +88,31 @@ TEMPLATES = {
 
 
 def resolve(template: str | None) -> str | None:
-    """A template's name or text -> text with {input} or {}. Raises ConfigError where neither a name nor a place for the input is found."""
+    """A template's name or text -> text with {input} or {}. Raises ConfigError where neither a name nor a place for the
+    input is found."""
     if template is None or template in TEMPLATES:
         return TEMPLATES.get(template) if template else None
     if "{input}" in template:
         return template
     try:
-        fields = [(name, spec, conversion) for _, name, spec, conversion in Formatter().parse(template) if name is not None]
+        fields = [
+            (name, spec, conversion) for _, name, spec, conversion in Formatter().parse(template) if name is not None
+        ]
     except ValueError as e:
-        raise ConfigError(f"data.input_template {shown(template)} is no format string with one {{}} ({e}). Double literal braces: {{{{}}}}.") from None
+        raise ConfigError(
+            f"data.input_template {shown(template)} is no format string with one {{}} ({e}). Double literal braces:"
+            " {{}}."
+        ) from None
     if not fields:
         raise ConfigError(
-            f"data.input_template {shown(template)} has no {{}} where the problem goes. Known names: {', '.join(sorted(TEMPLATES))}; or write a text with {{}}."
+            f"data.input_template {shown(template)} has no {{}} where the problem goes. Known names:"
+            f" {', '.join(sorted(TEMPLATES))}; or write a text with {{}}."
         )
     if fields != [("", "", None)]:
-        raise ConfigError(f"data.input_template {shown(template)} is no format string with one {{}} and nothing in it. Double literal braces: {{{{}}}}.")
+        raise ConfigError(
+            f"data.input_template {shown(template)} is no format string with one {{}} and nothing in it. Double literal"
+            " braces: {{}}."
+        )
     return template
 
 

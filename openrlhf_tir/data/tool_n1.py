@@ -1,10 +1,11 @@
-"""Tool-N1: a raw row of tools, conversation and answer -> the chat that its model is asked to continue, and the true calls.
+"""Tool-N1: a raw row of tools, conversation and answer -> the chat that its model is asked to continue, and the true
+calls.
 
     {"tools": JSON, "conversations": JSON, "answer": JSON, "raw_system": text}        as its preprocessing writes them
     {"query": text, "tools": JSON, "answers": JSON}                                   xLAM's, of which it is made
 
-Source: arXiv 2505.00024, appendix; verl/examples/data_preprocess. The system message says what theirs says, in our words: tools one JSON
-object per line, a thought, then a list of calls, both in one reply.
+Source: arXiv 2505.00024, appendix; verl/examples/data_preprocess. The system message says what theirs says, in our
+words: tools one JSON object per line, a thought, then a list of calls, both in one reply.
 """
 
 from __future__ import annotations
@@ -16,10 +17,19 @@ from typing import Any
 from ..errors import DataError
 from .fields import json_list, kind, text_of
 
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "observation": "tool", "tool": "tool", "function_call": "assistant"}
+ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "observation": "tool",
+    "tool": "tool",
+    "function_call": "assistant",
+}
 EXPERT = (
-    "You are an expert in composing functions. You get a question and a list of functions that you may call. Make the calls that the question needs, "
-    "one or more. If no function fits, or a parameter that a function needs is not given, say so."
+    "You are an expert in composing functions. You get a question and a list of functions that you may call. Make the"
+    " calls that the question needs, one or more. If no function fits, or a parameter that a function needs is not"
+    " given, say so."
 )
 """The system message of a row that has none of its own."""
 TOOL_PROMPT = """# Tool
@@ -50,9 +60,15 @@ def convert(where: str, row: Mapping[str, Any]) -> tuple[list[dict[str, str]], s
     names = {tool["name"] for tool in tools}
     for i, call in enumerate(calls):
         if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or "arguments" not in call:
-            raise DataError(f'{where}: {field}[{i}] is {kind(call)}, not {{"name": text, "arguments": ...}}. Correct or remove the row.')
+            raise DataError(
+                f'{where}: {field}[{i}] is {kind(call)}, not {{"name": text, "arguments": ...}}. Correct or remove the'
+                " row."
+            )
         if call["name"] not in names:
-            raise DataError(f"{where}: {field}[{i}] calls {call['name']!r}, which is none of its tools. Remove the row, as the method does.")
+            raise DataError(
+                f"{where}: {field}[{i}] calls {call['name']!r}, which is none of its tools. Remove the row, as the"
+                " method does."
+            )
     lines = "\n".join(json.dumps({"type": "function", "function": tool}, ensure_ascii=False) for tool in tools)
     own = row.get("raw_system") or EXPERT
     if not isinstance(own, str):
@@ -69,9 +85,14 @@ def _conversation(where: str, row: Mapping[str, Any]) -> list[dict[str, str]]:
     for i, turn in enumerate(said):
         role = ROLES.get(str(turn.get("from", turn.get("role")))) if isinstance(turn, Mapping) else None
         if role is None or not isinstance(turn, Mapping):
-            raise DataError(f'{where}: conversations[{i}] is {kind(turn)}, not {{"from": {"|".join(ROLES)}, "value": ...}}. Correct or remove the row.')
+            raise DataError(
+                f'{where}: conversations[{i}] is {kind(turn)}, not {{"from": {"|".join(ROLES)}, "value": ...}}. Correct'
+                " or remove the row."
+            )
         value = turn.get("value", turn.get("content"))
-        messages.append({"role": role, "content": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)})
+        messages.append(
+            {"role": role, "content": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
+        )
     if not messages:
         raise DataError(f"{where}: conversations is empty. Remove the row.")
     return messages

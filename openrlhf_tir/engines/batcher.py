@@ -4,13 +4,14 @@
                 (max_batch wait, or the     (groups       (max_running of
                 first waited max_wait_ms)    in turn)      them)
 
-Gathering is per environment, so that a slow environment's stragglers do not hold a fast one's batch. A flush never waits for its
-slowest item: every request has its own future. With `max_wait_ms = 0` requests pass straight on (see `rollout.max_wait_ms` for when
-waiting pays). What is beyond `max_running` stays here, where groups take turns, instead of in the engine's first-come queue.
+Gathering is per environment, so that a slow environment's stragglers do not hold a fast one's batch. A flush never
+waits for its slowest item: every request has its own future. With `max_wait_ms = 0` requests pass straight on (see
+`rollout.max_wait_ms` for when waiting pays). What is beyond `max_running` stays here, where groups take turns, instead
+of in the engine's first-come queue.
 
-Memory is bounded: a group is admitted as a whole or refused (`admit`, QueueFull), and the requests of admitted groups, one per live
-trajectory, come through its `lane`. A single request from outside (`generate`) is refused when `max_queue` wait.
-A request that is aborted while it waits leaves at once, with nothing sampled.
+Memory is bounded: a group is admitted as a whole or refused (`admit`, QueueFull), and the requests of admitted groups,
+one per live trajectory, come through its `lane`. A single request from outside (`generate`) is refused when `max_queue`
+wait. A request that is aborted while it waits leaves at once, with nothing sampled.
 """
 
 from __future__ import annotations
@@ -30,7 +31,28 @@ from ..types import Completion, Sampling
 from .fair_queue import FairQueue
 from .handover import Abortable
 
-WAIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+WAIT_BOUNDS_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.015,
+    0.02,
+    0.025,
+    0.03,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+)
 SIZE_BOUNDS = tuple(float(1 << i) for i in range(13))
 RECENT = 0.02
 """Weight of the newest wait in the moving mean that Retry-After is made of."""
@@ -56,11 +78,21 @@ class _Gathering:
 class Batcher:
     """An Engine in front of an Engine. Belongs to one event loop."""
 
-    def __init__(self, engine: Engine, *, max_wait_ms: float = 0.0, max_batch: int = 256, max_running: int = 1 << 20, max_queue: int = 4096) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        max_wait_ms: float = 0.0,
+        max_batch: int = 256,
+        max_running: int = 1 << 20,
+        max_queue: int = 4096,
+    ) -> None:
         self.engine, self.max_wait_s, self.max_batch = engine, max_wait_ms / 1000, max_batch
         self.max_running, self.max_queue = max_running, max_queue
         self.running = 0
-        self.batch_sizes = histogram("tir_queue_batch_size", "requests per flush; empty with rollout.max_wait_ms = 0", SIZE_BOUNDS)
+        self.batch_sizes = histogram(
+            "tir_queue_batch_size", "requests per flush; empty with rollout.max_wait_ms = 0", SIZE_BOUNDS
+        )
         """Requests per flush. Empty with max_wait_ms = 0: nothing is gathered."""
         self.waits_s = histogram("tir_queue_wait_seconds", "from a request to its place at the engine", WAIT_BOUNDS_S)
         """Seconds that requests have waited for their place at the engine."""
@@ -79,13 +111,19 @@ class Batcher:
         return asyncio.get_running_loop().time() - next(iter(self._waiting)).since if self._waiting else 0.0
 
     def stats(self) -> dict[str, float]:
-        return {"queue_waiting": self.waiting, "queue_age_s": self.age_s, "queue_running": self.running, "batch_size_mean": mean(self.batch_sizes)}
+        return {
+            "queue_waiting": self.waiting,
+            "queue_age_s": self.age_s,
+            "queue_running": self.running,
+            "batch_size_mean": mean(self.batch_sizes),
+        }
 
     def admit(self, n: int = 1) -> None:
         """Raises QueueFull when n more requests would not find room."""
         if self.waiting + n > self.max_queue:
             raise QueueFull(
-                f"{self.waiting} requests wait for the engine; {n} more would exceed rollout.max_queue = {self.max_queue}. Try later, or use more engines.",
+                f"{self.waiting} requests wait for the engine; {n} more would exceed rollout.max_queue ="
+                f" {self.max_queue}. Try later, or use more engines.",
                 retry_after_s=min(60, max(1, math.ceil(self._recent_wait_s))),
             )
 
@@ -98,7 +136,9 @@ class Batcher:
         self.admit()
         return await self.pass_on(token_ids, sampling, request_id, "", request_id)
 
-    async def pass_on(self, token_ids: Sequence[int], sampling: Sampling, request_id: str, env: str, group: Hashable) -> Completion:
+    async def pass_on(
+        self, token_ids: Sequence[int], sampling: Sampling, request_id: str, env: str, group: Hashable
+    ) -> Completion:
         """Wait for a place at the engine, then be answered by it. Cancelling gives place and request up."""
         if not await self._place(env, group, request_id):
             return Completion(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "", "abort")
@@ -151,7 +191,9 @@ class Batcher:
         ticket.gathering = True
         batch = self._gathering.get(ticket.env)
         if batch is None:
-            batch = self._gathering[ticket.env] = _Gathering(OrderedDict(), loop.call_later(self.max_wait_s, self._flush, ticket.env))
+            batch = self._gathering[ticket.env] = _Gathering(
+                OrderedDict(), loop.call_later(self.max_wait_s, self._flush, ticket.env)
+            )
         batch.tickets[ticket] = None
         if len(batch.tickets) >= self.max_batch:
             self._flush(ticket.env)

@@ -1,7 +1,7 @@
 """Codec: text <-> token ids over a Hugging Face tokenizer, for text that comes from outside.
 
-A tool that prints "<|im_end|>" must not end the turn: `encode` turns such text into ordinary tokens and never yields a special id.
-Prompts that a chat template rendered hold special tokens on purpose: those go through `encode_prompt`.
+A tool that prints "<|im_end|>" must not end the turn: `encode` turns such text into ordinary tokens and never yields a
+special id. Prompts that a chat template rendered hold special tokens on purpose: those go through `encode_prompt`.
 `decode` leaves special tokens out, like the engines' text.
 """
 
@@ -31,7 +31,10 @@ class HfCodec:
         self._special = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
         self._native = not self._leaks(texts, native=True)
         if not self._native and (leaking := self._leaks(texts, native=False)):
-            raise ConfigError(f"Tokenizer {tokenizer.name_or_path!r} turns the text of its special tokens {leaking} into special ids. Use a fast tokenizer.")
+            raise ConfigError(
+                f"Tokenizer {tokenizer.name_or_path!r} turns the text of its special tokens {leaking} into special ids."
+                " Use a fast tokenizer."
+            )
 
     def encode(self, text: str) -> list[int]:
         """Ordinary tokens only, nothing added in front or behind."""
@@ -42,11 +45,15 @@ class HfCodec:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return self.tokenizer.decode(
+            [int(i) for i in token_ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
 
     def spell(self, token_ids: Sequence[int]) -> str:
         """Decoded with special tokens as they are written, as OpenRLHF gives texts to its rewards."""
-        return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.tokenizer.decode(
+            [int(i) for i in token_ids], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
 
     def special(self, token_id: int) -> str:
         """The text of a special token, "" of an ordinary one."""
@@ -75,8 +82,8 @@ def text_of(codec: HfCodec, prompt_ids: Sequence[int], token_ids: Sequence[int])
 class IncrementalDecoder:
     """Tokens one at a time -> the text each completes. A character split over tokens comes out with its last token.
 
-    Decodes a window that starts at the last complete text: a token's text may depend on the token before it (leading spaces).
-    """
+    Decodes a window that starts at the last complete text: a token's text may depend on the token before it (leading
+    spaces)."""
 
     def __init__(self, codec: HfCodec, prompt_ids: Sequence[int] = ()) -> None:
         self._codec = codec

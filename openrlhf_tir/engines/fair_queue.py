@@ -1,7 +1,8 @@
-"""Fair queue: items of many groups in, one at a time out, the groups in turn. A group with a thousand items delays another by one.
+"""Fair queue: items of many groups in, one at a time out, the groups in turn. A group with a thousand items delays
+another by one.
 
-Within a group the order is first come, first served. Everything is O(1), removal from the middle included: what is cancelled
-leaves at once and holds no memory.
+Within a group the order is first come, first served. Everything is O(1), removal from the middle included: what is
+cancelled leaves at once and holds no memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class FairQueue(Generic[T]):
         self._size += 1
 
     def pop(self) -> T:
-        """The oldest item of the group whose turn it is; that group then goes to the end. Raises KeyError when empty."""
+        """The oldest item of the group whose turn it is; that group then goes to the end. Raises KeyError when
+        empty."""
         group, items = self._groups.popitem(last=False)
         item, _ = items.popitem(last=False)
         self._size -= 1

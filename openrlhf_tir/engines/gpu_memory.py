@@ -1,4 +1,5 @@
-"""GPU memory that an engine before this one held: the driver takes seconds to free what a killed process had. A new engine waits for that.
+"""GPU memory that an engine before this one held: the driver takes seconds to free what a killed process had. A new
+engine waits for that.
 
 vLLM takes vllm.gpu_memory_utilization of each GPU and does not start when less is free.
 """
@@ -19,7 +20,8 @@ from ..sizes import size
 
 log = logging.getLogger(__name__)
 RELEASE = Deadline(60.0, "gpu_memory.RELEASE")
-"""Eighty gigabytes of a killed process are free after a few seconds; what is held for a minute belongs to somebody who lives."""
+"""Eighty gigabytes of a killed process are free after a few seconds; what is held for a minute belongs to somebody who
+lives."""
 ANSWER_S = 20.0
 """Deadline of nvidia-smi, which takes a second, more on a node where the driver is busy."""
 
@@ -33,9 +35,16 @@ class Gpu(NamedTuple):
     """Processes, each "pid 123 (70.00 GiB)"."""
 
 
-async def wait_for_memory(share: float, devices: str | None, *, deadline: Deadline = RELEASE, read: Callable[[str], Sequence[Gpu]] | None = None) -> list[Gpu]:
-    """Until `share` of each of `devices` (as CUDA_VISIBLE_DEVICES lists them) is free. Returns those that are not when the deadline has
-    passed, after a warning that names who holds them: vLLM has the last word. Nothing is waited for where nvidia-smi is not."""
+async def wait_for_memory(
+    share: float,
+    devices: str | None,
+    *,
+    deadline: Deadline = RELEASE,
+    read: Callable[[str], Sequence[Gpu]] | None = None,
+) -> list[Gpu]:
+    """Until `share` of each of `devices` (as CUDA_VISIBLE_DEVICES lists them) is free. Returns those that are not when
+    the deadline has passed, after a warning that names who holds them: vLLM has the last word. Nothing is waited for
+    where nvidia-smi is not."""
     read = read or (_nvidia_smi if shutil.which("nvidia-smi") else None)
     if read is None or not devices:
         return []
@@ -44,8 +53,18 @@ async def wait_for_memory(share: float, devices: str | None, *, deadline: Deadli
     while full := [gpu for gpu in await asyncio.to_thread(read, devices) if gpu.free < share * gpu.total]:
         if loop.time() >= give_up:
             for gpu in full:
-                has, holders = f"{size(gpu.free)} of {size(gpu.total)}", ", ".join(gpu.held_by) or "processes that cannot be seen here"
-                log.warning("GPU %s has %s free after %s, the engine needs %d %%: held by %s", gpu.device, has, deadline, round(100 * share), holders)
+                has, holders = (
+                    f"{size(gpu.free)} of {size(gpu.total)}",
+                    ", ".join(gpu.held_by) or "processes that cannot be seen here",
+                )
+                log.warning(
+                    "GPU %s has %s free after %s, the engine needs %d %%: held by %s",
+                    gpu.device,
+                    has,
+                    deadline,
+                    round(100 * share),
+                    holders,
+                )
             break
         await asyncio.sleep(backoff_s(tries, first_s=0.25, cap_s=2.0))
         tries += 1
@@ -63,13 +82,17 @@ def _nvidia_smi(devices: str) -> list[Gpu]:
 
 def _asked(query: str, devices: str) -> str:
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-i", devices]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=ANSWER_S, env={**os.environ, "LC_ALL": "C"}).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=ANSWER_S, env={**os.environ, "LC_ALL": "C"}
+    ).stdout
 
 
 def parsed(csv: str, held: dict[str, list[str]]) -> list[Gpu]:
     """Lines of index, uuid, MiB free, MiB in all. Raises ValueError."""
     rows = [[field.strip() for field in line.split(",")] for line in csv.splitlines() if line.strip()]
-    return [Gpu(device, int(free) << 20, int(total) << 20, tuple(held.get(uuid, ()))) for device, uuid, free, total in rows]
+    return [
+        Gpu(device, int(free) << 20, int(total) << 20, tuple(held.get(uuid, ()))) for device, uuid, free, total in rows
+    ]
 
 
 def parsed_holders(csv: str) -> dict[str, list[str]]:

@@ -4,16 +4,17 @@
                                                                   ends  ──> here again, from what it wrote
                                                                   fails ──> here again, from what is known
 
-The trajectory, its environment session, its turn protocol and its stop state stay where they are; only the tokens that it samples next come from
-elsewhere: prefix ids go out, ids with log-probs and versions come back, so nothing is decoded and encoded again. From then on its later turns are
-sampled there too, where their prefix is cached.
+The trajectory, its environment session, its turn protocol and its stop state stay where they are; only the tokens that
+it samples next come from elsewhere: prefix ids go out, ids with log-probs and versions come back, so nothing is decoded
+and encoded again. From then on its later turns are sampled there too, where their prefix is cached.
 
-A stop string may lie across the cut: while the text so far ends in the beginning of one, single tokens are asked for and the joined text is looked at,
-since no engine sees it whole.
+A stop string may lie across the cut: while the text so far ends in the beginning of one, single tokens are asked for
+and the joined text is looked at, since no engine sees it whole.
 
-What another engine samples has a seed, which follows from the request and from where it begins. Not the request's own: a continuation would draw the same
-numbers again. Not none: what is lost with an engine would be drawn anew, and since a long rest is hit more often than a short one, what is kept would be
-shorter than what the model says. With it the second try draws what the first one did.
+What another engine samples has a seed, which follows from the request and from where it begins. Not the request's own:
+a continuation would draw the same numbers again. Not none: what is lost with an engine would be drawn anew, and since a
+long rest is hit more often than a short one, what is kept would be shorter than what the model says. With it the second
+try draws what the first one did.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Abortable(Protocol):
     """What an engine needs for its requests to be handed over."""
 
     async def abort(self, request_id: str) -> None:
-        """The request is answered with what it has, and finish_reason "abort". Nothing happens when it has ended, or is not known."""
+        """The request is answered with what it has, and finish_reason "abort". Nothing happens when it has ended, or is
+        not known."""
 
     def progress(self) -> dict[str, int]:
         """Request -> tokens sampled so far, of those that it is answering."""
@@ -53,7 +55,8 @@ class Elsewhere(Engine, Protocol):
 
 @dataclass(slots=True)
 class Path:
-    """Where a trajectory is sampled. `tokens`: of its segments and parts that are whole; `request`: the one under way, "" at a tool."""
+    """Where a trajectory is sampled. `tokens`: of its segments and parts that are whole; `request`: the one under way,
+    "" at a tool."""
 
     at: str = ""
     """Name of the other engine; "" here."""
@@ -81,7 +84,8 @@ class Handover:
             del self.paths[trajectory]
 
     def under_way(self) -> list[tuple[str, Path]]:
-        """Trajectories, and where they are; how far the request under way is knows the engine that has it (`progress`)."""
+        """Trajectories, and where they are; how far the request under way is knows the engine that has it
+        (`progress`)."""
         return list(self.paths.items())
 
     def around(self, here: Engine) -> Moving:
@@ -89,7 +93,8 @@ class Handover:
         return Moving(self, here)
 
     async def move(self, trajectory: str, name: str, there: Elsewhere | None) -> bool:
-        """Sample what comes next at `there`, which is called `name`; None: here. False when the trajectory has ended, or is there."""
+        """Sample what comes next at `there`, which is called `name`; None: here. False when the trajectory has ended,
+        or is there."""
         path, at = self.paths.get(trajectory), "" if there is None else name
         if path is None or path.at == at:
             return False
@@ -134,7 +139,9 @@ class Handover:
                 return replace(whole, finish_reason="length")
 
     def _joined(self, prompt: Sequence[int], first: Completion, then: Completion, sampling: Sampling) -> Completion:
-        ids, logprobs, versions = (np.concatenate([getattr(first, f), getattr(then, f)]) for f in ("token_ids", "logprobs", "versions"))
+        ids, logprobs, versions = (
+            np.concatenate([getattr(first, f), getattr(then, f)]) for f in ("token_ids", "logprobs", "versions")
+        )
         text = self.text_of(prompt, ids.tolist())
         if stop := _stop_after(text, len(first.text), sampling.stop):
             word, end = stop
@@ -159,7 +166,9 @@ def _rest(sampling: Sampling, whole: Completion | None, request_id: str) -> Samp
     seed = sampling.seed
     if written or seed is None:
         seed = _another(request_id if seed is None else seed, written)
-    return replace(sampling, max_tokens=1 if _may_stop(text, sampling.stop) else sampling.max_tokens - written, seed=seed)
+    return replace(
+        sampling, max_tokens=1 if _may_stop(text, sampling.stop) else sampling.max_tokens - written, seed=seed
+    )
 
 
 def _may_stop(text: str, stops: Sequence[str]) -> bool:

@@ -1,7 +1,7 @@
 """In flight: which requests an engine is answering, and which weights sampled each of their tokens.
 
-vLLM does not say which weights sampled a token, but a paused engine samples none: each running request's length at the moment of
-the switch is where its tokens change version.
+vLLM does not say which weights sampled a token, but a paused engine samples none: each running request's length at the
+moment of the switch is where its tokens change version.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class InFlight:
             self._finished_tokens += len(live.token_ids)
 
     def switch(self, version: int) -> None:
-        """Tokens that come from now on are `version`'s. Only while the engine is paused and its last tokens have arrived."""
+        """Tokens that come from now on are `version`'s. Only while the engine is paused and its last tokens have
+        arrived."""
         self.version = version
         for live in self._live:
             live.switches.append((len(live.token_ids), version))

@@ -1,10 +1,11 @@
-"""OpenAI app: vLLM's own HTTP API on the rollout engine. Every request is in the engine's account; a session's is recorded.
+"""OpenAI app: vLLM's own HTTP API on the rollout engine. Every request is in the engine's account; a session's is
+recorded.
 
     client -> [slots] -> vLLM's app -> EngineClient.generate -> AsyncLLM
                                        `- session's trace: prompt ids, sampled ids, log-probs, versions
 
-The record is made between app and engine, where tokens are tokens: nothing is read back from JSON or text. vLLM is imported when
-this module is: import it in a function, after the engine is up.
+The record is made between app and engine, where tokens are tokens: nothing is read back from JSON or text. vLLM is
+imported when this module is: import it in a function, after the engine is up.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ NEUTRAL = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""Any other value of these means a distribution that is not the policy's, whose log-probs the loss would compare with the policy's."""
+"""Any other value of these means a distribution that is not the policy's, whose log-probs the loss would compare with
+the policy's."""
 FORBIDDEN = {
     "n": 1,
     "min_tokens": 0,
@@ -75,7 +77,9 @@ class EngineClient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
 
-    async def generate(self, prompt: Any, sampling_params: SamplingParams, request_id: str, **more: Any) -> AsyncIterator[Any]:
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **more: Any
+    ) -> AsyncIterator[Any]:
         """What AsyncLLM.generate yields. Raises EngineError when the engine is broken."""
         self._engine.check()
         session = CURRENT.get()
@@ -102,17 +106,27 @@ class EngineClient:
 
 
 def _policy_sampling(asked: SamplingParams, session: AgentSession) -> SamplingParams:
-    """As asked, but token by token and with log-probs. Raises VLLMValidationError (400) for sampling that is not the policy's own."""
-    foreign = {name: getattr(asked, name) for name, neutral in FORBIDDEN.items() if (getattr(asked, name) or neutral) != neutral}
-    bent = {name: getattr(asked, name) for name, neutral in (NEUTRAL | {"temperature": session.temperature}).items() if getattr(asked, name) != neutral}
+    """As asked, but token by token and with log-probs. Raises VLLMValidationError (400) for sampling that is not the
+    policy's own."""
+    foreign = {
+        name: getattr(asked, name)
+        for name, neutral in FORBIDDEN.items()
+        if (getattr(asked, name) or neutral) != neutral
+    }
+    bent = {
+        name: getattr(asked, name)
+        for name, neutral in (NEUTRAL | {"temperature": session.temperature}).items()
+        if getattr(asked, name) != neutral
+    }
     if bent.get("top_k") == -1:
         del bent["top_k"]
     if not session.override_sampling:
         foreign |= bent
     if foreign:
         raise VLLMValidationError(
-            f"{', '.join(CALLED.get(k) or f'{k} = {v}' for k, v in foreign.items())}: this session is trained on, so it must sample from the policy itself: "
-            f"temperature {session.temperature:g}, top_p 1, no penalties, constraints or parallel samples. Leave these out"
+            f"{', '.join(CALLED.get(k) or f'{k} = {v}' for k, v in foreign.items())}: this session is trained on, so it"
+            f" must sample from the policy itself: temperature {session.temperature:g}, top_p 1, no penalties,"
+            " constraints or parallel samples. Leave these out"
             + ("." if foreign.keys() & FORBIDDEN.keys() else ", or open the session with override_sampling.")
         )
     params = asked.clone()

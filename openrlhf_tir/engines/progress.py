@@ -1,4 +1,5 @@
-"""Progress: does an engine that has work to do any of it? A process that answers and a GPU that hangs look alike from outside."""
+"""Progress: does an engine that has work to do any of it? A process that answers and a GPU that hangs look alike from
+outside."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from ..deadlines import Deadline
 from ..errors import EngineError
 
 MIN_LOOKS = 3
-"""Looks in a row that must find nothing done: after the whole process was stopped the first one finds the time over and the work untouched."""
+"""Looks in a row that must find nothing done: after the whole process was stopped the first one finds the time over and
+the work untouched."""
 
 
 class Progress:
@@ -31,4 +33,7 @@ class Progress:
             return
         self._looks += 1
         if now - self._since >= self.patience.seconds and self._looks >= MIN_LOOKS:
-            raise EngineError(f"The engine has requests and has not done a token's work for {now - self._since:.0f} s, longer than {self.patience}.")
+            raise EngineError(
+                f"The engine has requests and has not done a token's work for {now - self._since:.0f} s, longer than"
+                f" {self.patience}."
+            )

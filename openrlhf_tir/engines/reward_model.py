@@ -1,7 +1,8 @@
 """Reward model: token ids of prompt and response -> one number, by a HF sequence classifier of one label.
 
-The score is the head's output at the last token, as the model was trained to give it; tokens are those that the policy read and wrote, so both must have
-the same vocabulary. What waits while a batch is computed goes together into the next one.
+The score is the head's output at the last token, as the model was trained to give it; tokens are those that the policy
+read and wrote, so both must have the same vocabulary. What waits while a batch is computed goes together into the next
+one.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ class RewardModel:
         head: torch.nn.Module | None = getattr(model, prefix, None)
         if absent or head is None:
             raise ConfigError(
-                f"reward.model_name_or_path = {name!r} has no scalar head: {', '.join(map(str, absent)) or prefix} is not among its weights, or of more than "
-                "one label. Give a sequence classifier of one label, as openrlhf's train_rm makes them; ds.value_head_prefix names its head."
+                f"reward.model_name_or_path = {name!r} has no scalar head: {', '.join(map(str, absent)) or prefix} is"
+                " not among its weights, or of more than one label. Give a sequence classifier of one label, as"
+                " openrlhf's train_rm makes them; ds.value_head_prefix names its head."
             )
         ours, its = (AutoTokenizer.from_pretrained(path).get_vocab() for path in (cfg.actor.model_name_or_path, name))
         if ours != its:
             raise ConfigError(
-                f"reward.model_name_or_path = {name!r} has another vocabulary ({len(its)} tokens) than the policy ({len(ours)}), and it is given the policy's "
-                "tokens. Choose a reward model of the policy's family."
+                f"reward.model_name_or_path = {name!r} has another vocabulary ({len(its)} tokens) than the policy"
+                f" ({len(ours)}), and it is given the policy's tokens. Choose a reward model of the policy's family."
             )
         self.mean, self.std = normalisation(cfg, model.config)
         self.body, self.head = model.base_model.eval(), head
@@ -86,7 +88,9 @@ class RewardModel:
         while self._waiting:
             self._waiting.sort(key=lambda w: len(w[0]))
             taken = self._waiting[:1]
-            while len(taken) < len(self._waiting) and (len(taken) + 1) * len(self._waiting[len(taken)][0]) <= BATCH_TOKENS:
+            while (
+                len(taken) < len(self._waiting) and (len(taken) + 1) * len(self._waiting[len(taken)][0]) <= BATCH_TOKENS
+            ):
                 taken.append(self._waiting[len(taken)])
             del self._waiting[: len(taken)]
             try:
@@ -122,13 +126,14 @@ class RewardModel:
 
 
 def normalisation(cfg: Config, model_config: Any) -> tuple[float, float]:
-    """(mean, std) that scores are normalised with: those that openrlhf's train_rm left in the model's config.json, or (0, 1) unless asked for."""
+    """(mean, std) that scores are normalised with: those that openrlhf's train_rm left in the model's config.json, or
+    (0, 1) unless asked for."""
     if not cfg.reward.normalize_enable:
         return 0.0, 1.0
     mean, std = getattr(model_config, "mean", None), getattr(model_config, "std", None)
     if mean is None or not std:
         raise ConfigError(
-            f"reward.normalize_enable needs mean and std in the config.json of {cfg.reward.model_name_or_path}, where openrlhf's train_rm leaves them, "
-            f"and they are {mean} and {std}. Write them there, or leave it out."
+            f"reward.normalize_enable needs mean and std in the config.json of {cfg.reward.model_name_or_path}, where"
+            f" openrlhf's train_rm leaves them, and they are {mean} and {std}. Write them there, or leave it out."
         )
     return float(mean), float(std)

@@ -1,4 +1,5 @@
-"""RequestTrace: the requests of one session -> chains of tokens -> one Trajectory. Token ids only; nothing is decoded to be compared.
+"""RequestTrace: the requests of one session -> chains of tokens -> one Trajectory. Token ids only; nothing is decoded
+to be compared.
 
     request 1   prompt P1              sampled S1
     request 2   prompt P1 S1 E1        sampled S2      goes on from request 1: E1 are environment tokens
@@ -6,14 +7,14 @@
 
     chain 1     P1 | S1 E1 S2          chain 2     Q | S3
 
-A prompt *goes on* from a chain when it starts with all of the chain's tokens, sampled ones included, id by id. A client that edits
-the history, or whose chat template renders it differently from how it was sampled (thinking left out, other white space, another
-tokenisation of the same text), breaks that: what it sends is then the prompt of a new chain, and nothing sampled earlier is
-trained there. A chain never holds a token at a place where the engine did not see it.
+A prompt *goes on* from a chain when it starts with all of the chain's tokens, sampled ones included, id by id. A client
+that edits the history, or whose chat template renders it differently from how it was sampled (thinking left out, other
+white space, another tokenisation of the same text), breaks that: what it sends is then the prompt of a new chain, and
+nothing sampled earlier is trained there. A chain never holds a token at a place where the engine did not see it.
 
-Every chain is trained: the one with the most sampled tokens is the trajectory, the others are its branches (sub-agents, turns that were tried
-again, rewritten contexts). A sampled token is one of a chain's own in exactly one of them, and part of the prompt in those that branch off
-behind it; so it is trained once.
+Every chain is trained: the one with the most sampled tokens is the trajectory, the others are its branches (sub-agents,
+turns that were tried again, rewritten contexts). A sampled token is one of a chain's own in exactly one of them, and
+part of the prompt in those that branch off behind it; so it is trained once.
 """
 
 from __future__ import annotations
@@ -68,14 +69,21 @@ class RequestTrace:
         chain.extend(prompt_ids, completion)
 
     def trajectory(self, index: int, codec: Codec) -> Trajectory:
-        """The chain with the most sampled tokens (the first of equals), the others as its branches; without tokens when there is none.
+        """The chain with the most sampled tokens (the first of equals), the others as its branches; without tokens when
+        there is none.
 
         parts: AGENT_FACTS.
         """
         chosen = max(self.chains, key=lambda c: c.model_tokens, default=None)
         traj = _trajectory(chosen, index, codec) if chosen else Trajectory(index, np.zeros(0, np.int32))
         traj.branches = [_trajectory(c, index, codec) for c in self.chains if c is not chosen]
-        traj.parts = dict(zip(AGENT_FACTS, map(float, (self.requests, len(self.chains), sum(b.model_tokens for b in traj.branches))), strict=True))
+        traj.parts = dict(
+            zip(
+                AGENT_FACTS,
+                map(float, (self.requests, len(self.chains), sum(b.model_tokens for b in traj.branches))),
+                strict=True,
+            )
+        )
         return traj
 
 

@@ -2,8 +2,8 @@
 
     open -> requests (recorded) -> reward or give-up or silence -> outcome
 
-A session ends once: by its reward, because its agent gave it up, because nothing was heard of it for `idle_s`, or because whoever
-opened it left. A request that is being answered counts as a sign of life.
+A session ends once: by its reward, because its agent gave it up, because nothing was heard of it for `idle_s`, or
+because whoever opened it left. A request that is being answered counts as a sign of life.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CURRENT: ContextVar[AgentSession | None] = ContextVar("session", default=None)
 class Reward:
     """What an agent says at its end. `reward` None: the run's own reward judges the trajectory.
 
-    `correct` None: reward > 0. `failed` names a fault of the agent's machinery: no reward, not trained; `why` is for a person.
-    """
+    `correct` None: reward > 0. `failed` names a fault of the agent's machinery: no reward, not trained; `why` is for a
+    person."""
 
     reward: float | None = None
     correct: bool | None = None
@@ -88,8 +88,8 @@ class AgentSession:
     async def quiet(self, timeout_s: float) -> bool:
         """Whether nothing is being answered any more, after at most `timeout_s`.
 
-        A client has read its stream to the end some time before the server is done with it, and says its reward at once.
-        """
+        A client has read its stream to the end some time before the server is done with it, and says its reward at
+        once."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.running:
@@ -130,7 +130,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, task: Task | None = None, *, temperature: float = 1.0, override_sampling: bool = False) -> AgentSession:
+    def open(
+        self, task: Task | None = None, *, temperature: float = 1.0, override_sampling: bool = False
+    ) -> AgentSession:
         """Close it, however it ends."""
         session = AgentSession(task, temperature=temperature, override_sampling=override_sampling, idle_s=self.idle_s)
         self._open[session.id] = session
@@ -140,7 +142,10 @@ class Sessions:
         """Raises SessionGone."""
         session = self._open.get(session_id)
         if session is None or session.outcome.done():
-            raise SessionGone(f"No session {session_id!r} is open: never opened here, or ended by its reward, by silence or with its group.")
+            raise SessionGone(
+                f"No session {session_id!r} is open: never opened here, or ended by its reward, by silence or with its"
+                " group."
+            )
         return session
 
     def close(self, session: AgentSession) -> None:

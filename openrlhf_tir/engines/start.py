@@ -1,4 +1,5 @@
-"""vLLM start: Config -> environment variables and engine arguments. What differs between CPU and GPU is here and nowhere else."""
+"""vLLM start: Config -> environment variables and engine arguments. What differs between CPU and GPU is here and
+nowhere else."""
 
 from __future__ import annotations
 
@@ -24,14 +25,17 @@ class LatestStats:
     def __init__(self) -> None:
         self.running, self.waiting, self.kv_usage = 0, 0, 0.0
         self.prefix_tokens = self.prefix_hits = self.preemptions = 0
-        """Counters since the engine started: prompt tokens looked up in the prefix cache, and found; requests that lost their KV to others."""
+        """Counters since the engine started: prompt tokens looked up in the prefix cache, and found; requests that lost
+        their KV to others."""
         self.tokens_done = 0
         """Tokens sampled or prefilled since the engine started, for whoever asked."""
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> LatestStats:
         return self
 
-    def record(self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0) -> None:
+    def record(
+        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
+    ) -> None:
         if s := scheduler_stats:
             self.running, self.waiting, self.kv_usage = s.num_running_reqs, s.num_waiting_reqs, s.kv_cache_usage
             self.prefix_tokens += s.prefix_cache_stats.queries
@@ -60,23 +64,26 @@ def prepare_environment(*, gpu: bool) -> None:
 
 
 def executor_backend(world_size: int, *, gpu: bool, visible: int) -> str | None:
-    """How vLLM starts the workers of an engine. Named, as vLLM would take Ray in every process that has a placement group.
+    """How vLLM starts the workers of an engine. Named, as vLLM would take Ray in every process that has a placement
+    group.
 
-    'mp': processes beside it, which see the GPUs that Ray gave the actor; 'ray': it was given none, its workers have bundles of their own.
-    """
+    'mp': processes beside it, which see the GPUs that Ray gave the actor; 'ray': it was given none, its workers have
+    bundles of their own."""
     if world_size == 1:
         return None
     return "mp" if not gpu or visible >= world_size else "ray"
 
 
 def keeps_copy(cfg: Config) -> bool:
-    """Whether the node keeps the weights for deltas to continue: vLLM's workers read them, and those that Ray starts may be on other nodes."""
+    """Whether the node keeps the weights for deltas to continue: vLLM's workers read them, and those that Ray starts
+    may be on other nodes."""
     v = cfg.vllm
     return v.sync_delta and executor_backend(v.world_size, gpu=runs_on_gpus(), visible=visible_gpus()) != "ray"
 
 
 def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngineArgs:
-    """Imports vllm: call `prepare_environment` first. Engines of different `index` sample differently from the same prompt."""
+    """Imports vllm: call `prepare_environment` first. Engines of different `index` sample differently from the same
+    prompt."""
     from vllm.config import WeightTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
 
@@ -84,9 +91,12 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
     memory: dict[str, Any] = {"gpu_memory_utilization": v.gpu_memory_utilization}
     if not gpu:
         memory = {"kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20}
-        # vLLM 0.29 rewinds the generator of a seeded request whose prefill was cut in two, and a CPU generator cannot be rewound
-        # (RuntimeError: CPU Generator does not use offset): the engine dies. So no prefill is cut here.
-        memory |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, v.max_model_len or cfg.data.max_len)}
+        # vLLM 0.29 rewinds the generator of a seeded request whose prefill was cut in two, and a CPU generator cannot
+        # be rewound (RuntimeError: CPU Generator does not use offset): the engine dies. So no prefill is cut here.
+        memory |= {
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, v.max_model_len or cfg.data.max_len),
+        }
     return AsyncEngineArgs(
         **v.engine_args,  # none of them is one of the following: config/engine_args.py
         distributed_executor_backend=executor_backend(v.world_size, gpu=gpu, visible=visible_gpus()),
@@ -100,9 +110,12 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         max_model_len=v.max_model_len or cfg.data.max_len,
         seed=cfg.train.seed + 1000 * index,
         scheduling_policy="priority",  # by arrival, as ever, but for the canary
-        generation_config="vllm",  # the model's own file would set temperature and top_k of requests that name none; its EOS ids still count
-        logprobs_mode="raw_logprobs" if cfg.rollout.plain else "processed_logprobs",  # of the distribution that samples: what the ratio divides by
-        weight_transfer_config=WeightTransferConfig(backend="file"),  # the loading's; a broadcast's tensors come in by the extension's own method
+        # the model's own file would set temperature and top_k of requests that name none; its EOS ids still count
+        generation_config="vllm",
+        # of the distribution that samples: what the ratio divides by
+        logprobs_mode="raw_logprobs" if cfg.rollout.plain else "processed_logprobs",
+        # the loading's; a broadcast's tensors come in by the extension's own method
+        weight_transfer_config=WeightTransferConfig(backend="file"),
         worker_extension_cls="openrlhf_tir.weights.file_backend.WorkerExtension",
         **memory,
     )

@@ -1,9 +1,9 @@
 """Torch engine: the Engine protocol on plain transformers, fp32, CPU, one sequence at a time. For tests.
 
-Deterministic: a response depends on weights, prompt and seed only, never on what else runs, in which order or in which batch. A
-request without a seed takes one from its request_id. That is what lets an asynchronous run with staleness 0 be compared, number
-for number, with a sequential loop. A weight update waits for the request that is being decoded, so a response has one version.
-"""
+Deterministic: a response depends on weights, prompt and seed only, never on what else runs, in which order or in which
+batch. A request without a seed takes one from its request_id. That is what lets an asynchronous run with staleness 0 be
+compared, number for number, with a sequential loop. A weight update waits for the request that is being decoded, so a
+response has one version."""
 
 from __future__ import annotations
 
@@ -67,7 +67,12 @@ class TorchEngine:
         """`index` is not needed: sampling does not depend on which engine does it."""
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        return cls(AutoModelForCausalLM.from_pretrained(model), HfCodec(AutoTokenizer.from_pretrained(model)), version=version, cfg=cfg)
+        return cls(
+            AutoModelForCausalLM.from_pretrained(model),
+            HfCodec(AutoTokenizer.from_pretrained(model)),
+            version=version,
+            cfg=cfg,
+        )
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         """See Engine."""
@@ -93,8 +98,11 @@ class TorchEngine:
     def progress(self) -> dict[str, int]:
         return dict(self._sampled)
 
-    async def _decode(self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event) -> Completion:
-        """In a thread. A cancelled caller stops it at the next token and leaves only then: the model is used by one at a time."""
+    async def _decode(
+        self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event
+    ) -> Completion:
+        """In a thread. A cancelled caller stops it at the next token and leaves only then: the model is used by one at
+        a time."""
         thread = asyncio.create_task(asyncio.to_thread(self._sample, prompt_ids, sampling, request_id, given_up))
         self._busy.enter()
         try:
@@ -124,7 +132,8 @@ class TorchEngine:
             self._running.set()
 
     async def sleep(self) -> None:
-        """A stand-in for tests: nothing is decoded while it sleeps, and no memory is freed. Waits for the request that is being decoded."""
+        """A stand-in for tests: nothing is decoded while it sleeps, and no memory is freed. Waits for the request that
+        is being decoded."""
         self._asleep = True
         self._follow()
         async with self._one_at_a_time:
@@ -134,10 +143,14 @@ class TorchEngine:
         self._asleep = False
         self._follow()
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
+    async def update_weights(
+        self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
+    ) -> list[Completion]:
         from safetensors.torch import load_file
 
-        proved = self._node.full(path, version, digest) if link is None else self._node.delta(path, version, digest, link)
+        proved = (
+            self._node.full(path, version, digest) if link is None else self._node.delta(path, version, digest, link)
+        )
         return await self._use(load_file(proved), str(path), version, canary)
 
     async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
@@ -147,7 +160,9 @@ class TorchEngine:
         async with self._one_push:
             receiver = self._receiver = self._receiver or Receiver()
             weights: dict[str, torch.Tensor] = {}
-            self._received = await asyncio.to_thread(receiver.receive, meeting, first_rank, push, weights.update, weights.clear)
+            self._received = await asyncio.to_thread(
+                receiver.receive, meeting, first_rank, push, weights.update, weights.clear
+            )
             self._new = weights
             return self._received
 
@@ -155,15 +170,22 @@ class TorchEngine:
         async with self._one_push:
             received, self._received = self._received, Transfer()
             if received.digest != digest:
-                raise WeightsUnverified(f"received weights of digest {str(received.digest)[:12]}, the learner announced {digest[:12]} for version {version}")
+                raise WeightsUnverified(
+                    f"received weights of digest {str(received.digest)[:12]}, the learner announced {digest[:12]} for"
+                    f" version {version}"
+                )
             return await self._use(self._new, f"broadcast {version}", version, canary)
 
-    async def _use(self, weights: dict[str, torch.Tensor], what: str, version: int, canary: Canary | None) -> list[Completion]:
+    async def _use(
+        self, weights: dict[str, torch.Tensor], what: str, version: int, canary: Canary | None
+    ) -> list[Completion]:
         async with self._one_at_a_time:
             tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
             missing, unexpected = self.model.load_state_dict(weights, strict=False)
             if set(missing) - tied or unexpected:
-                raise WeightsUnverified(f"{what} does not hold this model: missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
+                raise WeightsUnverified(
+                    f"{what} does not hold this model: missing {sorted(set(missing) - tied)}, unexpected {unexpected}"
+                )
             self.version = version
         await self.wake()
         return await self.canary(*canary) if canary else []
@@ -188,7 +210,10 @@ class TorchEngine:
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         if not self._running.is_set():
             raise EngineError("A canary on a paused engine would wait for ever. Call resume first.")
-        return [await self.generate(p, Sampling(max_tokens, seed=seed + i), request_id=f"canary/{i}") for i, p in enumerate(prompt_ids)]
+        return [
+            await self.generate(p, Sampling(max_tokens, seed=seed + i), request_id=f"canary/{i}")
+            for i, p in enumerate(prompt_ids)
+        ]
 
     def stats(self) -> dict[str, float]:
         running = float(self._one_at_a_time.locked())
@@ -211,9 +236,15 @@ class TorchEngine:
         """The model lives in this process, and ends with it."""
         self._node.remove()
 
-    def _sample(self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event) -> Completion:
+    def _sample(
+        self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event
+    ) -> Completion:
         decoder = IncrementalDecoder(self.codec, prompt_ids)
-        seed = sampling.seed if sampling.seed is not None else int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=7).digest(), "big")
+        seed = (
+            sampling.seed
+            if sampling.seed is not None
+            else int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=7).digest(), "big")
+        )
         token_ids, logprobs, text = [], [], ""
         finish: Finish = "length"
         reason: str | None = None
@@ -233,11 +264,17 @@ class TorchEngine:
                 finish = "abort"
                 break
         return Completion(
-            np.asarray(token_ids, np.int32), np.asarray(logprobs, np.float32), np.full(len(token_ids), self.version, np.int32), text, finish, reason
+            np.asarray(token_ids, np.int32),
+            np.asarray(logprobs, np.float32),
+            np.full(len(token_ids), self.version, np.int32),
+            text,
+            finish,
+            reason,
         )
 
     def _tokens_of(self, prompt_ids: list[int], sampling: Sampling, seed: int) -> Iterator[tuple[int, float]]:
-        """Endless (token, its log-prob: of the plain softmax, or in a run that samples from another distribution of what it is drawn from)."""
+        """Endless (token, its log-prob: of the plain softmax, or in a run that samples from another distribution of
+        what it is drawn from)."""
         import torch
 
         generator = torch.Generator().manual_seed(seed)
@@ -249,7 +286,12 @@ class TorchEngine:
             logits_V, cache = out.logits[0, -1].float(), out.past_key_values
             probs_V = _probs(logits_V, sampling)
             token = int(torch.multinomial(probs_V, 1, generator=generator))
-            yield token, float(torch.log_softmax(logits_V, -1)[token] if self._plain else (probs_V[token] / probs_V.sum()).log())
+            yield (
+                token,
+                float(
+                    torch.log_softmax(logits_V, -1)[token] if self._plain else (probs_V[token] / probs_V.sum()).log()
+                ),
+            )
             ids = torch.tensor([[token]])
 
 
@@ -274,7 +316,8 @@ def _probs(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def _matched_stop(text: str, num_new: int, stops: Sequence[str]) -> tuple[str, str] | None:
-    """-> (stop string, text cut right after it), the first in the order of `stops` that ends in the last `num_new` characters."""
+    """-> (stop string, text cut right after it), the first in the order of `stops` that ends in the last `num_new`
+    characters."""
     for stop in stops:
         at = text.find(stop, max(0, len(text) - num_new - len(stop) + 1))
         if at >= 0:

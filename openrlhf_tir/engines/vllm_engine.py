@@ -1,14 +1,16 @@
-"""vLLM engine: token ids -> sampled token ids with log-probs and, per token, the version of the weights that sampled it.
+"""vLLM engine: token ids -> sampled token ids with log-probs and, per token, the version of the weights that sampled
+it.
 
     generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
-    update_weights: digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first -> resume
-    receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first -> resume
-    sleep: pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache before the canary -> resume
+    update_weights: digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first ->
+    resume receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first ->
+    resume sleep: pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache before
+    the canary -> resume
 
-Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. Canary requests are queued while the
-engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is in, completions with
-tokens of the new weights are held back (proof.py). Any other failure of a push than a bad file leaves the worker in an unknown
-state: the engine is then broken for good and must be started again.
+Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. Canary requests are queued
+while the engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is
+in, completions with tokens of the new weights are held back (proof.py). Any other failure of a push than a bad file
+leaves the worker in an unknown state: the engine is then broken for good and must be started again.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ class VllmEngine:
         self._switching = asyncio.Lock()
         self._turning = asyncio.Lock()
         """One sleep or wake at a time: one that was given up here may still be under way there."""
-        self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=cfg.timeouts.push_s / 4)  # the rest is for a proof of its own and the canary
+        # the rest is for a proof of its own and the canary
+        self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=cfg.timeouts.push_s / 4)
         self._one_push = asyncio.Lock()
         self._received = Transfer()
         """The last broadcast that is not in use yet."""
@@ -74,11 +77,14 @@ class VllmEngine:
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> VllmEngine:
         """Load `model` (a directory or HF name), whose weights count as `version`. Takes seconds; raises EngineError.
 
-        On a machine without a GPU vllm must not have been imported before in this process. `index` numbers the run's engines.
-        """
+        On a machine without a GPU vllm must not have been imported before in this process. `index` numbers the run's
+        engines."""
         gpu = runs_on_gpus()
         if cfg.vllm.sync_backend == "nccl" and not gpu:
-            raise ConfigError("vllm.sync_backend = 'nccl' needs GPUs, and there is none. Use 'gloo', which is the same on CPUs, or 'file'.")
+            raise ConfigError(
+                "vllm.sync_backend = 'nccl' needs GPUs, and there is none. Use 'gloo', which is the same on CPUs, or"
+                " 'file'."
+            )
         if cfg.train.colocate_all and not gpu:
             raise ConfigError(f"train.colocate_all needs GPUs, and there is none. {NO_SLEEP_ON_CPU}")
         prepare_environment(gpu=gpu)
@@ -101,7 +107,8 @@ class VllmEngine:
         return self.requests.version
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """See Engine. A cancelled caller aborts the request. A sampled EOS is the last token; special tokens are not in the text.
+        """See Engine. A cancelled caller aborts the request. A sampled EOS is the last token; special tokens are not in
+        the text.
 
         Raises WeightsUnverified when weights that sampled a token of the answer were found not to be the learner's.
         """
@@ -109,19 +116,29 @@ class VllmEngine:
         await self.proof.passed(completion.versions)
         return completion
 
-    async def _generate(self, token_ids: Sequence[int], sampling: Sampling, request_id: str, priority: int = 0) -> Completion:
+    async def _generate(
+        self, token_ids: Sequence[int], sampling: Sampling, request_id: str, priority: int = 0
+    ) -> Completion:
         from vllm.exceptions import VLLMClientError, VLLMError
         from vllm.inputs.engine import tokens_input
 
         self.check()
         with self.requests.track(request_id) as live:
             try:
-                async for out in self._llm.generate(tokens_input(list(token_ids)), _params(sampling), request_id, priority=priority):
+                async for out in self._llm.generate(
+                    tokens_input(list(token_ids)), _params(sampling), request_id, priority=priority
+                ):
                     live.extend(out.outputs[0])
             except VLLMClientError as e:
-                raise RequestRefused(f"vLLM refused request {request_id} ({len(token_ids)} prompt tokens, {sampling}): {e or type(e).__name__}") from e
+                raise RequestRefused(
+                    f"vLLM refused request {request_id} ({len(token_ids)} prompt tokens, {sampling}):"
+                    f" {e or type(e).__name__}"
+                ) from e
             except VLLMError as e:
-                raise EngineError(f"vLLM could not answer request {request_id} ({len(token_ids)} prompt tokens, {sampling}): {e or type(e).__name__}") from e
+                raise EngineError(
+                    f"vLLM could not answer request {request_id} ({len(token_ids)} prompt tokens, {sampling}):"
+                    f" {e or type(e).__name__}"
+                ) from e
         self.check()
         return live.completion(out.outputs[0])
 
@@ -133,7 +150,8 @@ class VllmEngine:
         return self.requests.progress()
 
     async def pause(self) -> None:
-        """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache. New ones wait. Idempotent."""
+        """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache. New ones wait.
+        Idempotent."""
         self._paused_by_user = True
         await self._switch()
 
@@ -143,7 +161,8 @@ class VllmEngine:
         await self._switch()
 
     async def _switch(self) -> None:
-        """Be frozen while a push, the learner's turn or the user wants it, and only then: whoever changes what is wanted calls this, in any order.
+        """Be frozen while a push, the learner's turn or the user wants it, and only then: whoever changes what is
+        wanted calls this, in any order.
 
         A canary is answered first: its push waits for it, and would wait for ever.
         """
@@ -190,24 +209,33 @@ class VllmEngine:
                     self.requests.busy.resume()
         await self._switch()
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
-        """Load the safetensors file `path`, which must have `digest`, as `version`; requests in flight go on with it. With a `link` it is a delta: this
-        node's copy is patched, and loaded.
+    async def update_weights(
+        self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
+    ) -> list[Completion]:
+        """Load the safetensors file `path`, which must have `digest`, as `version`; requests in flight go on with it.
+        With a `link` it is a delta: this node's copy is patched, and loaded.
 
-        Returns what `canary` sampled, the first requests that the new weights answer: only its log-probs prove that the weights are
-        *used*. What they sample besides is held back until `proved` or `discard`. Without a canary the caller vouches for them.
-        Raises WeightsUnverified: with the old weights still in use when the file is not the one announced, else with the engine
-        broken.
+        Returns what `canary` sampled, the first requests that the new weights answer: only its log-probs prove that the
+        weights are *used*. What they sample besides is held back until `proved` or `discard`. Without a canary the
+        caller vouches for them.
+        Raises WeightsUnverified: with the old weights still in use when the file is not the one announced, else with
+        the engine broken.
         """
         self._may_push(canary)
-        proving = (self._node.full, path, version, digest) if link is None else (self._node.delta, path, version, digest, link)
-        proved = await within(self._push, asyncio.to_thread(*proving), f"The proof of {path} on this node")  # while requests go on decoding
+        proving = (
+            (self._node.full, path, version, digest)
+            if link is None
+            else (self._node.delta, path, version, digest, link)
+        )
+        # while requests go on decoding
+        proved = await within(self._push, asyncio.to_thread(*proving), f"The proof of {path} on this node")
         await self.begin_update()
         await self.receive({"path": str(proved)})
         return await self.finish_update(version, canary)
 
     async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
-        """See RolloutEngine. A torn push leaves the engine frozen, as it has nobody's weights: the next one goes on from there."""
+        """See RolloutEngine. A torn push leaves the engine frozen, as it has nobody's weights: the next one goes on
+        from there."""
         from ..weights.broadcast.receiver import agreed
 
         async with self._one_push:
@@ -215,7 +243,9 @@ class VllmEngine:
             if not self._updating:
                 await self.begin_update()
             async with self._or_break("receive"):
-                parts = await self._answer(self._llm.collective_rpc("receive_weights", args=(list(meeting), first_rank, push)))
+                parts = await self._answer(
+                    self._llm.collective_rpc("receive_weights", args=(list(meeting), first_rank, push))
+                )
                 received = agreed([Transfer(*part) for part in parts])
                 if received.unusable:
                     raise EngineError(received.fault)
@@ -223,22 +253,29 @@ class VllmEngine:
             return received
 
     async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        """See RolloutEngine and `update_weights`. Without the announced digest the engine is broken: half of its weights are the old ones."""
+        """See RolloutEngine and `update_weights`. Without the announced digest the engine is broken: half of its
+        weights are the old ones."""
         async with self._one_push:
             self._may_push(canary)
             received, self._received = self._received, Transfer()
             async with self._or_break("use"):
                 if received.digest != digest:
-                    raise EngineError(f"received weights of digest {str(received.digest)[:12]}, the learner announced {digest[:12]} for version {version}")
+                    raise EngineError(
+                        f"received weights of digest {str(received.digest)[:12]}, the learner announced {digest[:12]}"
+                        f" for version {version}"
+                    )
             return await self.finish_update(version, canary)
 
     def _may_push(self, canary: Canary | None = None) -> None:
         self.check()
         if canary and self._paused_by_user:
-            raise EngineError("A canary on a paused engine would wait for ever. Call resume first, or push without one.")
+            raise EngineError(
+                "A canary on a paused engine would wait for ever. Call resume first, or push without one."
+            )
 
     async def init_transfer(self, info: dict[str, Any]) -> None:
-        """The handshake of vLLM's weight-transfer API, with what the worker's end (weights/file_backend.py, weights/broadcast/worker.py) takes."""
+        """The handshake of vLLM's weight-transfer API, with what the worker's end (weights/file_backend.py,
+        weights/broadcast/worker.py) takes."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
@@ -291,13 +328,17 @@ class VllmEngine:
             await self._rouse(KV_CACHE)
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        """One short sample per prompt, at temperature 1, for the learner to score. Same seed, same weights: same samples."""
+        """One short sample per prompt, at temperature 1, for the learner to score. Same seed, same weights: same
+        samples."""
         if self._paused:
             raise EngineError("A canary on a paused engine would wait for ever. Call resume first.")
         return await self._canary(prompt_ids, max_tokens, seed)
 
     async def _canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        wanted = [(p, Sampling(max_tokens, seed=seed + i), f"canary/{self.version}/{i}", CANARY_PRIORITY) for i, p in enumerate(prompt_ids)]
+        wanted = [
+            (p, Sampling(max_tokens, seed=seed + i), f"canary/{self.version}/{i}", CANARY_PRIORITY)
+            for i, p in enumerate(prompt_ids)
+        ]
         return await asyncio.gather(*[self._generate(*w) for w in wanted])
 
     async def proved(self, version: int) -> None:
@@ -305,14 +346,15 @@ class VllmEngine:
         self.proof.proved(version)
 
     async def discard(self, why: str) -> None:
-        """These weights are not the learner's. Everybody gets an answer, WeightsUnverified or EngineError; the engine is broken."""
+        """These weights are not the learner's. Everybody gets an answer, WeightsUnverified or EngineError; the engine
+        is broken."""
         self.broken = why
         self.proof.refuse(why)
         await self._abort()
 
     def stats(self) -> dict[str, float]:
-        """Requests running and waiting (the OpenAI app's included), share of the KV cache in use; since the start: tokens sampled, prompt
-        tokens looked up in the prefix cache and found there."""
+        """Requests running and waiting (the OpenAI app's included), share of the KV cache in use; since the start:
+        tokens sampled, prompt tokens looked up in the prefix cache and found there."""
         unfinished = self._llm.get_num_unfinished_requests()
         running = min(self._latest.running, unfinished)
         return {
@@ -345,11 +387,13 @@ class VllmEngine:
         self._node.remove()
 
     async def alive(self) -> None:
-        """A sign of life of vLLM's engine process, not of this one only. Raises EngineError, after which the engine is broken, when it is dead,
-        does not answer, or has requests and makes no progress with them."""
+        """A sign of life of vLLM's engine process, not of this one only. Raises EngineError, after which the engine is
+        broken, when it is dead, does not answer, or has requests and makes no progress with them."""
         self.check()
         if self._updating:
-            return  # it answers nobody while it loads weights, for as long as timeouts.push_s allows; that deadline is the push's own
+            # it answers nobody while it loads weights, for as long as timeouts.push_s allows; that deadline is the
+            # push's own
+            return
         try:
             await within(self._silence, self._llm.is_paused(), "An answer of vLLM's engine process")
             idle = self._paused or not self._llm.get_num_unfinished_requests()
@@ -364,9 +408,11 @@ class VllmEngine:
             raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
 
     @asynccontextmanager
-    async def _or_break(self, step: str, of: str = "weight push", error: type[InfraError] = WeightsUnverified) -> AsyncIterator[None]:
-        """A push that fails half-way leaves layers without weights, and so does a sleep. Give every caller its answer (an EngineError): paused, the
-        engine would keep them for ever."""
+    async def _or_break(
+        self, step: str, of: str = "weight push", error: type[InfraError] = WeightsUnverified
+    ) -> AsyncIterator[None]:
+        """A push that fails half-way leaves layers without weights, and so does a sleep. Give every caller its answer
+        (an EngineError): paused, the engine would keep them for ever."""
         try:
             async with asyncio.timeout(self._push.seconds):
                 yield
@@ -379,7 +425,8 @@ class VllmEngine:
             raise error(f"{self.broken}. Start the engine again.") from e
 
     async def _answer(self, call: Awaitable[T]) -> T:
-        """The answer of vLLM's engine process; raises EngineError once that is dead. vLLM ends its reader then, and leaves such calls without an answer."""
+        """The answer of vLLM's engine process; raises EngineError once that is dead. vLLM ends its reader then, and
+        leaves such calls without an answer."""
         answer, reader = asyncio.ensure_future(call), getattr(self._llm, "output_handler", None)
         try:
             await asyncio.wait({answer, reader} if reader else {answer}, return_when=asyncio.FIRST_COMPLETED)
@@ -393,10 +440,11 @@ class VllmEngine:
         await self._llm.abort(self.requests.request_ids)
 
     async def _settle(self) -> None:
-        """Let what is under way in this process arrive: the last tokens sampled before a pause, requests made during it.
+        """Let what is under way in this process arrive: the last tokens sampled before a pause, requests made during
+        it.
 
-        The tokens are in this process before `pause` returns, two hand-overs away from `generate`: to the detokenizer, which yields
-        to the loop after every 128 requests, and from there to the request's task.
+        The tokens are in this process before `pause` returns, two hand-overs away from `generate`: to the detokenizer,
+        which yields to the loop after every 128 requests, and from there to the request's task.
         """
         for _ in range(4 + len(self.requests) // 64):
             await asyncio.sleep(0)

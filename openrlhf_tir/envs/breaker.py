@@ -3,10 +3,10 @@
     closed --threshold failures in a row--> open --healthy after the pause--> trial --success--> closed
                                              ^------------------failure, pause doubled-----------'
 
-Only an executed step is a success: a server whose sessions open and whose steps fail is not well. In trial one call goes at first, and
-with every answer one more at once: sessions can open meanwhile, however long the first step takes to come.
-Pure bookkeeping: who waits out `pause_s` and asks for the server's health is urls.py. Every call takes a ticket; what comes back
-for a ticket from before the last change of state is old news and changes nothing.
+Only an executed step is a success: a server whose sessions open and whose steps fail is not well. In trial one call
+goes at first, and with every answer one more at once: sessions can open meanwhile, however long the first step takes to
+come. Pure bookkeeping: who waits out `pause_s` and asks for the server's health is urls.py. Every call takes a ticket;
+what comes back for a ticket from before the last change of state is old news and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Credits: how many calls this process may have in flight at one environment server. The server owns the capacity; we find our share.
+"""Credits: how many calls this process may have in flight at one environment server. The server owns the capacity; we
+find our share.
 
-The window grows by one with every answer until the server refuses (429, outcome capacity or timeout); then it halves, and grows by one
-per round: additive increase, multiplicative decrease (Chiu & Jain, 1989), so that actors which share a server without knowing of each
-other converge to equal shares of it. Answers clock the calls: a refused one goes again when the smaller window has room, which is
-when others of ours were answered. Only with none in flight is Retry-After waited for, longer with every refusal in a row (refusals.py).
-Waiting callers go in order.
+The window grows by one with every answer until the server refuses (429, outcome capacity or timeout); then it halves,
+and grows by one per round: additive increase, multiplicative decrease (Chiu & Jain, 1989), so that actors which share a
+server without knowing of each other converge to equal shares of it. Answers clock the calls: a refused one goes again
+when the smaller window has room, which is when others of ours were answered. Only with none in flight is Retry-After
+waited for, longer with every refusal in a row (refusals.py). Waiting callers go in order.
 """
 
 from __future__ import annotations

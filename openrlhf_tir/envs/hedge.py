@@ -1,4 +1,5 @@
-"""Hedge: a second attempt starts when the first has said nothing for a while; the first answer wins, the loser is cancelled.
+"""Hedge: a second attempt starts when the first has said nothing for a while; the first answer wins, the loser is
+cancelled.
 
 Only for calls that may be sent twice (Dean & Barroso, The Tail at Scale, 2013).
 """

@@ -1,4 +1,5 @@
-"""EnvHttp: one HTTP exchange with an environment server. What comes back is valid, or says whether it may be sent again.
+"""EnvHttp: one HTTP exchange with an environment server. What comes back is valid, or says whether it may be sent
+again.
 
     429, outcome capacity              Full           the server has no room; no failure
     broken connection                  Unreachable    the same request may be sent again; a Broken
@@ -53,7 +54,8 @@ class Unreachable(Broken):
 
 
 class EnvNonsense(EnvError):
-    """The server answered with something that is not the protocol's: it counts against the server, not only against the call."""
+    """The server answered with something that is not the protocol's: it counts against the server, not only against the
+    call."""
 
 
 class EnvHttp:
@@ -74,7 +76,9 @@ class EnvHttp:
             content = await _read(response, url)
         return _parse(content, kind, url)
 
-    async def step_batch(self, server: str, requests: Sequence[StepRequest], *, timeout_s: float) -> AsyncGenerator[StepReply, None]:
+    async def step_batch(
+        self, server: str, requests: Sequence[StepRequest], *, timeout_s: float
+    ) -> AsyncGenerator[StepReply, None]:
         """POST /step_batch: replies in the order in which they finish, refused items (outcome capacity) included.
 
         Raises Full, Broken, EnvTimeout, EnvError, also half-way. Close the iterator early with `aclosing`.
@@ -105,7 +109,9 @@ class EnvHttp:
             log.debug("DELETE %s: %s", url, e)
 
     @asynccontextmanager
-    async def _exchange(self, method: str, url: str, data: bytes | None, timeout_s: float) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _exchange(
+        self, method: str, url: str, data: bytes | None, timeout_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send; the response once its status is 200."""
         if self._http is None:
             auth = {"Authorization": f"Bearer {self._token}"} if self._token else {}
@@ -127,7 +133,9 @@ class EnvHttp:
         except aiohttp.ClientError as e:
             raise Unreachable(f"{type(e).__name__}: {e}") from e
         except TimeoutError:
-            raise EnvTimeout(f"{url} did not answer within {timeout_s:.3g} s. Add env workers, or raise env.step_timeout_s.") from None
+            raise EnvTimeout(
+                f"{url} did not answer within {timeout_s:.3g} s. Add env workers, or raise env.step_timeout_s."
+            ) from None
 
 
 async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
@@ -139,7 +147,10 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
     if response.status >= 500:
         return Broken(f"HTTP {response.status}: {said}", None if retry_after is None else seconds(retry_after))
     if response.status == 401:
-        return EnvError(f"{url} refused the bearer token (401). Set the variable that env.token_env names (TIR_ENV_TOKEN, if unset) to the server's token.")
+        return EnvError(
+            f"{url} refused the bearer token (401). Set the variable that env.token_env names (TIR_ENV_TOKEN, if unset)"
+            " to the server's token."
+        )
     if response.status == 404 and url.endswith("/step"):
         return EnvLost(f"{url} does not know the session any more (HTTP 404): {said}. Was the server restarted?")
     return EnvError(f"{url} answered HTTP {response.status}: {said}")
@@ -173,7 +184,9 @@ def _valid(content: bytes, kind: type[Wire], url: str) -> Wire:
     except ValidationError as e:
         first = e.errors(include_url=False, include_input=False)[0]
         fact = f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
-        raise EnvNonsense(f"{url} sent no valid {kind.__name__}: {fact}; got {excerpt(content)}. Does this server speak the protocol?") from None
+        raise EnvNonsense(
+            f"{url} sent no valid {kind.__name__}: {fact}; got {excerpt(content)}. Does this server speak the protocol?"
+        ) from None
 
 
 def excerpt(content: bytes) -> str:

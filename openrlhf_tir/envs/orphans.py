@@ -1,4 +1,5 @@
-"""Orphans: environment sessions whose rollout actor is dead -> closed. A session's id begins with its owner (session.py)."""
+"""Orphans: environment sessions whose rollout actor is dead -> closed. A session's id begins with its owner
+(session.py)."""
 
 from __future__ import annotations
 
@@ -19,12 +20,15 @@ class Closed(BaseModel):
 
 
 async def close_orphans(owner: str, servers: Sequence[str], *, token: str | None = None) -> int:
-    """Close every session of `owner` on all `servers`; how many there were. On a server that is down or cannot do it they expire."""
+    """Close every session of `owner` on all `servers`; how many there were. On a server that is down or cannot do it
+    they expire."""
     http = EnvHttp(token)
 
     async def on(server: str) -> int:
         try:
-            return (await http.send("DELETE", f"{server}/sessions/{owner}", None, Closed, timeout_s=CONNECT_TIMEOUT_S)).closed
+            return (
+                await http.send("DELETE", f"{server}/sessions/{owner}", None, Closed, timeout_s=CONNECT_TIMEOUT_S)
+            ).closed
         except (Broken, Full, EnvTimeout, EnvError) as e:
             log.warning("sessions of %s on %s stay until they expire: %s", owner, server, e)
             return 0

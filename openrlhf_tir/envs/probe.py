@@ -1,8 +1,8 @@
-"""Env probe: base URL -> what an environment server says of itself. Two plain GETs, so it needs no event loop and no session.
+"""Env probe: base URL -> what an environment server says of itself. Two plain GETs, so it needs no event loop and no
+session.
 
-A server that answers wrongly is the user's mistake (ConfigError). One that does not answer, or says 429 or 5xx, may do so in a minute
-(Unavailable): a person is told at once, a restart by the launcher waits (`backoff.until_available`).
-"""
+A server that answers wrongly is the user's mistake (ConfigError). One that does not answer, or says 429 or 5xx, may do
+so in a minute (Unavailable): a person is told at once, a restart by the launcher waits (`backoff.until_available`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ..protocol import EnvSchema, Health
 
 
 def probe_env(url: str, *, token: str | None = None, timeout_s: float = 5.0) -> tuple[Health, EnvSchema]:
-    """GET /health and /schema. Raises Unavailable when the server does not answer, ConfigError when it wants a token or speaks another protocol."""
+    """GET /health and /schema. Raises Unavailable when the server does not answer, ConfigError when it wants a token or
+    speaks another protocol."""
     base = url.rstrip("/")
     if not base.startswith(("http://", "https://")):
         raise ConfigError(f"Environment URL {url!r} has no scheme. Write http://host:port.")
@@ -35,13 +36,15 @@ def probe_env(url: str, *, token: str | None = None, timeout_s: float = 5.0) -> 
     except ValidationError as e:
         field = ".".join(map(str, e.errors()[0]["loc"]))
         raise ConfigError(
-            f"{base} answers, but not as an environment server: {field}: {e.errors()[0]['msg']}. Point env.url at a server of env_servers."
+            f"{base} answers, but not as an environment server: {field}: {e.errors()[0]['msg']}. Point env.url at a"
+            " server of env_servers."
         ) from None
 
 
 def _get(url: str, token: str | None, timeout_s: float) -> Any:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # like the client: environment servers are never behind a proxy
+    # like the client: environment servers are never behind a proxy
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout_s) as reply:
             return json.load(reply)
@@ -56,7 +59,8 @@ def _get(url: str, token: str | None, timeout_s: float) -> Any:
         raise kind(f"{url} answered {e.code} {e.reason}. {remedy}") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError) as e:
         raise Unavailable(
-            f"{url} does not answer: {getattr(e, 'reason', e)} (waited at most {timeout_s:g} s). Start the server, or unset env.url to have one started."
+            f"{url} does not answer: {getattr(e, 'reason', e)} (waited at most {timeout_s:g} s). Start the server, or"
+            " unset env.url to have one started."
         ) from None
     except ValueError:
         raise ConfigError(f"{url} answers, but not with JSON. Point env.url at a server of env_servers.") from None

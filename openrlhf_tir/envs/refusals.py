@@ -1,4 +1,5 @@
-"""Refusals: how long a server that had no room is left alone. Its word counts within bounds; refusals in a row make the pause grow.
+"""Refusals: how long a server that had no room is left alone. Its word counts within bounds; refusals in a row make the
+pause grow.
 
 pause = max(what the server said, FIRST_S * 2 ** (refusals in a row - 1)), the second at most MOST_S
 """
@@ -12,7 +13,8 @@ from ..backoff import backoff_s
 LEAST_S, DEFAULT_S, LONGEST_S = 0.02, 1.0, 60.0
 """Bounds of a server's own word, and what stands for one that says nothing usable."""
 FIRST_S, MOST_S = 0.01, 5.0
-"""First and longest step of the growing pause: short at first, as room comes free with every answer that somebody else gets."""
+"""First and longest step of the growing pause: short at first, as room comes free with every answer that somebody else
+gets."""
 
 
 def seconds(retry_after: str | None) -> float:

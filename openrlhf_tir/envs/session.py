@@ -1,4 +1,5 @@
-"""HttpSession: one trajectory's environment. Reset somewhere, step where the session is, close it everywhere it may have been opened."""
+"""HttpSession: one trajectory's environment. Reset somewhere, step where the session is, close it everywhere it may
+have been opened."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class HttpSession:
         self._front, self._server = front, self._client.urls.holder(self._env, (reply.server or front.url).rstrip("/"))
         self._server.sessions += 1
         front.opened += 1
-        self._close([s for s in self._asked if s is not front])  # a lost reply or a slower server may have opened it there as well
+        # a lost reply or a slower server may have opened it there as well
+        self._close([s for s in self._asked if s is not front])
         return reply.observation
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
@@ -88,7 +90,9 @@ class HttpSession:
                     raise
                 # Full, or draining (503 with Retry-After): open sessions go on there, new ones go elsewhere.
                 server.session_refusals.refused(sent, clock())
-                server.no_sessions_until = clock() + server.session_refusals.pause_s(e.after_s) * random.uniform(0.5, 1.5)
+                server.no_sessions_until = clock() + server.session_refusals.pause_s(e.after_s) * random.uniform(
+                    0.5, 1.5
+                )
                 raise Full(e.after_s) from None
             server.session_refusals.taken()
             return server, reply
@@ -108,7 +112,10 @@ class HttpSession:
             try:
                 await c.urls.up(server, c.step_timeout_s)
             except TimeoutError:
-                raise EnvLost(f"{server.url}, which holds the session, has been down for {c.step_timeout_s:g} s ({server.breaker.cause}).") from None
+                raise EnvLost(
+                    f"{server.url}, which holds the session, has been down for {c.step_timeout_s:g} s"
+                    f" ({server.breaker.cause})."
+                ) from None
             return server
 
         async def send(server: EnvServer, left: float) -> StepReply:
@@ -133,12 +140,20 @@ class HttpSession:
 
         reply = await c.call(self._env, up, send, timeout_s=c.step_timeout_s)
         if (reply.session_id, reply.step_id) != (self._id, step_id):
-            raise EnvError(f"{server.url}/step answered for another step ({reply.session_id}/{reply.step_id}, asked {self._id}/{step_id}).")
+            raise EnvError(
+                f"{server.url}/step answered for another step ({reply.session_id}/{reply.step_id}, asked"
+                f" {self._id}/{step_id})."
+            )
         if reply.outcome in TRAINABLE_OUTCOMES:
             return reply
         if reply.outcome == "timeout":
-            raise EnvTimeout(f"{server.url}/step missed its deadline of {c.step_timeout_s:g} s. Add env workers, or raise env.step_timeout_s.")
-        raise EnvError(f"{server.url}/step failed with outcome {reply.outcome}: {reply.signals.get('error', 'no reason given')}")
+            raise EnvTimeout(
+                f"{server.url}/step missed its deadline of {c.step_timeout_s:g} s. Add env workers, or raise"
+                " env.step_timeout_s."
+            )
+        raise EnvError(
+            f"{server.url}/step failed with outcome {reply.outcome}: {reply.signals.get('error', 'no reason given')}"
+        )
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

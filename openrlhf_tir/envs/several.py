@@ -1,4 +1,5 @@
-"""EnvClients: the clients of a run's environments as one, each with its own limits. Owned by a rollout actor for its whole life."""
+"""EnvClients: the clients of a run's environments as one, each with its own limits. Owned by a rollout actor for its
+whole life."""
 
 from __future__ import annotations
 
@@ -20,17 +21,32 @@ class EnvClients:
         self.clients = dict(clients)
 
     @classmethod
-    def of(cls, environments: Mapping[str, Environment], urls: Mapping[str, Sequence[str]], *, token: str | None = None, owner: str = "") -> EnvClients:
+    def of(
+        cls,
+        environments: Mapping[str, Environment],
+        urls: Mapping[str, Sequence[str]],
+        *,
+        token: str | None = None,
+        owner: str = "",
+    ) -> EnvClients:
         """`urls`: environment -> base URLs of its servers. `owner` begins the ids of all sessions."""
         clients = {
-            name: EnvClient.of(e.env, {name: urls[name]} if name in urls else {}, token=token, owner=owner, serves=e.serves) for name, e in environments.items()
+            name: EnvClient.of(
+                e.env, {name: urls[name]} if name in urls else {}, token=token, owner=owner, serves=e.serves
+            )
+            for name, e in environments.items()
         }
         return cls(clients)
 
     def check(self, env: str) -> None:
         """Raises ConfigError for an environment without a URL."""
         if not any(env in client.urls.known for client in self.clients.values()):
-            raise unknown("env", env, self.clients, "Give its server's URL (env.url, or envs.NAME.url), or correct the row's env column.")
+            raise unknown(
+                "env",
+                env,
+                self.clients,
+                "Give its server's URL (env.url, or envs.NAME.url), or correct the row's env column.",
+            )
 
     def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> HttpSession:
         """See EnvClient.session."""

@@ -1,10 +1,11 @@
-"""StageTimes: when an environment's sessions were being started, and when it gave its verdicts: two tracks of the run's timeline, beside the engines'.
+"""StageTimes: when an environment's sessions were being started, and when it gave its verdicts: two tracks of the run's
+timeline, beside the engines'.
 
     start      a session's reset, from the first request to its reply, waits for room included
     evaluate   the step that ended an episode with a reward: tests of a patch, the check of a final state
 
-Unions of what ran at once, so that a thousand sessions are a few spans. Stages that take no time are no stages: below `least_s` nothing is kept.
-"""
+Unions of what ran at once, so that a thousand sessions are a few spans. Stages that take no time are no stages: below
+`least_s` nothing is kept."""
 
 from __future__ import annotations
 

@@ -3,11 +3,12 @@
     step -> does the server prefer batches? -- no --> POST /step
                  | yes
                  v
-            gathering[server] -- max_batch, or the first waited max_wait_ms --> POST /step_batch -> NDJSON, a line per finished item
+            gathering[server] -- max_batch, or the first waited max_wait_ms --> POST /step_batch -> NDJSON, a line per
+            finished item
 
-Takes the place of EnvClient.send_step: one attempt of one step. A reply is handed over when its line arrives, so nobody waits for the
-slowest; one that is refused (outcome capacity) or missing raises for its own caller alone, whose client sends it again with the same step_id.
-"""
+Takes the place of EnvClient.send_step: one attempt of one step. A reply is handed over when its line arrives, so nobody
+waits for the slowest; one that is refused (outcome capacity) or missing raises for its own caller alone, whose client
+sends it again with the same step_id."""
 
 from __future__ import annotations
 
@@ -97,7 +98,9 @@ class StepBatches:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise EnvTimeout(f"{server}/step_batch did not answer step {request.step_id} within {timeout_s:.3g} s. Add env workers.") from None
+            raise EnvTimeout(
+                f"{server}/step_batch did not answer step {request.step_id} within {timeout_s:.3g} s. Add env workers."
+            ) from None
         finally:
             if batch.sending and batch.waiting and batch.given_up:  # nobody waits for the rest
                 batch.sending.cancel()
@@ -127,7 +130,9 @@ class StepBatches:
         if batch.given_up:
             return
         self.sizes.observe(len(batch.requests))
-        batch.sending = asyncio.create_task(self._send(server, batch), name=f"step_batch of {len(batch.requests)} to {server}")
+        batch.sending = asyncio.create_task(
+            self._send(server, batch), name=f"step_batch of {len(batch.requests)} to {server}"
+        )
         self._sent.add(batch.sending)
         batch.sending.add_done_callback(self._sent.discard)
 

@@ -1,7 +1,7 @@
 """EnvUrls: which server of an environment takes the next session. The map can be swapped during a run.
 
-    set_urls({"search": [a, b]})       c is gone from the map: its sessions end there, none is opened; a new URL gets its first
-                                       session once its /health said ok
+    set_urls({"search": [a, b]})       c is gone from the map: its sessions end there, none is opened; a new URL gets
+                                       its first session once its /health said ok
     choose("search") -> EnvServer      the one with the fewest sessions of those that are up; waits while none is
     holder(env, url) -> EnvServer      the process that /reset named, when it is not the one that was asked
 
@@ -37,7 +37,8 @@ class EnvServer:
     opened: int = 0
     """Open sessions that came in by this URL, also those that a process behind it holds."""
     listed: bool = True
-    """Whether it is in the map, and so may get new sessions. A holder that /reset named is not, and ends with its last session."""
+    """Whether it is in the map, and so may get new sessions. A holder that /reset named is not, and ends with its last
+    session."""
     no_sessions_until: float = 0.0
     """Loop time. The server refused a session (it is full, or draining) but answers steps."""
     session_refusals: Refusals = field(default_factory=Refusals)
@@ -46,9 +47,15 @@ class EnvServer:
 
 class EnvUrls:
     def __init__(
-        self, urls: Mapping[str, str | Sequence[str]], *, most: int, probe: Callable[[EnvServer], Awaitable[None]], probe_pause_s: float = 1.0
+        self,
+        urls: Mapping[str, str | Sequence[str]],
+        *,
+        most: int,
+        probe: Callable[[EnvServer], Awaitable[None]],
+        probe_pause_s: float = 1.0,
     ) -> None:
-        """`most`: calls in flight per server. `probe` returns when the server is well and raises EnvError when it is not."""
+        """`most`: calls in flight per server. `probe` returns when the server is well and raises EnvError when it is
+        not."""
         self._most, self._probe, self._probe_pause_s = most, probe, probe_pause_s
         self._servers: dict[tuple[str, str], EnvServer] = {}
         self._changed = asyncio.Event()
@@ -84,10 +91,11 @@ class EnvUrls:
             raise unknown("env", env, self.known, "Give its server's URL (env.url), or correct the row's env column.")
 
     async def choose(self, env: str, outage_s: float, room_s: float, avoid: Sequence[EnvServer] = ()) -> EnvServer:
-        """The listed server with the fewest sessions that is up and takes new ones; one of `avoid` only when there is no other.
+        """The listed server with the fewest sessions that is up and takes new ones; one of `avoid` only when there is
+        no other.
 
-        Raises EnvLost when none was up for `outage_s`, TimeoutError when those that are up took no session for `room_s`.
-        """
+        Raises EnvLost when none was up for `outage_s`, TimeoutError when those that are up took no session for
+        `room_s`."""
         clock = asyncio.get_running_loop().time
         start = clock()
         while True:
@@ -104,7 +112,8 @@ class EnvUrls:
                 if not up and clock() >= start + outage_s:
                     facts = "; ".join(f"{s.url}: {s.breaker.cause}" for s in listed) or "no URL is left"
                     raise EnvLost(
-                        f"Every server of env {env!r} has been down for {outage_s:g} s ({facts}). Start one, or give another URL (`openrlhf-tir control`)."
+                        f"Every server of env {env!r} has been down for {outage_s:g} s ({facts}). Start one, or give"
+                        " another URL (`openrlhf-tir control`)."
                     ) from None
             if clock() >= start + room_s and up:
                 raise TimeoutError
@@ -170,7 +179,9 @@ class EnvUrls:
         await asyncio.gather(*probing, return_exceptions=True)
 
     def _add(self, env: str, url: str, *, listed: bool = True) -> EnvServer:
-        server = self._servers[env, url] = EnvServer(env, url, Credits(self._most), Breaker(first_pause_s=self._probe_pause_s), listed=listed)
+        server = self._servers[env, url] = EnvServer(
+            env, url, Credits(self._most), Breaker(first_pause_s=self._probe_pause_s), listed=listed
+        )
         return server
 
     def _notify(self) -> None:

@@ -23,11 +23,18 @@ from ..types import Task, Trajectory
 class Agents:
     """Owned by a rollout actor."""
 
-    def __init__(self, sessions: Sessions, codec: Codec, proof: Callable[[np.ndarray], Awaitable[None]], *, overflow: Literal["fail", "cut"] = "fail") -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        codec: Codec,
+        proof: Callable[[np.ndarray], Awaitable[None]],
+        *,
+        overflow: Literal["fail", "cut"] = "fail",
+    ) -> None:
         """`proof`: returns once tokens of these versions may be used, raises WeightsUnverified when they never may.
 
-        `overflow`: what becomes of a trajectory whose agent gave up since the context was full: failed, or cut at its limit and judged by
-        the run's own reward.
+        `overflow`: what becomes of a trajectory whose agent gave up since the context was full: failed, or cut at its
+        limit and judged by the run's own reward.
         """
         self.sessions, self.codec, self._proof, self._overflow = sessions, codec, proof, overflow
         self._offers: asyncio.Queue[AgentSession] = asyncio.Queue()
@@ -38,7 +45,8 @@ class Agents:
         return {"sessions": len(self.sessions), "tasks_offered": self.offered}
 
     async def run(self, task: Task, index: int, temperature: float = 1.0) -> Trajectory:
-        """One sample of `task` by whichever agent takes it. Its reward is None when the agent left it to the run's own."""
+        """One sample of `task` by whichever agent takes it. Its reward is None when the agent left it to the run's
+        own."""
         session = self.sessions.open(task, temperature=temperature)
         self._offers.put_nowait(session)
         self.offered += 1
@@ -55,7 +63,9 @@ class Agents:
             trajectory.failed, trajectory.why = said.failed, said.why
         elif said.reward is not None:
             trajectory.reward = said.reward
-            trajectory.parts |= said.parts | {"correct": float(said.reward > 0 if said.correct is None else said.correct)}
+            trajectory.parts |= said.parts | {
+                "correct": float(said.reward > 0 if said.correct is None else said.correct)
+            }
         return trajectory
 
     async def finish(self, session: AgentSession, index: int = 0) -> Trajectory:

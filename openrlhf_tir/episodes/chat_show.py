@@ -1,10 +1,13 @@
-"""Chat show: the environment's words -> messages -> what the model's chat template adds behind the message that was sampled.
+"""Chat show: the environment's words -> messages -> what the model's chat template adds behind the message that was
+sampled.
 
-    context    <|im_start|>user ... <|im_start|>assistant\\n Let me see. <tool_call> ... <|im_end|>     the last four sampled, and kept
-    next       \\n<|im_start|>user\\n<tool_response> ... <|im_end|>\\n<|im_start|>assistant\\n          the template's, never trained
+    context    <|im_start|>user ... <|im_start|>assistant\\n Let me see. <tool_call> ... <|im_end|>     the last four
+               sampled, and kept
+    next       \\n<|im_start|>user\\n<tool_response> ... <|im_end|>\\n<|im_start|>assistant\\n          the template's,
+               never trained
 
-A message's end is written once: by the model when it sampled it, by the template when it did not (a stop string, an end of its own choice).
-"""
+A message's end is written once: by the model when it sampled it, by the template when it did not (a stop string, an end
+of its own choice)."""
 
 from __future__ import annotations
 
@@ -30,9 +33,25 @@ class ChatCodec(Codec, Protocol):
 class ChatShow:
     """Raises TurnError when the template refuses what the episode has come to."""
 
-    def __init__(self, protocol: MessagesProtocol, codec: ChatCodec, template: ChatTemplate, chat: Chat, *, call: bool, max_tokens: int) -> None:
-        """call: a message that tools answer is told to the template as a call (`template_check.Checked`). `max_tokens` of one observation."""
-        self.protocol, self.codec, self.template, self.call, self.max_tokens = protocol, codec, template, call, max_tokens
+    def __init__(
+        self,
+        protocol: MessagesProtocol,
+        codec: ChatCodec,
+        template: ChatTemplate,
+        chat: Chat,
+        *,
+        call: bool,
+        max_tokens: int,
+    ) -> None:
+        """call: a message that tools answer is told to the template as a call (`template_check.Checked`). `max_tokens`
+        of one observation."""
+        self.protocol, self.codec, self.template, self.call, self.max_tokens = (
+            protocol,
+            codec,
+            template,
+            call,
+            max_tokens,
+        )
         self.messages: list[Mapping[str, Any]] = list(chat.messages)
         self.tools = chat.tools
         self._sampled: Completion | None = None
@@ -51,7 +70,9 @@ class ChatShow:
         else:
             self.messages.append({"role": "user", "content": text})
         ids = self._ids(*self._rendered(text))
-        common = next((k for k, (a, b) in enumerate(zip(prompt_ids, ids, strict=False)) if a != b), min(len(prompt_ids), len(ids)))
+        common = next(
+            (k for k, (a, b) in enumerate(zip(prompt_ids, ids, strict=False)) if a != b), min(len(prompt_ids), len(ids))
+        )
         return (ids[:common], Shown(self.codec.spell(ids[common:]), ids[common:])) if common else (ids, Shown("", []))
 
     def _rendered(self, outside: str) -> tuple[str, str]:

@@ -16,7 +16,8 @@ from .chat_show import ChatCodec, ChatShow
 
 
 class Chats:
-    """The conversations of one environment, owned by a rollout actor. Raises ConfigError for a template that cannot show the protocol's replies."""
+    """The conversations of one environment, owned by a rollout actor. Raises ConfigError for a template that cannot
+    show the protocol's replies."""
 
     def __init__(self, env: Env, codec: Codec, template: ChatTemplate) -> None:
         self.env, self.codec, self.template = env, cast(ChatCodec, codec), template
@@ -29,13 +30,14 @@ class Chats:
             return None
         if not tokenizer.chat_template:
             raise ConfigError(
-                f"env.protocol = {env.protocol!r} is a messages protocol, and the tokenizer of {cfg.actor.model_name_or_path} has no chat template. "
-                "Use a chat model, or a turn protocol."
+                f"env.protocol = {env.protocol!r} is a messages protocol, and the tokenizer of"
+                f" {cfg.actor.model_name_or_path} has no chat template. Use a chat model, or a turn protocol."
             )
         return cls(env, codec, ChatTemplate.of(tokenizer, cfg.data.chat_template_options))
 
     def task(self, task: Task) -> Task:
-        """The task with its messages. Text that came without any (a group by HTTP, a question on the command line) is the user's."""
+        """The task with its messages. Text that came without any (a group by HTTP, a question on the command line) is
+        the user's."""
         if task.chat is not None:
             return task
         chat = Chat(({"role": "user", "content": task.prompt},), tuple(self.env.tools))
@@ -43,7 +45,14 @@ class Chats:
 
     def show(self, protocol: turns.MessagesProtocol, task: Task) -> ChatShow:
         assert task.chat is not None, "task() has been asked"
-        return ChatShow(protocol, self.codec, self.template, task.chat, call=self.checked.call, max_tokens=self.env.output_max_tokens)
+        return ChatShow(
+            protocol,
+            self.codec,
+            self.template,
+            task.chat,
+            call=self.checked.call,
+            max_tokens=self.env.output_max_tokens,
+        )
 
 
 def chats_of(cfg: Config, codec: Codec, tokenizer: Any) -> dict[str, Chats | None]:

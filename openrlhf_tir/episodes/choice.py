@@ -1,31 +1,37 @@
-"""Selection: which trajectories of a group are used, when more were dispatched than are wanted, or a fault has ended some.
+"""Selection: which trajectories of a group are used, when more were dispatched than are wanted, or a fault has ended
+some.
 
-The n earliest *dispatched* valid ones, never the first finished: short answers finish first, so taking those would train on short ones.
+The n earliest *dispatched* valid ones, never the first finished: short answers finish first, so taking those would
+train on short ones.
 
     index    0      1       2      3 | 4      5            n = 4, rollout.oversample = 2
     ended    valid  failed  valid  - | valid  valid
     used     yes    no      yes    ? | yes    only if 3 fails too
 
-An infrastructure fault frees its place for the next index; a trajectory that is given up for being slow (deadline, straggler) keeps its
-place empty, because filling it with a faster one is choosing by length. So nothing about a trajectory's length decides whether it is used,
-as far as faults do not depend on it. Which do:
+An infrastructure fault frees its place for the next index; a trajectory that is given up for being slow (deadline,
+straggler) keeps its place empty, because filling it with a faster one is choosing by length. So nothing about a
+trajectory's length decides whether it is used, as far as faults do not depend on it. Which do:
 
-    a fault of one trajectory    a session that could not be opened, a reply that cannot be read, one sandbox, a tokens/text mismatch:
-                                 it costs that trajectory. One before the first token is independent of length; one per call hits the
-                                 trajectory with more calls more often, which no choice among the others can undo.
-    a fault of what they share   the engine died or its weights were refused; the server that held their sessions went down. It ends
-                                 whatever is *unfinished* at that moment, so the survivors are exactly the short ones: the law of those
-                                 is L given L <= t, whatever the cause. It costs all who shared it, the finished ones too (`voided`):
-                                 then sharing, which was settled at dispatch, decides, and not length.
-    a limit                      group_deadline_s, straggler_s: no fault. It cuts the law of lengths at the same place in every group,
-                                 like max_new_tokens; to issue such a group again would repeat it, and keep the draws that are short.
+    a fault of one trajectory    a session that could not be opened, a reply that cannot be read, one sandbox, a
+                                 tokens/text mismatch: it costs that trajectory. One before the first token is
+                                 independent of length; one per call hits the trajectory with more calls more often,
+                                 which no choice among the others can undo.
+    a fault of what they share   the engine died or its weights were refused; the server that held their sessions went
+                                 down. It ends whatever is *unfinished* at that moment, so the survivors are exactly the
+                                 short ones: the law of those is L given L <= t, whatever the cause. It costs all who
+                                 shared it, the finished ones too (`voided`): then sharing, which was settled at
+                                 dispatch, decides, and not length.
+    a limit                      group_deadline_s, straggler_s: no fault. It cuts the law of lengths at the same place
+                                 in every group, like max_new_tokens; to issue such a group again would repeat it, and
+                                 keep the draws that are short.
 
-Why the group is issued again as a whole, instead of keeping the finished and sampling the rest anew: given a fault at t, n new samples have
-the law without the fault. Finished ones that are kept have that of L given L <= t, and new ones beside them do not make up for it, because
-they may be short again: P(L <= t) * law(L | L <= t) + P(L > t) * law(L). What a re-issue cannot undo is that an attempt which ended *before*
-the fault is kept: at a rate of r faults per second the mean moves by -r * Cov(longest of the group, mean of the group), to first order,
-against -r * Var(L) when the finished are kept (lengths in seconds); for n exponential lengths the first is H_n / n of the second, a fifth at
-n = 16. With rollout.per_request_seeds it is zero: the new attempt draws the same numbers.
+Why the group is issued again as a whole, instead of keeping the finished and sampling the rest anew: given a fault at
+t, n new samples have the law without the fault. Finished ones that are kept have that of L given L <= t, and new ones
+beside them do not make up for it, because they may be short again: P(L <= t) * law(L | L <= t) + P(L > t) * law(L).
+What a re-issue cannot undo is that an attempt which ended *before* the fault is kept: at a rate of r faults per second
+the mean moves by -r * Cov(longest of the group, mean of the group), to first order, against -r * Var(L) when the
+finished are kept (lengths in seconds); for n exponential lengths the first is H_n / n of the second, a fifth at n = 16.
+With rollout.per_request_seeds it is zero: the new attempt draws the same numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +47,8 @@ SLOW = frozenset({"deadline", "straggler", "early_stop"})
 """Reasons of failure by which a trajectory keeps its place: it was given up, and no other may take it."""
 
 ENGINE_FAULTS = frozenset({EngineError.reason, EngineGone.reason, WeightsUnverified.reason, "aborted"})
-"""Reasons of failure that are the engine's, which all trajectories of a group share: one of them is the end of the group."""
+"""Reasons of failure that are the engine's, which all trajectories of a group share: one of them is the end of the
+group."""
 
 ITS_OWN = METHOD_REASONS | {TokenDrift.reason, RequestRefused.reason}
 """Reasons of failure that lie in what the trajectory itself says: however many fail so, nothing was shared."""
@@ -51,7 +58,8 @@ LENGTH_FACTS = ("length_used", "length_replacements", "length_first_done")
 
 
 class Selection(NamedTuple):
-    """`members`: all that belong to the group, in order of dispatch: used, failed and slow. `settled`: waiting longer changes nothing."""
+    """`members`: all that belong to the group, in order of dispatch: used, failed and slow. `settled`: waiting longer
+    changes nothing."""
 
     members: list[Trajectory]
     settled: bool
@@ -77,10 +85,10 @@ def voided(ended: Sequence[Trajectory | None], order: Sequence[int], server_of: 
     ended: by index, None where it did not end.  order: the indices in the order in which they ended.
     server_of: the environment server of each session; an index without one shares the engine only.
 
-    A fault is shared when it says so itself (of the engine: everybody; EnvLost: those with a session on that server), or by what it does:
-    of those on a server, or of the whole group, it ended everybody who was unfinished, two at least. Two faults of their own that happen
-    to be the last ones are taken for a shared one as well; that costs a re-issue, and chooses nobody by length.
-    """
+    A fault is shared when it says so itself (of the engine: everybody; EnvLost: those with a session on that server),
+    or by what it does: of those on a server, or of the whole group, it ended everybody who was unfinished, two at
+    least. Two faults of their own that happen to be the last ones are taken for a shared one as well; that costs a
+    re-issue, and chooses nobody by length."""
     if engine := [t.failed for t in ended if t and t.failed in ENGINE_FAULTS]:
         return dict.fromkeys(range(len(ended)), engine[0])
     found: dict[int, str] = {}
@@ -97,7 +105,8 @@ def voided(ended: Sequence[Trajectory | None], order: Sequence[int], server_of: 
 
 
 def _ended_all_at_once(reasons: Sequence[str | None]) -> bool:
-    """Whether at least the last two to end failed, but not all did: whoever was unfinished at the first of these faults.
+    """Whether at least the last two to end failed, but not all did: whoever was unfinished at the first of these
+    faults.
 
     A reward that fails on two samples is no fault that they share, even if they are the last.
     """
@@ -109,18 +118,23 @@ def _ended_all_at_once(reasons: Sequence[str | None]) -> bool:
 
 def _cause(reasons: Sequence[str | None]) -> str:
     """EnvLost, which says most, or else the commonest fault."""
-    return EnvLost.reason if EnvLost.reason in reasons else Counter(r for r in reasons if r and r not in SLOW | ITS_OWN).most_common(1)[0][0]
+    return (
+        EnvLost.reason
+        if EnvLost.reason in reasons
+        else Counter(r for r in reasons if r and r not in SLOW | ITS_OWN).most_common(1)[0][0]
+    )
 
 
 def hopeless(ended: Sequence[Trajectory | None], n: int, min_valid: int, accuracy_range: tuple[float, float]) -> bool:
     """Whether the accuracy filter will drop the group, however the rest ends.
 
-    Of the first n, d are valid by now and c of them correct; u <= n - d more will be used, of which 0 to u are correct. So the accuracy
-    will lie between c / n and (c + n - d) / n, reached at u = n - d: to drop for sure, the whole range must lie outside of (lo, hi).
+    Of the first n, d are valid by now and c of them correct; u <= n - d more will be used, of which 0 to u are correct.
+    So the accuracy will lie between c / n and (c + n - d) / n, reached at u = n - d: to drop for sure, the whole range
+    must lie outside of (lo, hi).
 
-    Training is not biased by it, as the group would have been dropped anyway. What is measured of dropped groups is: the trajectories given
-    up are the slow ones, so their mean length is too low and, with it, whatever goes along with length.
-    """
+    Training is not biased by it, as the group would have been dropped anyway. What is measured of dropped groups is:
+    the trajectories given up are the slow ones, so their mean length is too low and, with it, whatever goes along with
+    length."""
     lo, hi = accuracy_range
     valid = [t for t in ended[:n] if t is not None and t.failed is None]
     correct = sum(t.parts["correct"] for t in valid)
@@ -128,11 +142,16 @@ def hopeless(ended: Sequence[Trajectory | None], n: int, min_valid: int, accurac
 
 
 def length_facts(members: Sequence[Trajectory], finished: Sequence[Trajectory], n: int) -> dict[str, float]:
-    """The meter: mean response tokens of what is used, of the replacements among it (index >= n), and of the n that finished first.
+    """The meter: mean response tokens of what is used, of the replacements among it (index >= n), and of the n that
+    finished first.
 
-    `finished` is in order of time. Over many groups `length_used` and `length_replacements` agree when selection is unbiased;
-    `length_first_done` is lower, by the bias that taking the first finished would have had.
+    `finished` is in order of time. Over many groups `length_used` and `length_replacements` agree when selection is
+    unbiased; `length_first_done` is lower, by the bias that taking the first finished would have had.
     """
     used = [t for t in members if t.failed is None]
     facts = (used, [t for t in used if t.index >= n], [t for t in finished if t.failed is None][:n])
-    return {name: sum(len(t.token_ids) for t in some) / len(some) for name, some in zip(LENGTH_FACTS, facts, strict=True) if some}
+    return {
+        name: sum(len(t.token_ids) for t in some) / len(some)
+        for name, some in zip(LENGTH_FACTS, facts, strict=True)
+        if some
+    }

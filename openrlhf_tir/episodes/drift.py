@@ -1,11 +1,12 @@
-"""Drift check: do a trajectory's tokens still say what its text says? Decodes and compares; nothing is ever re-encoded to train on.
+"""Drift check: do a trajectory's tokens still say what its text says? Decodes and compares; nothing is ever re-encoded
+to train on.
 
     model segment   decode(token_ids) is the segment's text, but for what the last token holds beyond a stop string
     env segment     encode(text) are the segment's token_ids, and none of them is special
 
-Drift means that engine and codec disagree, or that somebody re-tokenised: rewards would judge another text than the learner trains.
-`retokenised` is no fault: it tells whether the common shortcut, decoding a response and encoding it again, would have changed its tokens.
-"""
+Drift means that engine and codec disagree, or that somebody re-tokenised: rewards would judge another text than the
+learner trains. `retokenised` is no fault: it tells whether the common shortcut, decoding a response and encoding it
+again, would have changed its tokens."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ CONTEXT = 4
 def drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> list[str]:
     """One sentence per segment that has drifted.
 
-    rendered: environment segments were written by a chat template. Their special tokens are meant, so they are not compared.
-    """
+    rendered: environment segments were written by a chat template. Their special tokens are meant, so they are not
+    compared."""
     before = trajectory.prompt_ids[-CONTEXT:].tolist()
     found = []
     for i, segment in enumerate(trajectory.segments):
@@ -43,7 +44,9 @@ def drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> li
 def refuse_drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> None:
     """Raises TokenDrift, so that the trajectory is failed and counted instead of trained."""
     if found := drift(trajectory, codec, rendered=rendered):
-        raise TokenDrift(f"Tokens and text disagree: {'; '.join(found)}. Engine and actor must use the same tokenizer files.")
+        raise TokenDrift(
+            f"Tokens and text disagree: {'; '.join(found)}. Engine and actor must use the same tokenizer files."
+        )
 
 
 def retokenised(trajectory: Trajectory, codec: Codec) -> bool:
@@ -69,4 +72,8 @@ def _continuation(codec: Codec, before: Sequence[int], ids: list[int]) -> str:
 
 
 def _env_drift(ids: list[int], segment: Segment, codec: Codec) -> str | None:
-    return None if codec.encode(segment.text) == ids else f"has tokens that are not those of its text {segment.text[:80]!r}"
+    return (
+        None
+        if codec.encode(segment.text) == ids
+        else f"has tokens that are not those of its text {segment.text[:80]!r}"
+    )

@@ -3,13 +3,15 @@
     segment = engine(prompt + response so far)          the model's tokens, kept as sampled
     protocol.advance(segment)  -> End                   done
                                -> GoOn                  sample on
-                               -> Call(action)          env.step(action); its output is tokenised once and appended; the environment may
-                                                        say that the episode is done, or cut it (truncated)
-                               -> Reject(action, ...)   a call that cannot be read: told to the model, recorded for the reward
+                               -> Call(action)          env.step(action); its output is tokenised once and appended; the
+                                                        environment may say that the episode is done, or cut it
+                                                        (truncated)
+                               -> Reject(action, ...)   a call that cannot be read: told to the model, recorded for the
+                                                        reward
 
-Token in, token out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced (no EOS).
-The response budget counts model and environment tokens; an inserted block is never cut and may overshoot it, unless the protocol
-says `cuts_at_limit`: then what is beyond the budget is left out, its mask with it.
+Token in, token out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced
+(no EOS). The response budget counts model and environment tokens; an inserted block is never cut and may overshoot it,
+unless the protocol says `cuts_at_limit`: then what is beyond the budget is left out, its mask with it.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ from .show import Show, Shown, TextShow
 from .turns import TURN_LIMIT, Call, End, MessagesProtocol, Reject, TurnProtocol
 
 ENV_DONE, ENV_TRUNCATED = "env_done", "env_truncated"
-"""Stop reasons of an episode that its environment ended; a cut one has finish_reason "length", as one that ran out of tokens."""
+"""Stop reasons of an episode that its environment ended; a cut one has finish_reason "length", as one that ran out of
+tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_new_tokens` of a response, environment tokens included; `output_max_tokens` of one inserted block; `max_length` of prompt and
-    response, at which no further segment is begun (ZeroTIR's second bound)."""
+    """`max_new_tokens` of a response, environment tokens included; `output_max_tokens` of one inserted block;
+    `max_length` of prompt and response, at which no further segment is begun (ZeroTIR's second bound)."""
 
     max_new_tokens: int
     output_max_tokens: int = 256
@@ -58,7 +61,8 @@ async def run_episode(
     seed_of: Callable[[int], int | None] = lambda turn: None,
     show: Show | None = None,
 ) -> Trajectory:
-    """Sample one response. An infrastructure fault ends it with `failed` set; any other exception is a bug and is raised.
+    """Sample one response. An infrastructure fault ends it with `failed` set; any other exception is a bug and is
+    raised.
 
     `show`: how the environment's words are shown; default: as the turn protocol's text.
     """
@@ -85,7 +89,9 @@ async def run_episode(
         while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0 and len(context) < longest:
             turn += 1
             room = min(remaining, getattr(protocol, "max_turn_tokens", None) or remaining)
-            sampling = Sampling(room, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p)
+            sampling = Sampling(
+                room, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p
+            )
             seen = context[-window:] if (window := getattr(protocol, "max_context_tokens", None)) else context
             completion = await engine.generate(seen, sampling, request_id=f"{request_id}/{turn}")
             if completion.finish_reason == "length" and room < remaining:
@@ -102,13 +108,24 @@ async def run_episode(
                     step_id += 1
                     call = await _run(env, action, step_id, turn)
                     traj.calls.append(call)
-                    if call.done or call.truncated:  # nothing follows: the observation alone, without a word about what comes next
+                    # nothing follows: the observation alone, without a word about what comes next
+                    if call.done or call.truncated:
                         observe(show.last(call.observation))
-                        traj.finish_reason, traj.stop_reason = ("stop", ENV_DONE) if call.done else ("length", ENV_TRUNCATED)
+                        traj.finish_reason, traj.stop_reason = (
+                            ("stop", ENV_DONE) if call.done else ("length", ENV_TRUNCATED)
+                        )
                         break
                     observe(show.next(call.observation))
                 case Reject(action, defect, message):
-                    traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}, turn=turn))
+                    traj.calls.append(
+                        ToolCall(
+                            action,
+                            message,
+                            "model_error",
+                            {"error_type": "malformed_call", "defect": defect},
+                            turn=turn,
+                        )
+                    )
                     observe(show.next(message))
                 case go_on:
                     observe(show.go_on(go_on.text))
@@ -122,7 +139,8 @@ async def run_episode(
 
 
 def _cut(traj: Trajectory, codec: Codec, tokens: int) -> None:
-    """Leave the first `tokens` of the response. Only an inserted block can be beyond: the model is never asked for more than there is room."""
+    """Leave the first `tokens` of the response. Only an inserted block can be beyond: the model is never asked for more
+    than there is room."""
     beyond = len(traj.token_ids) - tokens
     if beyond > 0 and traj.segments[-1].source == "env":
         kept = traj.segments.pop().token_ids[:-beyond].tolist()
@@ -135,4 +153,14 @@ async def _run(env: EnvSession, action: str, step_id: int, turn: int) -> ToolCal
     start = time.monotonic()
     reply = await env.step(action, step_id=step_id)
     seconds = time.monotonic() - start
-    return ToolCall(action, reply.observation, reply.outcome, reply.signals, seconds, reply.reward, reply.done, reply.truncated, turn)
+    return ToolCall(
+        action,
+        reply.observation,
+        reply.outcome,
+        reply.signals,
+        seconds,
+        reply.reward,
+        reply.done,
+        reply.truncated,
+        turn,
+    )

@@ -1,12 +1,13 @@
 """Group: one prompt -> n trajectories, rewarded and judged. They share the prompt, the environment and one deadline.
 
-    dispatch n + oversample episodes, in order ──> as each ends: selection settled? hopeless? time over? ──> close ──> rewards, verdict
+    dispatch n + oversample episodes, in order ──> as each ends: selection settled? hopeless? time over? ──> close ──>
+    rewards, verdict
 
-An infrastructure fault of one trajectory fails that one: statistics and rewards are over the valid ones. A fault of what they share (the
-engine, the server of their sessions) fails all that shared it, the finished ones too, or their short answers would be what is left. A group
-with fewer than `min_valid` valid ones is failed as a whole. Nothing here retries; the pipeline issues a failed group again.
-Which trajectories are used, why never the first finished, and which faults are shared is in choice.py.
-"""
+An infrastructure fault of one trajectory fails that one: statistics and rewards are over the valid ones. A fault of
+what they share (the engine, the server of their sessions) fails all that shared it, the finished ones too, or their
+short answers would be what is left. A group with fewer than `min_valid` valid ones is failed as a whole. Nothing here
+retries; the pipeline issues a failed group again. Which trajectories are used, why never the first finished, and which
+faults are shared is in choice.py."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvalMode:
-    """Sample for evaluation: own n, temperature, top_p and calls, nobody in reserve, no filters, rewards as in training."""
+    """Sample for evaluation: own n, temperature, top_p and calls, nobody in reserve, no filters, rewards as in
+    training."""
 
     n: int
     temperature: float
@@ -63,7 +65,8 @@ class EvalMode:
 
 @dataclass(slots=True)
 class _Running:
-    """What the trajectories of a group share, and what has become of them: `ended[i]` is set when the i-th dispatched has."""
+    """What the trajectories of a group share, and what has become of them: `ended[i]` is set when the i-th dispatched
+    has."""
 
     key: GroupKey
     task: Task
@@ -103,16 +106,29 @@ class GroupRunner:
         chats: Mapping[str, Chats | None] | None = None,
         handover: Handover | None = None,
     ) -> None:
-        """`agents`: external programs, or a file in OpenRLHF's form, that write the responses in place of our turn loop and environment.
-        `chats`: per environment with a messages protocol. `handover`: in a run with a fast lane."""
-        self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = cfg, engine, codec, envs, rewards, judge, name
+        """`agents`: external programs, or a file in OpenRLHF's form, that write the responses in place of our turn loop
+        and environment. `chats`: per environment with a messages protocol. `handover`: in a run with a fast lane."""
+        self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = (
+            cfg,
+            engine,
+            codec,
+            envs,
+            rewards,
+            judge,
+            name,
+        )
         self.agents, self.chats, self.handover = agents, chats or {}, handover
         self.environments = cfg.environments
 
     async def run(
-        self, key: GroupKey, task: Task, mode: EvalMode | None = None, each: Callable[[Trajectory], None] = lambda t: None
+        self,
+        key: GroupKey,
+        task: Task,
+        mode: EvalMode | None = None,
+        each: Callable[[Trajectory], None] = lambda t: None,
     ) -> tuple[GroupMeta, Group]:
-        """`each` sees every trajectory that is done in time. Faults of environments, engine or verifier are in the metadata, not raised."""
+        """`each` sees every trajectory that is done in time. Faults of environments, engine or verifier are in the
+        metadata, not raised."""
         r = self.cfg.rollout
         chats = self._chats_of(task)
         task = chats.task(task) if chats else task
@@ -122,7 +138,18 @@ class GroupRunner:
         if self.handover and mode is None:
             engine = self.handover.around(engine)
         g = _Running(
-            key, task, n, prompt_ids, self._limits(task.env, len(prompt_ids), mode), engine, each, mode, [None] * (n + extra), [], {}, time.monotonic()
+            key,
+            task,
+            n,
+            prompt_ids,
+            self._limits(task.env, len(prompt_ids), mode),
+            engine,
+            each,
+            mode,
+            [None] * (n + extra),
+            [],
+            {},
+            time.monotonic(),
         )
         given_up = await self._collect(g)
         seconds = time.monotonic() - g.start
@@ -135,7 +162,9 @@ class GroupRunner:
         failed = failed_as(group, 1 if mode else r.min_valid)
         verdict, fault = (KEEP, None) if mode or failed else await self._judged(group)
         failed = fault.reason if fault else failed
-        meta = describe(group, prompt_tokens=len(prompt_ids), verdict=verdict, failed=failed, actor=self.name, seconds=seconds)
+        meta = describe(
+            group, prompt_tokens=len(prompt_ids), verdict=verdict, failed=failed, actor=self.name, seconds=seconds
+        )
         if fault:
             meta.why[fault.reason] = str(fault)[:WHY_CHARS]
         if extra:
@@ -143,7 +172,8 @@ class GroupRunner:
         return meta, group
 
     async def _judged(self, group: Group) -> tuple[Verdict, InfraError | None]:
-        """Verdict, and the fault by which the group failed after all: a group reward or filter that is broken says nothing about the group."""
+        """Verdict, and the fault by which the group failed after all: a group reward or filter that is broken says
+        nothing about the group."""
         try:
             verdict = self.judge(group)
             return (await verdict if inspect.isawaitable(verdict) else verdict), None
@@ -151,7 +181,8 @@ class GroupRunner:
             return KEEP, e
 
     async def _collect(self, g: _Running) -> bool:
-        """Run the episodes until the group can be closed; the others are given up. True when the filter is sure to drop it."""
+        """Run the episodes until the group can be closed; the others are given up. True when the filter is sure to drop
+        it."""
         ends: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
         tasks = {asyncio.create_task(self._one(g, i), name=f"episode {g.key}#{i}"): i for i in range(len(g.ended))}
         for task in tasks:
@@ -186,7 +217,11 @@ class GroupRunner:
 
     def _is_hopeless(self, g: _Running) -> bool:
         r = self.cfg.rollout
-        return r.early_stop and g.mode is None and hopeless(g.ended, g.n, r.min_valid, one(self.environments, g.task.env).filter.accuracy_range)
+        return (
+            r.early_stop
+            and g.mode is None
+            and hopeless(g.ended, g.n, r.min_valid, one(self.environments, g.task.env).filter.accuracy_range)
+        )
 
     async def _one(self, g: _Running, i: int) -> Trajectory:
         traj = Trajectory(i, g.prompt_ids)
@@ -262,10 +297,19 @@ class GroupRunner:
     def _limits(self, env: str, prompt_tokens: int, mode: EvalMode | None) -> Limits:
         c = self.cfg.rollout
         room = min(c.max_new_tokens, self.cfg.data.max_len - prompt_tokens)
-        limits = Limits(room, one(self.environments, env).env.output_max_tokens, c.temperature, c.top_p, self.cfg.data.max_len, c.top_k, c.min_p)
+        limits = Limits(
+            room,
+            one(self.environments, env).env.output_max_tokens,
+            c.temperature,
+            c.top_p,
+            self.cfg.data.max_len,
+            c.top_k,
+            c.min_p,
+        )
         return replace(limits, temperature=mode.temperature, top_p=mode.top_p, top_k=0, min_p=0.0) if mode else limits
 
 
 def _without_reward(trajectory: Trajectory, reason: str) -> Trajectory:
-    """The trajectory as one that `reason` costs, unless it failed by itself. A copy: whoever followed the group has seen it end well."""
+    """The trajectory as one that `reason` costs, unless it failed by itself. A copy: whoever followed the group has
+    seen it end well."""
     return trajectory if trajectory.failed else replace(trajectory, failed=reason, reward=None)

@@ -1,4 +1,5 @@
-"""Group metadata: a group's payload -> what the controller needs to know of it. Statistics are over the valid trajectories only."""
+"""Group metadata: a group's payload -> what the controller needs to know of it. Statistics are over the valid
+trajectories only."""
 
 from __future__ import annotations
 
@@ -13,23 +14,28 @@ from ..types import Group, GroupMeta, Trajectory, Verdict
 CALL_SECONDS = "call_seconds"
 """The name, in a group's stats, of the seconds that the environment took for a call."""
 CALL_FACTS = ("calls_correct", "calls_ok", "calls_ok_correct")
-"""Names of means over a group's samples in its stats: calls of the right ones, calls that ran without an error, and those of the right ones."""
+"""Names of means over a group's samples in its stats: calls of the right ones, calls that ran without an error, and
+those of the right ones."""
 CODE_FACTS = ("code_written", "code_run", "code_responses", "code_after_answer")
-"""Names of such means, of fenced Python: programs that the model wrote, those that it stopped for so that they ran, responses with one, and responses whose
-first one comes after their first answer."""
+"""Names of such means, of fenced Python: programs that the model wrote, those that it stopped for so that they ran,
+responses with one, and responses whose first one comes after their first answer."""
 PROGRAM, ANSWER = re.compile(r"```(?:python|py)\b"), re.compile(r"\\boxed\{|<answer>")
 HALF = 0.5
-"""Above it a trajectory counts as correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
+"""Above it a trajectory counts as correct. Most rewards say 0 or 1; an agent file or a reward server may give a
+score."""
 
 
 def failed_as(group: Group, min_valid: int) -> str | None:
-    """Why the group as a whole cannot be used: the commonest fault, when fewer than `min_valid` trajectories are valid."""
+    """Why the group as a whole cannot be used: the commonest fault, when fewer than `min_valid` trajectories are
+    valid."""
     if len(group.valid) >= min_valid:
         return None
     return Counter(t.failed for t in group.trajectories if t.failed).most_common(1)[0][0]
 
 
-def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str | None, actor: str, seconds: float) -> GroupMeta:
+def describe(
+    group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str | None, actor: str, seconds: float
+) -> GroupMeta:
     valid = group.valid
     versions = [v for t in valid if (v := t.oldest_version) is not None]
     return GroupMeta(
@@ -57,7 +63,8 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
 
 
 def means(valid: list[Trajectory]) -> dict[str, float]:
-    """Mean of every reward part over the valid trajectories, and the mean number of calls; mean seconds of a call where there was one."""
+    """Mean of every reward part over the valid trajectories, and the mean number of calls; mean seconds of a call where
+    there was one."""
     if not valid:
         return {}
     names = sorted({name for t in valid for name in t.parts})
@@ -66,7 +73,10 @@ def means(valid: list[Trajectory]) -> dict[str, float]:
     found |= {CALL_SECONDS: float(np.mean(seconds))} if seconds else {}
     found |= dict(zip(CALL_FACTS, np.mean([_call_facts(t) for t in valid], axis=0).tolist(), strict=True))
     found |= dict(zip(CODE_FACTS, np.mean([_code_facts(t) for t in valid], axis=0).tolist(), strict=True))
-    return found | {"calls": float(np.mean([len(t.calls) for t in valid])), "truncated": float(np.mean([t.finish_reason == "length" for t in valid]))}
+    return found | {
+        "calls": float(np.mean([len(t.calls) for t in valid])),
+        "truncated": float(np.mean([t.finish_reason == "length" for t in valid])),
+    }
 
 
 def _call_facts(t: Trajectory) -> tuple[int, int, int]:

@@ -1,9 +1,10 @@
-"""Judge: a group whose trajectories are all scored -> its group reward, a verdict, and which of its samples are trained.
+"""Judge: a group whose trajectories are all scored -> its group reward, a verdict, and which of its samples are
+trained.
 
     shaping  ->  group reward  ->  filters, in order  ->  sample filter  ->  KEEP, or the first reason
 
-Registered functions are quick and are called on the spot; those of one's own run in the reward's worker processes, with their deadline.
-"""
+Registered functions are quick and are called on the spot; those of one's own run in the reward's worker processes, with
+their deadline."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class _Rules:
 
 
 class Judge:
-    """Owned by a rollout actor; judges a group by the rules of its environment. Raises ConfigError for a name that cannot be loaded."""
+    """Owned by a rollout actor; judges a group by the rules of its environment. Raises ConfigError for a name that
+    cannot be loaded."""
 
     def __init__(self, cfg: Config, workers: Workers) -> None:
         self.workers = workers
@@ -78,7 +80,9 @@ class Judge:
         if reward.group is None:
             return
         context = RewardContext(reward, group.task.run, reward.group_options)
-        rewards, group.changes = await self._run(GroupReward(reward.group), is_own(GROUP_REWARD, reward.group), group, context)
+        rewards, group.changes = await self._run(
+            GroupReward(reward.group), is_own(GROUP_REWARD, reward.group), group, context
+        )
         for trajectory, value in zip(group.valid, rewards, strict=True):
             trajectory.parts[BEFORE_GROUP] = trajectory.scored
             trajectory.reward = value

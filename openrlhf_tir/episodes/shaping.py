@@ -1,12 +1,14 @@
-"""Shaping: what every reward undergoes, whichever function gave it. OpenRLHF's penalties under its names, in its order; n tokens of a response, B the budget.
+"""Shaping: what every reward undergoes, whichever function gave it. OpenRLHF's penalties under its names, in its order;
+n tokens of a response, B the budget.
 
     overlong (DAPO, arXiv 2503.14476)   r - factor * min(n - (B - buffer), buffer) / buffer     where n > B - buffer
-    stop properly (ProRL)               r * coef, or coef itself where it is below 0             where the response was cut
+    stop properly (ProRL)               r * coef, or coef itself where it is below 0             where the response was
+                                        cut
     clip                                min(max(r, low), high)
 
-n counts the whole response, tool output too, because the budget rollout.max_new_tokens does. The clip bounds the reward itself; OpenRLHF bounds what is left
-of it after the group's baseline, which is the same for estimators without one (gae, reinforce). Evaluation is not shaped, and neither is what filters call
-correct.
+n counts the whole response, tool output too, because the budget rollout.max_new_tokens does. The clip bounds the reward
+itself; OpenRLHF bounds what is left of it after the group's baseline, which is the same for estimators without one
+(gae, reinforce). Evaluation is not shaped, and neither is what filters call correct.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Show: the environment's words -> text and tokens behind what was sampled. As text here; as messages of a chat in chat_show.py."""
+"""Show: the environment's words -> text and tokens behind what was sampled. As text here; as messages of a chat in
+chat_show.py."""
 
 from __future__ import annotations
 

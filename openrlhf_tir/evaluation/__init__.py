@@ -1,5 +1,5 @@
-"""Evaluation: a suite's problems -> items (what was sampled of each) -> figures with intervals, and sweeps of them. No engine, no Ray: those who
-sample hand groups in.
+"""Evaluation: a suite's problems -> items (what was sampled of each) -> figures with intervals, and sweeps of them. No
+engine, no Ray: those who sample hand groups in.
 
     suites.py, forms.py    the named sets: where each is had, in which form, and its rows as ours
     items.py, store.py     one JSONL row per problem; which are done already

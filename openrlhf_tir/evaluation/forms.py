@@ -1,10 +1,14 @@
-"""Forms: a row of a published evaluation set -> {"prompt", "label", "meta"} as data.prompts reads it. One function per family; each raises DataError.
+"""Forms: a row of a published evaluation set -> {"prompt", "label", "meta"} as data.prompts reads it. One function per
+family; each raises DataError.
 
     maths      problem or question; answer, final_answer, label, or a solution with one box
-    answers    question; golden_answers, answers or answer: a text or a list of texts               FlashRAG's rows, Search-R1's, plain ones
-    call       prompt or messages, or instruction and input; the gold call in label, answer or expected_output     ToolRL's API-Bank
+    answers    question; golden_answers, answers or answer: a text or a list of texts               FlashRAG's rows,
+               Search-R1's, plain ones
+    call       prompt or messages, or instruction and input; the gold call in label, answer or expected_output
+               ToolRL's API-Bank
     ast        question and function (BFCL's file) with ground_truth (its possible_answer file), joined by id
-    multi_turn question, initial_config and involved_classes (BFCL's multi-turn files) with ground_truth; functions by class, protocol
+    multi_turn question, initial_config and involved_classes (BFCL's multi-turn files) with ground_truth; functions by
+    class, protocol
 Column names are compared without case. A row of verl's form goes through its schema first.
 """
 
@@ -29,9 +33,10 @@ MATHS_ANSWERS = ("answer", "final_answer", "label", "ground_truth", "solution")
 KINDS = ("level", "problem_type", "subfield", "difficulty", "kind")
 
 FUNCTIONS = (
-    "You can call functions. Answer the user's request with the calls that it needs and nothing else, as a Python list of calls with keyword arguments: "
-    "[first_function(name=value, other=value), second_function(name=value)]. Where none of the functions fits, or a required value is not given, say so "
-    "in words and call nothing. The functions, as JSON:\n"
+    "You can call functions. Answer the user's request with the calls that it needs and nothing else, as a Python list"
+    " of calls with keyword arguments: [first_function(name=value, other=value), second_function(name=value)]. Where"
+    " none of the functions fits, or a required value is not given, say so in words and call nothing. The functions, as"
+    " JSON:\n"
 )
 """The system message of `ast`, in our words; the official prompting handler's asks for the same notation."""
 
@@ -44,12 +49,18 @@ def maths(where: str, row: Row) -> dict[str, Any]:
     question = _text(where, row, QUESTIONS, "the problem")
     name = next((n for n in MATHS_ANSWERS if row.get(n) not in (None, "", [])), None)
     if name is None:
-        raise DataError(f"{where} has no answer: none of {', '.join(MATHS_ANSWERS)} among its columns {shorten(', '.join(row))}. Fill it in.")
+        raise DataError(
+            f"{where} has no answer: none of {', '.join(MATHS_ANSWERS)} among its columns {shorten(', '.join(row))}."
+            " Fill it in."
+        )
     answer = row[name]
     if name == "solution":
         answer = last_boxed(str(answer))
         if answer is None:
-            raise DataError(f"{where} has neither an answer column nor a \\boxed{{}} in its solution. Give the answer in column 'answer'.")
+            raise DataError(
+                f"{where} has neither an answer column nor a \\boxed{{}} in its solution. Give the answer in column"
+                " 'answer'."
+            )
     return {INPUT: question, LABEL: _one_answer(where, answer), "meta": _kind(row)}
 
 
@@ -90,38 +101,76 @@ def call(where: str, row: Row) -> dict[str, Any]:
         made = SCHEMAS["verl"](where, row)
         asked, gold = made[INPUT], made[LABEL]
     else:
-        asked = row.get("prompt") or row.get("messages") or "\n".join(str(row[k]) for k in ("instruction", "input") if row.get(k))
+        asked = (
+            row.get("prompt")
+            or row.get("messages")
+            or "\n".join(str(row[k]) for k in ("instruction", "input") if row.get(k))
+        )
         gold = next((row[k] for k in ("label", "answer", "expected_output", "ground_truth") if row.get(k)), None)
     if not isinstance(asked, str | list) or not asked:
-        raise DataError(f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'instruction' and 'input'. Columns: {shorten(', '.join(row))}.")
+        raise DataError(
+            f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'instruction' and 'input'. Columns:"
+            f" {shorten(', '.join(row))}."
+        )
     try:
         found = json.loads(gold) if isinstance(gold, str) else gold
     except (ValueError, RecursionError):
         found = None
     first = found[0] if isinstance(found, list) and found else found
-    if not isinstance(first, Mapping) or not isinstance(first.get("name"), str) or not isinstance(first.get("parameters"), Mapping):
-        raise DataError(f'{where}: the gold call is {kind(gold)}, not {{"name": ..., "parameters": {{...}}}} or a list of such. Correct the row.')
+    if (
+        not isinstance(first, Mapping)
+        or not isinstance(first.get("name"), str)
+        or not isinstance(first.get("parameters"), Mapping)
+    ):
+        raise DataError(
+            f'{where}: the gold call is {kind(gold)}, not {{"name": ..., "parameters": {{...}}}} or a list of such.'
+            " Correct the row."
+        )
     return {INPUT: asked, LABEL: json.dumps(found, ensure_ascii=False), "meta": _kind(_lower(row))}
 
 
 def ast(where: str, row: Row) -> dict[str, Any]:
-    """`category` of the row: simple, multiple, parallel, irrelevance, ...; it is the kind too. Of an irrelevance row no call is right."""
+    """`category` of the row: simple, multiple, parallel, irrelevance, ...; it is the kind too. Of an irrelevance row no
+    call is right."""
     functions, turns, category = row.get("function"), row.get("question"), str(row.get("category", "simple"))
     functions = [functions] if isinstance(functions, Mapping) else functions
-    if not isinstance(functions, list) or not all(isinstance(f, Mapping) and isinstance(f.get("name"), str) for f in functions):
-        raise DataError(f"{where}: function is {kind(functions)}, not a list of function descriptions. Give BFCL's own file.")
+    if not isinstance(functions, list) or not all(
+        isinstance(f, Mapping) and isinstance(f.get("name"), str) for f in functions
+    ):
+        raise DataError(
+            f"{where}: function is {kind(functions)}, not a list of function descriptions. Give BFCL's own file."
+        )
     if isinstance(turns, list) and turns and isinstance(turns[0], list):
         if len(turns) > 1:
-            raise DataError(f"{where}: question has {len(turns)} turns, and a row of this set has one. Give the file of category {category}.")
+            raise DataError(
+                f"{where}: question has {len(turns)} turns, and a row of this set has one. Give the file of category"
+                f" {category}."
+            )
         turns = turns[0]
-    if not isinstance(turns, list) or not turns or not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in turns):
-        raise DataError(f"{where}: question is {kind(row.get('question'))}, not a list of chat messages. Give BFCL's own file.")
+    if (
+        not isinstance(turns, list)
+        or not turns
+        or not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in turns)
+    ):
+        raise DataError(
+            f"{where}: question is {kind(row.get('question'))}, not a list of chat messages. Give BFCL's own file."
+        )
     gold = [] if "irrelevance" in category else row.get("ground_truth")
-    if not isinstance(gold, list) or not (gold or "irrelevance" in category) or not all(isinstance(g, Mapping) for g in gold):
-        raise DataError(f"{where} (id {row.get('id')!r}) has no ground_truth. Put the possible_answer directory of BFCL beside the file of questions.")
+    if (
+        not isinstance(gold, list)
+        or not (gold or "irrelevance" in category)
+        or not all(isinstance(g, Mapping) for g in gold)
+    ):
+        raise DataError(
+            f"{where} (id {row.get('id')!r}) has no ground_truth. Put the possible_answer directory of BFCL beside the"
+            " file of questions."
+        )
     system = FUNCTIONS + json.dumps(functions, ensure_ascii=False)
     own = "\n\n".join(m["content"] for m in turns if m.get("role") == "system")
-    messages = [{"role": "system", "content": f"{system}\n\n{own}" if own else system}, *(dict(m) for m in turns if m.get("role") != "system")]
+    messages = [
+        {"role": "system", "content": f"{system}\n\n{own}" if own else system},
+        *(dict(m) for m in turns if m.get("role") != "system"),
+    ]
     label = {"function": functions, "possible_answer": gold, "category": category}
     return {INPUT: messages, LABEL: json.dumps(label, ensure_ascii=False), "meta": {"kind": category}}
 
@@ -129,7 +178,11 @@ def ast(where: str, row: Row) -> dict[str, Any]:
 def multi_turn(where: str, row: Row) -> dict[str, Any]:
     """Later turns and the classes' state travel in meta to the environment; `category` is the kind."""
     made = with_functions(where, row, row["functions"], row["protocol"])
-    return {INPUT: made[INPUT], LABEL: json.dumps(made[LABEL], ensure_ascii=False), "meta": made["meta"] | {"kind": str(row["category"])}}
+    return {
+        INPUT: made[INPUT],
+        LABEL: json.dumps(made[LABEL], ensure_ascii=False),
+        "meta": made["meta"] | {"kind": str(row["category"])},
+    }
 
 
 def _lower(row: Row) -> dict[str, Any]:
@@ -151,4 +204,6 @@ def _text(where: str, row: Row, names: tuple[str, ...], what: str) -> str | list
         value = row.get(name)
         if (isinstance(value, str) and value.strip()) or (isinstance(value, list) and value):
             return value
-    raise DataError(f"{where} has no column with {what}: one of {', '.join(names)}. Its columns: {shorten(', '.join(row))}.")
+    raise DataError(
+        f"{where} has no column with {what}: one of {', '.join(names)}. Its columns: {shorten(', '.join(row))}."
+    )

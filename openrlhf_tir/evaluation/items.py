@@ -1,9 +1,12 @@
 """Item: what was sampled of one problem, one JSONL row of it. Lists are per valid sample, in order of their index.
 
-    suite index row kind env prompt label epoch    which problem; `row` is its name in whatever file it is (data/identity.py)
+    suite index row kind env prompt label epoch    which problem; `row` is its name in whatever file it is
+    (data/identity.py)
     correct rewards answers                        the verdicts, and what the samples answered (None: nothing)
-    calls calls_ok used_code                       calls that were run, those of them without an error, whether there was code
-    response_tokens model_tokens truncated texts   lengths in tokens, all and the model's own; cut by a limit; the responses
+    calls calls_ok used_code                       calls that were run, those of them without an error, whether there
+    was code
+    response_tokens model_tokens truncated texts   lengths in tokens, all and the model's own; cut by a limit; the
+    responses
     failures                                       reason -> samples that infrastructure lost: no part of any figure
     failed                                         only where no sample is valid: why
 
@@ -60,10 +63,23 @@ class Item:
         return sum(self.failures.values())
 
     def as_row(self) -> dict[str, Any]:
-        return asdict(self) | ({"failed": max(self.failures, key=lambda r: self.failures[r])} if not self.n and self.failures else {})
+        return asdict(self) | (
+            {"failed": max(self.failures, key=lambda r: self.failures[r])} if not self.n and self.failures else {}
+        )
 
 
-LISTS = ("correct", "rewards", "answers", "calls", "calls_ok", "used_code", "response_tokens", "model_tokens", "truncated", "texts")
+LISTS = (
+    "correct",
+    "rewards",
+    "answers",
+    "calls",
+    "calls_ok",
+    "used_code",
+    "response_tokens",
+    "model_tokens",
+    "truncated",
+    "texts",
+)
 
 
 def item_of(suite: str, index: int, task: Task, sampled: Group | str, n: int) -> Item:
@@ -88,7 +104,8 @@ def item_of(suite: str, index: int, task: Task, sampled: Group | str, n: int) ->
 
 
 def answer_of(trajectory: Trajectory) -> str | None:
-    r"""What the model itself states last: the content of its last \boxed{}, else of its last <answer>; None without either."""
+    r"""What the model itself states last: the content of its last \boxed{}, else of its last <answer>; None without
+    either."""
     text = without_code(model_text(trajectory))
     said = last_boxed(text)
     said = last_answer(text) if said is None else said
@@ -102,8 +119,18 @@ def read_item(row: Mapping[str, Any], where: str) -> Item:
         lengths = {len(getattr(item, name)) for name in LISTS}
     except TypeError as e:
         raise DataError(f"{where} is no item of an evaluation ({e}). Remove the file to sample again.") from None
-    if type(item.index) is not int or not isinstance(item.failures, dict) or not all(type(n) is int for n in item.failures.values()):
-        raise DataError(f"{where} is no item of an evaluation: index {item.index!r}, failures {item.failures!r}. Remove the file to sample again.")
+    if (
+        type(item.index) is not int
+        or not isinstance(item.failures, dict)
+        or not all(type(n) is int for n in item.failures.values())
+    ):
+        raise DataError(
+            f"{where} is no item of an evaluation: index {item.index!r}, failures {item.failures!r}. Remove the file to"
+            " sample again."
+        )
     if len(lengths) > 1:
-        raise DataError(f"{where} is no item of an evaluation: its lists have {', '.join(map(str, sorted(lengths)))} entries. Remove the file to sample again.")
+        raise DataError(
+            f"{where} is no item of an evaluation: its lists have {', '.join(map(str, sorted(lengths)))} entries."
+            " Remove the file to sample again."
+        )
     return item

@@ -18,13 +18,31 @@ SWEPT = {
 }
 """What a sweep may vary without new engines: the key of the configuration -> the field here."""
 WHERE_AND_WHEN = {
-    *("url", "token_env", "step_timeout_s", "reset_timeout_s", "capacity_timeout_s", "outage_timeout_s", "hedge_after_s", "max_retries"),
+    *(
+        "url",
+        "token_env",
+        "step_timeout_s",
+        "reset_timeout_s",
+        "capacity_timeout_s",
+        "outage_timeout_s",
+        "hedge_after_s",
+        "max_retries",
+    ),
     *("max_concurrency", "batch_wait_ms", "max_batch", "workers"),
-    *("remote_timeout_s", "remote_retries", "remote_batch", "verify_deadline_s", "model_replicas", "num_nodes", "offload", "model_timeout_s"),
+    *(
+        "remote_timeout_s",
+        "remote_retries",
+        "remote_batch",
+        "verify_deadline_s",
+        "model_replicas",
+        "num_nodes",
+        "offload",
+        "model_timeout_s",
+    ),
     "max_failed_groups",
 }
-"""Fields of [env] and [reward] that never change what an item is: whatever they cost is a lost sample, and those are sampled again. Every other field
-counts, also one that is added to these sections later."""
+"""Fields of [env] and [reward] that never change what an item is: whatever they cost is a lost sample, and those are
+sampled again. Every other field counts, also one that is added to these sections later."""
 WEIGHTS = ("*.safetensors", "*.bin")
 
 
@@ -43,7 +61,8 @@ class Sampled:
 
 
 def parse_sweep(text: str, base: Sampled) -> tuple[str, list[Sampled]]:
-    """`KEY=V,V,...` -> the key and the settings of each value, in ascending order. Raises ConfigError for a key or a value that cannot be swept."""
+    """`KEY=V,V,...` -> the key and the settings of each value, in ascending order. Raises ConfigError for a key or a
+    value that cannot be swept."""
     key, _, given = text.partition("=")
     if key not in SWEPT:
         raise unknown("--sweep key", key, SWEPT, "Write it as KEY=V,V, e.g. --sweep env.max_calls=0,2,4,20.")
@@ -51,7 +70,9 @@ def parse_sweep(text: str, base: Sampled) -> tuple[str, list[Sampled]]:
     try:
         values = sorted({kind(v) for v in given.split(",")})
     except ValueError:
-        raise ConfigError(f"--sweep {text!r} names a value of {key} that is no number. Write e.g. --sweep env.max_calls=0,2,4,20.") from None
+        raise ConfigError(
+            f"--sweep {text!r} names a value of {key} that is no number. Write e.g. --sweep env.max_calls=0,2,4,20."
+        ) from None
     lowest = {"env.max_calls": 0, "eval.n_samples_per_prompt": 1}.get(key, 0)
     bad = [v for v in values if not (lowest <= v < float("inf")) or (key == "eval.top_p" and not 0 < v <= 1)]
     if bad:
@@ -92,7 +113,8 @@ def made_under(cfg: Config, how: Sampled, suite: str, source: str) -> dict[str, 
 
 
 def weights_of(model: str) -> list[list[Any]]:
-    """[name, bytes, modification time] of each file of weights of a local model: one that was trained on is another model. [] for a name on the hub."""
+    """[name, bytes, modification time] of each file of weights of a local model: one that was trained on is another
+    model. [] for a name on the hub."""
     found = sorted(p for pattern in WEIGHTS for p in Path(model).expanduser().glob(pattern)) if model else []
     return [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in found]
 

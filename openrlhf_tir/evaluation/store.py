@@ -1,6 +1,7 @@
 """Store: the items of one set under one setting, on disk -> which problems are still to be sampled.
 
-    DIR/settings.json    what they were made under; a directory with other settings is refused, so that figures never mix two
+    DIR/settings.json    what they were made under; a directory with other settings is refused, so that figures never
+                         mix two
     DIR/problems.jsonl   what was asked: the set's rows in our form
     DIR/items.jsonl      one row per problem, appended when its samples are there; a torn last line is cut off
     DIR/figures.json     written at the end
@@ -28,7 +29,8 @@ MOST_SHOWN = 4
 
 
 class Store:
-    """`done`: place of a problem -> its item, whole. Raises ConfigError for a directory that was made under other settings or of other problems."""
+    """`done`: place of a problem -> its item, whole. Raises ConfigError for a directory that was made under other
+    settings or of other problems."""
 
     def __init__(self, directory: Path, settings: Mapping[str, Any], tasks: list[Task]) -> None:
         self.directory, self.tasks = directory, tasks
@@ -42,7 +44,10 @@ class Store:
         for number, row in enumerate(rows, 1):
             item = read_item(row, f"{path} row {number}")
             if not (0 <= item.index < len(tasks)) or tasks[item.index].row != item.row:
-                raise ConfigError(f"{path} row {number} is of problem {item.index} ({item.row}), which is another one now. Choose another --items directory.")
+                raise ConfigError(
+                    f"{path} row {number} is of problem {item.index} ({item.row}), which is another one now. Choose"
+                    " another --items directory."
+                )
             if not item.lost and item.index not in self.done:
                 self.done[item.index] = item
                 whole.append(row)
@@ -56,20 +61,22 @@ class Store:
         if not path.exists():
             if (self.directory / ITEMS).exists():
                 raise ConfigError(
-                    f"{self.directory} has {ITEMS} and no {SETTINGS}, so nobody knows how its items were sampled. Remove the directory to sample again, or "
-                    "choose another --items directory."
+                    f"{self.directory} has {ITEMS} and no {SETTINGS}, so nobody knows how its items were sampled."
+                    " Remove the directory to sample again, or choose another --items directory."
                 )
             _write(path, settings)
             return
         try:
             then = json.loads(path.read_text())
         except ValueError:
-            raise ConfigError(f"{path} is not JSON. Remove the directory to sample again, or choose another --items directory.") from None
+            raise ConfigError(
+                f"{path} is not JSON. Remove the directory to sample again, or choose another --items directory."
+            ) from None
         if found := differences(settings, then if isinstance(then, dict) else {}):
             more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
             raise ConfigError(
-                f"{self.directory} holds items that were sampled under other settings ({'; '.join(found[:MOST_SHOWN])}{more}). "
-                "Choose another --items directory, or remove that one."
+                f"{self.directory} holds items that were sampled under other settings"
+                f" ({'; '.join(found[:MOST_SHOWN])}{more}). Choose another --items directory, or remove that one."
             )
 
     @property

@@ -11,7 +11,12 @@ from .scores.groups import bfcl_groups
 if TYPE_CHECKING:
     from rich.table import Table
 
-TOOLS = (("calls", "calls"), ("tool_productivity", "right per call"), ("code_ratio", "code ratio"), ("code_in_correct", "code in correct"))
+TOOLS = (
+    ("calls", "calls"),
+    ("tool_productivity", "right per call"),
+    ("code_ratio", "code ratio"),
+    ("code_in_correct", "code in correct"),
+)
 
 
 class Result(Protocol):
@@ -39,7 +44,16 @@ def table(plan: Plan, results: Sequence[Result]) -> Table:
 
     out = Table(title=f"Evaluation of {plan.cfg.actor.model_name_or_path}", title_justify="left")
     out.add_column("set")
-    for column in (*([plan.swept] if plan.swept else []), "problems", "n", "avg@n", "pass@n", "maj@n", *(label for _, label in TOOLS), "tokens"):
+    for column in (
+        *([plan.swept] if plan.swept else []),
+        "problems",
+        "n",
+        "avg@n",
+        "pass@n",
+        "maj@n",
+        *(label for _, label in TOOLS),
+        "tokens",
+    ):
         out.add_column(column, justify="right")
     for r in results:
         f, n = r.figures, r.figures["n"]
@@ -60,7 +74,11 @@ def table(plan: Plan, results: Sequence[Result]) -> Table:
 def percent(value: Sequence[float | None]) -> str:
     """Value and interval."""
     middle, low, high = value
-    return "-" if middle is None or low is None or high is None else f"{100 * middle:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    return (
+        "-"
+        if middle is None or low is None or high is None
+        else f"{100 * middle:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    )
 
 
 def number(value: Sequence[float | None], form: str = ".2f") -> str:

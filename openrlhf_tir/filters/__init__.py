@@ -1,13 +1,17 @@
-"""Filters: Group -> Verdict(keep, reason), asked in the order of `filter.names`; the first that drops a group wins, its reason is the metric.
+"""Filters: Group -> Verdict(keep, reason), asked in the order of `filter.names`; the first that drops a group wins, its
+reason is the metric.
 
-    accuracy        mean(correct) within filter.accuracy_range           reward        mean(reward) within filter.reward_range
+    accuracy        mean(correct) within filter.accuracy_range           reward        mean(reward) within
+                    filter.reward_range
     zero_variance   all rewards equal                                    length_gap    length tells right from wrong
-    truncated       too many hit the length limit                        verifiers     too many have no verdict (zerotir)
-    length_balance  only samples of hopeless lengths (zerotir); looks at the run's latest groups, so the controller asks it, last of all
+    truncated       too many hit the length limit                        verifiers     too many have no verdict
+                    (zerotir)
+    length_balance  only samples of hopeless lengths (zerotir); looks at the run's latest groups, so the controller asks
+                    it, last of all
 
-Only valid trajectories count: one that a fault ended says nothing about the prompt. Their `reward`, and `correct` in their `parts`, are
-set. A filter of one's own is (group, options) -> (keep, reason); see docs/rewards.md. Which *samples* of a kept group are not trained is
-in samples.py.
+Only valid trajectories count: one that a fault ended says nothing about the prompt. Their `reward`, and `correct` in
+their `parts`, are set. A filter of one's own is (group, options) -> (keep, reason); see docs/rewards.md. Which
+*samples* of a kept group are not trained is in samples.py.
 """
 
 from __future__ import annotations
@@ -51,7 +55,13 @@ MAKERS: dict[str, Callable[[Filter], GroupFilter]] = {
 }
 LENGTH_BALANCE = "length_balance"
 """Needs the groups of other prompts: pipeline/method_state.py."""
-FILTER = plugins.Place("filter", "filter.names", "(group, options) -> (keep, reason)", dict.fromkeys([*MAKERS, LENGTH_BALANCE], __name__), plugins.takes(2))
+FILTER = plugins.Place(
+    "filter",
+    "filter.names",
+    "(group, options) -> (keep, reason)",
+    dict.fromkeys([*MAKERS, LENGTH_BALANCE], __name__),
+    plugins.takes(2),
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,8 @@ class OwnFilter:
 
 
 def filters_of(cfg: Filter) -> list[GroupFilter | OwnFilter]:
-    """What is asked beside the actor, in order. Raises ConfigError for a name that is neither registered nor can be loaded."""
+    """What is asked beside the actor, in order. Raises ConfigError for a name that is neither registered nor can be
+    loaded."""
     found: list[GroupFilter | OwnFilter] = []
     for name in cfg.order:
         if name in MAKERS:

@@ -1,7 +1,7 @@
 """Keep prompts that are neither too hard nor too easy for the policy: lo < mean(correct) < hi, both strict.
 
-Source: openrlhf/trainer/ppo_trainer_async.py of ZeroTIR's code; the paper uses 0.2..0.8, its scripts 0.0..0.8 to 0.1..0.8.
-"""
+Source: openrlhf/trainer/ppo_trainer_async.py of ZeroTIR's code; the paper uses 0.2..0.8, its scripts 0.0..0.8 to
+0.1..0.8."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Drop groups in which length tells right from wrong: |mean length of the correct - mean length of the wrong| >= max_gap tokens.
+"""Drop groups in which length tells right from wrong: |mean length of the correct - mean length of the wrong| >=
+max_gap tokens.
 
-Source: exp_statistics.length_filter of ZeroTIR's code, with max_gap 1000. Without a correct or without a wrong response the gap is
-undefined and the group is dropped, as there.
+Source: exp_statistics.length_filter of ZeroTIR's code, with max_gap 1000. Without a correct or without a wrong response
+the gap is undefined and the group is dropped, as there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keep groups whose mean reward lies strictly within a range of any numbers; what is correct does not matter.
 
-With it in place of `accuracy`, a group that is all right is kept as long as its rewards differ (filter `zero_variance`): an answer with fewer
-calls, or a shorter one, can be worth more.
+With it in place of `accuracy`, a group that is all right is kept as long as its rewards differ (filter
+`zero_variance`): an answer with fewer calls, or a shorter one, can be worth more.
 """
 
 from __future__ import annotations

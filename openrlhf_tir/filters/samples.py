@@ -1,7 +1,8 @@
-"""Sample filters: (Trajectory, options) -> why it is not trained, "" where it is. They mask a sample's loss and leave its group alone.
+"""Sample filters: (Trajectory, options) -> why it is not trained, "" where it is. They mask a sample's loss and leave
+its group alone.
 
-A masked sample stays in its group's statistics and in the whitening of the batch, as in ZeroTIR's code, where the loss mask is set after the
-advantages are known; it counts neither in the loss nor in what the loss is divided by.
+A masked sample stays in its group's statistics and in the whitening of the batch, as in ZeroTIR's code, where the loss
+mask is set after the advantages are known; it counts neither in the loss nor in what the loss is divided by.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def over_length(trajectory: Trajectory, options: dict[str, Any]) -> str:
 
 
 REGISTRY = {"over_length": f"{__name__}:over_length", "zerotir": f"{__name__}:zerotir"}
-SAMPLE_FILTER = plugins.Place("sample filter", "filter.sample", '(trajectory, options) -> reason, "" to train it', REGISTRY, plugins.takes(2))
+SAMPLE_FILTER = plugins.Place(
+    "sample filter", "filter.sample", '(trajectory, options) -> reason, "" to train it', REGISTRY, plugins.takes(2)
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,10 @@ class SampleFilter:
         wrong = next((r for r in reasons if not isinstance(r, str)), None)
         if any(not isinstance(r, str) for r in reasons):
             where = plugins.location(function)
-            raise FilterError(f"{SAMPLE_FILTER.setting} = {self.name!r}: {where}: it returned {wrong!r}, not a reason. It is {SAMPLE_FILTER.shape}.")
+            raise FilterError(
+                f"{SAMPLE_FILTER.setting} = {self.name!r}: {where}: it returned {wrong!r}, not a reason. It is"
+                f" {SAMPLE_FILTER.shape}."
+            )
         for reason in filter(None, reasons):
             accept.check_reason(reason, SAMPLE_FILTER, self.name, function)
         return reasons

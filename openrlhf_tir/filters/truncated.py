@@ -1,4 +1,5 @@
-"""Drop groups of which more than a share hit the length limit: their rewards say more about the budget than about the policy."""
+"""Drop groups of which more than a share hit the length limit: their rewards say more about the budget than about the
+policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Drop groups whose rewards are all equal: every advantage relative to the group's mean is zero, so nothing is learned from them."""
+"""Drop groups whose rewards are all equal: every advantage relative to the group's mean is zero, so nothing is learned
+from them."""
 
 from __future__ import annotations
 

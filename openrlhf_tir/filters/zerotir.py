@@ -22,10 +22,11 @@ MAX_FAILED = 0.4
 
 
 def why_dropped(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> str:
-    """Why a sample's loss is masked, "" where it is trained. `base_ppl` is its perplexity under the base model, where that is known.
+    """Why a sample's loss is masked, "" where it is trained. `base_ppl` is its perplexity under the base model, where
+    that is known.
 
-    Wrong and cut off; ended by neither length nor stop; code whose blocks, outputs and fences do not match, where it is correct
-    or well-formed code that ran; improbable; malformed and repetitive.
+    Wrong and cut off; ended by neither length nor stop; code whose blocks, outputs and fences do not match, where it is
+    correct or well-formed code that ran; improbable; malformed and repetitive.
     """
     correct = facts["answer_rewards"] > 0.5
     malformed = facts["format_answer"] > 0.5
@@ -55,10 +56,14 @@ def too_many_failed(group: Sequence[Facts], max_share: float = MAX_FAILED) -> bo
 
 
 def verifiers(max_share: float) -> Callable[[Group], Verdict]:
-    """Filter "verifiers". A check that missed its deadline gave no verdict either; a model verifier that fails fails the sample itself."""
+    """Filter "verifiers". A check that missed its deadline gave no verdict either; a model verifier that fails fails
+    the sample itself."""
 
     def judge(group: Group) -> Verdict:
-        facts = [t.parts | ({"rule_eval_fails": 1.0, "model_eval_fails": 1.0} if t.parts.get("verify_timeout") else {}) for t in group.valid]
+        facts = [
+            t.parts | ({"rule_eval_fails": 1.0, "model_eval_fails": 1.0} if t.parts.get("verify_timeout") else {})
+            for t in group.valid
+        ]
         return Verdict(False, "verifiers_failed") if too_many_failed(facts, max_share) else KEEP
 
     return judge
@@ -67,13 +72,15 @@ def verifiers(max_share: float) -> Callable[[Group], Verdict]:
 def length_balance(groups: Mapping[Key, Iterable[tuple[int, float]]]) -> set[Key]:
     """Groups with a sample in a good bin, from (model tokens, answer reward) of each sample.
 
-    Bins are 1000 tokens wide; good is one of which more than 5 % is right (the reference says >=, of a share lowered by 1e-10).
-    From 31,000 tokens on there is no bin.
+    Bins are 1000 tokens wide; good is one of which more than 5 % is right (the reference says >=, of a share lowered by
+    1e-10). From 31,000 tokens on there is no bin.
     """
     bins: dict[int, list[tuple[Key, float]]] = defaultdict(list)
     for key, samples in groups.items():
         for length, answer in samples:
             if length < LAST_BIN:
                 bins[length // BIN].append((key, answer))
-    good = [members for members in bins.values() if sum(a for _, a in members) / (len(members) + 1e-10) >= MIN_BIN_ACCURACY]
+    good = [
+        members for members in bins.values() if sum(a for _, a in members) / (len(members) + 1e-10) >= MIN_BIN_ACCURACY
+    ]
     return {key for members in good for key, _ in members}

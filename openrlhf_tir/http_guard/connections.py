@@ -1,6 +1,8 @@
-"""Connections: uvicorn's HTTP protocol with deadlines and a cap. uvicorn alone has none for a request that is being sent.
+"""Connections: uvicorn's HTTP protocol with deadlines and a cap. uvicorn alone has none for a request that is being
+sent.
 
-    opened ---- header_timeout_s ---> closed            no complete request header, however slowly it trickles (slow-loris)
+    opened ---- header_timeout_s ---> closed            no complete request header, however slowly it trickles
+    (slow-loris)
     header complete                                     from here the body's deadline is `guard`'s
     answered -- idle_timeout_s -----> closed            no byte of a next request; from its first byte: header_timeout_s
     reads no answer -- write_timeout_s --> cut
@@ -24,12 +26,17 @@ else:
     _Protocol = object
 
 LINGER_S = 1.0
-"""How long a connection that is turned away stays, so that it reads why: closed under a request on its way, it would be reset."""
+"""How long a connection that is turned away stays, so that it reads why: closed under a request on its way, it would be
+reset."""
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _FULL = b'{"detail":"The server has no room for another connection. Try again."}'
-_TURNED_AWAY = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-    len(_FULL),
-    _FULL,
+_TURNED_AWAY = (
+    b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 1\r\ncontent-type:"
+    b" application/json\r\ncontent-length: %d\r\n\r\n%s"
+    % (
+        len(_FULL),
+        _FULL,
+    )
 )
 
 
@@ -43,7 +50,8 @@ class ConnectionLimits:
 
 
 def uvicorn_options(limits: ConnectionLimits) -> dict[str, Any]:
-    """Arguments of uvicorn.Config. Each server calls this once: connections are counted per call. No websockets: they would have no deadlines."""
+    """Arguments of uvicorn.Config. Each server calls this once: connections are counted per call. No websockets: they
+    would have no deadlines."""
     http = type("GuardedProtocol", (_Guarded, AutoHTTPProtocol), {"limits": limits, "waiting": {}})
     return {"http": http, "ws": "none", "timeout_keep_alive": limits.idle_timeout_s, "backlog": 2048}
 

@@ -38,7 +38,14 @@ class _Refused(Exception):
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, *, token: str | None, limits: BodyLimits | None = None, open_paths: frozenset[str] = frozenset({"/health"})) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        limits: BodyLimits | None = None,
+        open_paths: frozenset[str] = frozenset({"/health"}),
+    ) -> None:
         """`token` None lets everyone in."""
         self.app, self.limits, self.open_paths = app, limits or BodyLimits(), open_paths
         self._expected = None if token is None else f"Bearer {token}".encode()
@@ -50,7 +57,9 @@ class Guard:
         if scope["type"] == "websocket":  # nobody serves one, and it would pass none of what follows
             return await send({"type": "websocket.close", "code": 1008})
         if not self._allowed(scope):
-            return await refuse(send, receive, 401, "Missing or wrong bearer token. Send 'Authorization: Bearer <token>'.")
+            return await refuse(
+                send, receive, 401, "Missing or wrong bearer token. Send 'Authorization: Bearer <token>'."
+            )
         refusal = None
         try:
             async with asyncio.timeout(self.limits.body_timeout_s):
@@ -58,7 +67,9 @@ class Guard:
         except _Refused as e:
             refusal = e.args  # and not the exception, whose frames hold what was read
         except TimeoutError:
-            return await refuse(send, None, 408, f"The body did not arrive within {self.limits.body_timeout_s:g} s.", close=True)
+            return await refuse(
+                send, None, 408, f"The body did not arrive within {self.limits.body_timeout_s:g} s.", close=True
+            )
         if refusal is not None:
             return await refuse(send, receive, *refusal)
         if body is None:
@@ -83,7 +94,11 @@ class Guard:
         await self.app(scope, replay, send)
 
     def _allowed(self, scope: Scope) -> bool:
-        return self._expected is None or scope["path"] in self.open_paths or hmac.compare_digest(_header(scope, b"authorization"), self._expected)
+        return (
+            self._expected is None
+            or scope["path"] in self.open_paths
+            or hmac.compare_digest(_header(scope, b"authorization"), self._expected)
+        )
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body, which counts as held from now on; None when the client left first. Raises _Refused."""
@@ -102,7 +117,11 @@ class Guard:
                 if len(body) > limit:
                     raise _Refused(413, f"Body exceeds the limit of {limit} bytes.")
                 if self._held > self.limits.held_bytes:
-                    raise _Refused(429, f"Requests being answered hold {self.limits.held_bytes >> 20} MiB, which is the limit. Try again.")
+                    raise _Refused(
+                        429,
+                        f"Requests being answered hold {self.limits.held_bytes >> 20} MiB, which is the limit. Try"
+                        " again.",
+                    )
                 if not message.get("more_body"):
                     self._held += len(body)
                     return bytes(body)
@@ -117,9 +136,9 @@ def _header(scope: Scope, name: bytes) -> bytes:
 async def refuse(send: Send, receive: Receive | None, status: int, detail: object, *, close: bool = False) -> None:
     """Answer at once. `close`: this connection takes no other request.
 
-    With `receive` it takes none either, and stays open until the client has sent all or hears the answer and hangs up: closed any
-    earlier, it is reset under a client that still sends, and the answer is lost (nginx calls this a lingering close).
-    """
+    With `receive` it takes none either, and stays open until the client has sent all or hears the answer and hangs up:
+    closed any earlier, it is reset under a client that still sends, and the answer is lost (nginx calls this a
+    lingering close)."""
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if receive is not None or close:

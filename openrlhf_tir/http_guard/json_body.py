@@ -1,8 +1,9 @@
-"""JSON body: the one answer to what Python's parser takes and nobody can send on: NaN, infinities, lone surrogates, endless nesting.
+"""JSON body: the one answer to what Python's parser takes and nobody can send on: NaN, infinities, lone surrogates,
+endless nesting.
 
-`json.loads` reads all of these; they fail only later, in a handler, a log line or the reply, as an internal error. So they are refused
-before any handler runs: 422, in the shape of FastAPI's own refusals, with the place and without the input.
-"""
+`json.loads` reads all of these; they fail only later, in a handler, a log line or the reply, as an internal error. So
+they are refused before any handler runs: 422, in the shape of FastAPI's own refusals, with the place and without the
+input."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ class ClientLeft(Exception):
 
 
 async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. When the client hangs up first, `work` is cancelled and has ended before ClientLeft is raised.
+    """The result of `work`. When the client hangs up first, `work` is cancelled and has ended before ClientLeft is
+    raised.
 
     The request's body must have been read: what `receive` says next is that the client left.
     """

@@ -1,4 +1,5 @@
-"""Agreement: one rank's fault is every rank's. A rank that leaves a collective method alone keeps the others in it until their deadline.
+"""Agreement: one rank's fault is every rank's. A rank that leaves a collective method alone keeps the others in it
+until their deadline.
 
 what the disk refuses between two collectives is kept, and the rank goes through the rest with the others
 agree(fault)                collective: then all raise it, or none

@@ -1,10 +1,11 @@
-"""Device states: what of a rank leaves the GPU while engines sample on it (train.colocate_all): Adam's moments, fp32 masters, gradients. The weights stay.
+"""Device states: what of a rank leaves the GPU while engines sample on it (train.colocate_all): Adam's moments, fp32
+masters, gradients. The weights stay.
 
     offload ->  ...  -> onload ->  a step, or the loading of a checkpoint
 
-DeepSpeed moves them (engine.offload_states, reload_states of 0.19.8, ZeRO-3 with its own FusedAdam); with ds.adam_offload its own optimiser has them in host
-memory already, and only what gradients are gathered in moves. Never run on a GPU: signatures are checked against the installed DeepSpeed by a test.
-"""
+DeepSpeed moves them (engine.offload_states, reload_states of 0.19.8, ZeRO-3 with its own FusedAdam); with
+ds.adam_offload its own optimiser has them in host memory already, and only what gradients are gathered in moves. Never
+run on a GPU: signatures are checked against the installed DeepSpeed by a test."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class DeviceStates(Protocol):
         """Raises PipelineError while they are offloaded: `what` needs them."""
 
     def saved(self) -> Any:
-        """A context in which the optimisers' states are those of a rank that never offloads: what a checkpoint is to hold."""
+        """A context in which the optimisers' states are those of a rank that never offloads: what a checkpoint is to
+        hold."""
 
 
 class _Turns:
@@ -40,7 +42,10 @@ class _Turns:
 
     def needed(self, what: str) -> None:
         if self.offloaded:
-            raise PipelineError(f"{what} of a learner rank whose states are in host memory: it is the engines' turn on the GPU. A bug in the turns.")
+            raise PipelineError(
+                f"{what} of a learner rank whose states are in host memory: it is the engines' turn on the GPU. A bug"
+                " in the turns."
+            )
 
 
 class DeepSpeedStates(_Turns):
@@ -75,8 +80,8 @@ class DeepSpeedStates(_Turns):
 
     @contextmanager
     def saved(self) -> Iterator[None]:
-        """DeepSpeed's host copies of the moments are entries of the optimiser's state beside the moments themselves: a checkpoint would hold them twice, and a
-        resume would take them to the GPU."""
+        """DeepSpeed's host copies of the moments are entries of the optimiser's state beside the moments themselves: a
+        checkpoint would hold them twice, and a resume would take them to the GPU."""
         kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
         for engine in self.engines().values():
             for state in engine.optimizer.optimizer.state.values():
@@ -90,7 +95,8 @@ class DeepSpeedStates(_Turns):
 
     @staticmethod
     def _settled() -> None:
-        """Every rank has freed or filled its memory, and torch keeps none of it for itself: the process beside this one is to have it."""
+        """Every rank has freed or filled its memory, and torch keeps none of it for itself: the process beside this one
+        is to have it."""
         import torch
 
         torch.cuda.synchronize()

@@ -1,10 +1,12 @@
-"""EMA: an exponential moving average of the policy's weights, beside them. Never sampled from or trained; exported, and in checkpoints.
+"""EMA: an exponential moving average of the policy's weights, beside them. Never sampled from or trained; exported, and
+in checkpoints.
 
-    ema = beta * ema + (1 - beta) * w        after every optimizer step; w: the float32 master weights; at the beginning ema = w
+    ema = beta * ema + (1 - beta) * w        after every optimizer step; w: the float32 master weights; at the beginning
+                                             ema = w
 
-Each rank keeps that of its own shard, in float32 and in host memory: element by element, so that the number of ranks changes nothing. A step whose
-gradient is not finite is none, and averages nothing. With LoRA the adapters are averaged, as nothing else moves.
-"""
+Each rank keeps that of its own shard, in float32 and in host memory: element by element, so that the number of ranks
+changes nothing. A step whose gradient is not finite is none, and averages nothing. With LoRA the adapters are averaged,
+as nothing else moves."""
 
 from __future__ import annotations
 
@@ -19,9 +21,14 @@ from .saved.shards import Shards
 
 
 def masters(engine: deepspeed.DeepSpeedEngine) -> list[torch.Tensor]:
-    """This rank's share of the float32 weights that the optimizer steps: flat tensors, one per sub group (ZeRO-3) or group (ZeRO-2)."""
+    """This rank's share of the float32 weights that the optimizer steps: flat tensors, one per sub group (ZeRO-3) or
+    group (ZeRO-2)."""
     optimizer = engine.optimizer
-    return optimizer.fp32_partitioned_groups_flat if engine.zero_optimization_stage() == 3 else optimizer.single_partition_of_fp32_groups
+    return (
+        optimizer.fp32_partitioned_groups_flat
+        if engine.zero_optimization_stage() == 3
+        else optimizer.single_partition_of_fp32_groups
+    )
 
 
 def spread_masters(engine: deepspeed.DeepSpeedEngine) -> None:
@@ -31,7 +38,9 @@ def spread_masters(engine: deepspeed.DeepSpeedEngine) -> None:
         optimizer.update_lp_params()
         return
     optimizer.checkpoint_event_prologue()
-    for group, (rounded, master) in enumerate(zip(optimizer.fp16_partitioned_groups_flat, masters(engine), strict=True)):
+    for group, (rounded, master) in enumerate(
+        zip(optimizer.fp16_partitioned_groups_flat, masters(engine), strict=True)
+    ):
         rounded.data.copy_(master.data)
         parts = optimizer.unflatten(rounded, optimizer.fp16_partitioned_groups[group])
         for partitioned, part in zip(optimizer.fp16_partitioned_groups[group], parts, strict=True):
@@ -48,12 +57,14 @@ class WeightAverage:
     def update(self) -> None:
         """After an optimizer step."""
         for ema, master in zip(self.flat, masters(self.engine), strict=True):
-            # As ema + (1 - beta) (w - ema): beta and 1 - beta, each rounded, do not add up to 1, and that error grows to 1e-4 at .9999.
+            # As ema + (1 - beta) (w - ema): beta and 1 - beta, each rounded, do not add up to 1, and that error grows
+            # to 1e-4 at .9999.
             ema.lerp_(master.detach().to("cpu", torch.float32), 1.0 - self.beta)
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
-        """Collective. Within the block the model computes, and is written, with the average; afterwards with its own weights, bit for bit."""
+        """Collective. Within the block the model computes, and is written, with the average; afterwards with its own
+        weights, bit for bit."""
         self._exchange()
         try:
             yield
@@ -74,14 +85,22 @@ class WeightAverage:
 
     @torch.no_grad()
     def load(self, directory: Path, policy: Path, *, rank: int, world_size: int, saved: int) -> None:
-        """After the weights. policy: the directory of its engine's files, `saved` ranks wrote it. From a checkpoint without an average it begins anew."""
+        """After the weights. policy: the directory of its engine's files, `saved` ranks wrote it. From a checkpoint
+        without an average it begins anew."""
         if not (directory / _file(0)).is_file():
             parts = masters(self.engine)
         elif saved == world_size:
             parts = _read(directory, rank)
         else:
-            shards, flat, names = Shards(policy, saved, rank, world_size), [_read(directory, r) for r in range(saved)], self.engine.param_names
-            parts = [torch.cat([shards.of(flat, names[param]) for param in params]) for params in self.engine.optimizer.fp16_groups]
+            shards, flat, names = (
+                Shards(policy, saved, rank, world_size),
+                [_read(directory, r) for r in range(saved)],
+                self.engine.param_names,
+            )
+            parts = [
+                torch.cat([shards.of(flat, names[param]) for param in params])
+                for params in self.engine.optimizer.fp16_groups
+            ]
         for ema, part in zip(self.flat, parts, strict=True):
             ema.copy_(part.detach())
 

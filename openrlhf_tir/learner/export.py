@@ -1,7 +1,8 @@
-"""Export: what a model directory holds besides its weights. config.json, generation_config.json and the tokenizer, on rank 0.
+"""Export: what a model directory holds besides its weights. config.json, generation_config.json and the tokenizer, on
+rank 0.
 
-How the run asked its questions (the chat template, the stop strings) is added by cluster/jobs/exported.py, which knows the turn protocol.
-"""
+How the run asked its questions (the chat template, the stop strings) is added by cluster/jobs/exported.py, which knows
+the turn protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from transformers import AutoTokenizer, GenerationConfig, PretrainedConfig, PreT
 
 
 def write_model_files(config: PretrainedConfig, source: str, directory: Path) -> None:
-    """`source`: the directory or name the policy started from, whose tokenizer is copied, and whose end-of-text tokens stay in force."""
+    """`source`: the directory or name the policy started from, whose tokenizer is copied, and whose end-of-text tokens
+    stay in force."""
     directory.mkdir(parents=True, exist_ok=True)
     config = copy.deepcopy(config)
     config.use_cache = True  # off in training; a reader wants its generation fast
@@ -25,8 +27,8 @@ def write_model_files(config: PretrainedConfig, source: str, directory: Path) ->
 
 
 def end_tokens(config: PretrainedConfig, source: str, tokenizer: PreTrainedTokenizerBase) -> int | list[int] | None:
-    """Every token that ended a response in the rollouts: those of the source's generation_config.json (config.json where it has none) and the
-    tokenizer's own. One number where there is one, None where there is none."""
+    """Every token that ended a response in the rollouts: those of the source's generation_config.json (config.json
+    where it has none) and the tokenizer's own. One number where there is one, None where there is none."""
     try:
         given = GenerationConfig.from_pretrained(source).eos_token_id
     except OSError:  # a model without the file

@@ -1,8 +1,10 @@
-"""flash-attn names that openrlhf imports, on machines that cannot have flash-attn. Present only while openrlhf is being imported.
+"""flash-attn names that openrlhf imports, on machines that cannot have flash-attn. Present only while openrlhf is being
+imported.
 
-openrlhf.models.ring_attn_utils imports five helpers at module level, of which four are plain indexing and one (all_gather) belongs
-to ring attention, which is not used here. The stubs must be gone afterwards: with them in place transformers would believe that
-flash-attn is installed and choose its kernels. Where flash-attn is installed, nothing is stubbed.
+openrlhf.models.ring_attn_utils imports five helpers at module level, of which four are plain indexing and one
+(all_gather) belongs to ring attention, which is not used here. The stubs must be gone afterwards: with them in place
+transformers would believe that flash-attn is installed and choose its kernels. Where flash-attn is installed, nothing
+is stubbed.
 """
 
 from __future__ import annotations
@@ -16,14 +18,22 @@ from types import ModuleType
 
 
 def _ring_attention_only(*_args, **_kwargs):
-    raise NotImplementedError("flash_attn.utils.distributed.all_gather belongs to ring attention, which needs flash-attn. Leave ring attention off.")
+    raise NotImplementedError(
+        "flash_attn.utils.distributed.all_gather belongs to ring attention, which needs flash-attn. Leave ring"
+        " attention off."
+    )
 
 
 def _stubs() -> dict[str, dict[str, object]]:
     from einops import rearrange
     from transformers.modeling_flash_attention_utils import _pad_input, _unpad_input
 
-    padding = {"index_first_axis": lambda x, indices: x[indices], "pad_input": _pad_input, "unpad_input": _unpad_input, "rearrange": rearrange}
+    padding = {
+        "index_first_axis": lambda x, indices: x[indices],
+        "pad_input": _pad_input,
+        "unpad_input": _unpad_input,
+        "rearrange": rearrange,
+    }
     return {
         "flash_attn": {},
         "flash_attn.bert_padding": padding,
@@ -34,7 +44,8 @@ def _stubs() -> dict[str, dict[str, object]]:
 
 @contextmanager
 def flash_attn_importable() -> Iterator[None]:
-    """Within the block `from flash_attn.bert_padding import ...` works. Import transformers before, so that it has looked already."""
+    """Within the block `from flash_attn.bert_padding import ...` works. Import transformers before, so that it has
+    looked already."""
     if importlib.util.find_spec("flash_attn") is not None:
         yield
         return

@@ -1,4 +1,5 @@
-"""Linear head: hidden states [T, H], vocabulary matrix [V, H], targets [T] -> log-probs and entropies [T], never a tensor of [T, V].
+"""Linear head: hidden states [T, H], vocabulary matrix [V, H], targets [T] -> log-probs and entropies [T], never a
+tensor of [T, V].
 
 With logits l = h W^T / temperature, p = softmax(l), for target y of a token:
 
@@ -7,12 +8,13 @@ With logits l = h W^T / temperature, p = softmax(l), for target y of a token:
 
 Tokens that top-k, top-p or min-p cut (truncation.py) have l = -inf: p = 0, and no gradient.
 
-Forward and backward walk over the tokens in chunks; the backward computes a chunk's logits again, a third more arithmetic for the matrix product,
-which at a real vocabulary costs less time than writing and reading [T, V] in float32 several times. Exact: no approximation, and what is
-accumulated over chunks (the gradient of W) is accumulated in float32.
+Forward and backward walk over the tokens in chunks; the backward computes a chunk's logits again, a third more
+arithmetic for the matrix product, which at a real vocabulary costs less time than writing and reading [T, V] in float32
+several times. Exact: no approximation, and what is accumulated over chunks (the gradient of W) is accumulated in
+float32.
 
-Tokens outside `wanted` (prompt and tool output, whose log-probs no loss looks at) are not computed: 0 in both outputs, without gradient.
-"""
+Tokens outside `wanted` (prompt and tool output, whose log-probs no loss looks at) are not computed: 0 in both outputs,
+without gradient."""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class Scores(NamedTuple):
 
 
 class _Chunked(torch.autograd.Function):
-    """apply(hidden [T, H], weight [V, H], bias [V] or None, targets [T] int64, temperature, entropy_grad, truncation) -> log_probs [T], entropy [T]."""
+    """apply(hidden [T, H], weight [V, H], bias [V] or None, targets [T] int64, temperature, entropy_grad, truncation)
+    -> log_probs [T], entropy [T]."""
 
     @staticmethod
     def forward(
@@ -61,19 +64,32 @@ class _Chunked(torch.autograd.Function):
             probs = torch.sub(logits, lse[part, None], out=scratch[1][: len(logits)]).exp_()
             entropy[part] = lse[part] - probs.mul_(logits if cut is None else logits.masked_fill_(cut, 0.0)).sum(-1)
         ctx.save_for_backward(hidden, targets, lse, entropy)
-        # Not saved like the others: under ZeRO-3 the parameter is cut up after this module's forward and put together before its backward, in place.
-        ctx.weight, ctx.bias, ctx.temperature, ctx.entropy_grad, ctx.truncation = weight, bias, temperature, entropy_grad, truncation
+        # Not saved like the others: under ZeRO-3 the parameter is cut up after this module's forward and put together
+        # before its backward, in place.
+        ctx.weight, ctx.bias, ctx.temperature, ctx.entropy_grad, ctx.truncation = (
+            weight,
+            bias,
+            temperature,
+            entropy_grad,
+            truncation,
+        )
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
         return log_probs, entropy
 
     @staticmethod
-    def backward(ctx: Any, d_log_probs: torch.Tensor, d_entropy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(
+        ctx: Any, d_log_probs: torch.Tensor, d_entropy: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         hidden, targets, lse, entropy = ctx.saved_tensors
         weight, bias, temperature = ctx.weight, ctx.bias, ctx.temperature
         d_hidden, scratch = torch.empty_like(hidden), _scratch(hidden, weight, lse.dtype)
         d_weight = torch.zeros(weight.shape, dtype=lse.dtype, device=weight.device) if ctx.needs_input_grad[1] else None
-        d_bias = torch.zeros(bias.shape, dtype=lse.dtype, device=bias.device) if bias is not None and ctx.needs_input_grad[2] else None
+        d_bias = (
+            torch.zeros(bias.shape, dtype=lse.dtype, device=bias.device)
+            if bias is not None and ctx.needs_input_grad[2]
+            else None
+        )
         for part in _parts(len(hidden), len(weight)):
             logits = _logits(hidden[part], weight, bias, temperature, scratch[0])
             cut = ctx.truncation.cut(logits, targets[part]) if ctx.truncation else None
@@ -83,7 +99,9 @@ class _Chunked(torch.autograd.Function):
                 probs.masked_fill_(cut, 0.0)
             factor = d_log_probs[part].neg()[:, None]
             if ctx.entropy_grad and d_entropy is not None:
-                d_logits = log_all.add_(entropy[part, None]).mul_(d_entropy[part].neg()[:, None]).add_(factor).mul_(probs)
+                d_logits = (
+                    log_all.add_(entropy[part, None]).mul_(d_entropy[part].neg()[:, None]).add_(factor).mul_(probs)
+                )
             else:
                 d_logits = probs.mul_(factor)
             d_logits.scatter_add_(-1, targets[part, None], d_log_probs[part, None])
@@ -123,12 +141,16 @@ def _parts(tokens: int, vocabulary: int) -> Iterator[slice]:
 
 
 def _scratch(hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """[2, chunk, V]: what every chunk is computed in. New memory for each would be given back and zeroed again by the kernel each time, on a CPU."""
+    """[2, chunk, V]: what every chunk is computed in. New memory for each would be given back and zeroed again by the
+    kernel each time, on a CPU."""
     return torch.empty(2, min(len(hidden), _chunk(len(weight))), len(weight), dtype=dtype, device=hidden.device)
 
 
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, into: torch.Tensor) -> torch.Tensor:
-    """[chunk, V] within `into`, at least float32: the product in the weights' precision, as the model itself computes it, the rest above it."""
+def _logits(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, into: torch.Tensor
+) -> torch.Tensor:
+    """[chunk, V] within `into`, at least float32: the product in the weights' precision, as the model itself computes
+    it, the rest above it."""
     logits = into[: len(hidden)]
     if bias is None and hidden.dtype == weight.dtype == into.dtype:
         torch.mm(hidden, weight.T, out=logits)
@@ -148,7 +170,8 @@ def chunked_scores(
     entropy_grad: bool = False,
     wanted: torch.Tensor | None = None,
 ) -> Scores:
-    """hidden [..., H]; targets [...] int64; wanted [...] bool, None: all. Entropy carries a gradient only when asked to."""
+    """hidden [..., H]; targets [...] int64; wanted [...] bool, None: all. Entropy carries a gradient only when asked
+    to."""
     shape, flat, labels = targets.shape, hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
     if wanted is None:
         found = _Chunked.apply(flat, weight, bias, labels, temperature, entropy_grad, truncation)
@@ -161,7 +184,8 @@ def chunked_scores(
 class ScoringHead:
     """Makes a model's output layer answer with scores instead of logits while it is told the targets.
 
-    The layer stays where it is, so DeepSpeed gathers its weight around the call as ever. What the model returns as logits is then
+    The layer stays where it is, so DeepSpeed gathers its weight around the call as ever. What the model returns as
+    logits is then
     [..., 2]: log-prob and entropy of each position's target.
     """
 
@@ -173,7 +197,8 @@ class ScoringHead:
 
     @contextmanager
     def scoring(self, targets: torch.Tensor, **asked: Any) -> Iterator[None]:
-        """`targets` [b, L]: of the positions that the model is run on within the block; `asked`: what else chunked_scores takes."""
+        """`targets` [b, L]: of the positions that the model is run on within the block; `asked`: what else
+        chunked_scores takes."""
         self._asked = {"targets": targets, **asked}
         try:
             yield

@@ -1,4 +1,5 @@
-"""LoRA (arXiv 2106.09685): a low-rank update of linear layers trains, the layers themselves do not. What the learner needs besides peft:
+"""LoRA (arXiv 2106.09685): a low-rank update of linear layers trains, the layers themselves do not. What the learner
+needs besides peft:
 
     checked(model, asked)     every target was found, and each is a linear layer
     hf_weights(module)        the model's weights under their HF names, each with the update that is to be added to it
@@ -6,8 +7,8 @@
 
     W' = W + alpha / rank * B A         computed in float32 while a tensor is gathered, and rounded to W's dtype once
 
-Engines get W' and know nothing of adapters. In bf16 a change below the last of W's 8 bits is lost in the rounding, so what samples differs from what
-trains by up to that: the diagnostics show it as engine mismatch.
+Engines get W' and know nothing of adapters. In bf16 a change below the last of W's 8 bits is lost in the rounding, so
+what samples differs from what trains by up to that: the diagnostics show it as engine mismatch.
 """
 
 from __future__ import annotations
@@ -59,9 +60,12 @@ def adapted(module: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
 
 
 def hf_weights(module: nn.Module) -> list[Weight]:
-    """Sorted by name. A tied tensor appears once, under its first name: loaders expect no lm_head beside the embeddings it is tied to."""
+    """Sorted by name. A tied tensor appears once, under its first name: loaders expect no lm_head beside the embeddings
+    it is tied to."""
     updates = {
-        f"{name}.base_layer.weight": Update(layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, layer.scaling[ADAPTER])
+        f"{name}.base_layer.weight": Update(
+            layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, layer.scaling[ADAPTER]
+        )
         for name, layer in adapted(module)
     }
     seen: set[int] = set()
@@ -69,18 +73,27 @@ def hf_weights(module: nn.Module) -> list[Weight]:
     for name, tensor in module.state_dict(keep_vars=True).items():
         if id(tensor) not in seen and ".lora_" not in name:
             seen.add(id(tensor))
-            out.append(Weight(name.removeprefix(PREFIX).replace(".base_layer.", ".") if updates else name, tensor, updates.get(name)))
+            out.append(
+                Weight(
+                    name.removeprefix(PREFIX).replace(".base_layer.", ".") if updates else name,
+                    tensor,
+                    updates.get(name),
+                )
+            )
     return sorted(out, key=lambda w: w.name)
 
 
 def adapter_weights(module: nn.Module) -> list[Weight]:
     """As peft.PeftModel.from_pretrained expects them; empty for a model without adapters."""
     state = module.state_dict(keep_vars=True)
-    return [Weight(name.replace(f".{ADAPTER}.", "."), tensor) for name, tensor in sorted(state.items()) if ".lora_" in name]
+    return [
+        Weight(name.replace(f".{ADAPTER}.", "."), tensor) for name, tensor in sorted(state.items()) if ".lora_" in name
+    ]
 
 
 def checked(model: nn.Module, targets: Sequence[str]) -> None:
-    """Raises ConfigError for a target that no layer has, or whose layer is not one matrix product inside of the model."""
+    """Raises ConfigError for a target that no layer has, or whose layer is not one matrix product inside of the
+    model."""
     found = dict(adapted(model))
     for target in [] if list(targets) == [ALL_LINEAR] else targets:
         if not any(name == target or name.endswith(f".{target}") for name in found):
@@ -88,14 +101,22 @@ def checked(model: nn.Module, targets: Sequence[str]) -> None:
     for name, layer in found.items():
         if not isinstance(layer.get_base_layer(), nn.Linear) or layer is model.get_output_embeddings():
             raise ConfigError(
-                f"ds.lora.target_modules names {name.rpartition('.')[2]!r}, which is {type(layer.get_base_layer()).__name__} at the model's input or output. "
-                f"LoRA trains the linear layers in between; use {ALL_LINEAR} for all of them."
+                f"ds.lora.target_modules names {name.rpartition('.')[2]!r}, which is"
+                f" {type(layer.get_base_layer()).__name__} at the model's input or output. LoRA trains the linear"
+                f" layers in between; use {ALL_LINEAR} for all of them."
             )
 
 
 def unmatched(target: str, model: nn.Module) -> ConfigError:
-    linear = sorted({name.removesuffix(".base_layer").rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
+    linear = sorted(
+        {
+            name.removesuffix(".base_layer").rpartition(".")[2]
+            for name, m in model.named_modules()
+            if isinstance(m, nn.Linear)
+        }
+    )
     known = [name for name in linear if name not in ("lm_head", ADAPTER)]
     return ConfigError(
-        f"ds.lora.target_modules names {target!r}, and the model has no such layer. Known: {', '.join(known)}. Use some of them, or {ALL_LINEAR}."
+        f"ds.lora.target_modules names {target!r}, and the model has no such layer. Known: {', '.join(known)}. Use some"
+        f" of them, or {ALL_LINEAR}."
     )

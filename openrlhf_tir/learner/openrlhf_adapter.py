@@ -1,4 +1,5 @@
-"""The only module that imports openrlhf (0.11.2, exact pin). What it gives: models, losses and the DeepSpeed strategy, on CPU and CUDA alike.
+"""The only module that imports openrlhf (0.11.2, exact pin). What it gives: models, losses and the DeepSpeed strategy,
+on CPU and CUDA alike.
 
     PolicyModel         openrlhf's Actor; also fp32; returns log-probs and entropy of every position
     value_model         openrlhf's critic: a transformer with a head of one number per position; also fp32
@@ -51,7 +52,16 @@ with flash_attn_importable():
     from openrlhf.models.ring_attn_utils import gather_and_pad_tensor, unpad_and_slice_tensor
     from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
-__all__ = ["PolicyLoss", "PolicyModel", "SFTLoss", "ValueLoss", "ZeroStrategy", "aggregate_loss", "policy_loss", "value_model"]
+__all__ = [
+    "PolicyLoss",
+    "PolicyModel",
+    "SFTLoss",
+    "ValueLoss",
+    "ZeroStrategy",
+    "aggregate_loss",
+    "policy_loss",
+    "value_model",
+]
 
 PERSISTENT_BELOW = DeepSpeedZeroConfig().param_persistence_threshold
 """Parameters of fewer elements are not cut up over the ranks (DeepSpeed's default)."""
@@ -83,14 +93,18 @@ def _attention(cfg: Config) -> str:
     """transformers' name of it."""
     if cfg.ds.ring_attn_size > 1:
         return ULYSSES
-    return SDPA_PACKED if cfg.ds.packing_samples and cfg.ds.attn_implementation == "sdpa" else cfg.ds.attn_implementation
+    return (
+        SDPA_PACKED if cfg.ds.packing_samples and cfg.ds.attn_implementation == "sdpa" else cfg.ds.attn_implementation
+    )
 
 
 class PolicyModel(Actor):
-    """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (log-probs off by 0.6)."""
+    """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (log-probs off by
+    0.6)."""
 
     def __init__(self, cfg: Config, strategy: ZeroStrategy, *, frozen: bool = False) -> None:
-        """`frozen`: never trained, so no gradient or checkpointed activation is made for it; it may be offloaded (ref.offload)."""
+        """`frozen`: never trained, so no gradient or checkpointed activation is made for it; it may be offloaded
+        (ref.offload)."""
         lora = cfg.ds.lora if not frozen else Lora()
         with _fp32_allowed(), _targets_told(self, cfg):
             super().__init__(
@@ -114,8 +128,8 @@ class PolicyModel(Actor):
             checked(self.model, lora.target_modules)
         if cfg.actor.aux_loss_coef and not getattr(self.model.config, "output_router_logits", False):
             raise ConfigError(
-                f"actor.aux_loss_coef = {cfg.actor.aux_loss_coef:g} balances the experts of a mixture, and {type(self.model).__name__} has none that say how "
-                "they were chosen. Leave it out."
+                f"actor.aux_loss_coef = {cfg.actor.aux_loss_coef:g} balances the experts of a mixture, and"
+                f" {type(self.model).__name__} has none that say how they were chosen. Leave it out."
             )
         self.aux_loss: torch.Tensor | None = None
         """How unevenly the last forward pass used the experts of a mixture; None for other models."""
@@ -129,8 +143,11 @@ class PolicyModel(Actor):
         elif cfg.actor.gradient_checkpointing_enable:
             self.gradient_checkpointing_enable(_recomputing(cfg))
 
-    def log_probs(self, sequences: torch.Tensor, attention_mask: torch.Tensor, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        """[b, L-1] float32: entry t is the log-prob of token t+1, at temperature 1; 0 where `wanted` [b, L-1] bool is False."""
+    def log_probs(
+        self, sequences: torch.Tensor, attention_mask: torch.Tensor, wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """[b, L-1] float32: entry t is the log-prob of token t+1, at temperature 1; 0 where `wanted` [b, L-1] bool is
+        False."""
         return self.score(sequences, attention_mask, wanted=wanted, as_sampled=False)[0]
 
     def score(
@@ -142,11 +159,12 @@ class PolicyModel(Actor):
         wanted: torch.Tensor | None = None,
         as_sampled: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(log_probs, entropy), both [b, L-1] float32: entry t is about token t+1, and 0 where `wanted` [b, L-1] bool is False.
+        """(log_probs, entropy), both [b, L-1] float32: entry t is about token t+1, and 0 where `wanted` [b, L-1] bool
+        is False.
 
-        `as_sampled`: of the distribution that the rollout samples from (its temperature, top-k, top-p, min-p), else of the plain softmax.
-        Entropy carries a gradient only when asked to. The logits of all positions never exist at once (linear_head.py).
-        """
+        `as_sampled`: of the distribution that the rollout samples from (its temperature, top-k, top-p, min-p), else of
+        the plain softmax. Entropy carries a gradient only when asked to. The logits of all positions never exist at
+        once (linear_head.py)."""
         if wanted is not None:
             wanted = torch.nn.functional.pad(wanted, (0, 1))  # what follows the last token is never wanted
         if self.packing_samples:
@@ -170,17 +188,20 @@ class PolicyModel(Actor):
 
 
 def join_small_layers(model: torch.nn.Module) -> None:
-    """Treat a decoder layer as one unit when DeepSpeed keeps all its weights on every rank anyway (each below its persistence
-    threshold): hooks per submodule would gather nothing, and cost a third of a step of a model of 0.2 M parameters."""
+    """Treat a decoder layer as one unit when DeepSpeed keeps all its weights on every rank anyway (each below its
+    persistence threshold): hooks per submodule would gather nothing, and cost a third of a step of a model of 0.2 M
+    parameters."""
     names = set(model._no_split_modules or ())
     layers = [m for m in model.modules() if type(m).__name__ in names]
-    if layers and all(getattr(p, "ds_numel", p.numel()) < PERSISTENT_BELOW for layer in layers for p in layer.parameters()):
+    if layers and all(
+        getattr(p, "ds_numel", p.numel()) < PERSISTENT_BELOW for layer in layers for p in layer.parameters()
+    ):
         deepspeed.utils.set_z3_leaf_modules(model, list({type(layer) for layer in layers}))
 
 
 def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
-    """openrlhf's critic from critic.model_name_or_path, or from the policy's with a new head: called with (sequences, mask [b, L-1],
-    attention_mask) it gives [b, L-1] values, entry t of the prefix that ends before token t+1.
+    """openrlhf's critic from critic.model_name_or_path, or from the policy's with a new head: called with (sequences,
+    mask [b, L-1], attention_mask) it gives [b, L-1] values, entry t of the prefix that ends before token t+1.
 
     A new head is drawn from train.seed alone, so that it is the same on any number of ranks.
     """
@@ -219,31 +240,41 @@ def _new_head(weight: torch.nn.Parameter, seed: int) -> None:
 
 
 def _output_layer(model: torch.nn.Module) -> torch.nn.Linear:
-    """Raises ConfigError for a model whose logits are more than one matrix product, because their log-probs would be of other logits."""
+    """Raises ConfigError for a model whose logits are more than one matrix product, because their log-probs would be of
+    other logits."""
     layer = model.get_output_embeddings()
     capped = getattr(model.config, "final_logit_softcapping", None) or getattr(model.config, "logit_scale", None)
     if not isinstance(layer, torch.nn.Linear) or capped:
         raise ConfigError(
-            f"{type(model).__name__} turns hidden states into logits by {type(layer).__name__}{' and a cap or scale' if capped else ''}; the learner "
-            "knows models whose head is one linear layer (Qwen, Llama, Mistral, ...). Choose another actor.model_name_or_path."
+            f"{type(model).__name__} turns hidden states into logits by"
+            f" {type(layer).__name__}{' and a cap or scale' if capped else ''}; the learner knows models whose head is"
+            " one linear layer (Qwen, Llama, Mistral, ...). Choose another actor.model_name_or_path."
         )
     return layer
 
 
 class ZeroStrategy(DeepspeedStrategy):
-    """openrlhf's strategy on whichever device torch has. One optimiser step takes as many micro batches as the caller runs."""
+    """openrlhf's strategy on whichever device torch has. One optimiser step takes as many micro batches as the caller
+    runs."""
 
     def __init__(self, cfg: Config) -> None:
-        # dynamic_batch_enable: DeepSpeed is configured with accumulation 1 and does not divide the loss (see algorithms/aggregate.py).
+        # dynamic_batch_enable: DeepSpeed is configured with accumulation 1 and does not divide the loss (see
+        # algorithms/aggregate.py).
         args = SimpleNamespace(ds=cfg.ds, train=SimpleNamespace(dynamic_batch_enable=True), local_rank=-1)
         super().__init__(
-            seed=cfg.train.seed, max_norm=cfg.actor.max_norm, zero_stage=cfg.ds.zero_stage, args=args, full_determinism=cfg.train.full_determinism_enable
+            seed=cfg.train.seed,
+            max_norm=cfg.actor.max_norm,
+            zero_stage=cfg.ds.zero_stage,
+            args=args,
+            full_determinism=cfg.train.full_determinism_enable,
         )
         self.device = "cpu"
         self.colocated = cfg.train.colocate_all
         self.sequence_parallel = SequenceParallel()
 
-    def setup_distributed(self, rank: int, world_size: int, master_addr: str, master_port: int, timeout: timedelta = timedelta(minutes=60)) -> None:
+    def setup_distributed(
+        self, rank: int, world_size: int, master_addr: str, master_port: int, timeout: timedelta = timedelta(minutes=60)
+    ) -> None:
         """Join the process group; seeds torch, numpy and python."""
         seed = transformers.enable_full_determinism if self.full_determinism else transformers.set_seed
         seed(self.seed)
@@ -253,16 +284,29 @@ class ZeroStrategy(DeepspeedStrategy):
             torch.cuda.set_device(local_rank)
             self.device = f"cuda:{local_rank}"
         # DeepSpeed looks for these in every initialize() and, when one is missing, goes looking for MPI.
-        env = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank, "MASTER_ADDR": master_addr, "MASTER_PORT": master_port}
+        env = {
+            "RANK": rank,
+            "WORLD_SIZE": world_size,
+            "LOCAL_RANK": local_rank,
+            "MASTER_ADDR": master_addr,
+            "MASTER_PORT": master_port,
+        }
         os.environ.update({name: str(value) for name, value in env.items()})
         # torch 2.13 renames the collectives that DeepSpeed 0.19 calls; it says so at every call.
-        warnings.filterwarnings("ignore", message=".*(reduce_scatter_tensor|all_gather_into_tensor)", category=FutureWarning)
-        # The op serves inference all-reduces only; without this line every fresh machine spends 45 s building it, in the first step.
+        warnings.filterwarnings(
+            "ignore", message=".*(reduce_scatter_tensor|all_gather_into_tensor)", category=FutureWarning
+        )
+        # The op serves inference all-reduces only; without this line every fresh machine spends 45 s building it, in
+        # the first step.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        deepspeed.init_distributed(dist_backend="nccl" if self.device != "cpu" else "gloo", timeout=timeout, rank=rank, world_size=world_size)
+        deepspeed.init_distributed(
+            dist_backend="nccl" if self.device != "cpu" else "gloo", timeout=timeout, rank=rank, world_size=world_size
+        )
         self.world_size = world_size
         cut = self.args.ds.ring_attn_size
-        self.ds_device_mesh = init_device_mesh(self.device.split(":")[0], (world_size // cut, cut, 1), mesh_dim_names=("dp", "sp", "tp"))
+        self.ds_device_mesh = init_device_mesh(
+            self.device.split(":")[0], (world_size // cut, cut, 1), mesh_dim_names=("dp", "sp", "tp")
+        )
         self.ring_attn_rank = 0  # openrlhf's ring attention, which needs flash-attn, is not used
         if cut > 1:
             self.sequence_parallel = SequenceParallel(self.ds_device_mesh["sp"].get_group())
@@ -273,13 +317,15 @@ class ZeroStrategy(DeepspeedStrategy):
         return dist.get_rank() // self.sequence_parallel.size
 
     def sum_over_rows(self, local: torch.Tensor) -> torch.Tensor:
-        """Adds up over the ranks what each says of its rows; rows that a group of ranks shares count once. Collective."""
+        """Adds up over the ranks what each says of its rows; rows that a group of ranks shares count once.
+        Collective."""
         total = self.sequence_parallel.once(local).clone()
         dist.all_reduce(total)
         return total
 
     def get_ds_train_config(self, optim_dict: dict | None = None, *, max_norm: float | None = None) -> dict:
-        """openrlhf's, with torch's AdamW: the same arithmetic as FusedAdam, and nothing to compile (unless states are offloaded, or move: device_states.py)."""
+        """openrlhf's, with torch's AdamW: the same arithmetic as FusedAdam, and nothing to compile (unless states are
+        offloaded, or move: device_states.py)."""
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
         moves = self.colocated and self.device != "cpu"  # DeepSpeed moves the states of its own FusedAdam only
         if optim_dict is not None and not self.adam_offload and not moves:
@@ -287,10 +333,12 @@ class ZeroStrategy(DeepspeedStrategy):
         if optim_dict is not None and optim_dict["type"] == "Muon":
             config = muon.deepspeed_config(config)
         config["steps_per_print"] = None
-        # Sums over 64 to 256 micro batches lose 1 to 2 % in bf16. (DeepSpeed knows no float32 sums beside fp16 weights.)
+        # Sums over 64 to 256 micro batches lose 1 to 2 % in bf16. (DeepSpeed knows no float32 sums beside fp16
+        # weights.)
         if self.args.ds.param_dtype != "fp16":
             config["data_types"]["grad_accum_dtype"] = self.grad_accum_dtype or "fp32"
-        # DeepSpeed's own linear saves the memory of gathered weights; on CPU it is a tenth slower than torch's, and there is nothing to save.
+        # DeepSpeed's own linear saves the memory of gathered weights; on CPU it is a tenth slower than torch's, and
+        # there is nothing to save.
         config["zero_optimization"]["memory_efficient_linear"] = self.device != "cpu"
         return config
 
@@ -304,12 +352,20 @@ class ZeroStrategy(DeepspeedStrategy):
         config["zero_optimization"]["offload_param"]["pin_memory"] = self.device != "cpu"
         return config
 
-    def prepare_training(self, model: torch.nn.Module, cfg: Config, optim: ActorConfig | Critic) -> tuple[Any, torch.optim.Optimizer]:
-        """Wrap `model` in a DeepSpeed engine with the optimiser that `optim` says. The learning rate is set by the caller before each step."""
+    def prepare_training(
+        self, model: torch.nn.Module, cfg: Config, optim: ActorConfig | Critic
+    ) -> tuple[Any, torch.optim.Optimizer]:
+        """Wrap `model` in a DeepSpeed engine with the optimiser that `optim` says. The learning rate is set by the
+        caller before each step."""
         settings = {
             "optim": optim.optim,
             "muon": {"lr": optim.muon.lr, "momentum": optim.muon.momentum},
-            "adam": {"lr": optim.learning_rate, "betas": optim.adam_betas, "eps": optim.adam_eps, "weight_decay": optim.l2},
+            "adam": {
+                "lr": optim.learning_rate,
+                "betas": optim.adam_betas,
+                "eps": optim.adam_eps,
+                "weight_decay": optim.l2,
+            },
             "lr_scheduler": "constant",
             "scheduler_steps": cfg.train.max_steps,
             "max_norm": optim.max_norm if optim.optim == "adam" else 0.0,
@@ -327,7 +383,8 @@ def policy_loss(cfg: Config) -> PolicyLoss:
         clip_eps_low=low,
         clip_eps_high=high,
         dual_clip=cfg.actor.dual_clip,
-        token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean",  # sum-norm is a token mean over another count (aggregate.py)
+        # sum-norm is a token mean over another count (aggregate.py)
+        token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean",
         policy_loss_type=cfg.actor.policy_loss_type,
         is_correction_level=adv.is_correction_level,
         is_correction_mode=adv.is_correction_mode,

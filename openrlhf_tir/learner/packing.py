@@ -1,8 +1,8 @@
 """Packing: rows of unequal length -> micro batches of tensors. No row is dropped, and every rank gets the same number.
 
-L tokens of a row (prompt + response), b rows of a micro batch. Per-token fields are [L-1]: entry t belongs to token t+1,
-whose log-prob the model gives at position t. The same layout serves reinforcement learning, fine-tuning and scoring.
-"""
+L tokens of a row (prompt + response), b rows of a micro batch. Per-token fields are [L-1]: entry t belongs to token
+t+1, whose log-prob the model gives at position t. The same layout serves reinforcement learning, fine-tuning and
+scoring."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ class MicroBatch:
 
 
 def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool = False) -> list[list[int]]:
-    """Indices per micro batch, longest first: rows of like length share a batch (little padding), and memory peaks at once.
+    """Indices per micro batch, longest first: rows of like length share a batch (little padding), and memory peaks at
+    once.
 
-    A micro batch holds at most max_tokens tokens; a row longer than that is alone. Padding counts as tokens, and there are at most max_rows rows.
-    `packed` rows make one long one, without padding and however many they are: each goes into the first micro batch that has room
-    (first fit decreasing, at most 11/9 of the fewest possible).
+    A micro batch holds at most max_tokens tokens; a row longer than that is alone. Padding counts as tokens, and there
+    are at most max_rows rows. `packed` rows make one long one, without padding and however many they are: each goes
+    into the first micro batch that has room (first fit decreasing, at most 11/9 of the fewest possible).
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     batches: list[list[int]] = []
@@ -52,7 +53,9 @@ def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool
             cost = lengths[i]
         else:
             cost = lengths[batches[-1][0]] if batches else 0
-            place = len(batches) - 1 if batches and len(batches[-1]) < max_rows and used[-1] + cost <= max_tokens else None
+            place = (
+                len(batches) - 1 if batches and len(batches[-1]) < max_rows and used[-1] + cost <= max_tokens else None
+            )
         if place is None:
             batches.append([i])
             used.append(lengths[i])
@@ -63,10 +66,11 @@ def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool
 
 
 def collate(rows: Sequence[Row], names: Mapping[str, type], device: str) -> MicroBatch:
-    """Stack `rows`; `names` gives the fields and their numpy types. No rows: one dummy row of zeros, which no mask trains.
+    """Stack `rows`; `names` gives the fields and their numpy types. No rows: one dummy row of zeros, which no mask
+    trains.
 
-    Every rank must run the same number of forward and backward passes, because ZeRO-3 gathers weights collectively in each.
-    """
+    Every rank must run the same number of forward and backward passes, because ZeRO-3 gathers weights collectively in
+    each."""
     import torch
 
     width = max((len(row.token_ids) for row in rows), default=DUMMY_TOKENS)

@@ -25,20 +25,37 @@ class Passes:
     def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
         self.cfg, self.strategy, self.device = cfg, strategy, strategy.device
 
-    def micro_batches(self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False) -> Iterator[tuple[list[int], MicroBatch]]:
-        """(indices into rows, tensors with the fields `names`). asking: no gradients are wanted, so that more may fit into one."""
+    def micro_batches(
+        self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False
+    ) -> Iterator[tuple[list[int], MicroBatch]]:
+        """(indices into rows, tensors with the fields `names`). asking: no gradients are wanted, so that more may fit
+        into one."""
         train, rollout, lengths = self.cfg.train, self.cfg.rollout, [len(r.token_ids) for r in rows]
         most_rows, most_tokens = train.micro_batch_size, train.max_tokens_per_gpu
         if asking:
             most_rows, most_tokens = rollout.micro_batch_size or most_rows, rollout.max_tokens_per_gpu or most_tokens
-        planned = plan(lengths, max_rows=most_rows, max_tokens=most_tokens * self.cfg.ds.ring_attn_size, packed=self.cfg.ds.packing_samples)
+        planned = plan(
+            lengths,
+            max_rows=most_rows,
+            max_tokens=most_tokens * self.cfg.ds.ring_attn_size,
+            packed=self.cfg.ds.packing_samples,
+        )
         most = torch.tensor(len(planned), device=self.device)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         for indices in planned + [[]] * (int(most) - len(planned)):
             yield indices, collate([rows[i] for i in indices], names, self.device)
 
-    def update(self, model: Any, optimizer: torch.optim.Optimizer, rows: Sequence[Row], names: Mapping[str, type], objective: Forward, lr: float) -> float:
-        """Forward and backward of all micro batches, then one optimiser step at `lr`. Returns the sum of the losses over micro batches and ranks."""
+    def update(
+        self,
+        model: Any,
+        optimizer: torch.optim.Optimizer,
+        rows: Sequence[Row],
+        names: Mapping[str, type],
+        objective: Forward,
+        lr: float,
+    ) -> float:
+        """Forward and backward of all micro batches, then one optimiser step at `lr`. Returns the sum of the losses
+        over micro batches and ranks."""
         engine, optim = (model.model, self.cfg.actor) if isinstance(model, PolicyModel) else (model, self.cfg.critic)
         model.train()
         summed = torch.zeros(1, dtype=torch.float64, device=self.device)
@@ -53,7 +70,9 @@ class Passes:
             self.strategy.optimizer_step(optimizer, model, None)
         return self.strategy.sum_over_rows(summed).item()
 
-    def ask(self, model: torch.nn.Module, rows: Sequence[Row], names: Mapping[str, type], forward: Forward) -> list[np.ndarray]:
+    def ask(
+        self, model: torch.nn.Module, rows: Sequence[Row], names: Mapping[str, type], forward: Forward
+    ) -> list[np.ndarray]:
         """`forward` of every row [L-1], without gradients, in evaluation mode."""
         found: dict[int, np.ndarray] = {}
         model.eval()

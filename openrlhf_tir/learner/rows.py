@@ -29,19 +29,21 @@ FIELDS: dict[str, type] = {
     "rollout_logprobs": np.float32,
     "lag": np.int32,
 }
-"""Per-token fields of a row. trained: weight in the loss, 0: not in it; sampled: written by the policy, so that its rollout log-prob and version
-mean something; lag: learner version - version of the weights that sampled it, 0 where not sampled."""
+"""Per-token fields of a row. trained: weight in the loss, 0: not in it; sampled: written by the policy, so that its
+rollout log-prob and version mean something; lag: learner version - version of the weights that sampled it, 0 where not
+sampled."""
 OLD = "old_logprobs"
 """One more, where pi_old is the learner's own policy at the start of the batch and the batch makes several updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One chain of tokens before whitening: a trajectory, or a branch of one. trained [T] bool, advantages [T] float64 (rewards, where a critic
-    is to judge them). facts: what the models beside the policy say of it (roles/beside.py), [T] each, 0 where they say nothing.
+    """One chain of tokens before whitening: a trajectory, or a branch of one. trained [T] bool, advantages [T] float64
+    (rewards, where a critic is to judge them). facts: what the models beside the policy say of it (roles/beside.py),
+    [T] each, 0 where they say nothing.
 
-    key: (b, i, c), chain c of the i-th valid trajectory of the batch's group b. masked: of its trajectory; it counts in the statistics and is
-    not trained.
+    key: (b, i, c), chain c of the i-th valid trajectory of the batch's group b. masked: of its trajectory; it counts in
+    the statistics and is not trained.
     """
 
     key: tuple[int, int, int]
@@ -69,13 +71,18 @@ def env_masked(cfg: Config, version: int) -> bool:
 
 
 def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estimator: Estimator) -> list[Sample]:
-    """The samples of all ranks, in batch order; `share` says which are whose. Group statistics see every valid trajectory.
+    """The samples of all ranks, in batch order; `share` says which are whose. Group statistics see every valid
+    trajectory.
 
-    A trajectory with branches counts once: an estimator sees the tokens of all of its chains as one mask, end to end, its own last.
+    A trajectory with branches counts once: an estimator sees the tokens of all of its chains as one mask, end to end,
+    its own last.
     Raises DataError when a payload does not fit its metadata: training on it would pair rewards with other tokens.
     """
     if len(groups) != len(batch.items):
-        raise DataError(f"step {batch.step}: {len(groups)} payloads for {len(batch.items)} groups. Pass groups[b] for batch.items[b].")
+        raise DataError(
+            f"step {batch.step}: {len(groups)} payloads for {len(batch.items)} groups. Pass groups[b] for"
+            " batch.items[b]."
+        )
     samples = []
     of_all = np.array([r for item in batch.items for r in item.meta.rewards], np.float64)
     masked = env_masked(cfg, batch.step)
@@ -83,8 +90,8 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
         valid = group.valid
         if group.key != item.meta.key or [t.index for t in valid] != list(item.meta.index):
             raise DataError(
-                f"group {item.meta.key}, valid trajectories {item.meta.index}: the payload is of group {group.key}, {[t.index for t in valid]}. "
-                "Pass groups[b] for batch.items[b]."
+                f"group {item.meta.key}, valid trajectories {item.meta.index}: the payload is of group {group.key},"
+                f" {[t.index for t in valid]}. Pass groups[b] for batch.items[b]."
             )
         masks = [np.concatenate([trained_mask(s, masked) for s in t.sequences]) for t in valid]
         rewards = np.asarray(item.meta.rewards, np.float64)
@@ -92,7 +99,9 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
         if cfg.algo.advantage.credit == "turn":  # refused with agents, which alone have branches
             weight = one(cfg.environments, group.task.env).reward.weights.get("env", 1.0)
             turns, earned = [t.turns for t in valid], [t.earned(weight) for t in valid]
-            advantages = by_turn(inputs, turns, earned) if estimator.critic else per_turn(estimator.fn, inputs, turns, earned)
+            advantages = (
+                by_turn(inputs, turns, earned) if estimator.critic else per_turn(estimator.fn, inputs, turns, earned)
+            )
         else:
             advantages = estimator.fn(inputs)
         for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True)):
@@ -118,9 +127,15 @@ def local_moments(samples: Sequence[Sample]) -> np.ndarray:
 
 
 def to_rows(
-    samples: Sequence[Sample], total: np.ndarray, version: int, cfg: Config, estimator: Estimator, old: Mapping[tuple[int, int, int], np.ndarray] | None = None
+    samples: Sequence[Sample],
+    total: np.ndarray,
+    version: int,
+    cfg: Config,
+    estimator: Estimator,
+    old: Mapping[tuple[int, int, int], np.ndarray] | None = None,
 ) -> list[Row]:
-    """Rows of the samples that have a trained token and are not masked. `total`: the moments of all ranks, masked samples included.
+    """Rows of the samples that have a trained token and are not masked. `total`: the moments of all ranks, masked
+    samples included.
 
     `version`: the learner's at this update; `old`: key -> [L-1] float32, the field OLD.
     """
@@ -129,13 +144,22 @@ def to_rows(
     return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, coef, old) for s in samples if s.counts]
 
 
-def rows_of(samples: Sequence[Sample], rows: Sequence[Row], parts: Sequence[Sequence[tuple[int, int]]]) -> list[list[Row]]:
-    """The `rows` that `to_rows` made of `samples`, by the part that their trajectory is in; all of them as one, where there are no parts."""
+def rows_of(
+    samples: Sequence[Sample], rows: Sequence[Row], parts: Sequence[Sequence[tuple[int, int]]]
+) -> list[list[Row]]:
+    """The `rows` that `to_rows` made of `samples`, by the part that their trajectory is in; all of them as one, where
+    there are no parts."""
     keyed = list(zip([s.key[:2] for s in samples if s.counts], rows, strict=True))
     return [[row for key, row in keyed if key in part] for part in map(set, parts)] or [list(rows)]
 
 
-def _row(sample: Sample, advantages: np.ndarray, version: int, env_coef: float, old: Mapping[tuple[int, int, int], np.ndarray] | None) -> Row:
+def _row(
+    sample: Sample,
+    advantages: np.ndarray,
+    version: int,
+    env_coef: float,
+    old: Mapping[tuple[int, int, int], np.ndarray] | None,
+) -> Row:
     trajectory = sample.trajectory
     sampled = trajectory.is_model
     per_token = {
@@ -145,7 +169,9 @@ def _row(sample: Sample, advantages: np.ndarray, version: int, env_coef: float, 
         "rollout_logprobs": trajectory.logprobs,
         "lag": np.where(sampled, version - trajectory.versions, 0),
     }
-    row = laid_out(trajectory, {name: values.astype(FIELDS[name]) for name, values in per_token.items()} | as_float32(sample.facts))
+    row = laid_out(
+        trajectory, {name: values.astype(FIELDS[name]) for name, values in per_token.items()} | as_float32(sample.facts)
+    )
     return row if old is None else Row(row.token_ids, {**row.fields, OLD: old[sample.key]})
 
 
@@ -158,5 +184,7 @@ def laid_out(trajectory: Trajectory, per_token: Mapping[str, np.ndarray]) -> Row
 
     Response token 0 is predicted at position len(prompt) - 1, the first of the [L-1] layout being position 0."""
     prompt = trajectory.prompt_ids
-    fields = {name: np.concatenate([np.zeros(len(prompt) - 1, values.dtype), values]) for name, values in per_token.items()}
+    fields = {
+        name: np.concatenate([np.zeros(len(prompt) - 1, values.dtype), values]) for name, values in per_token.items()
+    }
     return Row(np.concatenate([prompt, trajectory.token_ids]), fields)

@@ -1,4 +1,5 @@
-"""Learning-rate schedule: number of the update -> learning rate. A function of the version alone, so a resume needs no scheduler state."""
+"""Learning-rate schedule: number of the update -> learning rate. A function of the version alone, so a resume needs no
+scheduler state."""
 
 from __future__ import annotations
 
@@ -16,11 +17,13 @@ UNWARMED = 10_000
 def lr_schedule(shape: str, *, peak: float, total: int, warmup: int = 0, min_ratio: float = 0.0) -> Schedule:
     """Linear warm-up over `warmup` updates, then `shape` down to min_ratio * peak at the last of `total` updates.
 
-    update counts from 0; the first warm-up update already moves (peak / (warmup + 1)). Past `total` the floor holds. inverse_sqrt knows neither: behind w
-    updates of warm-up it is peak / sqrt(update / w), without any peak / sqrt(1 + update / UNWARMED).
-    """
+    update counts from 0; the first warm-up update already moves (peak / (warmup + 1)). Past `total` the floor holds.
+    inverse_sqrt knows neither: behind w updates of warm-up it is peak / sqrt(update / w), without any peak / sqrt(1 +
+    update / UNWARMED)."""
     if shape not in SHAPES:
-        raise ValueError(f"Unknown schedule {shape!r}. Known: {', '.join(SHAPES)}. Set actor.lr_scheduler to one of them.")
+        raise ValueError(
+            f"Unknown schedule {shape!r}. Known: {', '.join(SHAPES)}. Set actor.lr_scheduler to one of them."
+        )
     scale = warmup or UNWARMED
 
     def lr(update: int) -> float:
@@ -38,7 +41,8 @@ def lr_schedule(shape: str, *, peak: float, total: int, warmup: int = 0, min_rat
 
 
 def rl_schedule(cfg: Config) -> Schedule:
-    """The policy's schedule: actor.lr_scheduler over train.max_steps, from the first step that trains it (critic.freezing_steps)."""
+    """The policy's schedule: actor.lr_scheduler over train.max_steps, from the first step that trains it
+    (critic.freezing_steps)."""
     frozen = max(0, cfg.critic.freezing_steps)
     lr = _of(cfg.actor, cfg.train.max_steps - frozen)
     return lambda update: lr(max(0, update - frozen))
@@ -51,4 +55,6 @@ def critic_schedule(cfg: Config) -> Schedule:
 
 def _of(optim: Actor | Critic, total: int) -> Schedule:
     warmup = math.ceil(total * optim.lr_warmup_ratio)
-    return lr_schedule(optim.lr_scheduler, peak=optim.learning_rate, total=total, warmup=warmup, min_ratio=optim.min_lr_ratio)
+    return lr_schedule(
+        optim.lr_scheduler, peak=optim.learning_rate, total=total, warmup=warmup, min_ratio=optim.min_lr_ratio
+    )

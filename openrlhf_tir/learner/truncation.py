@@ -1,9 +1,10 @@
 """Truncation: which tokens top-k, top-p and min-p leave to be sampled. Scaled logits [c, V] -> mask [c, V].
 
-The policy that samples is then the softmax over the tokens that are left. Its log-probs are what vLLM records (processed_logprobs), and the
-learner computes the same from its own logits, so that ratios start at 1 and the gradient is that of the policy that samples. The set is that of the
-weights at hand: it moves with them, and where it moves the policy jumps, of which no gradient knows. The token that was sampled always counts as
-left, also where newer weights, or an engine in another precision, would have cut it: its log-prob is finite whatever happened since.
+The policy that samples is then the softmax over the tokens that are left. Its log-probs are what vLLM records
+(processed_logprobs), and the learner computes the same from its own logits, so that ratios start at 1 and the gradient
+is that of the policy that samples. The set is that of the weights at hand: it moves with them, and where it moves the
+policy jumps, of which no gradient knows. The token that was sampled always counts as left, also where newer weights, or
+an engine in another precision, would have cut it: its log-prob is finite whatever happened since.
 
 The order is vLLM's: min-p on the scaled softmax, top-k, then top-p on what is left.
 """
@@ -34,7 +35,8 @@ class Truncation:
         return None if made == cls() else made
 
     def cut(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """[c, V] bool, True where a token is left out. `logits` [c, V] are divided by the temperature; `targets` [c] int64 stay."""
+        """[c, V] bool, True where a token is left out. `logits` [c, V] are divided by the temperature; `targets` [c]
+        int64 stay."""
         out = torch.zeros_like(logits, dtype=torch.bool)
         if self.min_p > 0:
             out |= logits < logits.amax(-1, keepdim=True) + torch.tensor(self.min_p, dtype=logits.dtype).log()

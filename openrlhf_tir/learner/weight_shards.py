@@ -1,9 +1,10 @@
-"""Weight shards: a ZeRO-3 sharded model -> model.safetensors, or model-00001-of-00003.safetensors, ... with model.safetensors.index.json.
+"""Weight shards: a ZeRO-3 sharded model -> model.safetensors, or model-00001-of-00003.safetensors, ... with
+model.safetensors.index.json.
 
-Where to cut follows from names and shapes, before anything is gathered; each file is then streamed as weights_file.py does, so that no rank ever holds
-more than one bucket beside its shards. Files are made in a directory of their own, read back and compared with what was sent to the disk; only when all
-of them are whole do they take the place of an earlier export. A crash before that leaves the earlier one; there is never a mixture of two that loads.
-"""
+Where to cut follows from names and shapes, before anything is gathered; each file is then streamed as weights_file.py
+does, so that no rank ever holds more than one bucket beside its shards. Files are made in a directory of their own,
+read back and compared with what was sent to the disk; only when all of them are whole do they take the place of an
+earlier export. A crash before that leaves the earlier one; there is never a mixture of two that loads."""
 
 from __future__ import annotations
 
@@ -39,9 +40,17 @@ def index_of(parts: Sequence[Sequence[Weight]]) -> dict[str, object]:
     return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
 
 
-def write_shards(weights: list[Weight], directory: Path, *, rank: int, sharded: bool, max_bytes: int, bucket_bytes: int = BUCKET_BYTES) -> None:
-    """Collective. Files of at most `max_bytes` of tensors each; a larger tensor has one to itself. Raises OSError on every rank when rank 0's disk refuses,
-    or does not give back what it was given."""
+def write_shards(
+    weights: list[Weight],
+    directory: Path,
+    *,
+    rank: int,
+    sharded: bool,
+    max_bytes: int,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> None:
+    """Collective. Files of at most `max_bytes` of tensors each; a larger tensor has one to itself. Raises OSError on
+    every rank when rank 0's disk refuses, or does not give back what it was given."""
     parts, stage = list(buckets(weights, max_bytes)), directory / STAGE
     try:
         agree(_fault_of(rank, _begin, stage, sum(map(nbytes, weights))))
@@ -82,7 +91,8 @@ def _compare(path: Path, digest: str) -> None:
 
 
 def _replace(stage: Path, directory: Path, index: dict[str, object]) -> None:
-    """One file takes the other's place in one step. Several: without an index they are no model, and it is written last."""
+    """One file takes the other's place in one step. Several: without an index they are no model, and it is written
+    last."""
     new = sorted(p.name for p in stage.iterdir())
     if len(new) > 1:
         (directory / INDEX).unlink(missing_ok=True)

@@ -1,11 +1,12 @@
-"""Weights file: a ZeRO-3 sharded model -> one safetensors file with HF names, written by rank 0 while tensors are gathered.
+"""Weights file: a ZeRO-3 sharded model -> one safetensors file with HF names, written by rank 0 while tensors are
+gathered.
 
     all ranks   gather a bucket ──> the next bucket ──> ...
     rank 0      its threads: hash a chunk, write it where it belongs ──> the digest
 
-Memory beyond the shards is one bucket on every rank, and two on the host of rank 0: the next is gathered while one is written. On CPUs, where what
-was gathered is what is written, a bucket is waited for. LoRA's updates are added to their layers meanwhile (lora.py). The file appears under its name
-only when complete (temporary name, fsync, rename).
+Memory beyond the shards is one bucket on every rank, and two on the host of rank 0: the next is gathered while one is
+written. On CPUs, where what was gathered is what is written, a bucket is waited for. LoRA's updates are added to their
+layers meanwhile (lora.py). The file appears under its name only when complete (temporary name, fsync, rename).
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ from .pushes.last_push import LastPush
 BUCKET_BYTES = 512 * 2**20
 END = ""
 """What stands in place of a tensor's name after the last tensor."""
-DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
+DTYPES = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.bool: "BOOL",
+}
 Buckets = Iterator[list[tuple[Weight, torch.Tensor]]]
 """Gathered tensors; those of a bucket are valid until the next is asked for."""
 T = TypeVar("T")
@@ -69,28 +77,58 @@ def _header(weights: list[Weight]) -> bytes:
     offset = 0
     for weight in weights:
         size, tensor = nbytes(weight), weight.tensor
-        entries[weight.name] = {"dtype": DTYPES[tensor.dtype], "shape": list(full_shape(tensor)), "data_offsets": [offset, offset + size]}
+        entries[weight.name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(full_shape(tensor)),
+            "data_offsets": [offset, offset + size],
+        }
         offset += size
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
     return struct.pack("<Q", len(text)) + text
 
 
-def write_weights(module: nn.Module, path: Path, *, rank: int, sharded: bool, bucket_bytes: int = BUCKET_BYTES, last: LastPush | None = None) -> str | None:
-    """The model's. Collective. Returns the digest (weights/digest.py) on rank 0, None elsewhere. Raises OSError on every rank when rank 0's disk refuses.
+def write_weights(
+    module: nn.Module,
+    path: Path,
+    *,
+    rank: int,
+    sharded: bool,
+    bucket_bytes: int = BUCKET_BYTES,
+    last: LastPush | None = None,
+) -> str | None:
+    """The model's. Collective. Returns the digest (weights/digest.py) on rank 0, None elsewhere. Raises OSError on
+    every rank when rank 0's disk refuses.
 
     `last`, of rank 0: keeps a copy of what was written, for the next push to be a delta.
     """
     return write_file(hf_weights(module), path, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes, last=last)
 
 
-def write_file(weights: list[Weight], path: Path, *, rank: int, sharded: bool, bucket_bytes: int = BUCKET_BYTES, last: LastPush | None = None) -> str | None:
+def write_file(
+    weights: list[Weight],
+    path: Path,
+    *,
+    rank: int,
+    sharded: bool,
+    bucket_bytes: int = BUCKET_BYTES,
+    last: LastPush | None = None,
+) -> str | None:
     """See write_weights, which is this for all of a model's."""
-    return on_rank_0(weights, lambda gathered: _write(weights, gathered, path, last), rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
+    return on_rank_0(
+        weights,
+        lambda gathered: _write(weights, gathered, path, last),
+        rank=rank,
+        sharded=sharded,
+        bucket_bytes=bucket_bytes,
+    )
 
 
-def on_rank_0(weights: list[Weight], work: Callable[[Buckets], T], *, rank: int, sharded: bool, bucket_bytes: int) -> T | None:
-    """Collective: `work` on rank 0, with the gathered weights; the others take part in the gathering. OSError on one is raised on all."""
+def on_rank_0(
+    weights: list[Weight], work: Callable[[Buckets], T], *, rank: int, sharded: bool, bucket_bytes: int
+) -> T | None:
+    """Collective: `work` on rank 0, with the gathered weights; the others take part in the gathering. OSError on one is
+    raised on all."""
     gathered = _gathered(weights, sharded, bucket_bytes)
     made, fault = None, None
     if rank == 0:
@@ -108,7 +146,9 @@ def _write(weights: list[Weight], gathered: Buckets, path: Path, last: LastPush 
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     header = _header(weights)
-    begins = dict(zip([*[w.name for w in weights], END], len(header) + np.cumsum([0, *map(nbytes, weights)]), strict=True))
+    begins = dict(
+        zip([*[w.name for w in weights], END], len(header) + np.cumsum([0, *map(nbytes, weights)]), strict=True)
+    )
     if last is not None:
         last.begin({w.name: nbytes(w) for w in weights})
     try:
@@ -136,7 +176,8 @@ def _write(weights: list[Weight], gathered: Buckets, path: Path, last: LastPush 
 
 
 def _opened(partial: Path) -> BinaryIO:
-    """For writing: the file of an earlier push where there is one to spare, else a new one. What has its memory already is written twice as fast."""
+    """For writing: the file of an earlier push where there is one to spare, else a new one. What has its memory already
+    is written twice as fast."""
     with suppress(FileNotFoundError):
         os.replace(partial.with_name(SPARE), partial)
         return open(partial, "r+b")
@@ -156,9 +197,11 @@ def store(fd: int, data: Any, at: int) -> None:
         view, at = view[n:], at + n
 
 
-def over_chunks(gathered: Buckets, task: Callable[[Weight, slice, np.ndarray], T], pool: ThreadPoolExecutor) -> Iterator[tuple[Weight, list[T]]]:
-    """`task` on every chunk, [bytes] uint8, in the pool's threads, while the next bucket is gathered. Yields tensor by tensor, in order; raises what a task
-    raised."""
+def over_chunks(
+    gathered: Buckets, task: Callable[[Weight, slice, np.ndarray], T], pool: ThreadPoolExecutor
+) -> Iterator[tuple[Weight, list[T]]]:
+    """`task` on every chunk, [bytes] uint8, in the pool's threads, while the next bucket is gathered. Yields tensor by
+    tensor, in order; raises what a task raised."""
     before: list[tuple[Weight, list[Future[T]]]] = []
     for bucket in gathered:
         now = []
@@ -167,7 +210,8 @@ def over_chunks(gathered: Buckets, task: Callable[[Weight, slice, np.ndarray], T
             now.append((weight, [pool.submit(task, weight, part, data[part]) for part in chunks(len(data))]))
         yield from _results(before)
         before = now
-        if not all(tensor.is_cuda for _, tensor in bucket):  # no copy was made: the memory is given back when the next bucket is asked for
+        # no copy was made: the memory is given back when the next bucket is asked for
+        if not all(tensor.is_cuda for _, tensor in bucket):
             yield from _results(before)
             before = []
     yield from _results(before)

@@ -1,10 +1,11 @@
 """Zero3Rank: one rank of the learner. A plain class; cluster/ wraps it in a Ray actor per rank.
 
-Every method is collective: all ranks call it with the same arguments at the same time, because ZeRO-3 keeps a share of every weight
-on every rank. Raises of the constructor are ConfigErrors or what torch, deepspeed and the file system say.
+Every method is collective: all ranks call it with the same arguments at the same time, because ZeRO-3 keeps a share of
+every weight on every rank. Raises of the constructor are ConfigErrors or what torch, deepspeed and the file system say.
 
     TrainBatch, groups -> samples of this rank -> [roles: reference, critic]
-                       -> (each update) rows of this rank -> micro batches -> forward, backward, ... -> one optimiser step
+                       -> (each update) rows of this rank -> micro batches -> forward, backward, ... -> one optimiser
+                       step
                        -> [the critic's updates] -> metrics
 """
 
@@ -58,16 +59,22 @@ ADAPTER_DIRECTORY = "adapter"
 
 
 def over_updates(parts: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The metrics of a batch from those of its updates: `updates` counts those that were made, whose loss and grad_norm are averaged; lr is the last.
+    """The metrics of a batch from those of its updates: `updates` counts those that were made, whose loss and grad_norm
+    are averaged; lr is the last.
 
-    None was finite: loss and norm are those of the last, so that they say it. Of several, `grad_norm_max` and how many were left out besides.
-    """
+    None was finite: loss and norm are those of the last, so that they say it. Of several, `grad_norm_max` and how many
+    were left out besides."""
     made = [part for part in parts if math.isfinite(part["grad_norm"])]
     if len(parts) == 1 or not made:
         return parts[-1] | {"updates": float(len(made))}
     mean = {name: sum(part[name] for part in made) / len(made) for name in ("loss", "grad_norm")}
     largest = max(part["grad_norm"] for part in made)
-    return mean | {"lr": made[-1]["lr"], "updates": float(len(made)), "grad_norm_max": largest, "updates_left_out": float(len(parts) - len(made))}
+    return mean | {
+        "lr": made[-1]["lr"],
+        "updates": float(len(made)),
+        "grad_norm_max": largest,
+        "updates_left_out": float(len(parts) - len(made)),
+    }
 
 
 class Zero3Rank:
@@ -81,7 +88,8 @@ class Zero3Rank:
         self._start(cfg)
 
     def reload(self, cfg: Config) -> None:
-        """Start anew in the same processes: the weights of cfg.actor.model_name_or_path, a fresh optimiser, version 0."""
+        """Start anew in the same processes: the weights of cfg.actor.model_name_or_path, a fresh optimiser, version
+        0."""
         self.engine.destroy()
         self.roles.destroy()
         del self.model, self.optimizer, self.engine, self.roles, self.average
@@ -104,14 +112,17 @@ class Zero3Rank:
 
     @property
     def version(self) -> int:
-        """Policy updates behind the current weights. Fine-tuning steps do not count: no rollout was sampled in between."""
+        """Policy updates behind the current weights. Fine-tuning steps do not count: no rollout was sampled in
+        between."""
         return self._version
 
     def step(self, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
-        """The batch's updates, one optimiser step each. groups[b] is the payload of batch.items[b]. Returns the metrics of the global batch,
-        the same on every rank: loss, grad_norm (before clipping), lr, updates, and those of algorithms/losses/diagnostics.py.
+        """The batch's updates, one optimiser step each. groups[b] is the payload of batch.items[b]. Returns the metrics
+        of the global batch, the same on every rank: loss, grad_norm (before clipping), lr, updates, and those of
+        algorithms/losses/diagnostics.py.
 
-        A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the version does not count it."""
+        A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the
+        version does not count it."""
         self.states.needed("A step")
         judged: dict[str, float] = {}
         samples = batch_samples(batch, groups, self.cfg, self.estimator)
@@ -127,20 +138,30 @@ class Zero3Rank:
         if metrics["updates"]:
             rows = to_rows(mine, total, self._version, self.cfg, self.estimator)
             parts = rows_of(mine, rows, critic_parts(self.cfg, batch.step, [item.meta for item in batch.items]))
-            metrics |= judged | self.roles.trained(parts, metrics | judged, len(batch.rank_of), self._version, self.passes, self._trained_counts)
+            metrics |= judged | self.roles.trained(
+                parts, metrics | judged, len(batch.rank_of), self._version, self.passes, self._trained_counts
+            )
         self._version += int(metrics["updates"])
         return metrics
 
-    def _policy_updates(self, batch: TrainBatch, samples: Sequence[Sample], mine: Sequence[Sample], total: np.ndarray) -> dict[str, float]:
+    def _policy_updates(
+        self, batch: TrainBatch, samples: Sequence[Sample], mine: Sequence[Sample], total: np.ndarray
+    ) -> dict[str, float]:
         """Metrics; `updates` says by how many the version is to move."""
         old = self._old_logprobs(mine, total) if self.cfg.recomputes_old else None
         kl = KlInLoss(self.cfg, self.roles.coef.value, self.device) if self.cfg.algo.kl.use_loss else None
-        names = FIELDS | ({} if old is None else {OLD: np.float32}) | ({} if kl is None else {KlInLoss.FIELD: np.float32})
+        names = (
+            FIELDS | ({} if old is None else {OLD: np.float32}) | ({} if kl is None else {KlInLoss.FIELD: np.float32})
+        )
         tally, parts, version = Tally(self.device), [], self._version
         for rank_of in batch.updates:
             rows = to_rows(share(samples, rank_of, self.strategy.shard), total, version, self.cfg, self.estimator, old)
             counts = replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm)
-            parts.append(self._update(rows, names, PolicyObjective(self.cfg, self.model, counts, tally, kl), counts, self.lr_at(version)))
+            parts.append(
+                self._update(
+                    rows, names, PolicyObjective(self.cfg, self.model, counts, tally, kl), counts, self.lr_at(version)
+                )
+            )
             version += math.isfinite(parts[-1]["grad_norm"])
         for sums in (tally.sums, tally.gated, tally.distances, *([kl.sums] if kl else [])):
             sums.copy_(self.strategy.sum_over_rows(sums))
@@ -148,17 +169,21 @@ class Zero3Rank:
         return over_updates(parts) | tally.metrics() | (kl.metrics() if kl else {})
 
     def _with_judged(self, samples: Sequence[Sample], mine: Sequence[Sample]) -> list[Sample]:
-        """`samples` with what this rank's roles said of `mine`, and, where other ranks will train them too, what theirs said of the others."""
+        """`samples` with what this rank's roles said of `mine`, and, where other ranks will train them too, what theirs
+        said of the others."""
         judged = {s.key: (s.advantages, s.facts) for s in mine}
         if self.cfg.train.max_epochs > 1:
             judged = self._gathered(judged)
-        return [replace(s, advantages=judged[s.key][0], facts=judged[s.key][1]) if s.key in judged else s for s in samples]
+        return [
+            replace(s, advantages=judged[s.key][0], facts=judged[s.key][1]) if s.key in judged else s for s in samples
+        ]
 
     def _trained_counts(self, rows: Sequence[Row]) -> GlobalCounts:
         return self._counts([row.fields["trained"].sum() for row in rows])
 
     def _old_logprobs(self, samples: Sequence[Sample], total: np.ndarray) -> dict[tuple[int, int, int], np.ndarray]:
-        """key -> [L-1] float32: log-probs of the policy before the batch's first update, of all samples that any rank trains."""
+        """key -> [L-1] float32: log-probs of the policy before the batch's first update, of all samples that any rank
+        trains."""
         counting = [s for s in samples if s.counts]
         rows = to_rows(counting, total, self._version, self.cfg, self.estimator)
         mine = dict(zip([s.key for s in counting], log_probs(self.model, self.passes, rows, of="trained"), strict=True))
@@ -167,17 +192,22 @@ class Zero3Rank:
         return self._gathered(mine)
 
     def sft_step(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], lr: float) -> dict[str, float]:
-        """One update of weighted cross entropy. rows: (token_ids [T], weights [T]); weights[t] is of token t, 0 masks it, weights[0] is unused."""
+        """One update of weighted cross entropy. rows: (token_ids [T], weights [T]); weights[t] is of token t, 0 masks
+        it, weights[0] is unused."""
         self.states.needed("A step of fine-tuning")
         mine = self._share_of(rows)
         counts = self._counts([row.fields["weights"].sum() for row in mine])
         return self._update(mine, {"weights": np.float32}, SftObjective(self.model, counts), counts, lr)
 
     def sft_loss(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
-        """(sum of weight * -log p, sum of weights) over all rows, under the current weights: the loss of `sft_step` is the first over the second."""
+        """(sum of weight * -log p, sum of weights) over all rows, under the current weights: the loss of `sft_step` is
+        the first over the second."""
         mine = self._share_of(rows)
         scored = self.passes.ask(
-            self.model, mine, {"weights": np.float32}, lambda m: self.model.log_probs(m.sequences, m.attention_mask, m.fields["weights"] > 0)
+            self.model,
+            mine,
+            {"weights": np.float32},
+            lambda m: self.model.log_probs(m.sequences, m.attention_mask, m.fields["weights"] > 0),
         )
         weights = [row.fields["weights"].astype(np.float64) for row in mine]
         local = [-sum(float(w @ s) for w, s in zip(weights, scored, strict=True)), sum(float(w.sum()) for w in weights)]
@@ -187,14 +217,25 @@ class Zero3Rank:
     def _share_of(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Row]:
         """The rows of fine-tuning that this rank has, balanced by tokens."""
         owner = lpt([len(ids) for ids, _ in rows], self.cfg.shards)
-        return [Row(ids, {"weights": weights[1:]}) for (ids, weights), r in zip(rows, owner, strict=True) if r == self.strategy.shard]
+        return [
+            Row(ids, {"weights": weights[1:]})
+            for (ids, weights), r in zip(rows, owner, strict=True)
+            if r == self.strategy.shard
+        ]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Log-prob of every token but the first, [T-1] float32 each, under the current weights. Every rank returns all."""
+        """Log-prob of every token but the first, [T-1] float32 each, under the current weights. Every rank returns
+        all."""
         owner = lpt([len(ids) for ids in sequences], self.cfg.shards)
         mine = [i for i, r in enumerate(owner) if r == self.strategy.shard]
         rows = [Row(np.asarray(sequences[i])) for i in mine]
-        scored = dict(zip(mine, self.passes.ask(self.model, rows, {}, lambda m: self.model.log_probs(m.sequences, m.attention_mask)), strict=True))
+        scored = dict(
+            zip(
+                mine,
+                self.passes.ask(self.model, rows, {}, lambda m: self.model.log_probs(m.sequences, m.attention_mask)),
+                strict=True,
+            )
+        )
         merged = self._gathered(scored)
         return [merged[i] for i in range(len(sequences))]
 
@@ -205,13 +246,19 @@ class Zero3Rank:
         return {key: value for part in parts for key, value in part.items()}
 
     def publish(self, path: str | Path) -> str | None:
-        """Full weights with HF names into one safetensors file; its digest on rank 0, None elsewhere. The file is complete on return."""
-        return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3, last=self.last)
+        """Full weights with HF names into one safetensors file; its digest on rank 0, None elsewhere. The file is
+        complete on return."""
+        return write_weights(
+            self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3, last=self.last
+        )
 
     def publish_changes(self, path: str | Path, base_version: int) -> Changes | None:
-        """What changed since the last of these two calls, which was of `base_version`, as a delta file; see write_delta. On rank 0, None elsewhere."""
+        """What changed since the last of these two calls, which was of `base_version`, as a delta file; see
+        write_delta. On rank 0, None elsewhere."""
         sharded = self.cfg.ds.zero_stage == 3
-        return write_delta(self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=sharded)
+        return write_delta(
+            self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=sharded
+        )
 
     def open_broadcast(self, address: str, receivers: int) -> Meeting:
         """By rank 0 alone, on whose node `address` is; see Sender.open."""
@@ -220,11 +267,13 @@ class Zero3Rank:
     def broadcast(self, push: str) -> Transfer | None:
         """Collective. Full weights with HF names to all receivers; what became of it on rank 0, None elsewhere."""
         sharded, bucket = self.cfg.ds.zero_stage == 3, self.cfg.vllm.sync_bucket_mib << 20
-        return broadcast_weights(self.engine.module, push, self.sender, rank=self.rank, sharded=sharded, bucket_bytes=bucket)
+        return broadcast_weights(
+            self.engine.module, push, self.sender, rank=self.rank, sharded=sharded, bucket_bytes=bucket
+        )
 
     def export(self, directory: str | Path) -> None:
-        """A directory that plain transformers loads: config, weights, tokenizer; with LoRA `adapter/` besides, which peft loads. The average of the
-        weights and the critic beside it, where there are such and they are asked for."""
+        """A directory that plain transformers loads: config, weights, tokenizer; with LoRA `adapter/` besides, which
+        peft loads. The average of the weights and the critic beside it, where there are such and they are asked for."""
         self._export_policy(Path(directory))
         if self.average:
             with self.average.in_place_of_weights():
@@ -234,7 +283,13 @@ class Zero3Rank:
 
     def _export_policy(self, directory: Path) -> None:
         sharded = self.cfg.ds.zero_stage == 3
-        write_shards(hf_weights(self.engine.module), directory, rank=self.rank, sharded=sharded, max_bytes=self.cfg.ckpt.max_shard_bytes)
+        write_shards(
+            hf_weights(self.engine.module),
+            directory,
+            rank=self.rank,
+            sharded=sharded,
+            max_bytes=self.cfg.ckpt.max_shard_bytes,
+        )
         adapter, of_adapter = adapter_weights(self.engine.module), directory / ADAPTER_DIRECTORY
         if adapter:
             write_file(adapter, of_adapter / "adapter_model.safetensors", rank=self.rank, sharded=sharded)
@@ -249,29 +304,43 @@ class Zero3Rank:
         agree(fault)
 
     def save(self, directory: str | Path) -> None:
-        """Copies this rank's state to host memory; training may go on. Files are complete when `written` has returned on every rank."""
+        """Copies this rank's state to host memory; training may go on. Files are complete when `written` has returned
+        on every rank."""
         facts = {"version": self._version, **self.roles.state()}
         more = self.average.files(self.rank) if self.average else {}
         with self.states.saved():
-            save_rank(self._engines(), self.writer, Path(directory), rank=self.rank, world_size=self.world_size, facts=facts, more=more)
+            save_rank(
+                self._engines(),
+                self.writer,
+                Path(directory),
+                rank=self.rank,
+                world_size=self.world_size,
+                facts=facts,
+                more=more,
+            )
 
     def written(self) -> dict[str, tuple[int, str]]:
-        """Not collective, and from another thread than the rest: blocks until what this rank saved is on disk. path -> (bytes, XXH3-128)."""
+        """Not collective, and from another thread than the rest: blocks until what this rank saved is on disk. path ->
+        (bytes, XXH3-128)."""
         return self.writer.written()
 
     def load(self, directory: str | Path) -> int:
-        """Returns the version. The checkpoint may be of another number of ranks. Raises ConfigError for one without the critic that this run has."""
+        """Returns the version. The checkpoint may be of another number of ranks. Raises ConfigError for one without the
+        critic that this run has."""
         self.states.needed("The loading of a checkpoint")
         directory = Path(directory)
         facts = load_rank(self._engines(), directory, rank=self.rank, world_size=self.world_size)
         if self.average:
-            self.average.load(directory, directory / POLICY, rank=self.rank, world_size=self.world_size, saved=facts["world_size"])
+            self.average.load(
+                directory, directory / POLICY, rank=self.rank, world_size=self.world_size, saved=facts["world_size"]
+            )
         self.roles.restore(facts)
         self._version = facts["version"]
         return self._version
 
     def offload(self) -> None:
-        """Optimiser and gradients to host memory (train.colocate_all). Weights stay: they are scored with, pushed, saved and exported as before."""
+        """Optimiser and gradients to host memory (train.colocate_all). Weights stay: they are scored with, pushed,
+        saved and exported as before."""
         self.states.offload()
 
     def onload(self) -> None:
@@ -284,7 +353,9 @@ class Zero3Rank:
     def close(self) -> None:
         dist.destroy_process_group()
 
-    def _update(self, rows: Sequence[Row], names: Mapping[str, type], objective: Forward, counts: GlobalCounts, lr: float) -> dict[str, float]:
+    def _update(
+        self, rows: Sequence[Row], names: Mapping[str, type], objective: Forward, counts: GlobalCounts, lr: float
+    ) -> dict[str, float]:
         """Forward and backward of all micro batches, then one optimiser step at `lr`."""
         summed = self.passes.update(self.model, self.optimizer, rows, names, objective, lr)
         norm = self.strategy.get_grad_norm(self.model)

@@ -1,4 +1,5 @@
-"""What a prometheus_client histogram has seen: count, mean, quantiles. Of a queue, after a hundred million requests as after ten."""
+"""What a prometheus_client histogram has seen: count, mean, quantiles. Of a queue, after a hundred million requests as
+after ten."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def mean(h: Histogram) -> float:
 
 
 def quantile(h: Histogram, q: float) -> float:
-    """An upper bound of the q-quantile: the bound of its bucket; inf above the last, 0.0 before the first observation."""
+    """An upper bound of the q-quantile: the bound of its bucket; inf above the last, 0.0 before the first
+    observation."""
     rank = q * count(h)
     below = [(float(s.labels["le"]), s.value) for s in _samples(h, "_bucket")]
     return next((bound for bound, n in below if n and n >= rank), 0.0)

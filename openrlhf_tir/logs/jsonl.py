@@ -1,12 +1,15 @@
-"""Append-only JSON lines: rows -> file -> rows, safe against a writer that was killed in the middle of a line, and against a full disk.
+"""Append-only JSON lines: rows -> file -> rows, safe against a writer that was killed in the middle of a line, and
+against a full disk.
 
-    whole_lines, cut_torn_line    every reader of such a file: only the last line can be torn, by a kill; it is ignored, or cut before appending
+    whole_lines, cut_torn_line    every reader of such a file: only the last line can be torn, by a kill; it is ignored,
+                                  or cut before appending
     JsonlWriter                   one row is one `write` on an O_APPEND descriptor; raises OSError
-    PatientWriter                 the same for what only people read: a disk that refuses is said once, rows wait for it in memory
+    PatientWriter                 the same for what only people read: a disk that refuses is said once, rows wait for it
+                                  in memory
     read_rows, replace_rows       whole files
 
-A line in the middle that is no row (somebody's editor, a bad disk) is left out by `read_rows` and said; `set_aside` moves it to FILE.garbled.
-"""
+A line in the middle that is no row (somebody's editor, a bad disk) is left out by `read_rows` and said; `set_aside`
+moves it to FILE.garbled."""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ KEPT_ROWS = 10_000
 
 
 class JsonlWriter:
-    """Appends rows to `path`; creates it and its directory. A row is in the page cache when `write` returns; OSError when it is not."""
+    """Appends rows to `path`; creates it and its directory. A row is in the page cache when `write` returns; OSError
+    when it is not."""
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -41,12 +45,17 @@ class JsonlWriter:
         self.write_line((json.dumps(row, allow_nan=False) + "\n").encode())
 
     def write_line(self, line: bytes) -> None:
-        """A disk that fills up takes a part of the line. The next one then begins on a line of its own: others may have appended meanwhile."""
+        """A disk that fills up takes a part of the line. The next one then begins on a line of its own: others may have
+        appended meanwhile."""
         written = os.write(self._fd, b"\n" + line if self._torn else line)
         whole = len(line) + self._torn
         self._torn = 0 < written < whole or (self._torn and written == 0)
         if written < whole:
-            raise OSError(28, f"No space left on device for the rest of a line ({written} of {whole} bytes were written)", str(self.path))
+            raise OSError(
+                28,
+                f"No space left on device for the rest of a line ({written} of {whole} bytes were written)",
+                str(self.path),
+            )
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -55,7 +64,8 @@ class JsonlWriter:
 
 
 class PatientWriter:
-    """Rows for people: what the disk refuses waits in memory, the last KEPT_ROWS of it, and is tried again with the next row. Never raises OSError.
+    """Rows for people: what the disk refuses waits in memory, the last KEPT_ROWS of it, and is tried again with the
+    next row. Never raises OSError.
 
     Threads may share one: an actor writes its groups in threads of their own.
     """
@@ -87,7 +97,12 @@ class PatientWriter:
                 self._waiting.popleft()
         except OSError as e:
             if not self._refused:
-                log.warning("%s cannot be written (%s). Training goes on; rows wait in memory, the last %d of them. Make room.", self.path, e, KEPT_ROWS)
+                log.warning(
+                    "%s cannot be written (%s). Training goes on; rows wait in memory, the last %d of them. Make room.",
+                    self.path,
+                    e,
+                    KEPT_ROWS,
+                )
             self._refused = True
             return
         if self._refused:
@@ -115,7 +130,8 @@ def finite(value: Any) -> float | None:
 
 
 def cut_torn_line(path: Path) -> int:
-    """Drop what follows the last newline; returns how many bytes. Reads the tail only. Does nothing when the file is missing, empty or whole."""
+    """Drop what follows the last newline; returns how many bytes. Reads the tail only. Does nothing when the file is
+    missing, empty or whole."""
     if not path.exists():
         return 0
     with path.open("rb") as file:
@@ -144,29 +160,43 @@ def whole_lines(path: Path, start: int = 0) -> Iterator[bytes]:
 
 
 def read_rows(path: Path, valid: Callable[[dict[str, Any]], bool] = lambda row: True) -> list[dict[str, Any]]:
-    """All rows; [] when the file does not exist. Lines that are no JSON object, or not `valid`, are left out and said."""
+    """All rows; [] when the file does not exist. Lines that are no JSON object, or not `valid`, are left out and
+    said."""
     rows, garbled = _sorted_out(path, valid)
     if garbled:
         number, line = garbled[0]
         log.warning(
-            "%s:%d holds %r, which is no row of this file. It is left out%s.", path, number, line[:80], f", and {n} more" if (n := len(garbled) - 1) else ""
+            "%s:%d holds %r, which is no row of this file. It is left out%s.",
+            path,
+            number,
+            line[:80],
+            f", and {n} more" if (n := len(garbled) - 1) else "",
         )
     return rows
 
 
 def set_aside(path: Path, valid: Callable[[dict[str, Any]], bool]) -> tuple[list[dict[str, Any]], int]:
-    """Move what is no row to FILE.garbled, so that the file is whole again; returns the rows, and how many lines went."""
+    """Move what is no row to FILE.garbled, so that the file is whole again; returns the rows, and how many lines
+    went."""
     rows, garbled = _sorted_out(path, valid)
     if garbled:
         aside = path.with_name(path.name + ".garbled")
         with aside.open("ab") as file:
             file.writelines(line for _, line in garbled)
         replace_rows(path, rows)
-        log.warning("%s: %d lines are no rows of this file, the first is line %d. They were moved to %s.", path, len(garbled), garbled[0][0], aside.name)
+        log.warning(
+            "%s: %d lines are no rows of this file, the first is line %d. They were moved to %s.",
+            path,
+            len(garbled),
+            garbled[0][0],
+            aside.name,
+        )
     return rows, len(garbled)
 
 
-def _sorted_out(path: Path, valid: Callable[[dict[str, Any]], bool]) -> tuple[list[dict[str, Any]], list[tuple[int, bytes]]]:
+def _sorted_out(
+    path: Path, valid: Callable[[dict[str, Any]], bool]
+) -> tuple[list[dict[str, Any]], list[tuple[int, bytes]]]:
     """Rows, and (line number from 1, line) of what is none. Blank lines are nothing."""
     rows, garbled = [], []
     for number, line in enumerate(whole_lines(path) if path.exists() else (), 1):

@@ -1,7 +1,7 @@
 """Metrics: one flat dict per learner step -> metrics.jsonl, TensorBoard, wandb; and metrics.jsonl -> columns.
 
-metrics.jsonl is the record that `report` reads; the other two are mirrors. A resume drops the rows of steps that were rolled back.
-None of them ever ends training: what a disk or a server refuses is said once, tried again, and counted.
+metrics.jsonl is the record that `report` reads; the other two are mirrors. A resume drops the rows of steps that were
+rolled back. None of them ever ends training: what a disk or a server refuses is said once, tried again, and counted.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class MetricsLog:
     def truncate_after(self, step: int) -> int:
         """Forget steps > `step`, which a resume takes back; returns how many rows went. TensorBoard purges them too.
 
-        Lines that are no rows go to metrics.jsonl.garbled. On a full disk the rows stay: the steps' new rows win over them.
-        """
+        Lines that are no rows go to metrics.jsonl.garbled. On a full disk the rows stay: the steps' new rows win over
+        them."""
         self._writer.close()
         gone = 0
         try:
@@ -61,7 +61,12 @@ class MetricsLog:
             replace_rows(self.path, kept)
             gone = len(rows) - len(kept)
         except OSError as e:
-            log.warning("%s cannot be rewritten (%s): rows of steps after %d stay until those steps are logged again.", self.path, e, step)
+            log.warning(
+                "%s cannot be rewritten (%s): rows of steps after %d stay until those steps are logged again.",
+                self.path,
+                e,
+                step,
+            )
         self._writer = PatientWriter(self.path)
         for sink in self._sinks:
             sink.rollback(step)

@@ -1,4 +1,5 @@
-"""Own log: what this package logs in a worker process, in a file of the run and on stderr, whatever other libraries do to the root logger."""
+"""Own log: what this package logs in a worker process, in a file of the run and on stderr, whatever other libraries do
+to the root logger."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def own_log(path: Path) -> None:
-    """From now on `path` gets this package's records from INFO on, stderr those from WARNING on. Calling it again replaces the file.
+    """From now on `path` gets this package's records from INFO on, stderr those from WARNING on. Calling it again
+    replaces the file.
 
     Importing vLLM sets the root logger to ERROR, which would silence every warning of ours that is left to it.
     """

@@ -1,8 +1,9 @@
 """Memory of a run: the sum of PSS over its processes -> the peak. Linux only.
 
-PSS (proportional set size) divides a shared page by its users, so the sum over processes is what the run really holds. Which processes: the
-launcher and its descendants, and whatever carries a marker in its command line (the session directory of Ray, whose daemons are re-parented)
-and their descendants. A process once seen stays one of ours when it is re-parented.
+PSS (proportional set size) divides a shared page by its users, so the sum over processes is what the run really holds.
+Which processes: the launcher and its descendants, and whatever carries a marker in its command line (the session
+directory of Ray, whose daemons are re-parented) and their descendants. A process once seen stays one of ours when it is
+re-parented.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ BYTES_PER_GIB = 1 << 30
 
 
 class PssSampler:
-    """Samples the total in a background thread; a context manager. `peak_gib` holds at any time, `peak_by_process` says who it was.
+    """Samples the total in a background thread; a context manager. `peak_gib` holds at any time, `peak_by_process` says
+    who it was.
 
-    What is not covered: processes that live shorter than `interval_s`, and those whose smaps we may not read (a sandbox in a user namespace of
-    its own); both are the snippets that tools run.
+    What is not covered: processes that live shorter than `interval_s`, and those whose smaps we may not read (a sandbox
+    in a user namespace of its own); both are the snippets that tools run.
     """
 
     def __init__(self, root_pid: int | None = None, interval_s: float = 2.0):
@@ -36,7 +38,8 @@ class PssSampler:
         self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
 
     def watch(self, marker: str) -> None:
-        """Also count processes with `marker` in their command line, e.g. Ray's session directory, and their descendants."""
+        """Also count processes with `marker` in their command line, e.g. Ray's session directory, and their
+        descendants."""
         self._markers.append(marker)
 
     def sample(self) -> float:
@@ -53,7 +56,8 @@ class PssSampler:
 
     def _members(self) -> set[psutil.Process]:
         children: dict[int, list[psutil.Process]] = {}
-        everybody = list(psutil.process_iter(["ppid", "cmdline"]))  # a process that is gone meanwhile is left out, what may not be read is None
+        # a process that is gone meanwhile is left out, what may not be read is None
+        everybody = list(psutil.process_iter(["ppid", "cmdline"]))
         for process in everybody:
             children.setdefault(process.info["ppid"], []).append(process)
         ours = {p for p in everybody if p in self._known or p.pid == self._root or self._marked(p)}

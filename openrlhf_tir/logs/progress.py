@@ -1,7 +1,7 @@
 """Progress: step metrics -> what a person watches while it runs.
 
-On a terminal: a bar and two lines of figures that stay in place. Elsewhere (CI, `ray job` logs): one plain line per step.
-`bar` does the same for other long work: cold start, evaluation, set-up.
+On a terminal: a bar and two lines of figures that stay in place. Elsewhere (CI, `ray job` logs): one plain line per
+step. `bar` does the same for other long work: cold start, evaluation, set-up.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 WINDOW = 20
-"""Steps over which the time per step is averaged: the first steps are slower (warm-up, empty buffer) and must not spoil the ETA."""
+"""Steps over which the time per step is averaged: the first steps are slower (warm-up, empty buffer) and must not spoil
+the ETA."""
 
 
 class Progress:
-    """Live progress of a training run; a context manager. `start_step` is where a resumed run goes on; `runs_code`: its tools run what the model writes."""
+    """Live progress of a training run; a context manager. `start_step` is where a resumed run goes on; `runs_code`: its
+    tools run what the model writes."""
 
     def __init__(
         self,
@@ -41,7 +43,11 @@ class Progress:
         self._clock = clock
         self._drops: Counter[str] = Counter()
         self._bar = RichProgress(
-            TextColumn("[bold]training"), BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("[dim]{task.fields[eta]}")
+            TextColumn("[bold]training"),
+            BarColumn(bar_width=40),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[eta]}"),
         )
         self._task = self._bar.add_task("training", total=total_steps, completed=start_step, eta="")
         self._live: Live | None = None
@@ -54,11 +60,20 @@ class Progress:
                 self._drops[name.removeprefix("drops/").replace("failed/", "failed ")] += int(value)
         figures = _figures(metrics, self._tools)
         if self._drops:
-            figures.append(("dropped", f"{self._drops.total()} (" + ", ".join(f"{reason} {count}" for reason, count in self._drops.most_common()) + ")"))
+            figures.append(
+                (
+                    "dropped",
+                    f"{self._drops.total()} ("
+                    + ", ".join(f"{reason} {count}" for reason, count in self._drops.most_common())
+                    + ")",
+                )
+            )
         eta = "" if self.eta_s is None else f"eta {_clock_text(self.eta_s)}"
         if self._live is None:
             shown = [f"step {step}/{self.total_steps}", *(f"{label} {value}" for label, value in figures), eta]
-            self._console.print("  ".join(part for part in shown if part), soft_wrap=True, markup=False, highlight=False)
+            self._console.print(
+                "  ".join(part for part in shown if part), soft_wrap=True, markup=False, highlight=False
+            )
             return
         self._bar.update(self._task, completed=step, eta=eta)
         self._live.update(Group(self._bar, _coloured(figures)), refresh=True)
@@ -83,7 +98,8 @@ class Progress:
 
 @contextmanager
 def bar(description: str, total: int | None, console: Console | None = None) -> Iterator[Callable[..., None]]:
-    """Progress of other long work. Yields `advance(n=1, note="")`; `total` None: a spinner. Text lines at every tenth when not on a terminal."""
+    """Progress of other long work. Yields `advance(n=1, note="")`; `total` None: a spinner. Text lines at every tenth
+    when not on a terminal."""
     console = console or Console()
     if not console.is_terminal:
         yield from _text_bar(description, total, console)
@@ -91,7 +107,9 @@ def bar(description: str, total: int | None, console: Console | None = None) -> 
     columns = [SpinnerColumn(), TextColumn("[bold]{task.description}")]
     if total is not None:
         columns += [BarColumn(bar_width=40), MofNCompleteColumn()]
-    with RichProgress(*columns, TimeElapsedColumn(), TextColumn("[dim]{task.fields[note]}"), console=console) as progress:
+    with RichProgress(
+        *columns, TimeElapsedColumn(), TextColumn("[dim]{task.fields[note]}"), console=console
+    ) as progress:
         task = progress.add_task(description, total=total, note="")
 
         def advance(n: int = 1, note: str = "") -> None:
@@ -121,7 +139,8 @@ def _text_bar(description: str, total: int | None, console: Console) -> Iterator
 
 
 def _figures(metrics: Mapping[str, float], tools: str) -> list[tuple[str, str]]:
-    """Label and text of what is worth a glance, in reading order. `tools`: what the share of responses that used one is called."""
+    """Label and text of what is worth a glance, in reading order. `tools`: what the share of responses that used one is
+    called."""
     out: list[tuple[str, str]] = []
 
     def add(label: str, form: str, *names: str) -> None:
@@ -143,7 +162,9 @@ def _figures(metrics: Mapping[str, float], tools: str) -> list[tuple[str, str]]:
 def _coloured(figures: list[tuple[str, str]]) -> Text:
     text = Text(no_wrap=False)
     for label, value in figures:
-        text.append(f"{label} ", style="dim").append(value, style="bold" if label in ("reward", "accuracy", "code", "tools", "eval") else "").append("   ")
+        text.append(f"{label} ", style="dim").append(
+            value, style="bold" if label in ("reward", "accuracy", "code", "tools", "eval") else ""
+        ).append("   ")
     return text
 
 

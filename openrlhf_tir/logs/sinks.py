@@ -28,7 +28,8 @@ class Sink(Protocol):
 
 
 class Mirror:
-    """A sink that may fail at any time: full disk, no network, its own bugs. It is made anew after RETRY_S; `lost` rows are counted.
+    """A sink that may fail at any time: full disk, no network, its own bugs. It is made anew after RETRY_S; `lost` rows
+    are counted.
 
     Only the first making raises, ConfigError among it: a mirror that cannot work at all is told at start.
     """
@@ -61,7 +62,13 @@ class Mirror:
         except Exception as e:
             self._sink, self._again_at = None, self._clock() + RETRY_S
             if not self._said:
-                log.warning("%s refuses metrics (%s: %s). Training goes on; it is tried again every %.0f s.", self.name, type(e).__name__, e, RETRY_S)
+                log.warning(
+                    "%s refuses metrics (%s: %s). Training goes on; it is tried again every %.0f s.",
+                    self.name,
+                    type(e).__name__,
+                    e,
+                    RETRY_S,
+                )
             self._said = True
             return False
         self._said = False
@@ -77,7 +84,8 @@ class TensorBoardSink:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as fault:
             raise ConfigError(
-                f"logger.tensorboard is on, but its package is missing ({fault}). Run 'pip install tensorboard' or set logger.tensorboard = false."
+                f"logger.tensorboard is on, but its package is missing ({fault}). Run 'pip install tensorboard' or set"
+                " logger.tensorboard = false."
             ) from fault
         self._event, self._summary = event_pb2, summary_pb2
         directory.mkdir(parents=True, exist_ok=True)
@@ -85,7 +93,9 @@ class TensorBoardSink:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         scalars = [self._summary.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._writer.add_event(self._event.Event(wall_time=time.time(), step=step, summary=self._summary.Summary(value=scalars)))
+        self._writer.add_event(
+            self._event.Event(wall_time=time.time(), step=step, summary=self._summary.Summary(value=scalars))
+        )
 
     def rollback(self, step: int) -> None:
         # A START event tells TensorBoard to hide what earlier files hold from this step on.
@@ -103,9 +113,14 @@ class WandbSink:
         try:
             import wandb
         except ImportError as fault:
-            raise ConfigError(f"logger.wandb.key is set, but wandb is missing ({fault}). Run 'pip install wandb' or leave logger.wandb.key unset.") from fault
+            raise ConfigError(
+                f"logger.wandb.key is set, but wandb is missing ({fault}). Run 'pip install wandb' or leave"
+                " logger.wandb.key unset."
+            ) from fault
         if cfg.key == "env" and not os.environ.get("WANDB_API_KEY"):
-            raise ConfigError("logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, or leave logger.wandb.key unset.")
+            raise ConfigError(
+                "logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, or leave logger.wandb.key unset."
+            )
         if cfg.key != "env":
             wandb.login(key=cfg.key)
         self._run = wandb.init(

@@ -1,8 +1,8 @@
 """Timeline: spans of wall-clock time on named tracks -> trace.jsonl -> Perfetto, the timeline plot, the overlap ratio.
 
-A track is something that does one kind of work: "learner" (spans "step 7"), "engine/0" (one span "decode" per request, so they overlap),
-"weights" (pushes), "ckpt", "eval", "env/NAME" (spans "start" and "evaluate" of its sessions, where they take time). Times are seconds since
-the epoch, so that spans of several processes line up.
+A track is something that does one kind of work: "learner" (spans "step 7"), "engine/0" (one span "decode" per request,
+so they overlap), "weights" (pushes), "ckpt", "eval", "env/NAME" (spans "start" and "evaluate" of its sessions, where
+they take time). Times are seconds since the epoch, so that spans of several processes line up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Span:
 
 
 class Timeline:
-    """Appends spans to a file; usable from threads and across awaits. A span is written when it ends, also when its body raises.
+    """Appends spans to a file; usable from threads and across awaits. A span is written when it ends, also when its
+    body raises.
 
     A disk that refuses is said once and never ends the run.
     """
@@ -59,7 +60,8 @@ class Timeline:
             self.add(track, name, start, time.time(), **args)
 
     def add(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
-        """A span measured elsewhere, e.g. by a rollout actor. `end` before `start` (a clock was set back) counts as no time."""
+        """A span measured elsewhere, e.g. by a rollout actor. `end` before `start` (a clock was set back) counts as no
+        time."""
         with self._lock:
             self._writer.write(asdict(Span(track, name, start, max(start, end), args)))
 
@@ -69,21 +71,28 @@ class Timeline:
 
 def read(run_dir: Path) -> list[Span]:
     """The spans of a run in order of start; [] without a trace."""
-    return sorted((Span(**row) for row in read_rows(Path(run_dir) / FILE, _is_span)), key=lambda span: (span.start, span.end))
+    return sorted(
+        (Span(**row) for row in read_rows(Path(run_dir) / FILE, _is_span)), key=lambda span: (span.start, span.end)
+    )
 
 
 def _is_span(row: dict[str, Any]) -> bool:
     times = row.get("start"), row.get("end")
     texts = row.get("track"), row.get("name")
     known = row.keys() <= {"track", "name", "start", "end", "args"}
-    return known and all(type(t) in (int, float) for t in times) and all(isinstance(t, str) for t in texts) and isinstance(row.get("args", {}), dict)
+    return (
+        known
+        and all(type(t) in (int, float) for t in times)
+        and all(isinstance(t, str) for t in texts)
+        and isinstance(row.get("args", {}), dict)
+    )
 
 
 def overlap_ratio(spans: Iterable[Span], busy_track_prefix: str = "engine/", step_track: str = "learner") -> float:
     """Share (0..1) of learner-step time during which at least one engine request was decoding; 0.0 without a step.
 
-    |union(steps) & union(decodes)| / |union(steps)|. Steps are the spans "step ..." of `step_track`; decodes are the spans "decode..." of the
-    tracks that start with `busy_track_prefix`, so canary requests and pauses do not count.
+    |union(steps) & union(decodes)| / |union(steps)|. Steps are the spans "step ..." of `step_track`; decodes are the
+    spans "decode..." of the tracks that start with `busy_track_prefix`, so canary requests and pauses do not count.
     """
     spans = list(spans)
     steps = union(s.interval for s in spans if s.track == step_track and s.name.startswith("step"))
@@ -94,8 +103,8 @@ def overlap_ratio(spans: Iterable[Span], busy_track_prefix: str = "engine/", ste
 def to_perfetto(run_dir: Path) -> Path:
     """Write trace.json in the Chrome trace format, which ui.perfetto.dev opens; returns its path.
 
-    A track becomes a process. The format wants spans of one thread to nest, so overlapping requests go to threads of their own.
-    """
+    A track becomes a process. The format wants spans of one thread to nest, so overlapping requests go to threads of
+    their own."""
     spans = read(run_dir)
     origin = spans[0].start if spans else 0.0
     events: list[dict[str, Any]] = []
@@ -104,7 +113,20 @@ def to_perfetto(run_dir: Path) -> Path:
         events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": track}})
         for span, tid in zip(mine, lanes([s.interval for s in mine]), strict=True):
             start_us, duration_us = (span.start - origin) * 1e6, (span.end - span.start) * 1e6
-            events.append({"ph": "X", "name": span.name, "cat": track, "pid": pid, "tid": tid + 1, "ts": start_us, "dur": duration_us, "args": span.args})
+            events.append(
+                {
+                    "ph": "X",
+                    "name": span.name,
+                    "cat": track,
+                    "pid": pid,
+                    "tid": tid + 1,
+                    "ts": start_us,
+                    "dur": duration_us,
+                    "args": span.args,
+                }
+            )
     path = Path(run_dir) / "trace.json"
-    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"origin_epoch_s": origin}}))
+    path.write_text(
+        json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"origin_epoch_s": origin}})
+    )
     return path

@@ -1,15 +1,18 @@
-"""Selection-bias meter: does what is trained look like what was dispatched? By response length, difficulty and environment.
+"""Selection-bias meter: does what is trained look like what was dispatched? By response length, difficulty and
+environment.
 
-    rolled      groups whose attempt came to an end: kept, filtered, or failed for good (a prompt that is issued again counts when it ends)
-    kept        those that the filters let through; one that is issued again although it was kept (surplus) is taken back, and counts when it ends
+    rolled      groups whose attempt came to an end: kept, filtered, or failed for good (a prompt that is issued again
+                counts when it ends)
+    kept        those that the filters let through; one that is issued again although it was kept (surplus) is taken
+                back, and counts when it ends
     trained     those that a learner step took
 
-rolled -> kept is what the filters do on purpose. kept -> trained must do nothing: were the first finished taken instead of the oldest
-dispatched, or groups dropped for age, long and slow ones would be missing there. Per step the counts go into the metrics as
-`selection/<by>/<bin>/<stage>`, below zero where more is taken back than came; `selection_bias/<by>` is the total variation distance
-of kept and trained over the run so far: 1/2 sum |share kept - share trained|, 0 equal, 1 disjoint; with several environments also within
-each, `env/NAME/selection_bias/<by>`: one may be biased while their mix hides it. Groups that wait in replay count as kept only, so it
-falls as a run goes on.
+rolled -> kept is what the filters do on purpose. kept -> trained must do nothing: were the first finished taken instead
+of the oldest dispatched, or groups dropped for age, long and slow ones would be missing there. Per step the counts go
+into the metrics as `selection/<by>/<bin>/<stage>`, below zero where more is taken back than came; `selection_bias/<by>`
+is the total variation distance of kept and trained over the run so far: 1/2 sum |share kept - share trained|, 0 equal,
+1 disjoint; with several environments also within each, `env/NAME/selection_bias/<by>`: one may be biased while their
+mix hides it. Groups that wait in replay count as kept only, so it falls as a run goes on.
 """
 
 from __future__ import annotations
@@ -31,14 +34,19 @@ def length_bin(tokens: list[int]) -> str:
 
 
 def difficulty_bin(correct: list[bool]) -> str:
-    """Share of correct samples, rounded up to a quarter: "0" holds none right, "25" up to a quarter, "100" above three quarters."""
+    """Share of correct samples, rounded up to a quarter: "0" holds none right, "25" up to a quarter, "100" above three
+    quarters."""
     return str(25 * math.ceil(4 * sum(correct) / len(correct))) if correct else UNKNOWN
 
 
 def bins(meta: GroupMeta | None) -> dict[str, str]:
     if meta is None:
         return {"length": UNKNOWN, "difficulty": UNKNOWN, "env": UNKNOWN}
-    return {"length": length_bin(meta.response_tokens), "difficulty": difficulty_bin(meta.correct), "env": meta.env or UNKNOWN}
+    return {
+        "length": length_bin(meta.response_tokens),
+        "difficulty": difficulty_bin(meta.correct),
+        "env": meta.env or UNKNOWN,
+    }
 
 
 class SelectionMeter:
@@ -58,7 +66,8 @@ class SelectionMeter:
             self._count("kept", meta)
 
     def left(self, end: str, meta: GroupMeta) -> None:
-        """A group that was counted as kept leaves as `end`: "requeued" it comes again; "failed" it was rolled and kept all the same."""
+        """A group that was counted as kept leaves as `end`: "requeued" it comes again; "failed" it was rolled and kept
+        all the same."""
         if end == "requeued":
             self._count("rolled", meta, -1)
             self._count("kept", meta, -1)
@@ -89,8 +98,14 @@ class SelectionMeter:
         """The metrics of the step that ended now."""
         step, self._step = self._step, Counter()
         out = {f"selection/{by}/{name}/{stage}": float(n) for (by, name, stage), n in sorted(step.items())}
-        out |= {f"selection_bias/{by}": self._distance(by) for by in ("length", "difficulty", "env") if self._total(by, "trained")}
-        within = [(env, by) for env in self.envs for by in ("length", "difficulty") if self._total(f"{env}/{by}", "trained")]
+        out |= {
+            f"selection_bias/{by}": self._distance(by)
+            for by in ("length", "difficulty", "env")
+            if self._total(by, "trained")
+        }
+        within = [
+            (env, by) for env in self.envs for by in ("length", "difficulty") if self._total(f"{env}/{by}", "trained")
+        ]
         return out | {f"env/{env}/selection_bias/{by}": self._distance(f"{env}/{by}") for env, by in within}
 
     def _total(self, by: str, stage: str) -> int:
@@ -99,4 +114,6 @@ class SelectionMeter:
     def _distance(self, by: str) -> float:
         kept, trained = self._total(by, "kept"), self._total(by, "trained")
         names = {name for b, name, _ in self._run if b == by}
-        return 0.5 * sum(abs(self._run[by, name, "kept"] / kept - self._run[by, name, "trained"] / trained) for name in names)
+        return 0.5 * sum(
+            abs(self._run[by, name, "kept"] / kept - self._run[by, name, "trained"] / trained) for name in names
+        )

@@ -1,28 +1,32 @@
 """Budget: who may start, who may step. In-flight accounting in groups and staleness arithmetic in policy versions.
 
-    acquired = rolling + buffered + training + trained + filtered + failed + requeued                    (conservation, types.GroupState)
+    acquired = rolling + buffered + training + trained + filtered + failed + requeued                    (conservation,
+    types.GroupState)
 
-A batch of B groups is trained in k updates (mini-batches, epochs), and S counts updates; W = (S+1) // k - 1 whole batches fit in between
-(Config.batches_ahead). With k = 1, W = S.
+A batch of B groups is trained in k updates (mini-batches, epochs), and S counts updates; W = (S+1) // k - 1 whole
+batches fit in between (Config.batches_ahead). With k = 1, W = S.
 
-*Admission*: buffered + training + possible(rolling) <= (W+1)*B, where possible(n) says how many of n rolling groups may be accepted:
-all of them, or fewer with `depth = auto` (depth.py). A group dispatched at version u has the deadline u + W*k: the last version at which
-the batch that trains it may begin; the last of its updates is then made (W+1)*k - 1 <= S versions after u.
+*Admission*: buffered + training + possible(rolling) <= (W+1)*B, where possible(n) says how many of n rolling groups may
+be accepted: all of them, or fewer with `depth = auto` (depth.py). A group dispatched at version u has the deadline u +
+W*k: the last version at which the batch that trains it may begin; the last of its updates is then made (W+1)*k - 1 <= S
+versions after u.
 
-*Gate*: the step at version v may run iff no group due at v is still rolling and afterwards every remaining group that may be accepted
-meets its deadline when each later step takes B groups, the first due first. A step at v and those after it begin at v, v + k, v + 2k, ... at
-the latest (an update whose gradient is not finite is no version), so (d - v) // k more begin by d. That is Hall's condition, for every d >= v:
+*Gate*: the step at version v may run iff no group due at v is still rolling and afterwards every remaining group that
+may be accepted meets its deadline when each later step takes B groups, the first due first. A step at v and those after
+it begin at v, v + k, v + 2k, ... at the latest (an update whose gradient is not finite is no version), so (d - v) // k
+more begin by d. That is Hall's condition, for every d >= v:
 
     #{remaining, buffered, due by d} + possible(#{rolling, due by d}) <= ((d - v) // k) * B
 
-With a push only every so many steps, what is dispatched l steps after the last push is l batches old already: then (W+1-l)*B is the bound of
-admission, so that what follows holds for it too.
+With a push only every so many steps, what is dispatched l steps after the last push is l batches old already: then
+(W+1-l)*B is the bound of admission, so that what follows holds for it too.
 
-Waiting always helps. With possible(n) = n at most ((d - v) // k + 1) * B groups are due by d by admission, so once the old ones are rolled, the
-B first due make it true: no group is ever dropped for age, and the gate cannot deadlock. With possible(n) < n more may be accepted than fit;
-then #{buffered, due by d} > ((d - v) // k + 1) * B for some d, and the excess, which no order of steps can train in time, is *surplus*: it does
-not count above, and it is dropped when the gate opens. Nothing due before v + k is left rolling or buffered by a step, so the bound S holds in
-both cases; what `possible` gets wrong costs surplus, never staleness.
+Waiting always helps. With possible(n) = n at most ((d - v) // k + 1) * B groups are due by d by admission, so once the
+old ones are rolled, the B first due make it true: no group is ever dropped for age, and the gate cannot deadlock. With
+possible(n) < n more may be accepted than fit; then #{buffered, due by d} > ((d - v) // k + 1) * B for some d, and the
+excess, which no order of steps can train in time, is *surplus*: it does not count above, and it is dropped when the
+gate opens. Nothing due before v + k is left rolling or buffered by a step, so the bound S holds in both cases; what
+`possible` gets wrong costs surplus, never staleness.
 """
 
 from __future__ import annotations
@@ -60,7 +64,8 @@ def gate_open(
 
 
 def surplus_by_deadline(version: int, batch_groups: int, buffered: Iterable[int], updates: int = 1) -> dict[int, int]:
-    """Deadline -> how many of the buffered groups due then cannot be trained in time, though every step from `version` on takes B."""
+    """Deadline -> how many of the buffered groups due then cannot be trained in time, though every step from `version`
+    on takes B."""
     kept, over = 0, {}
     for d, n in sorted(Counter(buffered).items()):
         kept += n
@@ -74,7 +79,9 @@ def surplus_by_deadline(version: int, batch_groups: int, buffered: Iterable[int]
 class Budget:
     """Slots. Every change notifies `signal`; nothing here waits."""
 
-    def __init__(self, *, batch_groups: int, max_staleness: int, depth: Depth | None = None, signal: Signal | None = None) -> None:
+    def __init__(
+        self, *, batch_groups: int, max_staleness: int, depth: Depth | None = None, signal: Signal | None = None
+    ) -> None:
         """`max_staleness`: W above, in batches."""
         self.batch_groups = batch_groups
         self.limit = (max_staleness + 1) * batch_groups
@@ -114,7 +121,10 @@ class Budget:
     def move(self, source: GroupState, target: GroupState, n: int = 1) -> None:
         """n groups change state. Raises ConservationError when they were not in `source`."""
         if self.states[source] < n:
-            raise ConservationError(f"{n} groups should move {source} -> {target}, but only {self.states[source]} are {source}: a group was counted twice.")
+            raise ConservationError(
+                f"{n} groups should move {source} -> {target}, but only {self.states[source]} are {source}: a group was"
+                " counted twice."
+            )
         self.states[source] -= n
         self.states[target] += n
         self.signal.notify()
@@ -133,9 +143,16 @@ class Budget:
         Raises ConservationError when a slot was lost or counted twice.
         """
         total = sum(self.states.values())
-        wrong = [f"{name}: {there} in the books, {n} in fact" for name, n in actual.items() if (there := self.states[GroupState(name)]) != n]
+        wrong = [
+            f"{name}: {there} in the books, {n} in fact"
+            for name, n in actual.items()
+            if (there := self.states[GroupState(name)]) != n
+        ]
         if total != self.acquired:
             wrong.append(f"{self.acquired} started, states add up to {total}")
         if wrong:
             books = {state.value: n for state, n in self.states.items()}
-            raise ConservationError(f"Slots do not add up ({'; '.join(wrong)}). Books: {books}. Resume from the last checkpoint and report this.")
+            raise ConservationError(
+                f"Slots do not add up ({'; '.join(wrong)}). Books: {books}. Resume from the last checkpoint and report"
+                " this."
+            )

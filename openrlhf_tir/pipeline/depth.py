@@ -1,23 +1,27 @@
-"""Depth: how many groups are under way at once. `pipeline.depth` = a number is FixedDepth, `auto` is AutoDepth, the default of mode `pipeline`.
+"""Depth: how many groups are under way at once. `pipeline.depth` = a number is FixedDepth, `auto` is AutoDepth, the
+default of mode `pipeline`.
 
-Slots are counted in groups, but steps need *accepted* groups. When the filters reject most of what is rolled, a depth that suits their
-acceptance of 80 % starves the learner at 10 %. AutoDepth measures and admits one more group while all three hold:
+Slots are counted in groups, but steps need *accepted* groups. When the filters reject most of what is rolled, a depth
+that suits their acceptance of 80 % starves the learner at 10 %. AutoDepth measures and admits one more group while all
+three hold:
 
     staleness   buffered + training + possible(rolling + 1) <= (S+1) B
-                possible(n): the 1 - pipeline.overadmit_risk quantile of how many of n rolling groups will be accepted. FixedDepth counts all n.
+                possible(n): the 1 - pipeline.overadmit_risk quantile of how many of n rolling groups will be accepted.
+                FixedDepth counts all n.
     demand      buffered + a * rolling < B (1 + E[L] / T)
-                a: acceptance; L: latency of a group; T: seconds of a learner step and its push. What the learner takes while a group
-                rolls: of the groups dispatched at an earlier step, sum_j P(L > jT) <= E[L] / T batches are still rolling just before a step,
-                so B are ready. More would only be older when trained. (START B before the first step.) In an engine-bound run L grows
-                with depth, and what holds it is:
+                a: acceptance; L: latency of a group; T: seconds of a learner step and its push. What the learner takes
+                while a group rolls: of the groups dispatched at an earlier step, sum_j P(L > jT) <= E[L] / T batches
+                are still rolling just before a step, so B are ready. More would only be older when trained. (START B
+                before the first step.) In an engine-bound run L grows with depth, and what holds it is:
     engines     rolling < cap
-                AIMD on what the engines say, as TCP finds the width of a path: cap starts at START B and grows while nothing queues (by one
-                per finished group until the first queue, then by B/8 per round of cap groups), * 0.95 when more sequences wait than QUEUE
-                of those running, * 0.7 when one was preempted for lack of KV; a cut needs a round's half to show, so none follows earlier.
+                AIMD on what the engines say, as TCP finds the width of a path: cap starts at START B and grows while
+                nothing queues (by one per finished group until the first queue, then by B/8 per round of cap groups), *
+                0.95 when more sequences wait than QUEUE of those running, * 0.7 when one was preempted for lack of KV;
+                a cut needs a round's half to show, so none follows earlier.
 
-Acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long window; `possible` takes the larger of their
-beta-binomial quantiles, so a rise is believed at once and a fall only when both have seen it: while acceptance is constant or falls,
-what was admitted fits. What is too much after a rise is surplus (surplus.py).
+Acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long window; `possible` takes the
+larger of their beta-binomial quantiles, so a rise is believed at once and a fall only when both have seen it: while
+acceptance is constant or falls, what was admitted fits. What is too much after a rise is surplus (surplus.py).
 """
 
 from __future__ import annotations
@@ -31,11 +35,13 @@ from typing import Literal, Protocol
 from ..config import Config
 
 QUEUE = 0.3
-"""Waiting / running sequences, of all engines, at which they are full: a place that falls free is taken at once. A group comes to one engine whole, so
-some queue while others have gaps: with 0.1 saturated engines decode at 0.9 of their rate late in the seed workload's training, with 0.3 at 0.95."""
+"""Waiting / running sequences, of all engines, at which they are full: a place that falls free is taken at once. A
+group comes to one engine whole, so some queue while others have gaps: with 0.1 saturated engines decode at 0.9 of their
+rate late in the seed workload's training, with 0.3 at 0.95."""
 GROW, CUT, CUT_PREEMPTED = 1 / 8, 0.95, 0.7
 START = 2
-"""Batches: one to train, one that rolls meanwhile. From (S+1) B, small engines begin with a queue, whose latency then asks for more."""
+"""Batches: one to train, one that rolls meanwhile. From (S+1) B, small engines begin with a queue, whose latency then
+asks for more."""
 SHORT, LONG = 64, 256
 """Finished groups from which acceptance is measured."""
 
@@ -51,7 +57,8 @@ class Depth(Protocol):
         """Whether one more group is useful; whether it is allowed is the budget's."""
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
-        """A group was judged `seconds` after its dispatch; `rolling` others are under way on `engines` (Rollout.engine_stats)."""
+        """A group was judged `seconds` after its dispatch; `rolling` others are under way on `engines`
+        (Rollout.engine_stats)."""
 
     def stepped(self, seconds: float) -> None:
         """To be told how many seconds a learner step and its push took."""
@@ -98,7 +105,8 @@ class Window:
         self.good += outcome
 
     def predict(self, n: int, z: float) -> float:
-        """Quantile (z normal deviates from the mean) of how many of n more are good: beta-binomial(n, a, b) under a flat prior.
+        """Quantile (z normal deviates from the mean) of how many of n more are good: beta-binomial(n, a, b) under a
+        flat prior.
 
         Cornish and Fisher's expansion to the skewness, from the distribution's own moments.
         """
@@ -139,7 +147,11 @@ class AutoDepth:
         return min(rolling, math.ceil(max(w.predict(rolling, self.z) for w in (self.short, self.long))))
 
     def likely(self, rolling: int) -> int:
-        return max(0, math.floor(min(rolling, self.long.predict(rolling, -1.0)))) if rolling and self.long.outcomes else rolling
+        return (
+            max(0, math.floor(min(rolling, self.long.predict(rolling, -1.0))))
+            if rolling and self.long.outcomes
+            else rolling
+        )
 
     # --- demand and engines
 
@@ -161,11 +173,17 @@ class AutoDepth:
         if "waiting" not in engines:  # nobody tells: then staleness and demand are the only bounds
             self.cap = math.inf
             return
-        preempted, self._preemptions = engines.get("preemptions", 0.0) > self._preemptions, engines.get("preemptions", 0.0)
+        preempted, self._preemptions = (
+            engines.get("preemptions", 0.0) > self._preemptions,
+            engines.get("preemptions", 0.0),
+        )
         if preempted or engines["waiting"] > QUEUE * engines["running"]:
             self._congested = True
             if self._since_cut >= self.cap / 2:
-                self.cap, self._since_cut = max(1.0, min(self.cap, rolling + 1) * (CUT_PREEMPTED if preempted else CUT)), 0
+                self.cap, self._since_cut = (
+                    max(1.0, min(self.cap, rolling + 1) * (CUT_PREEMPTED if preempted else CUT)),
+                    0,
+                )
         elif rolling + 1 >= self.cap * (1 - GROW):  # only a cap that binds says that the engines could hold more
             self.cap += self.B * GROW / self.cap if self._congested else 1.0
 
@@ -178,7 +196,8 @@ class AutoDepth:
 
 
 def depth_for(cfg: Config) -> Depth:
-    """What `pipeline.depth` asks for, or else the mode: one batch, `auto`, or with drained pushes as many groups as staleness allows."""
+    """What `pipeline.depth` asks for, or else the mode: one batch, `auto`, or with drained pushes as many groups as
+    staleness allows."""
     B, limit = cfg.rollout.batch_size, (cfg.batches_ahead + 1) * cfg.rollout.batch_size
     defaults: dict[str, int | Literal["auto"]] = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}
     depth = cfg.pipeline.depth or defaults[cfg.pipeline.mode]

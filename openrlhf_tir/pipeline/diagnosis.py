@@ -1,4 +1,5 @@
-"""Diagnosis: a pipeline that does not move -> who waits for what, how long, and on whom. Text for a person; changes nothing.
+"""Diagnosis: a pipeline that does not move -> who waits for what, how long, and on whom. Text for a person; changes
+nothing.
 
 trainer --replay--> rolling groups --actor, env--> outside        (each arrow is an edge that can be blocked)
         --gate----> the groups that must be trained first
@@ -36,12 +37,20 @@ def describe(state: RunState, observer: Observer, rollout: Rollout) -> str:
     """One sentence per edge, the blocked one first."""
     now = asyncio.get_running_loop().time()
     rolling = sorted(state.rolling.values(), key=lambda f: f.place)
-    parts = [f"the trainer waits for {_edge(state, observer.now, rolling)} since {now - observer.since:.0f} s, at version {state.version}"]
+    parts = [
+        f"the trainer waits for {_edge(state, observer.now, rolling)} since {now - observer.since:.0f} s, at version"
+        f" {state.version}"
+    ]
     if rolling:
         spread = Counter(f"{rollout.where(f.key)}, env {f.env}" for f in rolling)
-        parts.append(f"{len(rolling)} groups are rolling: " + "; ".join(f"{n} {where}" for where, n in spread.most_common()))
+        parts.append(
+            f"{len(rolling)} groups are rolling: " + "; ".join(f"{n} {where}" for where, n in spread.most_common())
+        )
         longest = min(rolling, key=lambda f: f.started_at)
-        parts.append(f"the longest is {longest.key} since {now - longest.started_at:.0f} s ({rollout.where(longest.key)}, env {longest.env})")
+        parts.append(
+            f"the longest is {longest.key} since {now - longest.started_at:.0f} s ({rollout.where(longest.key)}, env"
+            f" {longest.env})"
+        )
     else:
         parts.append("no group is rolling")
     parts.append(_admission(state))
@@ -52,7 +61,10 @@ def _edge(state: RunState, phase: str, rolling: list[Flight]) -> str:
     if phase == "wait for gate":
         due = min(map(state.deadline, rolling), default=state.version)
         first = [str(f.key) for f in rolling if state.deadline(f) == due]
-        return f"the staleness gate: {len(first)} rolling groups must be trained by version {due}, first {', '.join(first[:3])}"
+        return (
+            f"the staleness gate: {len(first)} rolling groups must be trained by version {due}, first"
+            f" {', '.join(first[:3])}"
+        )
     if phase == "drain":
         return f"the engines to drain before a push: {len(rolling)} groups still roll"
     if phase == "wait for replay":
@@ -65,7 +77,11 @@ def _admission(state: RunState) -> str:
     held = budget.pending + budget.states[GroupState.TRAINING]
     if not state.source.ready:
         return "no prompt is left to issue"
-    return f"new groups may start ({held} hold a slot)" if budget.admits() else f"no new group may start: {held} hold a slot, of {budget.limit} at most"
+    return (
+        f"new groups may start ({held} hold a slot)"
+        if budget.admits()
+        else f"no new group may start: {held} hold a slot, of {budget.limit} at most"
+    )
 
 
 def stacks() -> str:
@@ -74,7 +90,9 @@ def stacks() -> str:
     for task in sorted(asyncio.all_tasks(), key=lambda t: t.get_name()):
         out.write(f"task {task.get_name()!r}\n")
         for frame, line in _awaits(task.get_coro()):
-            out.writelines(traceback.format_list([traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)]))
+            out.writelines(
+                traceback.format_list([traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)])
+            )
     for thread, frame in sys._current_frames().items():
         out.write(f"thread {thread}\n")
         out.writelines(traceback.format_stack(frame))
@@ -84,8 +102,16 @@ def stacks() -> str:
 def _awaits(coroutine: object) -> Iterator[tuple[FrameType, int]]:
     """(frame, line) of a suspended coroutine and of all it awaits. Task.print_stack shows the outermost only."""
     while coroutine is not None:
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None) or getattr(coroutine, "gi_frame", None)
+        frame = (
+            getattr(coroutine, "cr_frame", None)
+            or getattr(coroutine, "ag_frame", None)
+            or getattr(coroutine, "gi_frame", None)
+        )
         if frame is None:
             return
         yield frame, frame.f_lineno
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+        coroutine = (
+            getattr(coroutine, "cr_await", None)
+            or getattr(coroutine, "ag_await", None)
+            or getattr(coroutine, "gi_yieldfrom", None)
+        )

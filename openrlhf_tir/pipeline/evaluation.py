@@ -1,8 +1,9 @@
-"""Evaluation between two steps: the engines' weights -> metrics. It never ends a run: it is repeated, or reported as failed.
+"""Evaluation between two steps: the engines' weights -> metrics. It never ends a run: it is repeated, or reported as
+failed.
 
-Engines, environments and verifiers fail now and then; training survives that, so looking at the model must too. A failed evaluation has no
-figures, is no candidate for the best checkpoint, and the step's own checkpoint is taken as if there had been none.
-"""
+Engines, environments and verifiers fail now and then; training survives that, so looking at the model must too. A
+failed evaluation has no figures, is no candidate for the best checkpoint, and the step's own checkpoint is taken as if
+there had been none."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ GIVE_UP_S = 30.0
 T = TypeVar("T")
 
 
-async def attempt(measure: Callable[[], Coroutine[Any, Any, T]], what: str, *, tries: int, timeout_s: float) -> T | EvaluationFailed:
+async def attempt(
+    measure: Callable[[], Coroutine[Any, Any, T]], what: str, *, tries: int, timeout_s: float
+) -> T | EvaluationFailed:
     """What `measure` gives, or why none of the `tries` gave it. Raises ConfigError only: that is the user's to mend."""
     for left in reversed(range(tries)):
         running = await _ended(measure(), timeout_s)
@@ -33,8 +36,18 @@ async def attempt(measure: Callable[[], Coroutine[Any, Any, T]], what: str, *, t
         if not late and failure is None:
             return running.result()
         error = TimeoutError() if failure is None else _inner(failure)
-        said = f"no answer within eval.timeout_s = {timeout_s:g} s" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
-        log.warning("The evaluation of %s failed (%s)%s", what, said, f"; {left} more tries." if left else ". Training goes on without it.", exc_info=error)
+        said = (
+            f"no answer within eval.timeout_s = {timeout_s:g} s"
+            if isinstance(error, TimeoutError)
+            else f"{type(error).__name__}: {error}"
+        )
+        log.warning(
+            "The evaluation of %s failed (%s)%s",
+            what,
+            said,
+            f"; {left} more tries." if left else ". Training goes on without it.",
+            exc_info=error,
+        )
         if left:
             await asyncio.sleep(backoff_s(tries - 1 - left, first_s=PAUSE_S))
     if isinstance(error, EvaluationFailed):
@@ -45,8 +58,8 @@ async def attempt(measure: Callable[[], Coroutine[Any, Any, T]], what: str, *, t
 async def _ended(measuring: Coroutine[Any, Any, T], timeout_s: float) -> asyncio.Task[T]:
     """The measurement as a task that has ended, cancelled when it took too long.
 
-    A task of its own: a task group that fails while it is cancelled tells of the failure only (Python < 3.13). In our task that would swallow the
-    cancellation of a run that is ending, which would then wait for ever.
+    A task of its own: a task group that fails while it is cancelled tells of the failure only (Python < 3.13). In our
+    task that would swallow the cancellation of a run that is ending, which would then wait for ever.
     """
     running = asyncio.create_task(measuring, name="evaluation")
     try:
@@ -70,7 +83,9 @@ def _inner(error: BaseException) -> BaseException:
 class Evaluator:
     """`measure` gives the figures of the engines' weights."""
 
-    def __init__(self, cfg: Config, measure: Callable[[], Coroutine[Any, Any, dict[str, float]]] | None, observer: Observer) -> None:
+    def __init__(
+        self, cfg: Config, measure: Callable[[], Coroutine[Any, Any, dict[str, float]]] | None, observer: Observer
+    ) -> None:
         self.key, self.tries, self.timeout_s = cfg.ckpt.best_metric_key, cfg.eval.max_tries, cfg.eval.timeout_s
         self.measure, self.observer = measure, observer
 
@@ -90,6 +105,7 @@ class Evaluator:
             return None
         if self.key not in figures:
             raise ConfigError(
-                f"ckpt.best_metric_key = {self.key!r} is no evaluation metric. Known: {', '.join(sorted(figures))}; 'none' keeps the last ones only."
+                f"ckpt.best_metric_key = {self.key!r} is no evaluation metric. Known: {', '.join(sorted(figures))};"
+                " 'none' keeps the last ones only."
             )
         return figures[self.key]

@@ -1,6 +1,8 @@
-"""Fine-tuning: rows -> updates, until the schedule ends or a stop is asked for. The loop, without the processes that run it.
+"""Fine-tuning: rows -> updates, until the schedule ends or a stop is asked for. The loop, without the processes that
+run it.
 
-    restore ->  [ held-out loss ]  ->  sft_step, sft_step, ...  ->  every ckpt.save_steps: checkpoint   (written in the background)
+    restore ->  [ held-out loss ]  ->  sft_step, sft_step, ...  ->  every ckpt.save_steps: checkpoint   (written in the
+                background)
                                         every sft.eval_steps: held-out loss
     a stop: the running update ends, checkpoint, Stopped
 
@@ -42,7 +44,8 @@ class Tuner(Saves, Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Update s takes the rows at the places s*B .. (s+1)*B - 1 of all passes end to end; each pass has an order of its own."""
+    """Update s takes the rows at the places s*B .. (s+1)*B - 1 of all passes end to end; each pass has an order of its
+    own."""
 
     rows: int
     batch_size: int
@@ -79,7 +82,8 @@ def _order(rows: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass
 class FineTuning:
-    """`observe(step, row)`: metrics after `step` updates, a held-out loss among them where one was measured. `clock`: seconds."""
+    """`observe(step, row)`: metrics after `step` updates, a held-out loss among them where one was measured. `clock`:
+    seconds."""
 
     cfg: Config
     schedule: Schedule
@@ -97,8 +101,8 @@ class FineTuning:
     """The update of the last checkpoint; -1: none."""
 
     async def run(self, resume: Path | None = None) -> None:
-        """Raises Stopped at the boundary behind a request to stop, Diverged after train.max_nonfinite_steps bad gradients in a row; an update that
-        is still running when the grace is over is given up."""
+        """Raises Stopped at the boundary behind a request to stop, Diverged after train.max_nonfinite_steps bad
+        gradients in a row; an update that is still running when the grace is over is given up."""
         training = asyncio.create_task(self._run(resume), name="fine-tuning")
         try:
             if await self.stop.or_done(training):
@@ -117,8 +121,8 @@ class FineTuning:
                 await asyncio.wait({training})
         except TimeoutError:
             raise Stopped(
-                f"Stopped by {self.stop.asked}: the update or its checkpoint did not end within train.stop_grace_s = {self.stop.grace_s:g} s and is given up. "
-                f"{self._last()}"
+                f"Stopped by {self.stop.asked}: the update or its checkpoint did not end within train.stop_grace_s ="
+                f" {self.stop.grace_s:g} s and is given up. {self._last()}"
             ) from None
 
     async def _run(self, resume: Path | None) -> None:
@@ -138,8 +142,9 @@ class FineTuning:
             if bad == self.cfg.train.max_nonfinite_steps:
                 await self._written()
                 raise Diverged(
-                    f"The gradient of {bad} updates in a row, up to update {self.step}, is not finite; none of them changed the weights. Lower "
-                    f"sft.learning_rate = {self.cfg.sft.learning_rate:g}, or use ds.param_dtype bf16 or fp32. {self._last()}"
+                    f"The gradient of {bad} updates in a row, up to update {self.step}, is not finite; none of them"
+                    f" changed the weights. Lower sft.learning_rate = {self.cfg.sft.learning_rate:g}, or use"
+                    f" ds.param_dtype bf16 or fp32. {self._last()}"
                 )
             if last or _due(self.step, self.cfg.ckpt.save_steps):
                 await self._save()
@@ -147,7 +152,9 @@ class FineTuning:
             if self._saved != self.step:
                 await self._save()
             await self._written()
-            raise Stopped(f"Stopped by {self.stop.asked} after update {self.step} of {self.schedule.steps}. {self._last()}")
+            raise Stopped(
+                f"Stopped by {self.stop.asked} after update {self.step} of {self.schedule.steps}. {self._last()}"
+            )
         await self._written()
 
     async def _update(self) -> dict[str, float]:
@@ -157,7 +164,11 @@ class FineTuning:
         self.step += 1
         seconds = self.clock() - started
         tokens = sum(len(row.token_ids) for row in batch)
-        facts = {"epoch": self.schedule.epoch(self.step), "trained_tokens": float(sum(row.trained for row in batch)), "step_s": seconds}
+        facts = {
+            "epoch": self.schedule.epoch(self.step),
+            "trained_tokens": float(sum(row.trained for row in batch)),
+            "step_s": seconds,
+        }
         return {**metrics, **facts, "tokens_per_s": tokens / seconds if seconds > 0 else 0.0}
 
     async def held_out_loss(self) -> float:
@@ -170,14 +181,19 @@ class FineTuning:
         return total / weight
 
     async def _save(self) -> None:
-        """The learner's state is copied now and written while training goes on. A disk that refuses is said; the next checkpoint tries again."""
+        """The learner's state is copied now and written while training goes on. A disk that refuses is said; the next
+        checkpoint tries again."""
         await self._written()
         try:
             await self.checkpoints.take(self.step, self.tuner)
         except CheckpointFailed as e:
             log.warning("%s", e)
             return
-        state: dict[str, Any] = {"step": self.step, "world_size": self.cfg.actor.world_size, TAKEN: self.schedule.taken(self.step)}
+        state: dict[str, Any] = {
+            "step": self.step,
+            "world_size": self.cfg.actor.world_size,
+            TAKEN: self.schedule.taken(self.step),
+        }
         self._writing = asyncio.create_task(self.checkpoints.commit(self.step, state, [], self.tuner))
         self._saved = self.step
 

@@ -1,9 +1,10 @@
 """Health: runs that go nowhere are ended by name. Counts of events, never of seconds, so a slow machine ends nothing.
 
 groups in a row that a fault ended for good   > B                          StallError       something outside is down
-groups in a row that were dropped or failed   train.max_unused_batches     Unproductive     nothing to learn from what is rolled
-steps in a row without a finite gradient      train.max_nonfinite_steps    Diverged         the loss or the weights are broken
-"""
+groups in a row that were dropped or failed   train.max_unused_batches     Unproductive     nothing to learn from what
+is rolled
+steps in a row without a finite gradient      train.max_nonfinite_steps    Diverged         the loss or the weights are
+broken"""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ from ..types import BatchItem, Group, GroupMeta, GroupState, StepReport
 
 log = logging.getLogger(__name__)
 MIN_UNUSED = 256
-"""Groups: with small batches a run of bad luck would end a healthy run. At 5 % acceptance 256 in a row have a chance of 2e-6."""
+"""Groups: with small batches a run of bad luck would end a healthy run. At 5 % acceptance 256 in a row have a chance of
+2e-6."""
 EXAMPLE_TIMEOUT_S = 30.0
-"""Deadline for fetching one group from the object store, of which a few lines are printed: the run ends without the example if it takes longer."""
+"""Deadline for fetching one group from the object store, of which a few lines are printed: the run ends without the
+example if it takes longer."""
 EXCERPT = 300
 """Characters of an example's prompt and response."""
 NAMED = 8
@@ -32,7 +35,8 @@ class Health:
     def __init__(self, cfg: Config) -> None:
         self.B, self.max_nonfinite = cfg.rollout.batch_size, cfg.train.max_nonfinite_steps
         batches = cfg.train.max_unused_batches
-        self.max_unused = max(batches * self.B, self.B + 1, MIN_UNUSED) if batches else None  # an outage is a StallError first: it may end
+        # an outage is a StallError first: it may end
+        self.max_unused = max(batches * self.B, self.B + 1, MIN_UNUSED) if batches else None
         self.failed_in_a_row = 0
         self.nonfinite_in_a_row = 0
         self.unused: Counter[str] = Counter()
@@ -48,7 +52,8 @@ class Health:
             self.unused[reason] += 1
             if meta is not None:
                 self._example = reason, meta, payload
-        if end == GroupState.FAILED and failed not in METHOD_REASONS:  # those have a count and words of their own (method_errors.py)
+        # those have a count and words of their own (method_errors.py)
+        if end == GroupState.FAILED and failed not in METHOD_REASONS:
             self.failed_in_a_row += 1
         elif failed is None:
             self.failed_in_a_row = 0
@@ -66,16 +71,20 @@ class Health:
         """The error to raise: counts per reason and one group as an example."""
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.unused.most_common())
         return Unproductive(
-            f"None of the last {self.unused.total()} groups could be trained: {reasons}. {await self._shown(rollout)} "
-            "Are the problems of a difficulty that this model sometimes solves, and do reward, prompt template and filters fit the data? "
-            "train.max_unused_batches sets after how many batches a run ends for this; 0: never."
+            f"None of the last {self.unused.total()} groups could be trained: {reasons}. {await self._shown(rollout)}"
+            " Are the problems of a difficulty that this model sometimes solves, and do reward, prompt template and"
+            " filters fit the data? train.max_unused_batches sets after how many batches a run ends for this; 0:"
+            " never."
         )
 
     async def _shown(self, rollout: Rollout) -> str:
         if self._example is None:
             return "No group came back, so there is no example."
         reason, meta, payload = self._example
-        said = f"An example, group {meta.key}, {reason}: rewards {meta.rewards}, correct {sum(meta.correct)}/{len(meta.correct)}, failures {meta.failures}"
+        said = (
+            f"An example, group {meta.key}, {reason}: rewards {meta.rewards}, correct"
+            f" {sum(meta.correct)}/{len(meta.correct)}, failures {meta.failures}"
+        )
         try:
             async with asyncio.timeout(EXAMPLE_TIMEOUT_S):
                 (group,) = await rollout.fetch([payload])
@@ -88,22 +97,30 @@ class Health:
         self.nonfinite_in_a_row = 0
 
     def not_finite(self, report: StepReport, items: list[BatchItem]) -> None:
-        """A step changed nothing because its gradient is not finite. Raises Diverged after train.max_nonfinite_steps in a row."""
+        """A step changed nothing because its gradient is not finite. Raises Diverged after train.max_nonfinite_steps in
+        a row."""
         self.nonfinite_in_a_row += 1
-        names = ", ".join(str(item.meta.key) for item in items[:NAMED]) + (f" and {len(items) - NAMED} more" if len(items) > NAMED else "")
-        facts = ", ".join(f"{name} {report.metrics[name]:g}" for name in ("grad_norm", "loss", "lr") if name in report.metrics)
+        names = ", ".join(str(item.meta.key) for item in items[:NAMED]) + (
+            f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
+        )
+        facts = ", ".join(
+            f"{name} {report.metrics[name]:g}" for name in ("grad_norm", "loss", "lr") if name in report.metrics
+        )
         said = (
-            f"The gradient of the step on version {report.version} is not finite ({facts}): the weights stay as they are. "
-            f"Groups (epoch/prompt/attempt): {names}."
+            f"The gradient of the step on version {report.version} is not finite ({facts}): the weights stay as they"
+            f" are. Groups (epoch/prompt/attempt): {names}."
         )
         log.warning("%s", said)
         if self.nonfinite_in_a_row >= self.max_nonfinite:
             raise Diverged(
-                f"{said} That is {self.nonfinite_in_a_row} in a row (train.max_nonfinite_steps). "
-                "Look at the rewards of these groups and at actor.learning_rate; the last checkpoint holds the weights before."
+                f"{said} That is {self.nonfinite_in_a_row} in a row (train.max_nonfinite_steps). Look at the rewards of"
+                " these groups and at actor.learning_rate; the last checkpoint holds the weights before."
             )
 
 
 def _excerpt(group: Group) -> str:
     response = group.trajectories[0].text if group.trajectories else ""
-    return f"prompt ends {group.task.prompt[-EXCERPT:]!r}, label {group.task.label[:EXCERPT]!r}, a response begins {response[:EXCERPT]!r}"
+    return (
+        f"prompt ends {group.task.prompt[-EXCERPT:]!r}, label {group.task.label[:EXCERPT]!r}, a response begins"
+        f" {response[:EXCERPT]!r}"
+    )

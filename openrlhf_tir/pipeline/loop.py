@@ -3,14 +3,13 @@
     prompts -> [budget] -> rollout actors -> groups -> filters -> replay -> learner -> weights -> rollout actors
 
     stage     consumes              produces            waits for                          unblocked by
-    produce   prompts               flights             a slot, an open gate of the push   a filtered group, a finished step
+    produce   prompts               flights             a slot, an open gate of the push   a filtered group, a step
     roll      a flight              a buffered group    the rollout actor                  the group's deadline
     train     B buffered groups     a new version       replay, the staleness gate         roll
     push      a new version         verified weights    (drain modes) rolling groups       roll
 
-One asyncio task per stage and flight, in the controller, which holds metadata and references only. Between two awaits the state is
-consistent: a slot, its ledger line and its flight change together, so a checkpoint may cut anywhere in between.
-"""
+One asyncio task per stage and flight, in the controller, which holds metadata and references only. Between two awaits
+the state is consistent: a slot, its ledger line and its flight change together, so a checkpoint may cut anywhere."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ from .watchdog import Watchdog
 
 
 class Pipeline:
-    """One training run. `run` returns when max_steps are done or the prompts are through, and raises Stopped when `stop` was asked."""
+    """One training run. `run` ends when max_steps are done or the prompts are through; raises Stopped on request."""
 
     def __init__(
         self,
@@ -65,10 +64,12 @@ class Pipeline:
         self.rollouts: dict[int, asyncio.Task[None]] = {}
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
         self.state = state = RunState(cfg, prompts, ledger, observer.group, observer.left)
-        self.saver = Saver(state, learner, rollout, checkpoints, observer, self.tasks, writes=not cfg.ckpt.disable_ds, complete=complete)
+        self.saver = Saver(cfg, state, learner, rollout, checkpoints, observer, self.tasks, complete)
         self.evaluator = Evaluator(cfg, measure, observer)
         self.health = Health(cfg)
-        self.watchdog = Watchdog(cfg.stall_timeout_s, lambda: describe(state, observer, rollout), self.saver.rescue, cfg.run_dir)
+        self.watchdog = Watchdog(
+            cfg.stall_timeout_s, lambda: describe(state, observer, rollout), self.saver.rescue, cfg.run_dir
+        )
         observer.on_phase = self.watchdog.beat
 
     async def run(self, resume: bool = False) -> None:
@@ -112,7 +113,7 @@ class Pipeline:
             self.rollouts[flight.dispatch] = self.tasks.create_task(self.roll(flight, task), name=f"roll {flight.key}")
 
     async def roll(self, flight: Flight, task: Task) -> None:
-        """A flight until it moves on. Infrastructure that fails costs this attempt; health ends a run in which it always does."""
+        """A flight until it moves on. Infrastructure that fails costs this attempt; where it always does, the run."""
         meta: GroupMeta | None = None
         payload: Any = None
         try:
@@ -133,7 +134,7 @@ class Pipeline:
             raise await self.health.why_unproductive(self.rollout)
 
     async def next_batch(self) -> list[BatchItem]:
-        """The B oldest dispatched groups, once the gate is open; fewer when the prompts are through; none at the end."""
+        """The B groups dispatched first, once the gate is open; fewer when the prompts are through; none at the end."""
         with self.observer.phase("wait for replay", self.version):
             await self.state.signal.until(self.state.batch_ready)
         with self.observer.phase("wait for gate", self.version):
@@ -142,7 +143,7 @@ class Pipeline:
         return self.state.take()
 
     async def step(self, items: list[BatchItem]) -> None:
-        """The batch in hand -> a new version (several, if it is cut into updates), in the engines too where a push is due; then what is due."""
+        """The batch in hand -> a new version, or several, in the engines too where a push is due; then what is due."""
         state, start = self.state, asyncio.get_running_loop().time()
         batch, self.before = train_batch(self.cfg, self.version, items), self.version
         async with self.publisher.changing():
@@ -162,7 +163,8 @@ class Pipeline:
             state.stepped(asyncio.get_running_loop().time() - start)
             state.check()
         finally:  # a stop gives the push up; the step is done, is saved at this boundary, and has its row
-            self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts() | state.source.prompts.facts())
+            facts = self.rollout.engine_stats() | state.depth.facts() | state.source.prompts.facts()
+            self.observer.step(report, state.budget, facts)
         score = await self.evaluator.evaluate(self.version) if self.due(self.cfg.eval.steps) else None
         best = score is not None and score > self.saver.best
         if best or self.due(self.cfg.ckpt.save_steps):
@@ -171,12 +173,9 @@ class Pipeline:
             await self.saver.export()
 
     async def push(self) -> None:
-        """Engines get the learner's weights, verified, before anything of the next version can be trained.
-
-        A drain holds no lock: an engine that joins meanwhile may be the one that the last groups wait for.
-        """
+        """Engines get the learner's weights, verified, before anything of the next version can be trained."""
         state = self.state
-        if self.cfg.pipeline.drain:
+        if self.cfg.pipeline.drain:  # without a lock: an engine that joins may be what the last groups wait for
             state.pause()
             with self.observer.phase("drain", self.version):
                 await state.signal.until(lambda: not state.rolling)
@@ -196,5 +195,6 @@ class Pipeline:
         return last or self.state.unpushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
 
     def due(self, every: int) -> bool:
-        """Whether something that happens every so many updates happens now: after the batch that reached or passed the number."""
+        """Whether something that happens every so many updates happens now: after the batch that reached or passed the
+        number."""
         return every > 0 and self.version // every > self.before // every

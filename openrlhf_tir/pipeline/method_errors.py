@@ -1,8 +1,8 @@
 """Method errors: groups that end -> MethodBroken, once so many prompts in a row failed by the method's own code.
 
-A row of the data that a reward does not expect fails its own group, again and again: that is one prompt, and the run goes on. A reward
-that is wrong fails every group: after `reward.max_failed_groups` prompts without a good one in between, the run ends with the last error.
-"""
+A row of the data that a reward does not expect fails its own group, again and again: that is one prompt, and the run
+goes on. A reward that is wrong fails every group: after `reward.max_failed_groups` prompts without a good one in
+between, the run ends with the last error."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class MethodErrors:
         self._failed.add(meta.key.prompt)
         if len(self._failed) >= self.limit:
             raise MethodBroken(
-                f"The groups of {len(self._failed)} prompts in a row failed as {meta.failed!r}. The last error: {meta.why.get(meta.failed)} "
-                "Correct it, then go on with --resume."
+                f"The groups of {len(self._failed)} prompts in a row failed as {meta.failed!r}. The last error:"
+                f" {meta.why.get(meta.failed)} Correct it, then go on with --resume."
             )

@@ -1,6 +1,7 @@
 """Method state: what a run keeps for its method, in the controller and in its checkpoints.
 
-counters      the numbers that rewards read and ask to be changed (rewards/context.py); told with each group that is issued
+counters      the numbers that rewards read and ask to be changed (rewards/context.py); told with each group that is
+              issued
 length balance    the lengths of the latest kept groups, for ZeroTIR's filter over many groups
 errors        how many prompts in a row failed by the method's own code; not kept over a resume
 """
@@ -49,7 +50,9 @@ class MethodState:
 
     def placed(self, task: Task, prompt: int, update: int) -> Task:
         """The task with what the run knows now; copies, since the counters go on changing."""
-        facts = RunFacts(update, self.cfg.train.max_steps, dict(self.counters.run), dict(self.counters.prompts.get(prompt, {})))
+        facts = RunFacts(
+            update, self.cfg.train.max_steps, dict(self.counters.run), dict(self.counters.prompts.get(prompt, {}))
+        )
         return replace(task, run=facts)
 
     def settled(self, meta: GroupMeta | None) -> None:
@@ -61,7 +64,8 @@ class MethodState:
             meta.verdict = Verdict(False, LENGTH_BALANCE)
 
     def counts(self, meta: GroupMeta) -> None:
-        """A group has ended, filtered or trained: what it asks to be changed counts, once. (One that is accepted may still be issued again.)"""
+        """A group has ended, filtered or trained: what it asks to be changed counts, once. (One that is accepted may
+        still be issued again.)"""
         self.counters.apply(meta.key.prompt, meta.changes)
 
     def forgets(self, meta: GroupMeta) -> None:
@@ -69,7 +73,8 @@ class MethodState:
         self._lengths.pop(str(meta.key), None)
 
     def _balances(self, meta: GroupMeta) -> bool:
-        """Whether a sample of the group is in a bin of lengths at which answers are right, among the latest batch of kept groups."""
+        """Whether a sample of the group is in a bin of lengths at which answers are right, among the latest batch of
+        kept groups."""
         key = str(meta.key)
         self._lengths[key] = [(n, float(c)) for n, c in zip(meta.model_tokens, meta.correct, strict=True)]
         while len(self._lengths) > self.cfg.rollout.batch_size:
@@ -77,7 +82,11 @@ class MethodState:
         return key in length_balance(self._lengths)
 
     def state(self) -> dict[str, Any]:
-        return {"counters": self.counters.run, "prompt_counters": self.counters.prompts, "lengths": list(self._lengths.items())}
+        return {
+            "counters": self.counters.run,
+            "prompt_counters": self.counters.prompts,
+            "lengths": list(self._lengths.items()),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Back to what `state` gave, by way of JSON."""

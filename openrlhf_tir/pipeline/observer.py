@@ -1,4 +1,5 @@
-"""Observer: what the loop tells people. Phases become spans of the trace, groups and reports one row of metrics per step."""
+"""Observer: what the loop tells people. Phases become spans of the trace, groups and reports one row of metrics per
+step."""
 
 from __future__ import annotations
 
@@ -22,7 +23,14 @@ from .budget import Budget
 log = logging.getLogger(__name__)
 MAX_EXPLAINED = 100
 """Faults that are told in words, over a run."""
-TRACKS = {"turn": "learner", "step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt", "evaluate": "eval"}
+TRACKS = {
+    "turn": "learner",
+    "step": "learner",
+    "push": "weights",
+    "drain": "weights",
+    "checkpoint": "ckpt",
+    "evaluate": "eval",
+}
 METRICS = {
     "wait for replay": "replay_wait_s",
     "wait for gate": "gate_wait_s",
@@ -35,7 +43,9 @@ METRICS = {
 }
 
 
-NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_FACTS, *CODE_FACTS, *LENGTH_FACTS, *AGENT_FACTS})
+NOT_PARTS = frozenset(
+    {"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_FACTS, *CODE_FACTS, *LENGTH_FACTS, *AGENT_FACTS}
+)
 """What stands in a group's stats beside the parts of its rewards, or has a metric of its own."""
 
 
@@ -63,10 +73,19 @@ class Display(Protocol):
 
 
 class Observer:
-    """Collects between two steps, writes at each step. Groups count when they finish, trained or not: all since the last step, a batch at least."""
+    """Collects between two steps, writes at each step. Groups count when they finish, trained or not: all since the
+    last step, a batch at least."""
 
-    def __init__(self, metrics: Rows, trace: Spans, progress: Display, envs: Sequence[str] = (), without_calls: Collection[str] = ()) -> None:
-        """`envs`: the environments of the run; where there are several, each has metrics of its own, `env/NAME/...`. `without_calls`: see rollout_metrics."""
+    def __init__(
+        self,
+        metrics: Rows,
+        trace: Spans,
+        progress: Display,
+        envs: Sequence[str] = (),
+        without_calls: Collection[str] = (),
+    ) -> None:
+        """`envs`: the environments of the run; where there are several, each has metrics of its own, `env/NAME/...`.
+        `without_calls`: see rollout_metrics."""
         self.metrics, self.trace, self.progress = metrics, trace, progress
         self.envs = tuple(envs) if len(envs) > 1 else ()
         self.without_calls = frozenset(without_calls)
@@ -121,7 +140,8 @@ class Observer:
                 self._groups.append(meta)
 
     def left(self, end: str, meta: GroupMeta, reason: str) -> None:
-        """An accepted group, of which `group` was told, leaves untrained: as surplus, or because its step changed nothing."""
+        """An accepted group, of which `group` was told, leaves untrained: as surplus, or because its step changed
+        nothing."""
         self._ends[f"{end}/{reason}"] += 1
         self.selection.left(end, meta)
 
@@ -144,7 +164,11 @@ class Observer:
 
     def pushed(self, report: PublishReport) -> None:
         self._canary = report.canary_max_diff
-        self._push = {"push_write_s": round(report.write_s, 4), "push_mib": round(report.nbytes / 2**20, 3), "push_delta": float(report.delta)}
+        self._push = {
+            "push_write_s": round(report.write_s, 4),
+            "push_mib": round(report.nbytes / 2**20, 3),
+            "push_delta": float(report.delta),
+        }
 
     def spans(self, track: str, intervals: list[tuple[float, float]], name: str) -> None:
         for start, end in intervals:
@@ -156,7 +180,11 @@ class Observer:
         groups = self._latest(budget.batch_groups)
         row = {
             **rollout_metrics(groups, self.without_calls),
-            **{name: value for env in self.envs for name, value in env_metrics(env, [g for g in groups if g.env == env], self.without_calls).items()},
+            **{
+                name: value
+                for env in self.envs
+                for name, value in env_metrics(env, [g for g in groups if g.env == env], self.without_calls).items()
+            },
             **self.selection.row(),
             **report.metrics,
             **{name: float(n) for name, n in self._ends.items()},
@@ -175,8 +203,8 @@ class Observer:
         self._reset()
 
     def _latest(self, at_least: int) -> list[GroupMeta]:
-        """Groups that finished since the last step. Where those are few, e.g. while the buffer was full, earlier ones too: a mean of one
-        group says nothing, and the first to finish are the short ones."""
+        """Groups that finished since the last step. Where those are few, e.g. while the buffer was full, earlier ones
+        too: a mean of one group says nothing, and the first to finish are the short ones."""
         groups = (self._before + self._groups)[-max(at_least, len(self._groups)) :]
         self._before = groups[-at_least:]
         return groups
@@ -188,10 +216,11 @@ class Observer:
 
 
 def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()) -> dict[str, float]:
-    """Means over all valid trajectories of the groups that finished, filtered ones included (so they are not biased by filters).
+    """Means over all valid trajectories of the groups that finished, filtered ones included (so they are not biased by
+    filters).
 
-    without_calls: environments in which a response makes no call; where all groups are of these, nothing is said of how many called a tool.
-    """
+    without_calls: environments in which a response makes no call; where all groups are of these, nothing is said of how
+    many called a tool."""
     correct = np.array([c for g in groups for c in g.correct], bool)
     code = np.array([c for g in groups for c in g.used_code], bool)
     tokens = np.array([n for g in groups for n in g.response_tokens], float)
@@ -222,11 +251,14 @@ def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()
 
 
 def call_metrics(groups: list[GroupMeta]) -> dict[str, float]:
-    """Right responses per call (OTC), calls per right response, the share of the calls that ran without an error, by verdict, the share of the programs that
-    were run, and of the responses with one that had answered before (ToRL). Ratios of sums."""
+    """Right responses per call (OTC), calls per right response, the share of the calls that ran without an error, by
+    verdict, the share of the programs that were run, and of the responses with one that had answered before (ToRL).
+    Ratios of sums."""
     told = [g for g in groups if g.correct and all(name in g.stats for name in CALL_FACTS)]
     right = sum(sum(g.correct) for g in told)
-    calls, of_right, ok, ok_of_right = (sum(g.stats[name] * len(g.correct) for g in told) for name in ("calls", *CALL_FACTS))
+    calls, of_right, ok, ok_of_right = (
+        sum(g.stats[name] * len(g.correct) for g in told) for name in ("calls", *CALL_FACTS)
+    )
     written, run, responses, after = (sum(g.stats.get(name, 0.0) * len(g.correct) for g in told) for name in CODE_FACTS)
     ratios = {
         "code_executed": (run, written),
@@ -237,21 +269,44 @@ def call_metrics(groups: list[GroupMeta]) -> dict[str, float]:
         "code_pass_correct": (ok_of_right, of_right),
         "code_pass_incorrect": (ok - ok_of_right, calls - of_right),
     }
-    return {name: min(num / den, 1.0) if name.startswith("code_") else num / den for name, (num, den) in ratios.items() if den > LEAST}
+    return {
+        name: min(num / den, 1.0) if name.startswith("code_") else num / den
+        for name, (num, den) in ratios.items()
+        if den > LEAST
+    }
 
 
 def env_metrics(env: str, groups: list[GroupMeta], without_calls: Collection[str]) -> dict[str, float]:
-    """What is told of one environment of several: the metrics of the whole that an environment makes differ, and how long its calls took."""
+    """What is told of one environment of several: the metrics of the whole that an environment makes differ, and how
+    long its calls took."""
     found = rollout_metrics(groups, without_calls)
-    kept = ("reward_mean", "accuracy", "code_ratio", "response_tokens_mean", "calls_mean", "truncated", "group_seconds_mean")
-    out = {f"env/{env}/{name}": found[name] for name in kept if name in found} | {f"env/{env}/groups": float(len(groups))}
+    kept = (
+        "reward_mean",
+        "accuracy",
+        "code_ratio",
+        "response_tokens_mean",
+        "calls_mean",
+        "truncated",
+        "group_seconds_mean",
+    )
+    out = {f"env/{env}/{name}": found[name] for name in kept if name in found} | {
+        f"env/{env}/groups": float(len(groups))
+    }
     if timed := [(g.stats[CALL_SECONDS], g.stats["calls"] * len(g.correct)) for g in groups if CALL_SECONDS in g.stats]:
-        out[f"env/{env}/call_seconds_mean"] = float(np.average([s for s, _ in timed], weights=[calls for _, calls in timed]))
+        out[f"env/{env}/call_seconds_mean"] = float(
+            np.average([s for s, _ in timed], weights=[calls for _, calls in timed])
+        )
     return out
 
 
 def reward_parts(groups: list[GroupMeta], weights: list[int]) -> dict[str, float]:
-    """Mean of each part of the rewards over the trajectories that have it, as `reward/<part>`: whatever a reward records by name."""
+    """Mean of each part of the rewards over the trajectories that have it, as `reward/<part>`: whatever a reward
+    records by name."""
     names = dict.fromkeys(name for g in groups for name in g.stats if name not in NOT_PARTS)
-    some = {name: [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats] for name in names}
-    return {f"reward/{name}": float(np.average([v for v, _ in found], weights=[n for _, n in found])) for name, found in some.items()}
+    some = {
+        name: [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats] for name in names
+    }
+    return {
+        f"reward/{name}": float(np.average([v for v, _ in found], weights=[n for _, n in found]))
+        for name, found in some.items()
+    }

@@ -1,11 +1,11 @@
 """The one cut: what a checkpoint takes from a running pipeline, and how a resume puts it back.
 
-`save` reads the state and sends the learner its call without awaiting in between, so slots, flights, replay, ledger line and weights
-belong together. What was buffered or in hand stays buffered; what was rolling is issued again as a new attempt; whatever happened after
-the cut is rolled back in the ledger.
+`save` reads the state and sends the learner its call without awaiting in between, so slots, flights, replay, ledger
+line and weights belong together. What was buffered or in hand stays buffered; what was rolling is issued again as a new
+attempt; whatever happened after the cut is rolled back in the ledger.
 
-A disk that refuses (full, gone) costs that checkpoint: it is said, the one before stays, training goes on until the next.
-"""
+A disk that refuses (full, gone) costs that checkpoint: it is said, the one before stays, training goes on until the
+next."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..config import Config
 from ..errors import CheckpointDamaged
 from ..ports import Learner, Rollout
 from ..types import BatchItem
@@ -27,32 +28,34 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """One checkpoint at a time: host memory holds at most one copy of the learner's state. `tasks` sees what fails in the background.
+    """One checkpoint at a time: host memory holds at most one copy of the learner's state. `tasks` sees what fails in
+    the background.
 
-    writes: whether there are checkpoints at all (ckpt.disable_ds); without them a save is a no-op, and there is nothing to resume from.
-    complete: adds to an exported model what the learner does not know of (ckpt.save_hf).
+    With ckpt.disable_ds a save is a no-op, and there is nothing to resume from. complete: adds to an exported model
+    what the learner does not know of (ckpt.save_hf).
     """
 
     def __init__(
         self,
+        cfg: Config,
         state: RunState,
         learner: Learner,
         rollout: Rollout,
         checkpoints: Checkpoints,
         observer: Observer,
         tasks: asyncio.TaskGroup,
-        *,
-        writes: bool = True,
-        complete: Callable[[Path], None] = lambda directory: None,
+        complete: Callable[[Path], None],
     ) -> None:
-        self.writes, self.complete = writes, complete
-        self.state, self.learner, self.rollout, self.checkpoints, self.observer, self.tasks = state, learner, rollout, checkpoints, observer, tasks
+        self.writes, self.complete = not cfg.ckpt.disable_ds, complete
+        self.state, self.learner, self.rollout = state, learner, rollout
+        self.checkpoints, self.observer, self.tasks = checkpoints, observer, tasks
         self.ready = False
         """The state is that of the run: a new one, or restored. Before, a checkpoint would hold nothing."""
         self.copying = False
         """The learner's ranks copy their state."""
         self._one = asyncio.Lock()
-        """Held until a checkpoint is on its way: the trainer, a stop and the watchdog's rescue may ask for the same one, and would write the same files."""
+        """Held until a checkpoint is on its way: the trainer, a stop and the watchdog's rescue may ask for the same
+        one, and would write the same files."""
         self.best = checkpoints.best()[1]
         """Score of the best checkpoint."""
         self.saved: tuple[int, int] | None = None
@@ -61,7 +64,8 @@ class Saver:
         """The checkpoint that is being written, or was last."""
 
     async def save(self, score: float | None = None) -> None:
-        """Begin a checkpoint; the learner may step when this returns, `committing` ends when it is safe. `score`: it is the best so far.
+        """Begin a checkpoint; the learner may step when this returns, `committing` ends when it is safe. `score`: it is
+        the best so far.
 
         Called when no step is under way.
         """
@@ -96,7 +100,12 @@ class Saver:
                 await self.learner.export(directory)
                 await asyncio.to_thread(self.complete, directory)
             except OSError as e:
-                log.error("The model of version %d could not be exported to %s: %s. Training goes on.", self.state.version, directory, e)
+                log.error(
+                    "The model of version %d could not be exported to %s: %s. Training goes on.",
+                    self.state.version,
+                    directory,
+                    e,
+                )
 
     async def settled(self) -> None:
         """Wait until no checkpoint is being written."""
@@ -104,7 +113,8 @@ class Saver:
             await asyncio.wait({self.committing})
 
     async def finish(self) -> None:
-        """Everything up to now is in a checkpoint that is safe, or it was said why not. What has begun to step meanwhile is in none."""
+        """Everything up to now is in a checkpoint that is safe, or it was said why not. What has begun to step
+        meanwhile is in none."""
         if not self.writes:
             return
         with self.observer.phase("checkpoint", self.state.version):
@@ -120,7 +130,8 @@ class Saver:
             self.committing.cancel()
 
     async def _commit(self, cut: Cut, score: float | None) -> None:
-        """In the background. What fails here ends the run, because its task group sees it; a disk that refuses does not."""
+        """In the background. What fails here ends the run, because its task group sees it; a disk that refuses does
+        not."""
         start, before = time.time(), self.best
         ledger = self.state.ledger
         if score is not None:
@@ -135,7 +146,8 @@ class Saver:
             self._refused(cut, e)
             return
         ledger.committed(cut.version, cut.facts["ledger_lines"])
-        await asyncio.to_thread(ledger.try_to_sync)  # this line is for the audit: the checkpoint is whole, and stands on what was synced before
+        # this line is for the audit: the checkpoint is whole, and stands on what was synced before
+        await asyncio.to_thread(ledger.try_to_sync)
         self.observer.spans("ckpt", [(start, time.time())], f"write {cut.version}")
 
     def _refused(self, cut: Cut, error: OSError) -> None:
@@ -143,7 +155,12 @@ class Saver:
         self.saved = None
         self.checkpoints.discard(cut.version)
         said = str(error).rstrip(".")
-        log.error("The checkpoint of version %d could not be written: %s. %s Training goes on.", cut.version, said, self.last_committed())
+        log.error(
+            "The checkpoint of version %d could not be written: %s. %s Training goes on.",
+            cut.version,
+            said,
+            self.last_committed(),
+        )
 
     def last_committed(self) -> str:
         """The checkpoint that a resume would begin with, for a person."""
@@ -151,7 +168,11 @@ class Saver:
             path = self.checkpoints.latest()
         except CheckpointDamaged as e:  # this is told beside something else, which it must not replace
             return str(e)
-        return f"The last checkpoint is {path}; --resume goes on from it." if path else "There is no checkpoint: --resume would begin anew."
+        return (
+            f"The last checkpoint is {path}; --resume goes on from it."
+            if path
+            else "There is no checkpoint: --resume would begin anew."
+        )
 
     async def rescue(self) -> str:
         """A checkpoint of a run that stalled, if the learner is idle; says what became of it."""
@@ -160,7 +181,11 @@ class Saver:
         if self.state.stepping or self.copying or not self.ready:
             return "The learner is in the middle of a step or a checkpoint; the checkpoint before counts."
         await self.finish()
-        return f"Version {self.saved[0]} was saved." if self.saved else "No checkpoint could be written, see the log; the one before counts."
+        return (
+            f"Version {self.saved[0]} was saved."
+            if self.saved
+            else "No checkpoint could be written, see the log; the one before counts."
+        )
 
     async def restore(self) -> None:
         """Back to the last checkpoint's cut, or to the beginning if none was committed."""

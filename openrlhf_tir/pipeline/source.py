@@ -1,11 +1,12 @@
-"""Source: which prompt is issued next. Failed and interrupted prompts come before new ones; each issue gets a fresh key.
+"""Source: which prompt is issued next. Failed and interrupted prompts come before new ones; each issue gets a fresh
+key.
 
-A prompt that is issued again keeps its place in line (its dispatch number): with staleness 0 the batches of a run with faults are then
-those of the run without, in the same order.
+A prompt that is issued again keeps its place in line (its dispatch number): with staleness 0 the batches of a run with
+faults are then those of the run without, in the same order.
 
-Environments with shares have them in the batches, not only among what is sampled: for a group that a filter drops, another prompt of the same
-environment is issued out of turn. MAX_INSTEAD bounds it, so that an environment of which nothing is kept cannot have every slot.
-"""
+Environments with shares have them in the batches, not only among what is sampled: for a group that a filter drops,
+another prompt of the same environment is issued out of turn. MAX_INSTEAD bounds it, so that an environment of which
+nothing is kept cannot have every slot."""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ from ..replay.ledger import Ledger
 from ..types import GroupKey, GroupMeta, PromptOutcome, Task
 
 MAX_INSTEAD = 8
-"""Prompts issued one after the other in place of one that was dropped: the share holds where a filter keeps a group in nine or more."""
+"""Prompts issued one after the other in place of one that was dropped: the share holds where a filter keeps a group in
+nine or more."""
 
 
 @dataclass(slots=True)
 class Flight:
-    """One issued group. `dispatch` is its prompt's place in line; `version` is the engines' at this issue, the oldest a token can have;
-    `started_at` in the event loop's seconds."""
+    """One issued group. `dispatch` is its prompt's place in line; `version` is the engines' at this issue, the oldest a
+    token can have; `started_at` in the event loop's seconds."""
 
     key: GroupKey
     dispatch: int
@@ -77,22 +79,32 @@ class Source:
         return Flight(key, dispatch, version, reissues, now, task.env, instead), task
 
     def requeue(self, flight: Flight, reason: str, *, counts: bool = True) -> None:
-        """End this attempt and issue the prompt again. `counts`: towards train.max_reissues (a crash of ours does not)."""
+        """End this attempt and issue the prompt again. `counts`: towards train.max_reissues (a crash of ours does
+        not)."""
         self.ledger.ended("requeued", flight.key, reason=reason)
-        self._retries.append((flight.key.epoch, flight.key.prompt, flight.reissues + counts, flight.dispatch, flight.instead))
+        self._retries.append(
+            (flight.key.epoch, flight.key.prompt, flight.reissues + counts, flight.dispatch, flight.instead)
+        )
 
     def dropped(self, flight: Flight) -> None:
-        """A filter dropped the group: another prompt of its environment takes its place in the batch, unless the prompts are through."""
-        if self.prompts.more() and flight.instead < MAX_INSTEAD and (another := self.prompts.in_place_of(flight.key.prompt)):
+        """A filter dropped the group: another prompt of its environment takes its place in the batch, unless the
+        prompts are through."""
+        if (
+            self.prompts.more()
+            and flight.instead < MAX_INSTEAD
+            and (another := self.prompts.in_place_of(flight.key.prompt))
+        ):
             self._instead.append((*another, flight.instead + 1))
 
     def ended(self, key: GroupKey, meta: GroupMeta | None) -> None:
-        """A group ended for good, trained, filtered or failed (None): what it says of its prompt counts with the next batch."""
+        """A group ended for good, trained, filtered or failed (None): what it says of its prompt counts with the next
+        batch."""
         right = [] if meta is None else meta.correct
         self._ended.append(PromptOutcome(key.prompt, sum(right), len(right)))
 
     def batch_trained(self) -> None:
-        """What ended until now is learned: at the end of a step, so that a run without staleness does not depend on which group ended first."""
+        """What ended until now is learned: at the end of a step, so that a run without staleness does not depend on
+        which group ended first."""
         self.prompts.learned(self._ended)
         self._ended = []
 
@@ -108,7 +120,8 @@ class Source:
     def restore(self, state: dict[str, Any]) -> None:
         self.prompts.restore(state["stream"])
         self._ended = [PromptOutcome(*said) for said in state.get("ended", ())]  # not in checkpoints of older versions
-        self._retries = deque((*r[:4], r[4] if len(r) > 4 else 0) for r in state["retries"])  # four in checkpoints of older versions
+        # four in checkpoints of older versions
+        self._retries = deque((*r[:4], r[4] if len(r) > 4 else 0) for r in state["retries"])
         self._instead = deque(tuple(i) for i in state.get("instead", ()))  # not in checkpoints of older versions
         if state.get("ahead"):  # in those a prompt was drawn before it was issued
             self._instead.append((*state["ahead"], 0))

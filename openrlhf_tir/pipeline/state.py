@@ -1,11 +1,12 @@
-"""RunState: everything that a run holds, and the only one that moves it. No awaits: between two of its calls the state is consistent.
+"""RunState: everything that a run holds, and the only one that moves it. No awaits: between two of its calls the state
+is consistent.
 
     issue ----> ROLLING --settle--> BUFFERED --take--> TRAINING (the batch in hand) --trained--> TRAINED
                    |                   |                   |
                    +-------------------+-------------------+--> FILTERED, FAILED, REQUEUED
 
-A group's slot (budget), its line (ledger), its flight and its place (rolling, replay or the batch in hand) change in one call, so a
-checkpoint may cut between any two. `check` compares all four.
+A group's slot (budget), its line (ledger), its flight and its place (rolling, replay or the batch in hand) change in
+one call, so a checkpoint may cut between any two. `check` compares all four.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from .source import Flight, Source
 EndListener = Callable[[GroupState, GroupMeta | None, str | None], None]
 """Told of every rolled group: where it went, what is known of it, and the fault's or requeue's reason."""
 LeaveListener = Callable[[GroupState, GroupMeta, str], None]
-"""Told of every accepted group that leaves untrained, after it was told of as buffered: where it went, what is known of it, and why."""
+"""Told of every accepted group that leaves untrained, after it was told of as buffered: where it went, what is known of
+it, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,20 @@ class Cut:
 
 
 class RunState:
-    def __init__(self, cfg: Config, prompts: Prompts, ledger: Ledger, on_end: EndListener = lambda *_: None, on_leave: LeaveListener = lambda *_: None) -> None:
-        self.B, self.S, self.max_steps, self.max_reissues = cfg.rollout.batch_size, cfg.max_staleness, cfg.train.max_steps, cfg.train.max_reissues
+    def __init__(
+        self,
+        cfg: Config,
+        prompts: Prompts,
+        ledger: Ledger,
+        on_end: EndListener = lambda *_: None,
+        on_leave: LeaveListener = lambda *_: None,
+    ) -> None:
+        self.B, self.S, self.max_steps, self.max_reissues = (
+            cfg.rollout.batch_size,
+            cfg.max_staleness,
+            cfg.train.max_steps,
+            cfg.train.max_reissues,
+        )
         self.k, self.ahead = cfg.updates_per_batch, cfg.batches_ahead
         """Updates of a batch, and how many batches ahead of the learner a group may be issued (W in budget.py)."""
         self.world_size = cfg.actor.world_size
@@ -82,7 +96,8 @@ class RunState:
     # --- a group's way
 
     def issue(self, now: float) -> tuple[Flight, Task]:
-        """The next prompt, which rolls from now on; only when the source is ready. `now` in the event loop's seconds."""
+        """The next prompt, which rolls from now on; only when the source is ready. `now` in the event loop's
+        seconds."""
         flight, task = self.source.issue(self.pushed, now)
         self.flights[flight.dispatch] = self.rolling[flight.dispatch] = flight
         self.budget.enter()
@@ -98,10 +113,15 @@ class RunState:
         self.depth.finished(meta.verdict.keep, now - flight.started_at, len(self.rolling) - 1, engines)
 
     def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> GroupState:
-        """A rolled group's one transition: buffered, filtered, requeued, or failed for good. `failed` names the fault, if there was one."""
+        """A rolled group's one transition: buffered, filtered, requeued, or failed for good. `failed` names the fault,
+        if there was one."""
         if failed is not None:
             again = flight.reissues < self.max_reissues
-            end = self._requeue(flight, failed, counts=True) if again else self._end(flight, GroupState.FAILED, None, reason=failed)
+            end = (
+                self._requeue(flight, failed, counts=True)
+                if again
+                else self._end(flight, GroupState.FAILED, None, reason=failed)
+            )
         else:
             assert meta is not None, "what did not fail was judged"
             end = self._judged(flight, meta, payload)
@@ -119,7 +139,8 @@ class RunState:
         return GroupState.BUFFERED
 
     def requeue(self, dispatches: Iterable[int], reason: str) -> None:
-        """Groups that roll or are buffered give up their slots; their prompts keep their places in line, at no cost in reissues."""
+        """Groups that roll or are buffered give up their slots; their prompts keep their places in line, at no cost in
+        reissues."""
         for dispatch in dispatches:
             accepted = self.replay.get(dispatch)
             self._requeue(self.flights[dispatch], reason, counts=False)
@@ -130,20 +151,22 @@ class RunState:
                 self.on_leave(GroupState.REQUEUED, accepted.meta, reason)
 
     def take(self) -> list[BatchItem]:
-        """The B oldest dispatched of replay, or as many as there are, are the batch in hand. Raises PipelineError when one is beyond S."""
+        """The B oldest dispatched of replay, or as many as there are, are the batch in hand. Raises PipelineError when
+        one is beyond S."""
         taken = self.replay.take(min(self.B, len(self.replay)))
         self.in_hand = [(self.flights[dispatch], item) for dispatch, item in taken]
         self.budget.move(GroupState.BUFFERED, GroupState.TRAINING, len(taken))
         for _, item in taken:
             if self.version + self.k - 1 - item.meta.oldest_version > self.S:
                 raise PipelineError(
-                    f"Group {item.meta.key} has tokens of version {item.meta.oldest_version} at version {self.version}, which {self.k} updates begin at: "
-                    f"beyond S = {self.S}. A bug in the gate."
+                    f"Group {item.meta.key} has tokens of version {item.meta.oldest_version} at version {self.version},"
+                    f" which {self.k} updates begin at: beyond S = {self.S}. A bug in the gate."
                 )
         return [item for _, item in taken]
 
     def begin_step(self, now: float = 0.0) -> None:
-        """The learner trains the batch in hand; it belongs to no checkpoint from here on. `now` in the event loop's seconds."""
+        """The learner trains the batch in hand; it belongs to no checkpoint from here on. `now` in the event loop's
+        seconds."""
         self.stepping, self.step_began = True, now
 
     def stepped(self, seconds: float) -> None:
@@ -152,7 +175,8 @@ class RunState:
         self.depth.stepped(seconds)
 
     def trained(self, report: StepReport) -> None:
-        """The step on the batch in hand has ended; the learner's weights are a new version now, the engines' not yet."""
+        """The step on the batch in hand has ended; the learner's weights are a new version now, the engines' not
+        yet."""
         for flight, item in self._batch_ended(GroupState.TRAINED):
             self.ledger.ended(GroupState.TRAINED, flight.key, step=self.version)
             self.method.counts(item.meta)
@@ -164,7 +188,8 @@ class RunState:
         self._tell_the_end_is_near()
 
     def not_trained(self, reason: str) -> None:
-        """The step on the batch in hand changed nothing: its groups fail for good, the version stays. (Issued again they would do the same.)"""
+        """The step on the batch in hand changed nothing: its groups fail for good, the version stays. (Issued again
+        they would do the same.)"""
         for flight, item in self._batch_ended(GroupState.FAILED):
             self.ledger.ended(GroupState.FAILED, flight.key, reason=reason)
             self.source.ended(flight.key, item.meta)
@@ -221,7 +246,9 @@ class RunState:
     def gate_open(self) -> bool:
         """Whether the next step leaves every remaining group trainable within S (budget.py)."""
         buffered = [self.deadline(self.flights[d]) for d in self.replay.dispatches()]
-        return gate_open(self.version, self.B, buffered, map(self.deadline, self.rolling.values()), self.depth.possible, self.k)
+        return gate_open(
+            self.version, self.B, buffered, map(self.deadline, self.rolling.values()), self.depth.possible, self.k
+        )
 
     def batch_ready(self) -> bool:
         return len(self.replay) >= self.B or self.exhausted
@@ -247,12 +274,16 @@ class RunState:
         return self.version, self.ledger.ends
 
     def cut(self) -> Cut:
-        """The state as a checkpoint keeps it. What is buffered or in hand will be buffered; what rolls will be issued again.
+        """The state as a checkpoint keeps it. What is buffered or in hand will be buffered; what rolls will be issued
+        again.
 
         Raises PipelineError in the middle of a step, ConservationError when a group is missing.
         """
         if self.stepping:
-            raise PipelineError(f"The learner is in the middle of the step on version {self.version}, of which there is nothing to save. A bug in the loop.")
+            raise PipelineError(
+                f"The learner is in the middle of the step on version {self.version}, of which there is nothing to"
+                " save. A bug in the loop."
+            )
         self.check()
         facts = {
             "version": self.version,
@@ -266,7 +297,11 @@ class RunState:
             "method": self.method.state(),
             "rolling": [asdict(f) for f in self.rolling.values()],
         }
-        return Cut(self.version, facts, self.in_hand + [(self.flights[dispatch], item) for dispatch, item in self.replay.items()])
+        return Cut(
+            self.version,
+            facts,
+            self.in_hand + [(self.flights[dispatch], item) for dispatch, item in self.replay.items()],
+        )
 
     def begin_anew(self) -> None:
         """No checkpoint was committed: whatever the ledger says happened never did."""
@@ -277,7 +312,8 @@ class RunState:
         self.ledger.finished()
 
     def restore(self, facts: dict[str, Any], version: int, accepted: list[tuple[Flight, BatchItem]]) -> None:
-        """The inverse of `cut`, in a new state. Events after the cut never happened; what rolled is queued again as a new attempt."""
+        """The inverse of `cut`, in a new state. Events after the cut never happened; what rolled is queued again as a
+        new attempt."""
         self.version = version
         self.source.restore(facts["source"])
         if "method" in facts:  # not in checkpoints of older versions

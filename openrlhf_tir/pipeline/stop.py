@@ -1,9 +1,10 @@
 """Stop: a run that is asked to end does so in good order. A signal or the job's time limit asks; the loop answers.
 
-    ask ---> nothing more is dispatched ---> the running step ends, or the grace does ---> checkpoint at the boundary ---> Stopped
+    ask ---> nothing more is dispatched ---> the running step ends, or the grace does ---> checkpoint at the boundary
+    ---> Stopped
 
-A push, an evaluation and a drain are given up: a resume begins with a push. Only a step and the copy of the learner's state are waited
-for, because in their middle there is nothing to save.
+A push, an evaluation and a drain are given up: a resume begins with a push. Only a step and the copy of the learner's
+state are waited for, because in their middle there is nothing to save.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ async def wind_down(training: asyncio.Task[Any], state: RunState, saver: Saver, 
     except TimeoutError:
         saver.give_up()
         what = "The running step" if state.stepping else "The checkpoint"
-        return f"{what} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up. {saver.last_committed()}"
+        return (
+            f"{what} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up."
+            f" {saver.last_committed()}"
+        )
     except (TirError, OSError) as e:
         return f"No checkpoint could be written ({type(e).__name__}: {e}). {saver.last_committed()}"
     finally:

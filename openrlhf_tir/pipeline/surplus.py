@@ -1,7 +1,8 @@
-"""Surplus: accepted groups that no order of steps can train in time. Their prompts are queued again; only `depth = auto` makes any.
+"""Surplus: accepted groups that no order of steps can train in time. Their prompts are queued again; only `depth =
+auto` makes any.
 
-What goes is the youngest dispatched of those due by the same version, never the last to finish: long answers have no disadvantage.
-"""
+What goes is the youngest dispatched of those due by the same version, never the last to finish: long answers have no
+disadvantage."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def drop_surplus(state: RunState) -> None:
 
 
 def abandon(state: RunState) -> list[int]:
-    """The last step is done: what over-admission left is not needed, all prompts go back. Returns the groups that rolled, to be cancelled."""
+    """The last step is done: what over-admission left is not needed, all prompts go back. Returns the groups that
+    rolled, to be cancelled."""
     state.requeue(state.replay.dispatches(), "end_of_run")
     rolling = sorted(state.rolling)
     state.requeue(rolling, "end_of_run")

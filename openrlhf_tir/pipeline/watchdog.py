@@ -1,4 +1,5 @@
-"""Watchdog: nothing progressed for too long -> name the blocked edge, dump every task's stack to a file, save what can be saved, abort."""
+"""Watchdog: nothing progressed for too long -> name the blocked edge, dump every task's stack to a file, save what can
+be saved, abort."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ RESCUE_TIMEOUT_S = 300.0
 
 
 class Watchdog:
-    """`beat` on every finished group and phase. `describe` names who waits for what; `rescue` writes a checkpoint and says which."""
+    """`beat` on every finished group and phase. `describe` names who waits for what; `rescue` writes a checkpoint and
+    says which."""
 
-    def __init__(self, timeout_s: float, describe: Callable[[], str], rescue: Callable[[], Awaitable[str]], run_dir: Path) -> None:
+    def __init__(
+        self, timeout_s: float, describe: Callable[[], str], rescue: Callable[[], Awaitable[str]], run_dir: Path
+    ) -> None:
         self.timeout_s, self.describe, self.rescue, self.dump = timeout_s, describe, rescue, run_dir / DUMP
         self._last = 0.0
 
@@ -34,7 +38,9 @@ class Watchdog:
             await asyncio.sleep(left)
         said = f"No progress for {self.timeout_s:.0f} s: {self.describe()}."
         log.error(said)
-        raise StallError(f"{said} {self._dumped(said)} {await self._save()} Fix what is named, then start again with --resume.")
+        raise StallError(
+            f"{said} {self._dumped(said)} {await self._save()} Fix what is named, then start again with --resume."
+        )
 
     def _dumped(self, said: str) -> str:
         """A disk that refuses may be what stalled the run."""

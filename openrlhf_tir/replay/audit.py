@@ -1,8 +1,8 @@
 """Audit: a run's ledger, replayed -> what became of every prompt, and what is wrong with it.
 
-In the surviving lineage no attempt ends twice, and every prompt of an epoch has at most one end; no line was changed since it was written.
-Two passes over the file: which lines survive the roll-backs, then what they say. Memory: one byte per prompt and epoch, eight per trained
-prompt, and what is open; not the lines.
+In the surviving lineage no attempt ends twice, and every prompt of an epoch has at most one end; no line was changed
+since it was written. Two passes over the file: which lines survive the roll-backs, then what they say. Memory: one byte
+per prompt and epoch, eight per trained prompt, and what is open; not the lines.
 """
 
 from __future__ import annotations
@@ -98,13 +98,15 @@ class _Turns:
         self.longest = max(self.longest, self.issues - last)
 
     def longest_wait(self) -> int:
-        """Issues between two of the same prompt, before its first, or since its last: the most of any prompt that was issued."""
+        """Issues between two of the same prompt, before its first, or since its last: the most of any prompt that was
+        issued."""
         return max(self.longest, max((self.issues - last for last in self._last if last), default=0))
 
 
 @dataclass(slots=True)
 class Audit:
-    """The surviving lineage. `trained` [(epoch, prompt)] in order; `open` are issued and not ended; `errors` are sentences."""
+    """The surviving lineage. `trained` [(epoch, prompt)] in order; `open` are issued and not ended; `errors` are
+    sentences."""
 
     trained: Prompts = field(default_factory=Prompts)
     committed_trained: Prompts = field(default_factory=Prompts)
@@ -136,7 +138,8 @@ def surviving(path: Path) -> tuple[list[tuple[int, int]], int]:
     kept: list[tuple[int, int]] = []
     start = rollbacks = number = 0
     for number, line in enumerate(whole_lines(path)):
-        if b'"rolled_back"' in line and (row := parse(line)) and row["e"] == "rolled_back":  # the first test is cheap, and true for few
+        # the first test is cheap, and true for few
+        if b'"rolled_back"' in line and (row := parse(line)) and row["e"] == "rolled_back":
             kept.append((start, number))
             kept = [(a, min(b, row["upto"])) for a, b in kept if a < row["upto"]]
             start = number
@@ -164,7 +167,8 @@ def events(path: Path) -> Iterator[Event]:
 
 
 def audit(path: Path) -> Audit:
-    """With the run over, `open` and `provisional` empty and no `errors`, every prompt that was issued has exactly one committed end, or waits."""
+    """With the run over, `open` and `provisional` empty and no `errors`, every prompt that was issued has exactly one
+    committed end, or waits."""
     ranges, rollbacks = surviving(path)
     out = Audit(rollbacks=rollbacks)
     replay = _Replay(out)
@@ -180,13 +184,18 @@ def audit(path: Path) -> Audit:
             if sealed and head.get("format") != FORMAT:
                 out.wrong(f"line 1: the ledger's format is {head.get('format')!r}, this program knows {FORMAT}")
             elif not sealed:
-                out.wrong("line 1 does not say whose ledger this is: it was changed, removed, or written by an earlier version of this program")
+                out.wrong(
+                    "line 1 does not say whose ledger this is: it was changed, removed, or written by an earlier"
+                    " version of this program"
+                )
         if not now[0] <= line.number < now[1]:
             continue
         if line.row is None:
             out.wrong(f"line {line.number + 1} cannot be read: it was changed since it was written")
         elif sealed and not line.sound:
-            out.wrong(f"line {line.number + 1}, or the one before it, was changed, removed or moved since it was written")
+            out.wrong(
+                f"line {line.number + 1}, or the one before it, was changed, removed or moved since it was written"
+            )
         if line.row is not None:
             replay.event(line.number, line.row)
     if line is None:
@@ -228,7 +237,9 @@ class _Replay:
     def issued(self, number: int, key: GroupKey) -> None:
         prompt = key[:2]
         if key in self.open or self.ended[prompt]:
-            self.out.wrong(f"line {number + 1}: {key} was issued although the prompt is {self.ended[prompt] or 'still open'}")
+            self.out.wrong(
+                f"line {number + 1}: {key} was issued although the prompt is {self.ended[prompt] or 'still open'}"
+            )
         self.open[key] = number
         if prompt not in self.requeued:
             self.turns.issued(key.prompt)
@@ -256,4 +267,7 @@ class _Replay:
         out.prompts, out.longest_wait = self.turns.prompts, self.turns.longest_wait()
         if out.finished and out.open:
             said = ", ".join(map(str, out.open[:5]))
-            out.wrong(f"the run is finished, yet {len(out.open)} prompts are open (epoch/prompt/attempt: {said}): they were issued and lost")
+            out.wrong(
+                f"the run is finished, yet {len(out.open)} prompts are open (epoch/prompt/attempt: {said}): they were"
+                " issued and lost"
+            )

@@ -1,8 +1,8 @@
 """Replay: accepted groups waiting to be trained, oldest first. Metadata here; payloads are references.
 
-Order is by the policy version at dispatch, then by dispatch, never by arrival: taking the first finished would favour short answers.
-The version comes first because a group that was issued again keeps its place in line but not its deadline: the one due first is first.
-"""
+Order is by the policy version at dispatch, then by dispatch, never by arrival: taking the first finished would favour
+short answers. The version comes first because a group that was issued again keeps its place in line but not its
+deadline: the one due first is first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Lines of a ledger: an event -> a line with a checksum -> events; and a place in the file, which a checkpoint stands on.
+"""Lines of a ledger: an event -> a line with a checksum -> events; and a place in the file, which a checkpoint stands
+on.
 
-Every line ends with the CRC-32 of itself and of the line before, so that a line that is changed, lost or moved is found wherever it stands;
-a `Mark` has the digest of all bytes before it, so that a resume compares instead of parsing.
+Every line ends with the CRC-32 of itself and of the line before, so that a line that is changed, lost or moved is found
+wherever it stands; a `Mark` has the digest of all bytes before it, so that a resume compares instead of parsing.
 """
 
 from __future__ import annotations
@@ -111,16 +112,23 @@ BEGINNING = Mark()
 
 
 def compare(path: Path, mark: Mark) -> None:
-    """The ledger is that of the checkpoint with this mark, and nothing before the mark was changed. Raises CheckpointDamaged with what differs."""
+    """The ledger is that of the checkpoint with this mark, and nothing before the mark was changed. Raises
+    CheckpointDamaged with what differs."""
     if not mark.lines:
         return
     if not path.is_file():
         raise CheckpointDamaged(f"{path} is missing. The checkpoint stands on its first {mark.lines} lines.")
     size = path.stat().st_size
     if (run := run_of(path)) != mark.run and size:
-        raise CheckpointDamaged(f"{path} is the ledger of another run ({run or 'its first line cannot be read'}; the checkpoint is of {mark.run}).")
+        raise CheckpointDamaged(
+            f"{path} is the ledger of another run ({run or 'its first line cannot be read'}; the checkpoint is of"
+            f" {mark.run})."
+        )
     if size < mark.bytes:
-        raise CheckpointDamaged(f"{path} has {size} bytes; the checkpoint stands on its first {mark.bytes}, which are {mark.lines} lines. The rest is lost.")
+        raise CheckpointDamaged(
+            f"{path} has {size} bytes; the checkpoint stands on its first {mark.bytes}, which are {mark.lines} lines."
+            " The rest is lost."
+        )
     hashing = xxhash.xxh3_128()
     hash_file(path, hashing, mark.bytes)
     if hashing.hexdigest() != mark.digest:
@@ -135,7 +143,11 @@ def run_of(path: Path) -> str | None:
 
 def _first_difference(path: Path, mark: Mark) -> str:
     broken = next((line for line in read_lines(path) if line.number < mark.lines and not line.sound), None)
-    return f"line {broken.number + 1}, or one before it, is not what was written" if broken else f"its first {mark.lines} lines are not those that were written"
+    return (
+        f"line {broken.number + 1}, or one before it, is not what was written"
+        if broken
+        else f"its first {mark.lines} lines are not those that were written"
+    )
 
 
 def hash_file(path: Path, hashing: Any, upto: int) -> int:

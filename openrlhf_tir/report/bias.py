@@ -1,4 +1,5 @@
-"""Bias: columns of metrics.jsonl -> two figures: is what is trained what was dispatched, and how far off-policy is it?"""
+"""Bias: columns of metrics.jsonl -> two figures: is what is trained what was dispatched, and how far off-policy is
+it?"""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from matplotlib.figure import Figure
 from .curves import Columns, Curve, finish, line, series
 from .style import Theme, new_figure
 
-PANELS = {"length": ("Length", "mean response tokens, up to"), "difficulty": ("Difficulty", "correct samples in %, up to"), "env": ("Environment", "")}
+PANELS = {
+    "length": ("Length", "mean response tokens, up to"),
+    "difficulty": ("Difficulty", "correct samples in %, up to"),
+    "env": ("Environment", ""),
+}
 STAGES = {"rolled": "rolled", "kept": "kept by the filters", "trained": "trained"}
 
 
@@ -36,13 +41,21 @@ def _counts(columns: Columns, by: str) -> dict[str, dict[str, float]]:
         parts = name.split("/")
         if len(parts) == 4 and parts[:2] == ["selection", by]:
             table.setdefault(parts[2], dict.fromkeys(STAGES, 0.0))[parts[3]] = sum(v or 0 for v in values)
-    return dict(sorted(table.items(), key=lambda row: (not row[0].isdigit(), int(row[0]) if row[0].isdigit() else 0, row[0])))
+    return dict(
+        sorted(table.items(), key=lambda row: (not row[0].isdigit(), int(row[0]) if row[0].isdigit() else 0, row[0]))
+    )
 
 
 def _bars(ax: Axes, table: dict[str, dict[str, float]], theme: Theme) -> None:
     for k, (stage, label) in enumerate(STAGES.items()):
         values = np.array([row[stage] for row in table.values()])
-        ax.bar(np.arange(len(table)) + 0.27 * (k - 1), values / max(values.sum(), 1.0), width=0.25, color=theme.series[k], label=label)
+        ax.bar(
+            np.arange(len(table)) + 0.27 * (k - 1),
+            values / max(values.sum(), 1.0),
+            width=0.25,
+            color=theme.series[k],
+            label=label,
+        )
 
 
 def off_policy(columns: Columns, theme: Theme) -> Figure | None:
@@ -72,13 +85,15 @@ BIAS_CURVES = (
     Curve(
         "selection",
         "Selection",
-        "Groups rolled, kept by the filters, and trained. The filters change the mix on purpose; between kept and trained nothing may change.",
+        "Groups rolled, kept by the filters, and trained. The filters change the mix on purpose; between kept and"
+        " trained nothing may change.",
         selection,
     ),
     Curve(
         "off_policy",
         "Off-policy",
-        "Learner against the policy that sampled: with the same weights (engine mismatch), with older ones; share that lags, and that the correction filtered.",
+        "Learner against the policy that sampled: with the same weights (engine mismatch), with older ones; share that"
+        " lags, and that the correction filtered.",
         off_policy,
     ),
 )

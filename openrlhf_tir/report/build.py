@@ -1,8 +1,8 @@
 """Report: a run directory -> plots/*.png and report.html, from whatever the run has written so far.
 
-Reads metrics.jsonl, trace.jsonl, summary.json and config.toml (each may be missing, then its part is left out with a remark); also writes
-trace.json for ui.perfetto.dev, and samples.html where the run kept trajectories. Every figure is drawn for light and for dark pages; plots/
-holds the light ones.
+Reads metrics.jsonl, trace.jsonl, summary.json and config.toml (each may be missing, then its part is left out with a
+remark); also writes trace.json for ui.perfetto.dev, and samples.html where the run kept trajectories. Every figure is
+drawn for light and for dark pages; plots/ holds the light ones.
 """
 
 from __future__ import annotations
@@ -42,11 +42,14 @@ def build_report(run_dir: Path) -> Path:
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
-        raise DataError(f"{run_dir} is no directory. Give the run directory of a training run (the value of --run_dir).")
+        raise DataError(
+            f"{run_dir} is no directory. Give the run directory of a training run (the value of --run_dir)."
+        )
     columns, spans, ends = metrics.read(run_dir), timelines.read(run_dir), summary.read(run_dir)
     if not columns and ends is None:
         raise DataError(
-            f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty. Give the directory of a run that finished a step."
+            f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty. Give the directory of"
+            " a run that finished a step."
         )
 
     remarks = [] if ends else [f"{summary.FILE} is missing: the run has not ended, or was ended from outside."]
@@ -69,7 +72,17 @@ def build_report(run_dir: Path) -> Path:
 
     samples = samples_page.write(run_dir)
     page = render(
-        Run(run_dir.name, time.strftime("%Y-%m-%d %H:%M"), ends, columns, config or {}, pictures, remarks, bool(spans), samples.name if samples else "")
+        Run(
+            run_dir.name,
+            time.strftime("%Y-%m-%d %H:%M"),
+            ends,
+            columns,
+            config or {},
+            pictures,
+            remarks,
+            bool(spans),
+            samples.name if samples else "",
+        )
     )
     path = run_dir / "report.html"
     path.write_text(page, encoding="utf-8")
@@ -82,19 +95,28 @@ def _on(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Ca
 
 def _plots(columns: Columns, spans: list[timelines.Span]) -> list[_Plot]:
     """The figures in the order of the page: what was learned, then the overlap, then the rest."""
-    curves = [_Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *(ENV_CURVES if names_of(columns) else ()), *BIAS_CURVES)]
+    curves = [
+        _Plot(c.file, c.title, c.caption, _on(columns, c.draw))
+        for c in (*CURVES, *(ENV_CURVES if names_of(columns) else ()), *BIAS_CURVES)
+    ]
     window = middle(spans)
     whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
     close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."
     overlap = [
         _Plot("timeline", "Timeline", whole, lambda theme: timeline(spans, theme)),
-        _Plot("timeline_zoom", "Timeline, close up", close, lambda theme: timeline(spans, theme, window) if window else None),
+        _Plot(
+            "timeline_zoom",
+            "Timeline, close up",
+            close,
+            lambda theme: timeline(spans, theme, window) if window else None,
+        ),
     ]
     return curves[:1] + overlap + curves[1:]
 
 
 def _draw(plot: _Plot, directory: Path) -> Picture | None:
-    """Both themes of one figure; the light one is also saved. A plot of an earlier report that has no data now is removed."""
+    """Both themes of one figure; the light one is also saved. A plot of an earlier report that has no data now is
+    removed."""
     path = directory / f"{plot.file}.png"
     path.unlink(missing_ok=True)
     encoded: list[str] = []

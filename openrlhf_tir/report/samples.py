@@ -1,4 +1,5 @@
-"""Samples: a run's kept trajectories and its ledger -> those that a step trained, or that were dropped before it, with the reason."""
+"""Samples: a run's kept trajectories and its ledger -> those that a step trained, or that were dropped before it, with
+the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Sample(NamedTuple):
 
 
 def ends_by_step(run_dir: Path) -> dict[int, dict[tuple[int, ...], str]]:
-    """Learner step (1 is the first) -> key -> reason, of the groups that ended after the step before it; "" for those that it trained.
+    """Learner step (1 is the first) -> key -> reason, of the groups that ended after the step before it; "" for those
+    that it trained.
 
     Raises DataError when the run has no ledger.
     """
@@ -39,29 +41,42 @@ def ends_by_step(run_dir: Path) -> dict[int, dict[tuple[int, ...], str]]:
     since = -1
     for step, end in sorted(last.items()):
         here = rows[since + 1 : end + 1]
-        steps[step] = {tuple(e["k"]): "" if e["e"] == "trained" else e.get("reason", "?") for e in here if e["e"] == "trained" or e["e"] in DROPPED}
+        steps[step] = {
+            tuple(e["k"]): "" if e["e"] == "trained" else e.get("reason", "?")
+            for e in here
+            if e["e"] == "trained" or e["e"] in DROPPED
+        }
         since = end
     return steps
 
 
 def samples_of(run_dir: Path, step: int, dropped: str | None = None) -> list[Sample]:
-    """Trajectories of the groups that learner step `step` (1 is the first) trained; with `dropped`, of those that ended untrained between the
-    step before and this one, for that reason or for ANY.
+    """Trajectories of the groups that learner step `step` (1 is the first) trained; with `dropped`, of those that ended
+    untrained between the step before and this one, for that reason or for ANY.
 
     Raises DataError when the run has no such step, kept no trajectories, or dropped nothing for that reason.
     """
     steps = ends_by_step(run_dir)
     if step not in steps:
-        raise DataError(f"{run_dir} has no learner step {step}. It has: {f'{min(steps)} to {max(steps)}' if steps else 'none'}.")
+        raise DataError(
+            f"{run_dir} has no learner step {step}. It has: {f'{min(steps)} to {max(steps)}' if steps else 'none'}."
+        )
     ends = steps[step]
-    wanted = {key: reason for key, reason in ends.items() if (reason == "" if dropped is None else reason and dropped in (ANY, reason))}
+    wanted = {
+        key: reason
+        for key, reason in ends.items()
+        if (reason == "" if dropped is None else reason and dropped in (ANY, reason))
+    }
     if dropped is not None and not wanted:
         found = sorted({reason for reason in ends.values() if reason})
-        raise DataError(f"Before step {step} nothing was dropped as {dropped!r}. Dropped: {', '.join(found) or 'nothing'}.")
+        raise DataError(
+            f"Before step {step} nothing was dropped as {dropped!r}. Dropped: {', '.join(found) or 'nothing'}."
+        )
     kept = [Sample(wanted[tuple(r["key"])], r) for r in trajectories.read(run_dir) if tuple(r["key"]) in wanted]
     if not kept:
         raise DataError(
-            f"{run_dir / trajectories.DIRECTORY} holds none of the {len(wanted)} groups of step {step}. Train with --logger.trajectories 1 (a share of groups)."
+            f"{run_dir / trajectories.DIRECTORY} holds none of the {len(wanted)} groups of step {step}. Train with"
+            " --logger.trajectories 1 (a share of groups)."
         )
     return sorted(kept, key=lambda s: (s.row["key"], s.row["index"]))
 
@@ -71,12 +86,28 @@ def facts_of(sample: Sample) -> list[str]:
     row = sample.row
     model, env = (sum(r["tokens"] for r in row["runs"] if r["source"] == source) for source in ("model", "env"))
     oldest, newest = row["versions"] or ("none", "none")
-    why = next((f"{name}: {fact}" for name, fact in (("failed", row["failed"]), ("dropped", sample.reason), ("masked", row["masked"])) if fact), "trained")
+    why = next(
+        (
+            f"{name}: {fact}"
+            for name, fact in (("failed", row["failed"]), ("dropped", sample.reason), ("masked", row["masked"]))
+            if fact
+        ),
+        "trained",
+    )
     facts = [
-        f"{why}; reward {row['reward']}, label {row['label']!r}, ended by {row['stop_reason'] or row['finish_reason']!r}",
-        f"{model} tokens by the model, of versions {oldest} to {newest}; {env} by the environment; issued at update {row['update']}",
+        (
+            f"{why}; reward {row['reward']}, label {row['label']!r}, ended by"
+            f" {row['stop_reason'] or row['finish_reason']!r}"
+        ),
+        (
+            f"{model} tokens by the model, of versions {oldest} to {newest}; {env} by the environment; issued at update"
+            f" {row['update']}"
+        ),
         "parts: " + (", ".join(f"{name} {value:g}" for name, value in row["parts"].items()) or "none"),
-        *(f"call {i}: {c['action'][:80]!r} -> {c['outcome']}, reward {c['reward']}{', done' * c['done']}" for i, c in enumerate(row["calls"])),
+        *(
+            f"call {i}: {c['action'][:80]!r} -> {c['outcome']}, reward {c['reward']}{', done' * c['done']}"
+            for i, c in enumerate(row["calls"])
+        ),
     ]
     return [*facts, row["why"]] if row["why"] else facts
 

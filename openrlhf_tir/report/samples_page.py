@@ -1,7 +1,8 @@
-"""Page of samples: kept trajectories -> samples.html, which shows some that were trained and some that were dropped, over the run.
+"""Page of samples: kept trajectories -> samples.html, which shows some that were trained and some that were dropped,
+over the run.
 
-Of the first, the middle and the last step that have any; of several groups rather than of one. `openrlhf-tir play RUN --step K` shows the rest.
-"""
+Of the first, the middle and the last step that have any; of several groups rather than of one. `openrlhf-tir play RUN
+--step K` shows the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Part(NamedTuple):
 
 
 def write(run_dir: Path) -> Path | None:
-    """Writes samples.html and returns its path; removes an earlier one and returns None when the run kept no trajectories of its steps.
+    """Writes samples.html and returns its path; removes an earlier one and returns None when the run kept no
+    trajectories of its steps.
 
     Raises DataError for a damaged file.
     """
@@ -35,12 +37,15 @@ def write(run_dir: Path) -> Path | None:
     if not parts:
         path.unlink(missing_ok=True)
         return None
-    path.write_text(html.render("samples.html", title=f"{run_dir.name} · samples", name=run_dir.name, parts=parts), encoding="utf-8")
+    path.write_text(
+        html.render("samples.html", title=f"{run_dir.name} · samples", name=run_dir.name, parts=parts), encoding="utf-8"
+    )
     return path
 
 
 def parts_of(run_dir: Path) -> list[Part]:
-    """Trained and dropped samples of the steps that are shown; a part without any is left out. The trajectories are read once."""
+    """Trained and dropped samples of the steps that are shown; a part without any is left out. The trajectories are
+    read once."""
     if not (run_dir / trajectories.DIRECTORY).is_dir() or not (run_dir / LEDGER).exists():
         return []
     ends = ends_by_step(run_dir)
@@ -54,7 +59,10 @@ def parts_of(run_dir: Path) -> list[Part]:
             if key in groups or len(groups) < PER_PART // PER_GROUP:
                 groups.setdefault(key, []).append(Sample(reason, row))
     return [
-        Part(f"{'Trained by' if trained else 'Dropped before'} step {step}", [_shown(s) for group in found.values() for s in _some(group)])
+        Part(
+            f"{'Trained by' if trained else 'Dropped before'} step {step}",
+            [_shown(s) for group in found.values() for s in _some(group)],
+        )
         for step in spread_over({step for step, _ in kept})
         for trained in (True, False)
         if (found := kept.get((step, trained)))

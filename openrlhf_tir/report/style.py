@@ -1,4 +1,5 @@
-"""The look of every plot: themes for light and dark pages, and the one way to make a figure. matplotlib without pyplot, so no global state."""
+"""The look of every plot: themes for light and dark pages, and the one way to make a figure. matplotlib without pyplot,
+so no global state."""
 
 from __future__ import annotations
 
@@ -71,8 +72,22 @@ class Theme:
         }
 
 
-LIGHT = Theme("light", "#ffffff", "#14171c", "#5b6270", "#e4e7ec", ("#2a6fdb", "#e8743b", "#169b72", "#c79100", "#7a4fd0", "#d1478c", "#5b8a9a", "#9a6b4f"))
-DARK = Theme("dark", "#171a20", "#eef0f4", "#a3abb8", "#2c313a", ("#6ea4ff", "#f59563", "#3fc79a", "#e5b93c", "#a98af0", "#ee7fb5", "#8ab8c7", "#c79d80"))
+LIGHT = Theme(
+    "light",
+    "#ffffff",
+    "#14171c",
+    "#5b6270",
+    "#e4e7ec",
+    ("#2a6fdb", "#e8743b", "#169b72", "#c79100", "#7a4fd0", "#d1478c", "#5b8a9a", "#9a6b4f"),
+)
+DARK = Theme(
+    "dark",
+    "#171a20",
+    "#eef0f4",
+    "#a3abb8",
+    "#2c313a",
+    ("#6ea4ff", "#f59563", "#3fc79a", "#e5b93c", "#a98af0", "#ee7fb5", "#8ab8c7", "#c79d80"),
+)
 
 
 @contextmanager
@@ -99,7 +114,16 @@ def legend_above(axes: Axes, **options) -> None:
     """A one-row legend on the title's line, at the right: it never covers data."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1:
-        axes.legend(handles, labels, loc="lower right", bbox_to_anchor=(1.005, 1.0), ncols=len(labels), borderaxespad=0.55, columnspacing=1.4, **options)
+        axes.legend(
+            handles,
+            labels,
+            loc="lower right",
+            bbox_to_anchor=(1.005, 1.0),
+            ncols=len(labels),
+            borderaxespad=0.55,
+            columnspacing=1.4,
+            **options,
+        )
 
 
 def png(figure: Figure) -> bytes:

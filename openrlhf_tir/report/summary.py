@@ -69,7 +69,9 @@ class Summary(_Strict):
     steps: int = Field(ge=0)
     seconds: Durations
     peak_pss_gib: float = Field(ge=0, description="peak of the sum of PSS over all processes of the run")
-    overlap_ratio: Fraction = Field(description="share of learner-step time during which at least one engine request was decoding")
+    overlap_ratio: Fraction = Field(
+        description="share of learner-step time during which at least one engine request was decoding"
+    )
     trained_tokens_per_s: float = Field(ge=0, description="trained completion tokens / seconds of training")
     seed: int
     model: str = Field(description="path of the HF export")
@@ -95,7 +97,9 @@ def read(run_dir: Path) -> Summary | None:
     except ValidationError as fault:
         first = fault.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise DataError(f"{path}: {where}: {first['msg']}. Delete the file; the end of a run writes it again.") from fault
+        raise DataError(
+            f"{path}: {where}: {first['msg']}. Delete the file; the end of a run writes it again."
+        ) from fault
 
 
 ROWS = (("accuracy", "accuracy"), ("code_ratio", "code ratio"), ("greedy_accuracy", "greedy accuracy"))

@@ -1,4 +1,5 @@
-"""Sweep: the figures of one set under several settings -> a plot: accuracy with its interval, and what the tools did meanwhile."""
+"""Sweep: the figures of one set under several settings -> a plot: accuracy with its interval, and what the tools did
+meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def sweep_png(name: str, key: str, swept: Swept, theme: Theme = LIGHT) -> bytes:
 
 
 def sweep_figure(name: str, key: str, swept: Swept, theme: Theme) -> Figure:
-    """Above avg@n, pass@n and maj@n; below code ratio, and calls on an axis of their own. Values stand at equal distances: 0, 2, 4, 20 are no scale."""
+    """Above avg@n, pass@n and maj@n; below code ratio, and calls on an axis of their own. Values stand at equal
+    distances: 0, 2, 4, 20 are no scale."""
     figure, (scores, tools) = new_figure(6.0, rows=2)
     places = np.arange(len(swept))
     found = [f for _, f in swept]
@@ -46,7 +48,14 @@ def sweep_figure(name: str, key: str, swept: Swept, theme: Theme) -> Figure:
     calls = tools.twinx()
     calls.grid(False)
     calls.set_ylabel("calls per response")
-    calls.plot(places, _column([f["tools"]["calls"] for f in found], 0), color=theme.muted, linestyle=":", marker="o", markersize=4)
+    calls.plot(
+        places,
+        _column([f["tools"]["calls"] for f in found], 0),
+        color=theme.muted,
+        linestyle=":",
+        marker="o",
+        markersize=4,
+    )
     calls.set_ylim(bottom=0)
     return figure
 

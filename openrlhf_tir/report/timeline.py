@@ -1,8 +1,8 @@
 """Timeline: spans -> horizontal lanes over wall-clock time, on which rollout and training visibly overlap.
 
-An engine's lane is an area: how many requests it decodes at each moment. The other lanes are boxes. Pale bands mark learner steps across all
-lanes in the zoom: where an engine's area is above zero inside a band, rollout and training ran at the same time.
-"""
+An engine's lane is an area: how many requests it decodes at each moment. The other lanes are boxes. Pale bands mark
+learner steps across all lanes in the zoom: where an engine's area is above zero inside a band, rollout and training ran
+at the same time."""
 
 from __future__ import annotations
 
@@ -31,8 +31,14 @@ def timeline(spans: Sequence[Span], theme: Theme, window: tuple[float, float] | 
     unit, seconds = ("minutes", 60.0) if end - start > 600 else ("seconds", 1.0)
     zoomed, title = window is not None, "Three steps from the middle"
     if not zoomed:
-        title = f"Rollout and training over time: engines decoded during {overlap_ratio(spans):.0%} of learner-step time"
-    inside = [replace(s, start=(s.start - origin) / seconds, end=(s.end - origin) / seconds) for s in spans if s.end >= start and s.start <= end]
+        title = (
+            f"Rollout and training over time: engines decoded during {overlap_ratio(spans):.0%} of learner-step time"
+        )
+    inside = [
+        replace(s, start=(s.start - origin) / seconds, end=(s.end - origin) / seconds)
+        for s in spans
+        if s.end >= start and s.start <= end
+    ]
     left, right = (start - origin) / seconds, (end - origin) / seconds
 
     lanes = _lanes(inside)
@@ -44,7 +50,9 @@ def timeline(spans: Sequence[Span], theme: Theme, window: tuple[float, float] | 
             _boxes(axes, y, mine, theme.series[_COLOR.get(name, 6)], theme, named=zoomed and name == "learner")
     for span in lanes.get("learner", ()) if zoomed else ():
         axes.axvspan(span.start, span.end, color=theme.series[_COLOR["learner"]], alpha=0.10, lw=0, zorder=0)
-    axes.set(xlim=(left, right), ylim=(-0.55, len(lanes) - 0.4), xlabel=f"{unit} since the start of the trace", title=title)
+    axes.set(
+        xlim=(left, right), ylim=(-0.55, len(lanes) - 0.4), xlabel=f"{unit} since the start of the trace", title=title
+    )
     axes.set_yticks(range(len(lanes)), list(reversed(lanes)))
     axes.tick_params(axis="y", labelsize=9.5, labelcolor=theme.ink)
     axes.grid(False)
@@ -52,7 +60,8 @@ def timeline(spans: Sequence[Span], theme: Theme, window: tuple[float, float] | 
 
 
 def middle(spans: Sequence[Span], steps: int = 3) -> tuple[float, float] | None:
-    """A window around `steps` learner steps in the middle of the run; None when there are no more than that: a zoom would show nothing new."""
+    """A window around `steps` learner steps in the middle of the run; None when there are no more than that: a zoom
+    would show nothing new."""
     learner = sorted((s for s in spans if s.track == "learner" and s.name.startswith("step")), key=lambda s: s.start)
     if len(learner) <= steps:
         return None
@@ -64,10 +73,12 @@ def middle(spans: Sequence[Span], steps: int = 3) -> tuple[float, float] | None:
 def decoding(spans: Sequence[Span], start: float, end: float, bins: int = BINS) -> np.ndarray:
     """[bins] mean number of spans that run at once, in equal slices of start..end.
 
-    The integral of that number up to t is sum(max(0, t - start_i)) - sum(max(0, t - end_i)); a slice's mean is its difference.
-    """
+    The integral of that number up to t is sum(max(0, t - start_i)) - sum(max(0, t - end_i)); a slice's mean is its
+    difference."""
     edges_E = np.linspace(start, end, bins + 1)
-    integral_E = _passed(np.array([s.start for s in spans]), edges_E) - _passed(np.array([s.end for s in spans]), edges_E)
+    integral_E = _passed(np.array([s.start for s in spans]), edges_E) - _passed(
+        np.array([s.end for s in spans]), edges_E
+    )
     return np.diff(integral_E) / np.diff(edges_E)
 
 
@@ -100,12 +111,36 @@ def _area(axes: Axes, y: int, spans: Sequence[Span], left: float, right: float, 
     peak = requests.max()
     if peak < 1e-6:
         return
-    axes.stairs(y - 0.36 + 0.74 * requests / peak, np.linspace(left, right, len(requests) + 1), baseline=y - 0.36, fill=True, color=theme.series[0], lw=0)
-    axes.annotate(f"peak {peak:.0f}", (1.006, y), xycoords=("axes fraction", "data"), fontsize=8, color=theme.muted, va="center")
+    axes.stairs(
+        y - 0.36 + 0.74 * requests / peak,
+        np.linspace(left, right, len(requests) + 1),
+        baseline=y - 0.36,
+        fill=True,
+        color=theme.series[0],
+        lw=0,
+    )
+    axes.annotate(
+        f"peak {peak:.0f}", (1.006, y), xycoords=("axes fraction", "data"), fontsize=8, color=theme.muted, va="center"
+    )
 
 
 def _boxes(axes: Axes, y: int, spans: Sequence[Span], color: str, theme: Theme, named: bool) -> None:
     # The edge keeps a box visible that is narrower than a pixel.
-    axes.broken_barh([(s.start, s.end - s.start) for s in spans], (y - 0.3, 0.6), facecolor=color, edgecolor=theme.surface if named else color, lw=0.6)
+    axes.broken_barh(
+        [(s.start, s.end - s.start) for s in spans],
+        (y - 0.3, 0.6),
+        facecolor=color,
+        edgecolor=theme.surface if named else color,
+        lw=0.6,
+    )
     for span in spans if named else ():
-        axes.text((span.start + span.end) / 2, y, span.name, ha="center", va="center", fontsize=8.5, color=theme.surface, clip_on=True)
+        axes.text(
+            (span.start + span.end) / 2,
+            y,
+            span.name,
+            ha="center",
+            va="center",
+            fontsize=8.5,
+            color=theme.surface,
+            clip_on=True,
+        )

@@ -21,13 +21,16 @@ RECIPE = "quickstart_cpu"
 TUNING_RATE = "1e-3"
 """Half of the cold start's peak: batches are as small as its."""
 TWICE_THE_RATE = ("--actor.learning_rate", "1e-3")
-"""Twice the recipe's, for every arm of a comparison whose curves were still rising at the end with that: two cores have no time for twice the updates."""
+"""Twice the recipe's, for every arm of a comparison whose curves were still rising at the end with that: two cores have
+no time for twice the updates."""
 UPDATES, EVERY, PROBLEMS = 24, 6, 128
-"""The quickstart's updates; between two evaluations, each of which takes as long as four to eight updates; held-out problems, four samples each."""
+"""The quickstart's updates; between two evaluations, each of which takes as long as four to eight updates; held-out
+problems, four samples each."""
 
 
 class Place(NamedTuple):
-    """Where an arm runs: `directory` is its own, `seed_dir` holds those of all arms of the seed, `base` is a run directory with base/ and data/."""
+    """Where an arm runs: `directory` is its own, `seed_dir` holds those of all arms of the seed, `base` is a run
+    directory with base/ and data/."""
 
     directory: Path
     seed_dir: Path
@@ -38,8 +41,22 @@ class Place(NamedTuple):
     @property
     def started(self) -> list[str]:
         """What every command of an arm is told."""
-        data = ["--data.prompt_dataset", str(self.base / "data/train.jsonl"), "--eval.dataset", str(self.base / "data/test.jsonl")]
-        return ["--recipe", RECIPE, "--run-dir", str(self.directory), "--train.seed", str(self.seed), *data, *self.flags]
+        data = [
+            "--data.prompt_dataset",
+            str(self.base / "data/train.jsonl"),
+            "--eval.dataset",
+            str(self.base / "data/test.jsonl"),
+        ]
+        return [
+            "--recipe",
+            RECIPE,
+            "--run-dir",
+            str(self.directory),
+            "--train.seed",
+            str(self.seed),
+            *data,
+            *self.flags,
+        ]
 
 
 class Read(NamedTuple):
@@ -52,10 +69,29 @@ class Read(NamedTuple):
 def tuning(place: Place, samples: int) -> Command:
     """`openrlhf-tir sft` on so many of the lesson's examples, each once. Its model is in `directory`/model."""
     directory, base = place.directory.with_name(f"{place.directory.name}_start"), place.base / "base"
-    words = ["sft", "--recipe", "sft_cpu", "--run-dir", str(directory), "--train.seed", str(place.seed), "--train.overwrite", "true"]
+    words = [
+        "sft",
+        "--recipe",
+        "sft_cpu",
+        "--run-dir",
+        str(directory),
+        "--train.seed",
+        str(place.seed),
+        "--train.overwrite",
+        "true",
+    ]
     words += ["--actor.model_name_or_path", str(base), "--sft.dataset", str(place.base / "data/sft.jsonl")]
     words += ["--sft.learning_rate", TUNING_RATE, "--sft.max_len", "320"]
-    words += ["--sft.max_samples", str(samples), "--sft.max_epochs", "1", "--sft.append_eos", "true", "--sft.input_template", "user_assistant"]
+    words += [
+        "--sft.max_samples",
+        str(samples),
+        "--sft.max_epochs",
+        "1",
+        "--sft.append_eos",
+        "true",
+        "--sft.input_template",
+        "user_assistant",
+    ]
     return Command(words, directory, resumes=True, of=(base,))
 
 
@@ -83,7 +119,14 @@ class Train:
         if self.tuned:
             before = [tuning(place, self.tuned)]
             model = before[0].directory / "model"
-        of_length = ["--train.max_steps", str(self.updates), "--eval.steps", str(self.every), "--eval.max_samples", str(PROBLEMS)]
+        of_length = [
+            "--train.max_steps",
+            str(self.updates),
+            "--eval.steps",
+            str(self.every),
+            "--eval.max_samples",
+            str(PROBLEMS),
+        ]
         words = ["train", *place.started, "--actor.model_name_or_path", str(model), *of_length, *self.flags]
         return [*before, Command(words, place.directory, resumes=True, of=(model,))]
 
@@ -107,7 +150,9 @@ class Tune:
 
     def read(self, place: Place) -> Read:
         said = json.loads(_out(place).read_text())
-        figures = {name: said["sampled"][name] for name in ("accuracy", "code_ratio")} | {"greedy_accuracy": said["greedy"]["accuracy"]}
+        figures = {name: said["sampled"][name] for name in ("accuracy", "code_ratio")} | {
+            "greedy_accuracy": said["greedy"]["accuracy"]
+        }
         return Read(figures, {})
 
 
@@ -121,7 +166,16 @@ class Sweep:
     def commands(self, place: Place) -> list[Command]:
         model, out = place.seed_dir / self.of / "model", _out(place)
         values = ",".join(map(str, self.calls))
-        words = ["eval", *place.started, "--model", str(model), "--eval.max_samples", str(PROBLEMS), "--sweep", f"env.max_calls={values}"]
+        words = [
+            "eval",
+            *place.started,
+            "--model",
+            str(model),
+            "--eval.max_samples",
+            str(PROBLEMS),
+            "--sweep",
+            f"env.max_calls={values}",
+        ]
         return [Command([*words, "--out", str(out)], place.directory, of=(model,), out=out)]
 
     def read(self, place: Place) -> Read:
@@ -137,5 +191,7 @@ def swept_figures(suite: Mapping[str, Mapping], calls: Sequence[int]) -> Read:
     """`suite`: what `eval --out` writes of one set under a sweep, by the value as text."""
     average = {n: suite[str(n)][f"avg@{suite[str(n)]['n']}"][0] for n in calls}
     made = {n: suite[str(n)]["tools"]["calls"][0] for n in calls}
-    figures = {f"accuracy_{n}": value for n, value in average.items()} | {f"calls_{n}": value for n, value in made.items()}
+    figures = {f"accuracy_{n}": value for n, value in average.items()} | {
+        f"calls_{n}": value for n, value in made.items()
+    }
     return Read(figures, {"accuracy by N": [*average.items()], "calls by N": [*made.items()]})

@@ -1,4 +1,5 @@
-"""Bases: the model that the arms of a seed start from, by lesson and seed; made on first use by `openrlhf-tir toy-model`, and kept."""
+"""Bases: the model that the arms of a seed start from, by lesson and seed; made on first use by `openrlhf-tir
+toy-model`, and kept."""
 
 from __future__ import annotations
 
@@ -29,11 +30,14 @@ def flags_of(base: Base, seed: int, bases: Path) -> tuple[str, ...]:
 def is_ready(base: Base, seed: int, bases: Path) -> bool:
     """Also for one that was copied from a quickstart's run directory: its figures say what it is."""
     directory = directory_of(base, seed, bases)
-    return (directory / "data" / "test.jsonl").exists() and lessons.is_base(directory / "base" / lessons.FIGURES, base.lesson, seed)
+    return (directory / "data" / "test.jsonl").exists() and lessons.is_base(
+        directory / "base" / lessons.FIGURES, base.lesson, seed
+    )
 
 
 def made(base: Base, seed: int, bases: Path, how: How) -> Path:
-    """The base's run directory. Raises ReproductionFailed where it cannot be made, or missed its gates. Another process that makes it is waited for."""
+    """The base's run directory. Raises ReproductionFailed where it cannot be made, or missed its gates. Another process
+    that makes it is waited for."""
     directory = directory_of(base, seed, bases)
     with how.lock(bases / "locks" / directory.name):
         _make(base, seed, bases, how)
@@ -46,7 +50,17 @@ def _make(base: Base, seed: int, bases: Path, how: How) -> None:
     if corpus and not (path := corpus_of(base, seed, bases)).exists():
         write_jsonl(corpus(), path)
     if not is_ready(base, seed, bases):
-        words = ["toy-model", "--recipe", RECIPE, "--lesson", base.lesson, "--run-dir", str(directory), "--train.seed", str(seed)]
+        words = [
+            "toy-model",
+            "--recipe",
+            RECIPE,
+            "--lesson",
+            base.lesson,
+            "--run-dir",
+            str(directory),
+            "--train.seed",
+            str(seed),
+        ]
         words += ["--eval.max_samples", str(PROBLEMS), *flags_of(base, seed, bases)]
         command = Command(words, directory)
         command.mark.unlink(missing_ok=True)  # finished it may have been, but what it made is gone

@@ -1,12 +1,14 @@
-"""Commands: one command of this program, in a process of its own with a deadline, its output in a log, and a mark that says how it ended.
+"""Commands: one command of this program, in a process of its own with a deadline, its output in a log, and a mark that
+says how it ended.
 
     RUN_DIR/..             what the command writes
     RUN_DIR.train.log      what it printed
-    RUN_DIR.train.json     {"words", "seconds", "finished", "weights"}: what was asked, how long it took so far, whether it ended well, of which weights
+    RUN_DIR.train.json     {"words", "seconds", "finished", "weights"}: what was asked, how long it took so far, whether
+                           it ended well, of which weights
 
-What is finished, was asked in the same words of the same weights, and is still there, is not run again. What was interrupted goes on from its checkpoint,
-where it has one; what was asked in other words, or of a model that is another by now, is deleted and run anew.
-"""
+What is finished, was asked in the same words of the same weights, and is still there, is not run again. What was
+interrupted goes on from its checkpoint, where it has one; what was asked in other words, or of a model that is another
+by now, is deleted and run anew."""
 
 from __future__ import annotations
 
@@ -28,13 +30,15 @@ from ..evaluation.settings import weights_of
 LOOK_S = 2.0
 """Between two looks at what the running command has logged; its end is noticed at once."""
 STOP_S = 90.0
-"""What a command has to end by itself once it is told to: a checkpoint (train.stop_grace_s), then its actors and Ray."""
+"""What a command has to end by itself once it is told to: a checkpoint (train.stop_grace_s), then its actors and
+Ray."""
 LAST_LINES = 2000
 """Bytes at the end of a log that are looked through for what the command said last."""
 
 
 class Command(NamedTuple):
-    """`words` behind `openrlhf-tir`; `directory` is what it writes; `resumes`: it goes on from a checkpoint with --resume.
+    """`words` behind `openrlhf-tir`; `directory` is what it writes; `resumes`: it goes on from a checkpoint with
+    --resume.
 
     `of`: directories of models that it reads; `out`: a file that it writes beside its directory.
     """
@@ -75,11 +79,13 @@ class Mark(NamedTuple):
 
 
 Execute = Callable[[list[str], Path, float, Callable[[], None]], int]
-"""(arguments, log, deadline in seconds, what to call now and then) -> exit code. Raises subprocess.TimeoutExpired; what interrupts it stops the process."""
+"""(arguments, log, deadline in seconds, what to call now and then) -> exit code. Raises subprocess.TimeoutExpired; what
+interrupts it stops the process."""
 
 
 class How(NamedTuple):
-    """How commands are run: `timeout_s` of each, `say` for a person's lines, `execute` for a test's stand-in, `lock` for what others may make as well."""
+    """How commands are run: `timeout_s` of each, `say` for a person's lines, `execute` for a test's stand-in, `lock`
+    for what others may make as well."""
 
     timeout_s: float
     say: Callable[[str], None]
@@ -105,7 +111,9 @@ def _same(mark: Mark, command: Command) -> bool:
     return (mark.words, mark.weights) == (command.words, command.weights)
 
 
-def run(command: Command, *, timeout_s: float, tick: Callable[[], None] = lambda: None, execute: Execute | None = None) -> float:
+def run(
+    command: Command, *, timeout_s: float, tick: Callable[[], None] = lambda: None, execute: Execute | None = None
+) -> float:
     """Runs a command that is not finished; returns its seconds, those of earlier tries included.
 
     Raises ReproductionFailed when it fails or misses its deadline, and says which log to read.
@@ -125,12 +133,17 @@ def run(command: Command, *, timeout_s: float, tick: Callable[[], None] = lambda
     try:
         code = (execute or _execute)([sys.executable, "-m", "openrlhf_tir.cli", *words], command.log, timeout_s, tick)
     except subprocess.TimeoutExpired:
-        raise ReproductionFailed(f"{said}\nhas not ended after {timeout_s:g} s. Raise --arm-timeout; its log is {command.log}.") from None
+        raise ReproductionFailed(
+            f"{said}\nhas not ended after {timeout_s:g} s. Raise --arm-timeout; its log is {command.log}."
+        ) from None
     finally:
         mark = mark._replace(seconds=mark.seconds + time.monotonic() - started)
         _write(command.mark, mark)
     if code:
-        raise ReproductionFailed(f"{said}\nended with {code}: {last_line(command.log)}\nIts log is {command.log}. The same command goes on from what is there.")
+        raise ReproductionFailed(
+            f"{said}\nended with {code}: {last_line(command.log)}\nIts log is {command.log}. The same command goes on"
+            " from what is there."
+        )
     _write(command.mark, mark._replace(finished=True))
     return mark.seconds
 
@@ -138,7 +151,9 @@ def run(command: Command, *, timeout_s: float, tick: Callable[[], None] = lambda
 def last_line(log: Path) -> str:
     """What a command said last: its error, where it ended with one."""
     try:
-        lines = [line for line in log.read_bytes()[-LAST_LINES:].decode("utf-8", "replace").splitlines() if line.strip()]
+        lines = [
+            line for line in log.read_bytes()[-LAST_LINES:].decode("utf-8", "replace").splitlines() if line.strip()
+        ]
     except OSError:
         lines = []
     return lines[-1].strip() if lines else "(it said nothing)"
@@ -150,12 +165,26 @@ def _write(path: Path, mark: Mark) -> None:
     os.replace(temporary, path)
 
 
-def _execute(arguments: list[str], log: Path, timeout_s: float, tick: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> int:
-    """A session of its own, so that a Ctrl-C at the terminal reaches it once, from here, and it can end in good order."""
+def _execute(
+    arguments: list[str],
+    log: Path,
+    timeout_s: float,
+    tick: Callable[[], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """A session of its own, so that a Ctrl-C at the terminal reaches it once, from here, and it can end in good
+    order."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ}  # more threads than cores is catastrophic for the small model
     deadline = clock() + timeout_s
     with log.open("ab") as out:
-        process = subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
+        process = subprocess.Popen(
+            arguments,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
         try:
             while (left := deadline - clock()) > 0:
                 try:

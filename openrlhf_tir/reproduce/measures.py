@@ -1,8 +1,9 @@
 """Measures: the columns of a run's metrics.jsonl -> figures of an arm and the points of its curves.
 
-A figure is a number or None, where the run has no such metric. "before" is the base model's, "at the end" the mean of the last LAST updates for what
-is only known of the sampled training responses; held-out figures are those of the evaluations before the first update and after the last one: where
-one of them failed there is no such figure, and none of another update takes its place.
+A figure is a number or None, where the run has no such metric. "before" is the base model's, "at the end" the mean of
+the last LAST updates for what is only known of the sampled training responses; held-out figures are those of the
+evaluations before the first update and after the last one: where one of them failed there is no such figure, and none
+of another update takes its place.
 """
 
 from __future__ import annotations
@@ -67,13 +68,15 @@ def _mean(found: list[tuple[float, float]]) -> float | None:
 
 
 def productivity(columns: Columns) -> float | None:
-    """Right held-out responses per call after the last update; None without a call, or where one of both was not measured."""
+    """Right held-out responses per call after the last update; None without a call, or where one of both was not
+    measured."""
     right, calls = last("eval/accuracy")(columns), last("eval/calls")(columns)
     return right / calls if right is not None and calls else None
 
 
 def updates_to_half(columns: Columns) -> float | None:
-    """Where the held-out accuracy first reaches GOAL, between two evaluations on the straight line; where it does not, the last update: it took longer."""
+    """Where the held-out accuracy first reaches GOAL, between two evaluations on the straight line; where it does not,
+    the last update: it took longer."""
     found = points(columns, "eval/accuracy")
     if not found:
         return None
@@ -86,13 +89,15 @@ def updates_to_half(columns: Columns) -> float | None:
 
 
 def reached_half(columns: Columns) -> float | None:
-    """1.0 where the held-out accuracy reaches GOAL, 0.0 where it never does and `updates_to_half` is what it took at least."""
+    """1.0 where the held-out accuracy reaches GOAL, 0.0 where it never does and `updates_to_half` is what it took at
+    least."""
     found = points(columns, "eval/accuracy")
     return float(any(value >= GOAL for _, value in found)) if found else None
 
 
 def together(columns: Columns) -> float | None:
-    """Correlation (Pearson) of held-out accuracy and code ratio over the evaluations; None where one of them never changes."""
+    """Correlation (Pearson) of held-out accuracy and code ratio over the evaluations; None where one of them never
+    changes."""
     accuracy, code = dict(points(columns, "eval/accuracy")), dict(points(columns, "eval/code_ratio"))
     pairs = [(accuracy[step], code[step]) for step in accuracy if step in code]
     if len(pairs) < 3:

@@ -22,7 +22,8 @@ class Check(NamedTuple):
 
 
 class Figures(Mapping[str, float]):
-    """The figures of one arm. One that is missing is an error that names the arm: an evaluation failed, or nothing was called."""
+    """The figures of one arm. One that is missing is an error that names the arm: an evaluation failed, or nothing was
+    called."""
 
     def __init__(self, arm: str, values: Mapping[str, float]) -> None:
         self.arm, self.values_by_name = arm, dict(values)
@@ -30,8 +31,8 @@ class Figures(Mapping[str, float]):
     def __getitem__(self, name: str) -> float:
         if name not in self.values_by_name:
             raise ReproductionFailed(
-                f"Arm {self.arm!r} has no figure {name!r}; it has {', '.join(sorted(self.values_by_name)) or 'none'}. Look at its log beside its "
-                "directory; delete the directory, and the same command runs the arm again."
+                f"Arm {self.arm!r} has no figure {name!r}; it has {', '.join(sorted(self.values_by_name)) or 'none'}."
+                " Look at its log beside its directory; delete the directory, and the same command runs the arm again."
             )
         return self.values_by_name[name]
 
@@ -51,7 +52,8 @@ CORPUS = "{corpus}"
 
 @dataclass(frozen=True)
 class Base:
-    """The model that the arms start from: taught a lesson of toy/lessons, by the turns and the reward that `flags` name. The arms have these flags too."""
+    """The model that the arms start from: taught a lesson of toy/lessons, by the turns and the reward that `flags`
+    name. The arms have these flags too."""
 
     lesson: str
     flags: tuple[str, ...] = ()

@@ -1,4 +1,5 @@
-"""Page: the results of a miniature -> index.html with the claim, the verdict, the curves of the arms and the table with seeds; and curves.png.
+"""Page: the results of a miniature -> index.html with the claim, the verdict, the curves of the arms and the table with
+seeds; and curves.png.
 
 One colour an arm, one line a seed. The words and the order of the sections are in report/templates/reproduce.html.
 """
@@ -78,12 +79,24 @@ def curves(miniature: Miniature, results: Sequence[Result], theme: Theme) -> Fig
     figure, axes = new_figure(2.8 * rows, columns=2, rows=rows)
     for ax, panel in zip(axes, miniature.panels, strict=False):
         ax.set(title=panel.title, xlabel=panel.x)
-        places = sorted({x for r in results for read in r.arms.values() for x, _ in read.curves.get(panel.curve, ())}) if panel.x.startswith("N") else None
+        places = (
+            sorted({x for r in results for read in r.arms.values() for x, _ in read.curves.get(panel.curve, ())})
+            if panel.x.startswith("N")
+            else None
+        )
         for color, name in zip(theme.series, miniature.arms, strict=False):
             lines = [points for r in results if (points := r.arms[name].curves.get(panel.curve))]
             for i, points in enumerate(lines):
                 x = [places.index(p) if places else p for p, _ in points]
-                ax.plot(x, [y for _, y in points], color=color, lw=1.8, marker=".", alpha=1.0 if len(lines) == 1 else 0.7, label=name if i == 0 else None)
+                ax.plot(
+                    x,
+                    [y for _, y in points],
+                    color=color,
+                    lw=1.8,
+                    marker=".",
+                    alpha=1.0 if len(lines) == 1 else 0.7,
+                    label=name if i == 0 else None,
+                )
         if places:
             ax.set_xticks(range(len(places)), [f"{p:g}" for p in places])
         else:

@@ -1,7 +1,9 @@
-"""Run: a miniature and its seeds -> every arm, a summary, a page. What is finished is read again, so the same command goes on where it ended.
+"""Run: a miniature and its seeds -> every arm, a summary, a page. What is finished is read again, so the same command
+goes on where it ended.
 
 OUT/seed-42/ARM/      the arm's run directory; beside it ARM.train.log and ARM.train.json
-OUT/summary.json      {"name", "claim", "seen", "seeds": [{"seed", "arms": {arm: {figure: value}}, "seen"}], "seconds"}; after each seed
+OUT/summary.json      {"name", "claim", "seen", "seeds": [{"seed", "arms": {arm: {figure: value}}, "seen"}], "seconds"};
+                      after each seed
 OUT/index.html        the page; OUT/curves.png its picture
 """
 
@@ -70,7 +72,10 @@ def _seed(miniature: Miniature, of_seed: Place, how: How) -> SeedResult:
             how.say(f"{what}: {'finished already' if is_finished(command) else 'runs'}, log: {command.log}")
             seconds += run(command, timeout_s=how.timeout_s, tick=_told(command, what, how.say), execute=how.execute)
         read[name] = arm.read(place)
-        how.say(f"seed {seed}, arm {name}: {', '.join(f'{figure} {value:.3f}' for figure, value in read[name].figures.items())}")
+        how.say(
+            f"seed {seed}, arm {name}:"
+            f" {', '.join(f'{figure} {value:.3f}' for figure, value in read[name].figures.items())}"
+        )
     return SeedResult(seed, read, judged(miniature, {name: r.figures for name, r in read.items()}), seconds)
 
 
@@ -97,14 +102,21 @@ def summary_of(miniature: Miniature, results: list[SeedResult]) -> dict[str, Any
         "name": miniature.name,
         "claim": miniature.claim,
         "seen": all(result.seen for result in results),
-        "seeds": [{"seed": r.seed, "arms": {name: read.figures for name, read in r.arms.items()}, "seen": r.seen} for r in results],
+        "seeds": [
+            {"seed": r.seed, "arms": {name: read.figures for name, read in r.arms.items()}, "seen": r.seen}
+            for r in results
+        ],
         "seconds": round(sum(r.seconds for r in results), 1),
     }
 
 
 def verdict(miniature: Miniature, results: list[SeedResult]) -> str:
     seen = sum(result.seen for result in results)
-    return f"{miniature.name}: effect seen on {seen} of {len(results)} seeds" if seen else f"{miniature.name}: effect not seen ({len(results)} seeds)"
+    return (
+        f"{miniature.name}: effect seen on {seen} of {len(results)} seeds"
+        if seen
+        else f"{miniature.name}: effect not seen ({len(results)} seeds)"
+    )
 
 
 def _write(path: Path, summary: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""Rewards: (Trajectory, Task, RewardContext) -> RewardParts, and group rewards: (Group, RewardContext) -> [float]. This registry names them.
+"""Rewards: (Trajectory, Task, RewardContext) -> RewardParts, and group rewards: (Group, RewardContext) -> [float]. This
+registry names them.
 
-One pure function per file. A reward may take a fourth parameter `ask`: `ask(function, *args)` is `function(*args)`, evaluated by the
-caller wherever it is safe and affordable to do so. Whatever can hang or burn CPU (symbolic equality, statistics of the whole text) goes
-through it, so that `pool.RewardPool` can run it in another process with a deadline; everything else is quick. Called without `ask`, a
-reward does all of its work on the spot. Functions of one's own (docs/rewards.md) run in such a process as a whole.
-"""
+One pure function per file. A reward may take a fourth parameter `ask`: `ask(function, *args)` is `function(*args)`,
+evaluated by the caller wherever it is safe and affordable to do so. Whatever can hang or burn CPU (symbolic equality,
+statistics of the whole text) goes through it, so that `pool.RewardPool` can run it in another process with a deadline;
+everything else is quick. Called without `ask`, a reward does all of its work on the spot. Functions of one's own
+(docs/rewards.md) run in such a process as a whole."""
 
 from __future__ import annotations
 
@@ -40,8 +41,20 @@ REGISTRY: dict[str, str] = {
 
 GROUP_REGISTRY: dict[str, str] = {"otc": "openrlhf_tir.rewards.otc:otc_group"}
 
-REWARD = plugins.Place("reward", "reward.name", "(trajectory, task, context) -> RewardParts or a number", REGISTRY, plugins.takes(3, optional=("ask",)))
-GROUP_REWARD = plugins.Place("group reward", "reward.group", "(group, context) -> one number per valid trajectory", GROUP_REGISTRY, plugins.takes(2))
+REWARD = plugins.Place(
+    "reward",
+    "reward.name",
+    "(trajectory, task, context) -> RewardParts or a number",
+    REGISTRY,
+    plugins.takes(3, optional=("ask",)),
+)
+GROUP_REWARD = plugins.Place(
+    "group reward",
+    "reward.group",
+    "(group, context) -> one number per valid trajectory",
+    GROUP_REGISTRY,
+    plugins.takes(2),
+)
 
 
 def on_the_spot(function: Callable[..., Any], *args: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Accept: what a reward, group reward or filter returned -> what training can use, or an error that names file, line and what is wrong.
+"""Accept: what a reward, group reward or filter returned -> what training can use, or an error that names file, line
+and what is wrong.
 
-Nothing is guessed and nothing becomes 0: a value of the wrong type, NaN, infinity and an exception all fail the sample or the group.
-"""
+Nothing is guessed and nothing becomes 0: a value of the wrong type, NaN, infinity and an exception all fail the sample
+or the group."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ SHOWN = 120
 
 @contextmanager
 def named(place: plugins.Place, name: str, function: Callable[..., Any], error: type[MethodError]):
-    """Whatever `function` raises in this block becomes `error`, with the line that raised it. What is no fault of its own passes."""
+    """Whatever `function` raises in this block becomes `error`, with the line that raised it. What is no fault of its
+    own passes."""
     try:
         yield
     except (InfraError, ConfigError):
@@ -37,7 +39,9 @@ def named(place: plugins.Place, name: str, function: Callable[..., Any], error: 
         raise error(f"{place.setting} = {name!r}: {at}: {type(e).__name__}: {e}. {remedy}") from e
 
 
-def _wrong(place: plugins.Place, name: str, function: Callable[..., Any], what: str, error: type[MethodError]) -> MethodError:
+def _wrong(
+    place: plugins.Place, name: str, function: Callable[..., Any], what: str, error: type[MethodError]
+) -> MethodError:
     return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {what}. {place.described}")
 
 
@@ -49,7 +53,8 @@ def _number(value: Any) -> float | None:
 
 
 def reward_parts(result: Any, place: plugins.Place, name: str, function: Callable[..., Any]) -> RewardParts:
-    """Raises RewardError unless `result` is (reward, correct, parts) with finite numbers, or one finite number: then correct iff above 0."""
+    """Raises RewardError unless `result` is (reward, correct, parts) with finite numbers, or one finite number: then
+    correct iff above 0."""
 
     def wrong(what: str) -> MethodError:
         return _wrong(place, name, function, what, RewardError)
@@ -75,28 +80,45 @@ def reward_parts(result: Any, place: plugins.Place, name: str, function: Callabl
     return RewardParts(value, bool(truth), numbers_of)
 
 
-def group_rewards(result: Any, group: Group, place: plugins.Place, name: str, function: Callable[..., Any]) -> list[float]:
+def group_rewards(
+    result: Any, group: Group, place: plugins.Place, name: str, function: Callable[..., Any]
+) -> list[float]:
     """Raises RewardError unless `result` is one finite number per valid trajectory."""
     n = len(group.valid)
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Sequence | np.ndarray):
         raise _wrong(place, name, function, f"it returned {_show(result)}, not a list of numbers", RewardError)
     if len(result) != n:
-        raise _wrong(place, name, function, f"it returned {len(result)} rewards for {n} valid trajectories", RewardError)
+        raise _wrong(
+            place, name, function, f"it returned {len(result)} rewards for {n} valid trajectories", RewardError
+        )
     values = []
     for i, given in enumerate(result):
         if (value := _number(given)) is None:
-            raise _wrong(place, name, function, f"the reward of trajectory {i} is {_show(given)}, not a finite number", RewardError)
+            raise _wrong(
+                place,
+                name,
+                function,
+                f"the reward of trajectory {i} is {_show(given)}, not a finite number",
+                RewardError,
+            )
         values.append(value)
     return values
 
 
 def verdict(result: Any, place: plugins.Place, name: str, function: Callable[..., Any]) -> Verdict:
     """Raises FilterError unless `result` is (keep, reason), with a reason where the group is dropped."""
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], bool | np.bool_) and isinstance(result[1], str)):
+    if not (
+        isinstance(result, tuple)
+        and len(result) == 2
+        and isinstance(result[0], bool | np.bool_)
+        and isinstance(result[1], str)
+    ):
         raise _wrong(place, name, function, f"it returned {_show(result)}, not (keep, reason)", FilterError)
     keep, reason = result
     if not keep and not reason:
-        raise _wrong(place, name, function, "it drops a group without a reason, and the reason is the metric's name", FilterError)
+        raise _wrong(
+            place, name, function, "it drops a group without a reason, and the reason is the metric's name", FilterError
+        )
     if not keep:
         check_reason(reason, place, name, function)
     return Verdict(bool(keep), "" if keep else reason)
@@ -105,7 +127,10 @@ def verdict(result: Any, place: plugins.Place, name: str, function: Callable[...
 def check_reason(reason: str, place: plugins.Place, name: str, function: Callable[..., Any]) -> None:
     """Raises FilterError for a reason that can be no metric's name."""
     if not REASON.fullmatch(reason):
-        said = f"its reason is {_show(reason)}, and a metric is named after it: use 1 to 64 letters (A-Z, a-z), digits, '_', '-' and '.'"
+        said = (
+            f"its reason is {_show(reason)}, and a metric is named after it: use 1 to 64 letters (A-Z, a-z), digits,"
+            " '_', '-' and '.'"
+        )
         raise _wrong(place, name, function, said, FilterError)
 
 

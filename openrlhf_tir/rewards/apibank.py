@@ -1,8 +1,8 @@
 """API-Bank's soft match as a reward: 1 iff some call is the gold call. Source: ToolRL, benchmarks/API-Bank/evaluate.py.
 
-The label is the gold call as JSON, {"name": ..., "parameters": {...}}, or a list of them, of which the first counts, as there. A call that
-lacks either key is taken for the parameters alone; what can have no keys ends the search; 3 equals 3.0.
-"""
+The label is the gold call as JSON, {"name": ..., "parameters": {...}}, or a list of them, of which the first counts, as
+there. A call that lacks either key is taken for the parameters alone; what can have no keys ends the search; 3 equals
+3.0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .math_outcome import call_facts
 
 
 def matches(calls: list[Any], gold: dict[str, Any] | list[dict[str, Any]]) -> bool:
-    """A call may be JSON text. What the reference crashes on ends the search: text that is no JSON, a number, a list with both keys as items.
+    """A call may be JSON text. What the reference crashes on ends the search: text that is no JSON, a number, a list
+    with both keys as items.
     Raises IndexError for an empty list of gold calls."""
     if isinstance(gold, list):
         gold = gold[0]
@@ -37,4 +38,6 @@ def apibank(trajectory: Trajectory, task: Task, context: RewardContext) -> Rewar
     """Calls are the JSON lines of the last <tool_call>. parts: correct, format_ok (there are calls), call facts."""
     calls = json_calls(model_text(trajectory))
     correct = matches(calls, json.loads(task.label))
-    return RewardParts(float(correct), correct, {"correct": float(correct), "format_ok": float(bool(calls)), **call_facts(trajectory)})
+    return RewardParts(
+        float(correct), correct, {"correct": float(correct), "format_ok": float(bool(calls)), **call_facts(trajectory)}
+    )

@@ -1,14 +1,15 @@
-"""ARTIST's composite reward. Source: arXiv 2505.01441, sections 3.1 and 3.2; no official code exists, edge cases are our reading.
+"""ARTIST's composite reward. Source: arXiv 2505.01441, sections 3.1 and 3.2; no official code exists, edge cases are
+our reading.
 
     maths      2 (right) + 0.125 per tag pair present + 0.5 (strict format) + successful / all calls      in [0, 4]
     functions  0.5 matched state + 0.5 matched calls + 0.025 per tag present + 0.1 (strict format)        in [0, 1.2]
 
-Strict format: every pair is there, pairs neither nest nor overlap, and their first occurrences come in the method's order. An answer is
-right if it is the label, character by character. Nothing to call or to match counts 0.
-options: `answer_only` makes the answer's part the reward, the others are recorded. `functions` scores function calling by what the environment told of
-the whole episode: state_match, state_total, functions_matched, functions_total, as of its last word on them; a call that could not be read says nothing
-about them. What the task's gold (its `meta`) has beyond, because the model did not come so far, counts as not called. Without any call nothing is matched.
-"""
+Strict format: every pair is there, pairs neither nest nor overlap, and their first occurrences come in the method's
+order. An answer is right if it is the label, character by character. Nothing to call or to match counts 0.
+options: `answer_only` makes the answer's part the reward, the others are recorded. `functions` scores function calling
+by what the environment told of the whole episode: state_match, state_total, functions_matched, functions_total, as of
+its last word on them; a call that could not be read says nothing about them. What the task's gold (its `meta`) has
+beyond, because the model did not come so far, counts as not called. Without any call nothing is matched."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def tags_present(text: str, tags: tuple[str, ...]) -> int:
 def is_strict(text: str, tags: tuple[str, ...]) -> bool:
     found = re.findall(rf"<(/?)({'|'.join(tags)})>", text)
     opening, closing = found[::2], found[1::2]
-    paired = len(opening) == len(closing) and all(not a[0] and b[0] and a[1] == b[1] for a, b in zip(opening, closing, strict=True))
+    paired = len(opening) == len(closing) and all(
+        not a[0] and b[0] and a[1] == b[1] for a, b in zip(opening, closing, strict=True)
+    )
     return paired and tuple(dict.fromkeys(tag for _, tag in opening)) == tags
 
 
@@ -83,11 +86,19 @@ def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     calls, answer_only = trajectory.calls, context.options.get("answer_only")
     if context.options.get("functions"):
         if answer_only:
-            raise ConfigError("reward.options has functions and answer_only: a response of function calling has no answer. Give one of the two.")
+            raise ConfigError(
+                "reward.options has functions and answer_only: a response of function calling has no answer. Give one"
+                " of the two."
+            )
         parts = function_parts(trajectory.text, episode_facts(trajectory, task))
         correct = parts["state"] + parts["function"] == 1.0
     else:
         parts = math_parts(trajectory.text, task.label, sum(c.outcome == "ok" for c in calls), len(calls))
         correct = parts["answer"] > 0
-    facts = {"correct": float(correct), "format_ok": float(parts["format_strict"] > 0), **parts, **call_facts(trajectory)}
+    facts = {
+        "correct": float(correct),
+        "format_ok": float(parts["format_strict"] > 0),
+        **parts,
+        **call_facts(trajectory),
+    }
     return RewardParts(parts["answer"] if answer_only else sum(parts.values()), correct, facts)

@@ -1,8 +1,9 @@
-"""BFCL's AST check as a reward: 1 iff the calls are what the answer allows. Source: gorilla, bfcl_eval ast_checker.py (Python categories).
+"""BFCL's AST check as a reward: 1 iff the calls are what the answer allows. Source: gorilla, bfcl_eval ast_checker.py
+(Python categories).
 
-The label is JSON: {"function": [descriptions], "possible_answer": [{name: {parameter: [allowed values]}}], "category": "simple" |
-"multiple" | "parallel"}. "" among the allowed values: the parameter may be left out. Strings are compared without space, ,./-_*^ and
-case; an integer may stand for a float, and True is no integer.
+The label is JSON: {"function": [descriptions], "possible_answer": [{name: {parameter: [allowed values]}}], "category":
+"simple" | "multiple" | "parallel"}. "" among the allowed values: the parameter may be left out. Strings are compared
+without space, ,./-_*^ and case; an integer may stand for a float, and True is no integer.
 """
 
 from __future__ import annotations
@@ -19,14 +20,31 @@ from .checking.call_text import Calls, json_call_arguments, python_calls
 from .context import RewardContext
 from .math_outcome import call_facts
 
-TYPES: dict[str, type[Any]] = {"string": str, "integer": int, "float": float, "boolean": bool, "array": list, "tuple": list, "dict": dict, "any": str}
+TYPES: dict[str, type[Any]] = {
+    "string": str,
+    "integer": int,
+    "float": float,
+    "boolean": bool,
+    "array": list,
+    "tuple": list,
+    "dict": dict,
+    "any": str,
+}
 NOTATIONS = {"python": python_calls, "json": json_call_arguments}
 _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
-def check_calls(functions: list[dict], calls: Calls, answers: list[dict], category: str, *, underscores: bool = False) -> str | None:
+def check_calls(
+    functions: list[dict], calls: Calls, answers: list[dict], category: str, *, underscores: bool = False
+) -> str | None:
     """The official error type, None where the calls are right. `underscores`: the model writes a.b as a_b."""
-    kind = "parallel_function_checker_no_order" if "parallel" in category else "multiple_function_checker" if "multiple" in category else None
+    kind = (
+        "parallel_function_checker_no_order"
+        if "parallel" in category
+        else "multiple_function_checker"
+        if "multiple" in category
+        else None
+    )
     if len(calls) != len(answers):
         return f"{kind or 'simple_function_checker'}:wrong_count"
     if not answers:
@@ -37,7 +55,9 @@ def check_calls(functions: list[dict], calls: Calls, answers: list[dict], catego
     left = list(calls)
     for answer in answers:
         function = described[next(iter(answer))]
-        match = next((i for i, call in enumerate(left) if _check_call(function, call, answer, underscores) is None), None)
+        match = next(
+            (i for i, call in enumerate(left) if _check_call(function, call, answer, underscores) is None), None
+        )
         if match is None:
             return f"{kind}:cannot_find_match"
         del left[match]
@@ -116,7 +136,8 @@ def _check_dict(value: dict, allowed: list) -> str | None:
 
 
 def _entry_error(value: Any, allowed: list | None) -> str | None:
-    """What is wrong with an entry of a dict, whose lists are compared as they are; `allowed` None: no answer has its key."""
+    """What is wrong with an entry of a dict, whose lists are compared as they are; `allowed` None: no answer has its
+    key."""
     if allowed is None:
         return "value_error:dict_key"
     return None if _plain(value) in map(_plain, allowed) else "value_error:dict_value"
@@ -146,16 +167,21 @@ def _plain(value: Any) -> Any:
 
 
 def bfcl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """options: `notation`, "python" (the default) or "json" (ToolRL's). parts: correct, format_ok (there are calls), call facts."""
+    """options: `notation`, "python" (the default) or "json" (ToolRL's). parts: correct, format_ok (there are calls),
+    call facts."""
     if strange := set(context.options) - {"notation"}:
         raise unknown("reward.options key", min(strange), ["notation"], "This is the option of reward.name = 'bfcl'.")
     notation = str(context.options.get("notation", "python"))
     if notation not in NOTATIONS:
-        raise unknown("reward.options.notation", notation, NOTATIONS, "These are the notations of reward.name = 'bfcl'.")
+        raise unknown(
+            "reward.options.notation", notation, NOTATIONS, "These are the notations of reward.name = 'bfcl'."
+        )
     label = json.loads(task.label)
     try:
         calls = NOTATIONS[notation](model_text(trajectory))
     except ValueError:
         calls = []
     correct = check_calls(label["function"], calls, label["possible_answer"], label.get("category", "simple")) is None
-    return RewardParts(float(correct), correct, {"correct": float(correct), "format_ok": float(bool(calls)), **call_facts(trajectory)})
+    return RewardParts(
+        float(correct), correct, {"correct": float(correct), "format_ok": float(bool(calls)), **call_facts(trajectory)}
+    )

@@ -1,8 +1,9 @@
 """RewardContext: where a reward is. The update number, the run's own counters, and the settings that it was given.
 
-Counters are numbers that a run keeps in its checkpoints: `context.counters` for all prompts, `context.prompt_counters` for the prompt at
-hand. A reward reads them as of its group's dispatch and asks for changes; the controller applies these when the group ends, in any order,
-which is why there are only sums, lowest and highest values. In an evaluation changes are dropped.
+Counters are numbers that a run keeps in its checkpoints: `context.counters` for all prompts, `context.prompt_counters`
+for the prompt at hand. A reward reads them as of its group's dispatch and asks for changes; the controller applies
+these when the group ends, in any order, which is why there are only sums, lowest and highest values. In an evaluation
+changes are dropped.
 """
 
 from __future__ import annotations

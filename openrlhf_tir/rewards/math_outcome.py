@@ -1,8 +1,9 @@
-r"""The outcome reward: 1 iff the model itself states the right answer, in the required format, and ends properly; else 0.
+r"""The outcome reward: 1 iff the model itself states the right answer, in the required format, and ends properly; else
+0.
 
-Source: arXiv 2505.07773 section 3 (outcome only). A response cut off by the length limit is 0, as there. One that ends by a
-sampled EOS is a proper end (the reference's code wants a stop *string* in the last 20 characters and drops such responses).
-"""
+Source: arXiv 2505.07773 section 3 (outcome only). A response cut off by the length limit is 0, as there. One that ends
+by a sampled EOS is a proper end (the reference's code wants a stop *string* in the last 20 characters and drops such
+responses)."""
 
 from __future__ import annotations
 
@@ -30,5 +31,10 @@ def math_outcome(trajectory: Trajectory, task: Task, context: RewardContext, ask
     graded = ok and trajectory.finish_reason == "stop"
     correct = graded and answer is not None and answer_check.equal(answer, task.label, ask)
     facts = call_facts(trajectory)
-    parts = {"correct": float(correct), "format_ok": float(ok), **facts, "code_in_correct": float(correct and facts["used_code"])}
+    parts = {
+        "correct": float(correct),
+        "format_ok": float(ok),
+        **facts,
+        "code_in_correct": float(correct and facts["used_code"]),
+    }
     return RewardParts(float(correct), correct, parts)

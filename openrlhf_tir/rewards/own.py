@@ -1,7 +1,8 @@
-"""Own functions in a worker process: a name and plain data in, an accepted result out. The functions themselves never cross a process.
+"""Own functions in a worker process: a name and plain data in, an accepted result out. The functions themselves never
+cross a process.
 
-Each loads the function by its name where it runs, so that a file of one's own needs no import path, and turns what is wrong with its
-result into an error with file and line before it leaves the process, where the traceback is.
+Each loads the function by its name where it runs, so that a file of one's own needs no import path, and turns what is
+wrong with its result into an error with file and line before it leaves the process, where the traceback is.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""RewardPool: Trajectory -> RewardParts, beside the rollout. Quick rewards inline; what a reward *asks* for, in worker processes.
+"""RewardPool: Trajectory -> RewardParts, beside the rollout. Quick rewards inline; what a reward *asks* for, in worker
+processes.
 
 A reward is pure, so it is simply run again once what it asked for is known. A check of an answer that uses up its CPU
-(`reward.verify_timeout_s`) says "not equal": that is the answer's doing, so it is data; `parts["verify_timeout"]` counts it. One that is
-not over in time (`reward.verify_deadline_s`) without having had that much CPU is a starved host's doing, and a worker that dies twice is
-ours as well: VerifierError fails the trajectory. No fault of ours becomes reward 0, and none of the reward's own:
-what raises or returns no finite number is a RewardError, with file and line.
+(`reward.verify_timeout_s`) says "not equal": that is the answer's doing, so it is data; `parts["verify_timeout"]`
+counts it. One that is not over in time (`reward.verify_deadline_s`) without having had that much CPU is a starved
+host's doing, and a worker that dies twice is ours as well: VerifierError fails the trajectory. No fault of ours becomes
+reward 0, and none of the reward's own: what raises or returns no finite number is a RewardError, with file and line.
 
 With `reward.weights` several rewards are added up: `parts` then holds each one's own value under its name.
 """
@@ -59,7 +60,9 @@ class _Component:
 def components(cfg: Reward) -> list[_Component]:
     """`reward.weights`, in its order, else `reward.name` alone. Raises ConfigError for a name that cannot be loaded."""
     functions = {name: load(name) for name in cfg.used}
-    return [_Component(name, cfg.used[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
+    return [
+        _Component(name, cfg.used[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()
+    ]
 
 
 class Scores(Protocol):
@@ -70,17 +73,30 @@ class Scores(Protocol):
 
 
 class RewardPool:
-    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, or in the `workers` of another pool."""
+    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, or in the `workers` of
+    another pool."""
 
     def __init__(
-        self, reward_cfg: Reward, workers: Workers | None = None, model: Scores | None = None, *, decode: Callable[[list[int]], str] | None = None
+        self,
+        reward_cfg: Reward,
+        workers: Workers | None = None,
+        model: Scores | None = None,
+        *,
+        decode: Callable[[list[int]], str] | None = None,
     ) -> None:
-        """model: of reward.model_name_or_path, where there is one. decode: token ids -> text with special tokens, for the remote reward."""
+        """model: of reward.model_name_or_path, where there is one. decode: token ids -> text with special tokens, for
+        the remote reward."""
         self.cfg, self.model = reward_cfg, model
         self.remote = RemoteReward(reward_cfg, decode) if REMOTE in reward_cfg.used else None
         self.components = components(reward_cfg)
-        names = {"cpu_name": "reward.verify_timeout_s", "wall_name": "reward.verify_deadline_s", "count_name": "reward.workers"}
-        self.workers = workers or Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names)
+        names = {
+            "cpu_name": "reward.verify_timeout_s",
+            "wall_name": "reward.verify_deadline_s",
+            "count_name": "reward.workers",
+        }
+        self.workers = workers or Workers(
+            reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names
+        )
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Raises VerifierError when the checker, not the answer, is at fault, RewardError when the reward itself is.
@@ -127,13 +143,18 @@ class RewardPool:
                 if question[0] is not symbolic.equal:
                     raise
                 known[question], timeouts = False, timeouts + 1
-        raise VerifierError(f"Reward {c.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure function.")
+        raise VerifierError(
+            f"Reward {c.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure function."
+        )
 
     def _context(self, c: _Component, task: Task) -> RewardContext:
-        """The context of one call: a reward that is run again must not have asked for its changes twice. In a sum, options are by reward."""
+        """The context of one call: a reward that is run again must not have asked for its changes twice. In a sum,
+        options are by reward."""
         return RewardContext(self.cfg, task.run, self.cfg.options_of(c.name))
 
-    def _called(self, c: _Component, trajectory: Trajectory, task: Task, context: RewardContext, **ask: Any) -> RewardParts:
+    def _called(
+        self, c: _Component, trajectory: Trajectory, task: Task, context: RewardContext, **ask: Any
+    ) -> RewardParts:
         with accept.named(REWARD, c.name, c.function, RewardError):
             result = c.function(trajectory, task, context, **ask)
         return accept.reward_parts(result, REWARD, c.name, c.function)
@@ -150,9 +171,16 @@ class RewardPool:
 
 
 class RewardPools:
-    """A pool for each environment of the run, which share their worker processes: [reward] says how many and with which deadlines."""
+    """A pool for each environment of the run, which share their worker processes: [reward] says how many and with which
+    deadlines."""
 
-    def __init__(self, environments: Mapping[str, Environment], model: Scores | None = None, *, decode: Callable[[list[int]], str] | None = None) -> None:
+    def __init__(
+        self,
+        environments: Mapping[str, Environment],
+        model: Scores | None = None,
+        *,
+        decode: Callable[[list[int]], str] | None = None,
+    ) -> None:
         """model: of reward.model_name_or_path, where there is one. decode: as RewardPool's."""
         self.pools: dict[str, RewardPool] = {}
         for name, e in environments.items():

@@ -1,7 +1,8 @@
-r"""ReTool's reward: +1 for the right \boxed answer, -1 otherwise. Source: arXiv 2504.11536; verl-recipe retool/retool.py.
+r"""ReTool's reward: +1 for the right \boxed answer, -1 otherwise. Source: arXiv 2504.11536; verl-recipe
+retool/retool.py.
 
-options (reward.options): `turn_bonus` softens a wrong answer as the recipe does, min(-0.6, -1 + 0.05 (messages - 2)), one call
-being two messages; `official` compares strings, within the last 100 characters of the response.
+options (reward.options): `turn_bonus` softens a wrong answer as the recipe does, min(-0.6, -1 + 0.05 (messages - 2)),
+one call being two messages; `official` compares strings, within the last 100 characters of the response.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def recipe_answer(response: str) -> str | None:
 
 
 def eval_code(segment: str) -> str:
-    """The code of a segment that stopped at </code>, as the official evaluation reads it: after the last python fence."""
+    """The code of a segment that stopped at </code>, as the official evaluation reads it: after the last python
+    fence."""
     return segment.rpartition("```python")[2].replace("```", "").strip()
 
 

@@ -1,4 +1,5 @@
-"""Search-R1's reward: 1 iff the last <answer> is one of the gold answers after normalisation. Source: verl/utils/reward_score/qa_em*.py.
+"""Search-R1's reward: 1 iff the last <answer> is one of the gold answers after normalisation. Source:
+verl/utils/reward_score/qa_em*.py.
 
 The label is a JSON list of gold answers, {"target": [...]}, or one answer as it is. options (reward.options):
     substring         a gold answer inside of the answer is enough (qa_subem)
@@ -9,7 +10,8 @@ The label is a JSON list of gold answers, {"target": [...]}, or one answer as it
         right         1                                                  1 - structure
         wrong         structure (+ retrieval if a gold answer was found) final (0 without an answer)
 
-    official          grades the prompt as well, whose example answer "Beijing" then stands for a missing one; and text of the tool
+    official          grades the prompt as well, whose example answer "Beijing" then stands for a missing one; and text
+                      of the tool
 """
 
 from __future__ import annotations
@@ -29,8 +31,12 @@ OPTIONS = ("substring", "format_score", "structure_score", "final_score", "retri
 STRUCTURE = ("structure_score", "final_score", "retrieval_score")
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_SHOWN = {False: re.compile(r"<information>(.*?)</information>", re.DOTALL), True: re.compile(r"<(information|document)>(.*?)</\1>", re.DOTALL)}
-"""Whether documents can be opened (`env.options.pages`) -> what the environment has shown; the last group is its content."""
+_SHOWN = {
+    False: re.compile(r"<information>(.*?)</information>", re.DOTALL),
+    True: re.compile(r"<(information|document)>(.*?)</\1>", re.DOTALL),
+}
+"""Whether documents can be opened (`env.options.pages`) -> what the environment has shown; the last group is its
+content."""
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\s*")
@@ -61,7 +67,8 @@ def normalise(text: str) -> str:
 
 
 def last_answer(text: str, at_least: int = 1) -> str | None:
-    """Content of the last answer tag; None with fewer than `at_least` of them. The reference wants 2: one is its prompt's."""
+    """Content of the last answer tag; None with fewer than `at_least` of them. The reference wants 2: one is its
+    prompt's."""
     answers = _ANSWER.findall(text)
     return answers[-1].strip() if len(answers) >= at_least else None
 
@@ -73,7 +80,9 @@ def matches(answer: str, golds: str | Sequence[str], substring: bool = False) ->
     return any(normalise(g) in said if substring else normalise(g) == said for g in golds)
 
 
-def score(answer: str | None, golds: str | Sequence[str], *, substring: bool = False, format_score: float = 0.0) -> float:
+def score(
+    answer: str | None, golds: str | Sequence[str], *, substring: bool = False, format_score: float = 0.0
+) -> float:
     """The reward of the reference's qa_em and qa_subem."""
     if answer is None:
         return 0.0
@@ -81,8 +90,9 @@ def score(answer: str | None, golds: str | Sequence[str], *, substring: bool = F
 
 
 def sequence_fault(response: str, pages: bool = False) -> str:
-    """What is wrong with think (search information think)* answer and white space between; "" where nothing is. With `pages`, which are not
-    in Search-R1, open and document may stand for search and information; without, these words are text as any other."""
+    """What is wrong with think (search information think)* answer and white space between; "" where nothing is. With
+    `pages`, which are not in Search-R1, open and document may stand for search and information; without, these words
+    are text as any other."""
     for tag in ("think", "search", "information", "answer"):
         opening, closing = response.count(f"<{tag}>"), response.count(f"</{tag}>")
         if opening != closing:
@@ -111,7 +121,9 @@ def found(text: str, golds: str | Sequence[str], pages: bool = False) -> bool:
     return any(matches(block[block.lastindex or 0], golds, substring=True) for block in _SHOWN[pages].finditer(text))
 
 
-def structured_score(answer: str | None, right: bool, valid: bool, retrieved: bool, structure: float, final: float, retrieval: float) -> float:
+def structured_score(
+    answer: str | None, right: bool, valid: bool, retrieved: bool, structure: float, final: float, retrieval: float
+) -> float:
     """qa_em_format's table, see above."""
     if right:
         return 1.0 if valid else 1.0 - structure
@@ -132,7 +144,8 @@ def golds_of(label: str) -> list[str]:
 
 
 def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """parts: correct, format_ok (the sequence is valid), retrieved (a gold answer was found) and those of `call_facts`."""
+    """parts: correct, format_ok (the sequence is valid), retrieved (a gold answer was found) and those of
+    `call_facts`."""
     options = dict(context.options)
     if strange := set(options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'searchr1'.")
@@ -148,6 +161,16 @@ def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> Rewa
     if any(k in options for k in STRUCTURE):
         reward = structured_score(answer, right, not fault, retrieved, *(float(options.get(k, 0.0)) for k in STRUCTURE))
     else:
-        reward = score(answer, golds, substring=bool(options.get("substring")), format_score=float(options.get("format_score", 0.0)))
-    parts = {"correct": float(right), "format_ok": float(not fault), "retrieved": float(retrieved), **call_facts(trajectory)}
+        reward = score(
+            answer,
+            golds,
+            substring=bool(options.get("substring")),
+            format_score=float(options.get("format_score", 0.0)),
+        )
+    parts = {
+        "correct": float(right),
+        "format_ok": float(not fault),
+        "retrieved": float(retrieved),
+        **call_facts(trajectory),
+    }
     return RewardParts(reward, right, parts)

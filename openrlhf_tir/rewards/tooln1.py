@@ -1,8 +1,9 @@
-"""Tool-N1's reward: 1 iff the response thinks and its last tool_call block holds exactly the true calls, in any order; else 0.
+"""Tool-N1's reward: 1 iff the response thinks and its last tool_call block holds exactly the true calls, in any order;
+else 0.
 
-Source: arXiv 2505.00024, verl/utils/reward_score/toolcall.py. Calls are equal when name and canonical JSON of the arguments are, so
-types matter (1, 1.0, "1" and true differ). `VARIANTS` are the paper's ablations. What the official code crashes on (a number as the
-block's content) is wrong here.
+Source: arXiv 2505.00024, verl/utils/reward_score/toolcall.py. Calls are equal when name and canonical JSON of the
+arguments are, so types matter (1, 1.0, "1" and true differ). `VARIANTS` are the paper's ablations. What the official
+code crashes on (a number as the block's content) is wrong here.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ def last_block(text: str) -> str | None:
 
 
 def decode(text: str) -> list[Any] | None:
-    """The list that JSON text holds, even if encoded twice; a lone object is a list of one. None where there is no list."""
+    """The list that JSON text holds, even if encoded twice; a lone object is a list of one. None where there is no
+    list."""
     value = _json(text.strip())
     value = [value] if isinstance(value, dict) else value
     return value if isinstance(value, list) else None
 
 
 def _json(text: str) -> Any:
-    """The value of JSON text, even if encoded twice; None for what is none, and for what Python's parser refuses: a number of 5,000 digits."""
+    """The value of JSON text, even if encoded twice; None for what is none, and for what Python's parser refuses: a
+    number of 5,000 digits."""
     try:
         value = json.loads(text)
         return json.loads(value) if isinstance(value, str) else value
@@ -57,7 +60,8 @@ def canonical(calls: list[Any]) -> Counter[tuple[str, str]] | None:
 
 
 def gold_calls(text: str) -> list[dict[str, Any]]:
-    """The true calls that a label holds. Raises ValueError for what no response can match, or, as the reference fails there, what is no JSON."""
+    """The true calls that a label holds. Raises ValueError for what no response can match, or, as the reference fails
+    there, what is no JSON."""
     value = [] if text.strip() == "null" else _json(text)
     if not isinstance(value, list):
         raise ValueError(f'{shown(text, 80)} is not a JSON list of calls [{{"name": text, "arguments": object}}, ...]')
@@ -72,7 +76,8 @@ def _names(calls: Counter[tuple[str, str]]) -> Counter[str]:
 
 
 def _truth(text: str) -> Counter[tuple[str, str]] | None:
-    """None where it is no list of calls, which no response can match: the reference wraps a lone object of a response only."""
+    """None where it is no list of calls, which no response can match: the reference wraps a lone object of a response
+    only."""
     value = _json(text)
     return canonical(value or []) if isinstance(value, list) or value is None else None
 
@@ -83,7 +88,8 @@ def score(text: str, truth: str, variant: str = "v0") -> float:
     thinks = "<think>" in text and "</think>" in text
     wanted = _truth(truth)
     if variant == "llama" and block is None:
-        return float(wanted == Counter())  # says nothing, calls nothing: right where there is nothing to call, even without a thought
+        # says nothing, calls nothing: right where there is nothing to call, even without a thought
+        return float(wanted == Counter())
     decoded = None if block is None else decode(block)
     calls = None if decoded is None else canonical(decoded)
     right = calls is not None and calls == wanted
@@ -102,7 +108,8 @@ def score(text: str, truth: str, variant: str = "v0") -> float:
 
 
 def tooln1(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """options: `variant`, one of VARIANTS. Correct is v0's verdict. parts: correct, format_ok (thinks and a list of calls), call facts."""
+    """options: `variant`, one of VARIANTS. Correct is v0's verdict. parts: correct, format_ok (thinks and a list of
+    calls), call facts."""
     if strange := set(context.options) - {"variant"}:
         raise unknown("reward.options key", min(strange), ["variant"], "This is the option of reward.name = 'tooln1'.")
     variant = str(context.options.get("variant", "v0"))
@@ -112,4 +119,8 @@ def tooln1(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     correct = score(text, task.label) == 1.0
     block = last_block(text)
     ok = "<think>" in text and "</think>" in text and block is not None and decode(block) is not None
-    return RewardParts(score(text, task.label, variant), correct, {"correct": float(correct), "format_ok": float(ok), **call_facts(trajectory)})
+    return RewardParts(
+        score(text, task.label, variant),
+        correct,
+        {"correct": float(correct), "format_ok": float(ok), **call_facts(trajectory)},
+    )

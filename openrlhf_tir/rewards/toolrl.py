@@ -1,12 +1,15 @@
-"""ToolRL's reward: format in {0, 1} plus correctness in [-3, 3] of one tool-calling step. Source: arXiv 2504.13958; its rlla.py.
+"""ToolRL's reward: format in {0, 1} plus correctness in [-3, 3] of one tool-calling step. Source: arXiv 2504.13958; its
+rlla.py.
 
-    S    = Jaccard of the multisets of names + sum over truth calls of (Jaccard of parameter names + number of equal values)
+    S    = Jaccard of the multisets of names + sum over truth calls of (Jaccard of parameter names + number of equal
+         values)
     Smax = 1 + sum over truth calls of (1 + number of parameters)
     correctness = 6 S / Smax - 3; 3 for the very same list; -3 for what does not parse; 0 where the truth calls nothing
-A truth call is compared with the best unused prediction of its name (greedy; the paper says optimal). Equality is Python's.
+A truth call is compared with the best unused prediction of its name (greedy; the paper says optimal). Equality is
+Python's.
 
-options (reward.options) are `Variant`'s fields, and `updates_per_step` (1): the variants that change over training count the reference's steps,
-each of which makes several updates there. `dynamic_length` brings `length` with it.
+options (reward.options) are `Variant`'s fields, and `updates_per_step` (1): the variants that change over training
+count the reference's steps, each of which makes several updates there. `dynamic_length` brings `length` with it.
 """
 
 from __future__ import annotations
@@ -60,11 +63,13 @@ class Score(NamedTuple):
 
 def well_formed(text: str, truth: str) -> bool:
     shape, once = SHAPES["<tool_call>" in truth, "<response>" in truth]
-    return all(text.count(tag) == 1 for tag in once) and bool(shape.fullmatch(text))  # counts first: they keep the pattern linear
+    # counts first: they keep the pattern linear
+    return all(text.count(tag) == 1 for tag in once) and bool(shape.fullmatch(text))
 
 
 def calls_in(text: str) -> list[Any]:
-    """The calls of what follows the first <tool_call>, up to a tag, one JSON object per line. ValueError where there is none or a line is no JSON.
+    """The calls of what follows the first <tool_call>, up to a tag, one JSON object per line. ValueError where there is
+    none or a line is no JSON.
 
     As in the reference the closing tag only has to be somewhere: a well-formed text has each once.
     """
@@ -86,16 +91,22 @@ def _lines(text: str) -> list[str]:
 
 
 def gold_calls(target: str) -> list[dict[str, Any]]:
-    """The calls of a target, none where it has no <tool_call>, each with a name and parameters. Raises ValueError that names the line of the block
-    which is none: with a line that is no JSON nothing can be scored, and a call of another form is none of ToolRL's data."""
+    """The calls of a target, none where it has no <tool_call>, each with a name and parameters. Raises ValueError that
+    names the line of the block which is none: with a line that is no JSON nothing can be scored, and a call of another
+    form is none of ToolRL's data."""
     calls = []
     for n, line in enumerate(_lines(target) if "<tool_call>" in target else (), 1):
         try:
             call = json.loads(line)
         except (ValueError, RecursionError):
             call = None
-        if not (isinstance(call, dict) and isinstance(call.get("name"), str) and isinstance(call.get("parameters"), dict)):
-            raise ValueError(f'line {n} of its <tool_call> is {shown(line, 80)}, not a JSON object {{"name": text, "parameters": object}}')
+        if not (
+            isinstance(call, dict) and isinstance(call.get("name"), str) and isinstance(call.get("parameters"), dict)
+        ):
+            raise ValueError(
+                f'line {n} of its <tool_call> is {shown(line, 80)}, not a JSON object {{"name": text, "parameters":'
+                " object}"
+            )
         calls.append(call)
     return calls
 
@@ -127,7 +138,9 @@ def share_right(calls: list[Any], truth: list[Any], variant: Variant) -> float:
             if call["name"] != want["name"]:
                 continue
             given = call["parameters"]
-            value = _jaccard(given.keys(), params.keys(), variant.refined) + sum(k in given and given[k] == v for k, v in params.items())
+            value = _jaccard(given.keys(), params.keys(), variant.refined) + sum(
+                k in given and given[k] == v for k, v in params.items()
+            )
             if value > best:
                 best, chosen = value, i
         if chosen is not None:
@@ -158,7 +171,8 @@ def thought_length(text: str, target: float) -> float:
 
 
 def score(text: str, truth: str, variant: Variant | None = None, step: int = 0) -> Score:
-    """The score of the assistant's text; `step` is the global step of training, for the variants that change with it."""
+    """The score of the assistant's text; `step` is the global step of training, for the variants that change with
+    it."""
     v = variant or Variant()
     bad, good = 0.0, 1.0
     low, high = (-1.0, 1.0) if v.equal_max else (-3.0, 3.0)
@@ -175,8 +189,9 @@ def score(text: str, truth: str, variant: Variant | None = None, step: int = 0) 
 
 
 def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """The label is the target text. Correct is a perfect score of what is asked: well formed, and every call right. The variants that change
-    with training (options two_stage, dynamic, dynamic_length) go by the update at which the group was issued.
+    """The label is the target text. Correct is a perfect score of what is asked: well formed, and every call right. The
+    variants that change with training (options two_stage, dynamic, dynamic_length) go by the update at which the group
+    was issued.
 
     parts: correct, format_ok, correctness, length and those of `math_outcome.call_facts`.
     """
@@ -189,11 +204,19 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
         variant = replace(variant, length=True)
     per_step = context.options.get(PER_STEP, 1)
     if not isinstance(per_step, int) or per_step < 1:
-        raise ConfigError(f"reward.options.{PER_STEP} = {per_step!r} is no number of updates. Use 1, or 4 as in the paper's runs.")
+        raise ConfigError(
+            f"reward.options.{PER_STEP} = {per_step!r} is no number of updates. Use 1, or 4 as in the paper's runs."
+        )
     step = context.update // per_step
     s = score(text, task.label, variant, step)
     best = score(task.label.strip(), task.label, variant, step)
     formed = well_formed(text, task.label)
     correct = formed and s.correctness >= best.correctness
-    parts = {"correct": float(correct), "format_ok": float(formed), "correctness": s.correctness, "length": s.length, **call_facts(trajectory)}
+    parts = {
+        "correct": float(correct),
+        "format_ok": float(formed),
+        "correctness": s.correctness,
+        "length": s.length,
+        **call_facts(trajectory),
+    }
     return RewardParts(s.score, correct, parts)

@@ -1,9 +1,10 @@
-r"""ToRL's reward: +1 for the right box, -1 otherwise. Source: arXiv 2503.23383, verl/utils/reward_score/math_verifier.py.
+r"""ToRL's reward: +1 for the right box, -1 otherwise. Source: arXiv 2503.23383,
+verl/utils/reward_score/math_verifier.py.
 
-options (reward.options): `wformat` scores a wrong box -0.5 (no box stays -1); `execution_penalty` is subtracted where some call
-failed, never where none was made; `official` grades the whole response, tool output included, with the reference's equivalence test and its
-known false verdicts, and looks at the last call only for the penalty, which it also gives answers without code (as its code does for C = 1).
-"""
+options (reward.options): `wformat` scores a wrong box -0.5 (no box stays -1); `execution_penalty` is subtracted where
+some call failed, never where none was made; `official` grades the whole response, tool output included, with the
+reference's equivalence test and its known false verdicts, and looks at the last call only for the penalty, which it
+also gives answers without code (as its code does for C = 1)."""
 
 from __future__ import annotations
 
@@ -35,14 +36,18 @@ def official_box(text: str) -> str | None:
 
 
 def official_equal(answer: str, gold: str) -> bool:
-    """Equal strings but for case, or math-verify of both normalised but bare: only what stands alone as a number is compared."""
+    """Equal strings but for case, or math-verify of both normalised but bare: only what stands alone as a number is
+    compared."""
     if answer.strip().lower() == gold.strip().lower():
         return True
-    return symbolic.verify(symbolic.parse_bare(minerva.normalise_torl(answer)), symbolic.parse_bare(minerva.normalise_torl(gold)))
+    return symbolic.verify(
+        symbolic.parse_bare(minerva.normalise_torl(answer)), symbolic.parse_bare(minerva.normalise_torl(gold))
+    )
 
 
 def official_verdict(text: str, gold: str) -> tuple[bool, bool]:
-    """(there is a box, it is right). The pattern for the box backtracks without bound on hostile text, hence a question to ask."""
+    """(there is a box, it is right). The pattern for the box backtracks without bound on hostile text, hence a question
+    to ask."""
     box = official_box(text)
     return box is not None, box is not None and official_equal(box, gold)
 
@@ -67,5 +72,7 @@ def torl(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = 
     facts = call_facts(trajectory)
     went_well = [call.outcome == "ok" for call in trajectory.calls]
     failed = went_well[-1:] != [True] if options.get("official") else not all(went_well)
-    reward = reward_of(boxed, correct, bool(options.get("wformat"))) - (float(options.get("execution_penalty", 0.0)) if failed else 0.0)
+    reward = reward_of(boxed, correct, bool(options.get("wformat"))) - (
+        float(options.get("execution_penalty", 0.0)) if failed else 0.0
+    )
     return RewardParts(reward, correct, {"correct": float(correct), "format_ok": float(boxed), **facts})

@@ -1,13 +1,14 @@
-"""Workers: (function, args) -> its result, computed in another process with a budget of CPU, a deadline and a memory limit.
+"""Workers: (function, args) -> its result, computed in another process with a budget of CPU, a deadline and a memory
+limit.
 
     uses up `cpu_s` of CPU          CpuSpent   the call's own doing: what it was given makes it run on and on
     is not over after `wall_s`      Late       the machine's doing: so long, and it has not had the CPU it may use
     its worker dies twice           VerifierError
 
-A clock on the wall alone cannot tell the first two apart: on a starved host a check of milliseconds misses five seconds. The kernel counts
-the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on big integers, where Python runs no handler.
-A worker that dies otherwise is replaced and the call tried once more. Started at the first call, so that a pool nobody needs costs nothing.
-"""
+A clock on the wall alone cannot tell the first two apart: on a starved host a check of milliseconds misses five
+seconds. The kernel counts the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on
+big integers, where Python runs no handler. A worker that dies otherwise is replaced and the call tried once more.
+Started at the first call, so that a pool nobody needs costs nothing."""
 
 from __future__ import annotations
 
@@ -30,9 +31,11 @@ WORKER_MEMORY = 4 << 30
 """Bytes of address space of a worker: 9^(9^9) ends in MemoryError there, instead of taking the machine along."""
 ATTEMPTS = 2
 TAKE_S = 120.0
-"""Within so long a free worker takes a call. The first one starts Python and imports sympy before: two seconds, many more on a starved host."""
+"""Within so long a free worker takes a call. The first one starts Python and imports sympy before: two seconds, many
+more on a starved host."""
 CLOSE_S = 10.0
-"""Within so long the workers are killed, as a rule in a moment: one that is just being started is waited for by pebble, without a bound of its own."""
+"""Within so long the workers are killed, as a rule in a moment: one that is just being started is waited for by pebble,
+without a bound of its own."""
 log = logging.getLogger(__name__)
 
 
@@ -60,8 +63,8 @@ class Workers:
         wall_name: str = "the deadline",
         count_name: str = "workers",
     ) -> None:
-        """At most `count` calls at once, each with `cpu_s` seconds of CPU and over within `wall_s` of its start. The names are those of the
-        settings, for messages.
+        """At most `count` calls at once, each with `cpu_s` seconds of CPU and over within `wall_s` of its start. The
+        names are those of the settings, for messages.
 
         `cpu_s` None: neither CPU nor memory are limited.
         """
@@ -88,29 +91,38 @@ class Workers:
         async with self._turns:  # so that a call that is handed over finds a worker that is free
             for _ in range(ATTEMPTS):
                 pool = self._started()
-                call = pool.schedule(_budgeted, args=(self.cpu_s, function, *args), timeout=self.wall_s)  # from when a worker takes it
+                # from when a worker takes it
+                call = pool.schedule(_budgeted, args=(self.cpu_s, function, *args), timeout=self.wall_s)
                 try:
                     async with asyncio.timeout(self.take_s + self.wall_s):
                         return await asyncio.wrap_future(call)
                 except ProcessExpired as e:
                     if e.exitcode == -signal.SIGPROF:
-                        raise CpuSpent(f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU. Raise it, or make the check quicker.") from e
+                        raise CpuSpent(
+                            f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU. Raise it, or make"
+                            " the check quicker."
+                        ) from e
                     death = e
                 except TimeoutError as e:
                     if call.cancelled():  # by us: no worker has taken it
                         self._replace(pool)
                     if self.cpu_s is None:
-                        raise Late(f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s. Make it quicker, or raise that.") from e
+                        raise Late(
+                            f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s. Make it"
+                            " quicker, or raise that."
+                        ) from e
                     raise Late(
-                        f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s, without having had {self._cpu_name} = {self.cpu_s:g} "
-                        "s of CPU: the machine is starved, or it waits for something. Give it more cores, or raise the deadline."
+                        f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s, without having"
+                        f" had {self._cpu_name} = {self.cpu_s:g} s of CPU: the machine is starved, or it waits for"
+                        " something. Give it more cores, or raise the deadline."
                     ) from e
                 except asyncio.CancelledError as e:
                     if pool is self._pool or self._pool is None or _asked_to_stop():
                         raise
                     death = e  # its pool was replaced under it
         raise VerifierError(
-            f"The worker died {ATTEMPTS} times in {function.__name__} ({death}). See its exit code; {self._count_name} or memory may be too small."
+            f"The worker died {ATTEMPTS} times in {function.__name__} ({death}). See its exit code; {self._count_name}"
+            " or memory may be too small."
         )
 
     def _replace(self, pool: Any) -> None:
@@ -128,15 +140,18 @@ class Workers:
         if self._pool is None:
             from pebble import ProcessPool
 
-            # Not fork: the caller's process has threads (engine, event loop) whose locks a forked child would inherit. The server
-            # imports sympy once, so that the successor of a killed worker is there in milliseconds.
+            # Not fork: the caller's process has threads (engine, event loop) whose locks a forked child would inherit.
+            # The server imports sympy once, so that the successor of a killed worker is there in milliseconds.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["math_verify"])
-            self._pool = ProcessPool(max_workers=self.count, context=context, initializer=_start_worker, initargs=(self.cpu_s, self.prepare))
+            self._pool = ProcessPool(
+                max_workers=self.count, context=context, initializer=_start_worker, initargs=(self.cpu_s, self.prepare)
+            )
         return self._pool
 
     def close(self) -> None:
-        """Kill the workers. Calls that still run end in CancelledError. What does not end within CLOSE_S ends with this process."""
+        """Kill the workers. Calls that still run end in CancelledError. What does not end within CLOSE_S ends with this
+        process."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
             stopping = _stopping(pool)
@@ -158,7 +173,8 @@ def _stopping(pool: Any) -> threading.Thread:
 
 
 def _budgeted(cpu_s: float | None, function: Callable[..., Any], *args: Any) -> Any:
-    """In the worker: the kernel kills this process when the call has used `cpu_s` seconds of CPU, its own and the system's for it."""
+    """In the worker: the kernel kills this process when the call has used `cpu_s` seconds of CPU, its own and the
+    system's for it."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s or 0)
     try:
         return function(*args)

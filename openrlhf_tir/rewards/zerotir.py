@@ -1,12 +1,15 @@
-r"""ZeroTIR's reward with all its bonuses, and the facts it records. Source: env/math/math_reward_tir.py; spec section 3.
+r"""ZeroTIR's reward with all its bonuses, and the facts it records. Source: env/math/math_reward_tir.py; spec section
+3.
 
     valid format and proper stop -> answer = max(rule, model verdict), else 0
-    reward = answer + format reward + overlong + execution penalty + tool bonus + idea bonus       (all but the first off by default)
+    reward = answer + format reward + overlong + execution penalty + tool bonus + idea bonus       (all but the first
+    off by default)
 
-The model verdict is that of an OpenAI-compatible server (option `verifier_url`), asked where the rule says no; without one it is 0.
+The model verdict is that of an OpenAI-compatible server (option `verifier_url`), asked where the rule says no; without
+one it is 0.
 
-`score` is the rule on plain facts, with the reference's constants in `OFFICIAL` and ours in `FIXED`. `zerotir` feeds it a Trajectory.
-"""
+`score` is the rule on plain facts, with the reference's constants in `OFFICIAL` and ours in `FIXED`. `zerotir` feeds it
+a Trajectory."""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ from .context import RewardContext
 from .math_outcome import call_facts
 
 PAD = "<|endoftext|>"
-"""The padding of the models that the method trains; the reference takes it out of the response before it looks at anything."""
+"""The padding of the models that the method trains; the reference takes it out of the response before it looks at
+anything."""
 STOP_WINDOW = 20
 """Characters at the end of a response in which the reference looks for a stop string."""
 Verdict = float | None
@@ -72,8 +76,8 @@ FIXED = Rules(ZERO_V2, text_metrics.KEYWORDS, eos_is_stop=True)
 class Facts:
     """What is known of one response. `errors[i]` is 1 where execution i failed; `num_tokens` of the whole response.
 
-    `graded` is the text that is judged (default: all of it); counts of blocks are always over `response`. Padding is left out of both.
-    """
+    `graded` is the text that is judged (default: all of it); counts of blocks are always over `response`. Padding is
+    left out of both."""
 
     response: str
     finish_reason: str
@@ -92,7 +96,9 @@ class Facts:
 
 def finish(facts: Facts, rules: Rules) -> str:
     """The finish reason that counts: "truncated" for whatever neither hit the length limit nor stopped properly."""
-    stopped = any(s in facts.response[-STOP_WINDOW:] for s in facts.stop_strings) or (rules.eos_is_stop and facts.ended_by_eos)
+    stopped = any(s in facts.response[-STOP_WINDOW:] for s in facts.stop_strings) or (
+        rules.eos_is_stop and facts.ended_by_eos
+    )
     return facts.finish_reason if stopped or facts.finish_reason == "length" else "truncated"
 
 
@@ -103,7 +109,8 @@ def score(
     judge: Callable[[str], tuple[Verdict, Verdict]],
     ask: Ask = on_the_spot,
 ) -> dict[str, Any]:
-    """The reference's record of one sample; "rewards" is the reward. `judge(text)` gives (rule, model) verdicts of graded text."""
+    """The reference's record of one sample; "rewards" is the reward. `judge(text)` gives (rule, model) verdicts of
+    graded text."""
     text = facts.response if facts.graded is None else facts.graded.replace(PAD, "")
     template = rules.template.loose() if flags.loose else rules.template
     valid, format_reward = template.score(without_end_marks(text), facts.count_tokens)
@@ -139,7 +146,8 @@ def score(
         "rule_eval_fails": float(rule is None),
         "model_eval_fails": float(model is None),
         "graded_text": graded_text,
-        "format_answer": float(graded_text is None),  # 1 = bad; the reference also says so of a good format that did not stop
+        # 1 = bad; the reference also says so of a good format that did not stop
+        "format_answer": float(graded_text is None),
         "more_boxed": 0.0,  # the reference counts with a greedy pattern, which never matches twice
         "no_boxed": float(not has_box(answer_span(text))),
         "finish_reason": float(reason == "stop"),
@@ -168,8 +176,8 @@ def score(
 def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
     """options: those of `Flags` and of `Verifier`; `context.format` "answer" implies `loose`.
 
-    parts: everything numeric that `score` records, and those of `math_outcome.call_facts`. `model_rewards` is 1 where only the model accepts:
-    it is not asked about what the rule accepts, since the better verdict counts.
+    parts: everything numeric that `score` records, and those of `math_outcome.call_facts`. `model_rewards` is 1 where
+    only the model accepts: it is not asked about what the rule accepts, since the better verdict counts.
     """
     flags, verifier = _flags(context)
     errors = [int(c.outcome != "ok") for c in trajectory.calls]
@@ -189,13 +197,25 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
         rule = boxed is not None and answer_check.equal(boxed, task.label, ask)
         if rule or boxed is None or verifier is None:
             return float(rule), 0.0
-        question = (verifier.verifier_url, verifier.verifier_model, verifier.verifier_token_env, task.prompt, text, task.label)
+        question = (
+            verifier.verifier_url,
+            verifier.verifier_model,
+            verifier.verifier_token_env,
+            task.prompt,
+            text,
+            task.label,
+        )
         return 0.0, ask(model_verdict.verdict, *question, context.settings.verify_deadline_s)
 
     record = score(facts, flags, FIXED, judge, ask)
     numbers = {k: float(v) for k, v in record.items() if k != "graded_text"}
     correct = numbers["answer_rewards"] > 0.5
-    parts = {**numbers, **call_facts(trajectory), "correct": float(correct), "format_ok": 1.0 - numbers["format_answer"]}
+    parts = {
+        **numbers,
+        **call_facts(trajectory),
+        "correct": float(correct),
+        "format_ok": 1.0 - numbers["format_answer"],
+    }
     return RewardParts(numbers["rewards"], correct, parts)
 
 
@@ -204,11 +224,15 @@ def _flags(context: RewardContext) -> tuple[Flags, Verifier | None]:
     options = dict(context.options)
     for name in options:
         if name not in flags | verifier:
-            raise unknown("reward.options key", name, flags | verifier, "These are the options of reward.name = 'zerotir'.")
+            raise unknown(
+                "reward.options key", name, flags | verifier, "These are the options of reward.name = 'zerotir'."
+            )
     asked = {name: str(options.pop(name)) for name in verifier & set(options)}
     if bool(asked.get("verifier_url")) != bool(asked.get("verifier_model")):
         raise ConfigError(
             "reward.options.verifier_url and reward.options.verifier_model go together: "
             f"{asked}. Give the server's base URL, http://host:port/v1, and the name of the model that it serves."
         )
-    return Flags(**{"loose": context.format == "answer", **options}), Verifier(**asked) if asked.get("verifier_url") else None
+    return Flags(**{"loose": context.format == "answer", **options}), Verifier(**asked) if asked.get(
+        "verifier_url"
+    ) else None

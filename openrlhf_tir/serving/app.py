@@ -1,15 +1,16 @@
 """Server: the rollout actor over HTTP, for everyone but our own controller (which calls the actor through Ray).
 
-    POST /v1/groups                GroupRequest -> 202 {"id"}; ?stream=true: NDJSON, a trajectory per line as it finishes (groups.py)
+    POST /v1/groups                GroupRequest -> 202 {"id"}; ?stream=true: NDJSON, a trajectory per line as it
+                                   finishes (groups.py)
     POST /generate                 token ids in -> token ids, log-probs and weight versions out
     POST /sessions, /agent/tasks   traced sessions: any OpenAI client is the rollout loop (traced/)
     GET  /health  /metrics  /openapi.json      POST /pause  /resume
     anything else                  vLLM's own OpenAI app on the same engine
 
-Every route but /health wants the bearer token when there is one; connections, bodies and requests at once are limited (http_guard); over a
-bound the answer is 429 with Retry-After. What no engine can answer is 422 before it reaches one, and no fault of the engine's: token ids
-beyond the vocabulary, a prompt without room, an absurd temperature or seed. Who hangs up gives /generate up. Runs inside the actor's
-event loop; `service` owns everything behind the routes.
+Every route but /health wants the bearer token when there is one; connections, bodies and requests at once are limited
+(http_guard); over a bound the answer is 429 with Retry-After. What no engine can answer is 422 before it reaches one,
+and no fault of the engine's: token ids beyond the vocabulary, a prompt without room, an absurd temperature or seed. Who
+hangs up gives /generate up. Runs inside the actor's event loop; `service` owns everything behind the routes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class GenerateRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     token_ids: list[Annotated[int, Field(ge=0, lt=1 << 31)]] = Field(min_length=1)
     max_tokens: int = Field(ge=1, le=MAX_TOKENS)
-    stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default_factory=list, max_length=16, description="kept in the answer")
+    stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(
+        default_factory=list, max_length=16, description="kept in the answer"
+    )
     temperature: Temperature = 1.0
     top_p: float = Field(1.0, ge=1e-6, le=1, description="smaller ones leave no token")
     seed: int | None = Field(None, ge=0, lt=1 << 63)
@@ -58,7 +61,11 @@ class GenerateReply(BaseModel):
     """All lists have one entry per sampled token."""
 
     token_ids: list[int]
-    logprobs: list[float] = Field(description="of the policy that sampled the token: at temperature 1, or as sampled in a run whose rollout is not")
+    logprobs: list[float] = Field(
+        description=(
+            "of the policy that sampled the token: at temperature 1, or as sampled in a run whose rollout is not"
+        )
+    )
     versions: list[int] = Field(description="learner updates behind the weights that sampled the token")
     text: str
     finish_reason: str = Field(description="stop | length | abort")
@@ -96,7 +103,9 @@ class ServerLimits:
     retry_after_s: int = 1
 
 
-def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = None, limits: ServerLimits | None = None) -> FastAPI:
+def build_app(
+    service: RolloutService, *, token: str | None, vllm_app: Any = None, limits: ServerLimits | None = None
+) -> FastAPI:
     """`token` None: no authentication, for loopback only (`serve` refuses the rest). `vllm_app` is any ASGI app."""
     limits = limits or ServerLimits()
     app = FastAPI(title="openrlhf_tir rollout", docs_url=None, redoc_url=None)
@@ -125,7 +134,9 @@ def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = Non
     app.include_router(group_routes(service, slots(limits.max_groups, "groups"), limits.kept_groups))
     request_slots = slots(limits.max_requests, "requests")
 
-    @app.post("/generate", tags=["engine"], response_model=GenerateReply, responses={429: {"description": "see Retry-After"}})
+    @app.post(
+        "/generate", tags=["engine"], response_model=GenerateReply, responses={429: {"description": "see Retry-After"}}
+    )
     async def generate(body: GenerateRequest, request: Request) -> dict[str, Any]:
         """Token ids in, token ids out: nothing is tokenised on the way."""
         _refuse(body, service.bounds)
@@ -169,29 +180,46 @@ def _refuse(body: GenerateRequest, bounds: EngineBounds) -> None:
     if (worst := max(body.token_ids)) >= bounds.vocab_size:
         raise RequestRefused(f"token_ids: {worst} is beyond the vocabulary, whose ids end at {bounds.vocab_size - 1}.")
     if len(body.token_ids) >= bounds.max_model_len:
-        raise RequestRefused(f"token_ids: {len(body.token_ids)} tokens leave no room to answer in {bounds.max_model_len}. Send fewer.")
+        raise RequestRefused(
+            f"token_ids: {len(body.token_ids)} tokens leave no room to answer in {bounds.max_model_len}. Send fewer."
+        )
     if body.max_tokens > bounds.max_model_len:
-        raise RequestRefused(f"max_tokens: {body.max_tokens} is more than prompt and answer may have together, {bounds.max_model_len}. Ask for less.")
+        raise RequestRefused(
+            f"max_tokens: {body.max_tokens} is more than prompt and answer may have together, {bounds.max_model_len}."
+            " Ask for less."
+        )
 
 
 async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[asyncio.Task, int]:
-    """Run `app` in this event loop; port 0 picks a free one. Connections are accepted when this returns. Cancel the task to stop.
+    """Run `app` in this event loop; port 0 picks a free one. Connections are accepted when this returns. Cancel the
+    task to stop.
 
-    Raises ConfigError when it would be reachable from other machines without a token or cannot bind, Unavailable when the port is in use.
-    """
+    Raises ConfigError when it would be reachable from other machines without a token or cannot bind, Unavailable when
+    the port is in use."""
     if not _is_loopback(host) and not app.state.has_token:
-        raise ConfigError(f"A rollout server on {host} is open to the network and has no token. Set a bearer token, or bind 127.0.0.1.")
+        raise ConfigError(
+            f"A rollout server on {host} is open to the network and has no token. Set a bearer token, or bind"
+            " 127.0.0.1."
+        )
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except OSError as e:
         listener.close()
-        kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError  # in use, maybe by the actor that this one replaces
+        # in use, maybe by the actor that this one replaces
+        kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError
         raise kind(f"Cannot listen on {host}:{port}: {e.strerror}. Use port 0 for a free one.") from e
     listener.listen(1024)
-    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", **uvicorn_options(app.state.connections)))
-    return asyncio.create_task(_until_cancelled(server, listener), name=f"http {host}:{listener.getsockname()[1]}"), listener.getsockname()[1]
+    server = _Server(
+        uvicorn.Config(
+            app, log_level="warning", access_log=False, lifespan="off", **uvicorn_options(app.state.connections)
+        )
+    )
+    return (
+        asyncio.create_task(_until_cancelled(server, listener), name=f"http {host}:{listener.getsockname()[1]}"),
+        listener.getsockname()[1],
+    )
 
 
 class _Server(uvicorn.Server):

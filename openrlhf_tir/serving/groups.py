@@ -1,4 +1,5 @@
-"""Groups over HTTP: a task in, its trajectories out, polled or streamed. What a client gives up is given up here too."""
+"""Groups over HTTP: a task in, its trajectories out, polled or streamed. What a client gives up is given up here
+too."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ COLDEST = 0.01
 
 def _not_nearly_zero(temperature: float) -> float:
     if 0 < temperature < COLDEST:
-        raise ValueError(f"{temperature} divides the logits beyond what floats hold. Use 0 for greedy, or {COLDEST} and more.")
+        raise ValueError(
+            f"{temperature} divides the logits beyond what floats hold. Use 0 for greedy, or {COLDEST} and more."
+        )
     return temperature
 
 
@@ -53,13 +56,16 @@ class GroupId(BaseModel):
 class GroupStatus(BaseModel):
     id: str
     status: str = Field(description="running | done | failed")
-    trajectories: list[dict[str, Any]] = Field(description="those finished so far; segments hold source, token_ids, logprobs, versions, text")
+    trajectories: list[dict[str, Any]] = Field(
+        description="those finished so far; segments hold source, token_ids, logprobs, versions, text"
+    )
     error: str | None = None
 
 
 class GroupService(Protocol):
     def admit(self, request: GroupRequest) -> None:
-        """Raises QueueFull when the queue has no room for its samples, ConfigError for an environment that is not known."""
+        """Raises QueueFull when the queue has no room for its samples, ConfigError for an environment that is not
+        known."""
 
     def run_group(self, request: GroupRequest) -> AsyncGenerator[Trajectory, None]:
         """Trajectories as they finish. Closing the iterator early gives the group up."""
@@ -78,9 +84,15 @@ def group_routes(service: GroupService, slots: Slots, kept: int) -> APIRouter:
     router = APIRouter(tags=["groups"])
     groups: OrderedDict[str, _Group] = OrderedDict()
 
-    @router.post("/v1/groups", status_code=202, response_model=GroupId, responses={429: {"description": "too many groups; see Retry-After"}})
+    @router.post(
+        "/v1/groups",
+        status_code=202,
+        response_model=GroupId,
+        responses={429: {"description": "too many groups; see Retry-After"}},
+    )
     async def post_group(body: GroupRequest, stream: bool = False):
-        """Run a group here. `stream=true`: answers 200 with NDJSON, a trajectory per line as it finishes, then a line with `done`."""
+        """Run a group here. `stream=true`: answers 200 with NDJSON, a trajectory per line as it finishes, then a line
+        with `done`."""
         service.admit(body)
         slots.take()
         if stream:
@@ -109,7 +121,13 @@ def trajectory_json(t: Trajectory) -> dict[str, Any]:
         "index": t.index,
         "prompt_ids": t.prompt_ids.tolist(),
         "segments": [
-            {"source": s.source, "token_ids": s.token_ids.tolist(), "logprobs": s.logprobs.tolist(), "versions": s.versions.tolist(), "text": s.text}
+            {
+                "source": s.source,
+                "token_ids": s.token_ids.tolist(),
+                "logprobs": s.logprobs.tolist(),
+                "versions": s.versions.tolist(),
+                "text": s.text,
+            }
             for s in t.segments
         ],
         "calls": [asdict(c) for c in t.calls],
@@ -118,7 +136,14 @@ def trajectory_json(t: Trajectory) -> dict[str, Any]:
         "failed": t.failed,
         "reward": t.reward,
         "parts": t.parts,
-        "branches": [{name: part for name, part in trajectory_json(b).items() if name in ("prompt_ids", "segments", "finish_reason")} for b in t.branches],
+        "branches": [
+            {
+                name: part
+                for name, part in trajectory_json(b).items()
+                if name in ("prompt_ids", "segments", "finish_reason")
+            }
+            for b in t.branches
+        ],
     }
 
 
@@ -161,14 +186,16 @@ async def _ndjson(service: GroupService, body: GroupRequest) -> AsyncIterator[by
 
 
 class _GroupStream(StreamingResponse):
-    """Gives the group up as soon as the client leaves, and its slot back however the response ends, even before it began."""
+    """Gives the group up as soon as the client leaves, and its slot back however the response ends, even before it
+    began."""
 
     def __init__(self, lines: AsyncIterator[bytes], slots: Slots) -> None:
         super().__init__(lines, media_type="application/x-ndjson")
         self.slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # From ASGI 2.4 on starlette notices that the client left only when the next send fails: for a group, minutes later.
+        # From ASGI 2.4 on starlette notices that the client left only when the next send fails: for a group, minutes
+        # later.
         older = {**scope, "asgi": {**scope["asgi"], "spec_version": "2.3"}}
         try:
             await super().__call__(older, receive, send)

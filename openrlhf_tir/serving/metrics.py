@@ -1,7 +1,7 @@
 """Exposition: a rollout actor's engine, queue, environments and sessions -> Prometheus text, read when it is scraped.
 
-Every name is listed in FAMILIES, so that a dashboard can be checked against it without an actor. Nothing is kept here: the parts
-count, this asks them.
+Every name is listed in FAMILIES, so that a dashboard can be checked against it without an actor. Nothing is kept here:
+the parts count, this asks them.
 """
 
 from __future__ import annotations

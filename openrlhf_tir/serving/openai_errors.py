@@ -2,9 +2,9 @@
 
     {"error": {"message": "...", "type": "NotFoundError", "param": null, "code": "..."}, "detail": ...}
 
-One place for all that may refuse: the guard (401, 413, 422, 429), bounds (429), our routes (404, 409, 422), the engine (503). Errors that are in this
-shape already (vLLM's own) pass as they are; `detail` is what the answer said before, for other clients.
-"""
+One place for all that may refuse: the guard (401, 413, 422, 429), bounds (429), our routes (404, 409, 422), the engine
+(503). Errors that are in this shape already (vLLM's own) pass as they are; `detail` is what the answer said before, for
+other clients."""
 
 from __future__ import annotations
 
@@ -80,8 +80,12 @@ def shaped(status: int, body: bytes) -> bytes:
     told = said if isinstance(said, dict) else {"detail": said}
     detail = told.get("detail", told)
     kind = TYPES.get(status, "InternalServerError" if status >= 500 else "APIStatusError")
-    code = told.get("error") if isinstance(told.get("error"), str) else HTTPStatus(status).phrase.lower().replace(" ", "_")
-    return json.dumps({"error": {"message": _message(detail), "type": kind, "param": None, "code": code}, "detail": detail}).encode()
+    code = (
+        told.get("error") if isinstance(told.get("error"), str) else HTTPStatus(status).phrase.lower().replace(" ", "_")
+    )
+    return json.dumps(
+        {"error": {"message": _message(detail), "type": kind, "param": None, "code": code}, "detail": detail}
+    ).encode()
 
 
 def _message(detail: Any) -> str:

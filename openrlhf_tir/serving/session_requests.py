@@ -1,18 +1,24 @@
-"""Session requests: what an agent framework asks for by default -> the nearest request whose tokens the policy samples freely.
+"""Session requests: what an agent framework asks for by default -> the nearest request whose tokens the policy samples
+freely.
 
-    tools[].function.strict      dropped: a grammar would bend the distribution, and the log-probs recorded are the policy's own
+    tools[].function.strict      dropped: a grammar would bend the distribution, and the log-probs recorded are the
+                                 policy's own
     tool_choice "required", {..} "auto", for the same reason
-    stop                         the stop text stays in the answer: it was sampled, so the next prompt must hold it to go on from it
+    stop                         the stop text stays in the answer: it was sampled, so the next prompt must hold it to
+                                 go on from it
 
-Whatever is changed is said: in the session's notes, which its end returns and the actor logs once. Constraints that are the point of a request
-(response_format, guided decoding) are not dropped but refused, by engines/openai_app.py.
+Whatever is changed is said: in the session's notes, which its end returns and the actor logs once. Constraints that are
+the point of a request (response_format, guided decoding) are not dropped but refused, by engines/openai_app.py.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-STRICT = "strict tools: the schema is shown to the model and not enforced, since the tokens that are trained must be the policy's own"
+STRICT = (
+    "strict tools: the schema is shown to the model and not enforced, since the tokens that are trained must be the"
+    " policy's own"
+)
 REQUIRED = "tool_choice was taken as 'auto', since the tokens that are trained must be the policy's own"
 STOP = "stop: the stop text stays in the answer, so that the next request goes on from what was sampled"
 

@@ -42,7 +42,9 @@ LOOKED_AT_BYTES = 1 << 16
 class TakeTask(BaseModel):
     model_config = ConfigDict(extra="forbid")
     wait_s: float = Field(20.0, ge=0, le=MAX_WAIT_S, description="how long to wait for a task before 204")
-    override_sampling: bool = Field(False, description="sample from the policy itself whatever temperature and penalties the requests name")
+    override_sampling: bool = Field(
+        False, description="sample from the policy itself whatever temperature and penalties the requests name"
+    )
 
 
 class OpenSession(BaseModel):
@@ -67,15 +69,23 @@ class RewardRequest(BaseModel):
     """The end of a session."""
 
     model_config = ConfigDict(extra="forbid")
-    reward: float | None = Field(None, allow_inf_nan=False, description="None: the run's own reward judges the trajectory")
+    reward: float | None = Field(
+        None, allow_inf_nan=False, description="None: the run's own reward judges the trajectory"
+    )
     correct: bool | None = Field(None, description="for accuracy figures and filters; None: reward > 0")
-    parts: dict[str, FiniteFloat] = Field(default_factory=dict, description="facts behind the reward; their means become metrics")
-    failed: str | None = Field(None, description="the agent's machinery broke: not the model's fault, so nothing of it is trained; says why")
+    parts: dict[str, FiniteFloat] = Field(
+        default_factory=dict, description="facts behind the reward; their means become metrics"
+    )
+    failed: str | None = Field(
+        None, description="the agent's machinery broke: not the model's fault, so nothing of it is trained; says why"
+    )
 
 
 class SessionEnd(BaseModel):
     requests: int
-    chains: int = Field(description="1 when every prompt went on from the tokens before it; all are trained, each sampled token once")
+    chains: int = Field(
+        description="1 when every prompt went on from the tokens before it; all are trained, each sampled token once"
+    )
     model_tokens: int = Field(description="sampled tokens")
     branch_tokens: int = Field(description="those outside of the chain with the most")
     notes: list[str] = Field(description="what of its requests was not done as asked")
@@ -95,15 +105,20 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
 
     @router.post("/agent/tasks", response_model=AgentTask, responses={204: {"description": "no task meanwhile"}})
     async def take_task(body: TakeTask, request: Request):
-        """Take a training task (rollout.agent = "external"). End it with its reward; silence for rollout.agent_idle_s fails it."""
-        session = await unless_client_leaves(request.receive, agents.take(body.wait_s, override_sampling=body.override_sampling))
+        """Take a training task (rollout.agent = "external"). End it with its reward; silence for rollout.agent_idle_s
+        fails it."""
+        session = await unless_client_leaves(
+            request.receive, agents.take(body.wait_s, override_sampling=body.override_sampling)
+        )
         if session is None:
             return Response(status_code=204)
         t = session.task
         assert t is not None, "what agents take are tasks"
         return {**info(session, request), "prompt": t.prompt, "label": t.label, "env": t.env, "meta": dict(t.meta)}
 
-    @router.post("/sessions", status_code=201, response_model=SessionInfo, responses={429: {"description": "see Retry-After"}})
+    @router.post(
+        "/sessions", status_code=201, response_model=SessionInfo, responses={429: {"description": "see Retry-After"}}
+    )
     async def open_session(body: OpenSession, request: Request):
         """A session that is recorded and not trained: to look at what an agent does, or to collect data."""
         slots.take()
@@ -123,13 +138,19 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
         session = agents.sessions.get(session_id)
         return trajectory_json(session.trace.trajectory(0, agents.codec))
 
-    @router.post("/sessions/{session_id}/reward", response_model=SessionEnd, responses={409: {"description": "a request is still being answered"}})
+    @router.post(
+        "/sessions/{session_id}/reward",
+        response_model=SessionEnd,
+        responses={409: {"description": "a request is still being answered"}},
+    )
     async def reward(session_id: str, body: RewardRequest):
         """End the session. Of a task: its trajectory enters the group and is trained; else it is in the answer."""
         session = agents.sessions.get(session_id)
         if not await session.quiet(QUIET_S):
             raise HTTPException(
-                409, f"{session.running} requests of session {session_id!r} were still being answered {QUIET_S:g} s later. Await them, then post the reward."
+                409,
+                f"{session.running} requests of session {session_id!r} were still being answered {QUIET_S:g} s later."
+                " Await them, then post the reward.",
             )
         trajectory = session.trace.trajectory(0, agents.codec)
         if session.task is None:
@@ -137,7 +158,9 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
             trajectory.reward = body.reward
             trajectory.parts |= body.parts
         if body.failed:
-            log.warning("an agent failed at %r: %s", session.task.prompt[:80] if session.task else session_id, body.failed)
+            log.warning(
+                "an agent failed at %r: %s", session.task.prompt[:80] if session.task else session_id, body.failed
+            )
         failed = "agent_failed" if body.failed else None
         session.end(Reward(body.reward, body.correct, body.parts, failed, (body.failed or "")[:WHY_CHARS]))
         facts = {name: int(trajectory.parts[name]) for name in AGENT_FACTS}
@@ -154,7 +177,8 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
 
 
 class _Recorded:
-    """vLLM's app below /sessions/{id}: the same request, known to belong to the session and made one that the policy can answer freely."""
+    """vLLM's app below /sessions/{id}: the same request, known to belong to the session and made one that the policy
+    can answer freely."""
 
     def __init__(self, agents: Agents, vllm_app: ASGIApp) -> None:
         self.agents, self.vllm_app = agents, vllm_app
@@ -170,7 +194,8 @@ class _Recorded:
 
 
 async def _freed(session: AgentSession, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-    """The request with its body as `policy_request` makes it. What is no JSON object goes on as it came: vLLM's app says what is wrong."""
+    """The request with its body as `policy_request` makes it. What is no JSON object goes on as it came: vLLM's app
+    says what is wrong."""
     body = await Request(scope, receive).body()
     with suppress(ValueError):
         if isinstance(asked := json.loads(body), dict):

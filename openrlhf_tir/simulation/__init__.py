@@ -1,1 +1,2 @@
-"""Simulation: the real loop, budget, replay and depth controller on a virtual clock, with modelled engines, environments and learner."""
+"""Simulation: the real loop, budget, replay and depth controller on a virtual clock, with modelled engines,
+environments and learner."""

@@ -1,6 +1,7 @@
 """Emulated engine: an Engine that sleeps like a cluster's, on the wall clock or on a virtual one. It computes nothing.
 
-    request id -> script -> (tokens, text, stop) ; EngineModel says when they are written; `time_scale` wall-clock seconds per emulated one
+    request id -> script -> (tokens, text, stop) ; EngineModel says when they are written; `time_scale` wall-clock
+    seconds per emulated one
 
 For benchmarks of everything around an engine, and for load that no machine here could decode. Token ids are all TOKEN.
 """
@@ -22,7 +23,8 @@ TOKEN = 1
 
 
 class Written(NamedTuple):
-    """What the emulated model writes: `tokens` of them, saying `text`, which ends in `stop` unless the model ends by itself.
+    """What the emulated model writes: `tokens` of them, saying `text`, which ends in `stop` unless the model ends by
+    itself.
 
     `cached` tokens of the prompt need no prefill: the trajectory's own earlier turns.
     """
@@ -34,8 +36,11 @@ class Written(NamedTuple):
 
 
 class EmulatedEngine:
-    def __init__(self, spec: EngineSpec, script: Callable[[str], Written], *, time_scale: float = 1.0, version: int = 0) -> None:
-        """`script(request_id)` tells what the answer will be. Belongs to the running event loop, whose clock it sleeps by."""
+    def __init__(
+        self, spec: EngineSpec, script: Callable[[str], Written], *, time_scale: float = 1.0, version: int = 0
+    ) -> None:
+        """`script(request_id)` tells what the answer will be. Belongs to the running event loop, whose clock it sleeps
+        by."""
         self.model = EngineModel(spec, ScaledClock(asyncio.get_running_loop(), time_scale))
         self.script, self.version = script, version
 

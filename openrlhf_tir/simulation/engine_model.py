@@ -1,17 +1,19 @@
-"""EngineModel: a continuous-batching engine that computes nothing. Token counts in, the moments of completion out, on any clock.
+"""EngineModel: a continuous-batching engine that computes nothing. Token counts in, the moments of completion out, on
+any clock.
 
     submit -> waiting (FIFO) -- a place and KV for its context --> running -> on_done
                  ^                                                    |
                  +------- preempted: KV full, the youngest goes ------+
 
-Processor sharing: n running sequences decode r(n) tokens/s together (EngineSpec.decode_rate), r(n)/n each. So all of them advance alike, and
-one number, the *service* that each has received, stands for all: a sequence that joins at service s with k tokens to write ends at s + k,
-whatever n is meanwhile. A heap on that number makes every event O(log n); between events nothing is computed.
-Prefill comes before decoding, as work of the whole engine. KV in use is the running contexts, prompt and tokens so far.
+Processor sharing: n running sequences decode r(n) tokens/s together (EngineSpec.decode_rate), r(n)/n each. So all of
+them advance alike, and one number, the *service* that each has received, stands for all: a sequence that joins at
+service s with k tokens to write ends at s + k, whatever n is meanwhile. A heap on that number makes every event O(log
+n); between events nothing is computed. Prefill comes before decoding, as work of the whole engine. KV in use is the
+running contexts, prompt and tokens so far.
 
-The simulator drives it on a virtual clock with callbacks, the emulated engine of the wall-clock benchmark on the real one with `generate`.
-Not modelled: CUDA graphs, block fragmentation, eviction of a cached prefix (the caller says what is cached).
-"""
+The simulator drives it on a virtual clock with callbacks, the emulated engine of the wall-clock benchmark on the real
+one with `generate`. Not modelled: CUDA graphs, block fragmentation, eviction of a cached prefix (the caller says what
+is cached)."""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from .workload import EngineSpec
 EPSILON = 1e-6
 """Tokens; what rounding of the clock may leave."""
 WATERMARK = 0.01
-"""Share of the KV cache that stays free when a sequence is admitted, so that what was just preempted does not come straight back (as in vLLM)."""
+"""Share of the KV cache that stays free when a sequence is admitted, so that what was just preempted does not come
+straight back (as in vLLM)."""
 
 
 class Timer(Protocol):
@@ -55,10 +58,11 @@ class ScaledClock:
 
 
 class Sequence:
-    """One request. `context` tokens hold KV from admission on, `left` are still to be written, `cached` need no prefill.
+    """One request. `context` tokens hold KV from admission on, `left` are still to be written, `cached` need no
+    prefill.
 
-    `order` numbers admissions; 0 while it is not running. A heap entry with another number is of an earlier admission, and void.
-    """
+    `order` numbers admissions; 0 while it is not running. A heap entry with another number is of an earlier admission,
+    and void."""
 
     __slots__ = ("asked", "cached", "context", "joined", "left", "on_done", "order")
 
@@ -68,7 +72,8 @@ class Sequence:
 
 
 class EngineModel:
-    """One engine. Counters are totals since the start: `tokens` written, `busy_s` with something running, `preemptions`, `prefill_tokens`."""
+    """One engine. Counters are totals since the start: `tokens` written, `busy_s` with something running,
+    `preemptions`, `prefill_tokens`."""
 
     def __init__(self, spec: EngineSpec, clock: Clock) -> None:
         self.spec, self.clock = spec, clock
@@ -87,18 +92,25 @@ class EngineModel:
 
     # --- callers
 
-    def submit(self, prompt_tokens: int, new_tokens: int, on_done: Callable[[bool], object], *, cached_tokens: int = 0) -> Sequence:
-        """Write `new_tokens` after `prompt_tokens`. `on_done(True)` when they are written, `on_done(False)` if the engine fails first.
+    def submit(
+        self, prompt_tokens: int, new_tokens: int, on_done: Callable[[bool], object], *, cached_tokens: int = 0
+    ) -> Sequence:
+        """Write `new_tokens` after `prompt_tokens`. `on_done(True)` when they are written, `on_done(False)` if the
+        engine fails first.
 
         Raises ValueError for a sequence that the whole KV cache cannot hold.
         """
         if (prompt_tokens + new_tokens) > self.spec.kv_tokens * (1 - WATERMARK):
-            raise ValueError(f"{prompt_tokens} + {new_tokens} tokens can never fit into kv_tokens = {self.spec.kv_tokens}. Make the cache larger.")
+            raise ValueError(
+                f"{prompt_tokens} + {new_tokens} tokens can never fit into kv_tokens = {self.spec.kv_tokens}. Make the"
+                " cache larger."
+            )
         sequence = Sequence(prompt_tokens, float(new_tokens), cached_tokens, on_done)
         self._advance()
         self._waiting.append(sequence)
         self._admit()
-        # A joiner slows the others down, so the timer set for them is early enough, unless it ends first or the cache fills before.
+        # A joiner slows the others down, so the timer set for them is early enough, unless it ends first or the cache
+        # fills before.
         if self._timer is None or self._heap[0][2] is sequence or self._full_at < self._heap[0][0]:
             self._schedule()
         return sequence
@@ -135,7 +147,8 @@ class EngineModel:
         self._schedule()
 
     def resume(self, *, recompute: bool = True) -> None:
-        """Go on. `recompute`: the weights are new, so the running prefixes are computed again before anything is decoded."""
+        """Go on. `recompute`: the weights are new, so the running prefixes are computed again before anything is
+        decoded."""
         self._advance()
         self.paused = False
         if recompute:
@@ -177,7 +190,8 @@ class EngineModel:
         return (s for _, order, s in self._heap if s.order == order)
 
     def in_flight(self) -> list[tuple[Sequence, float]]:
-        """Every sequence that is running or waiting, and the tokens it has written: all, where the timer of its end is late on a wall clock."""
+        """Every sequence that is running or waiting, and the tokens it has written: all, where the timer of its end is
+        late on a wall clock."""
         running = [(s, min(s.asked, s.asked - s.left + self._service - s.joined)) for s in self.running_sequences()]
         return running + [(s, s.asked - s.left) for s in self._waiting]
 
@@ -264,7 +278,8 @@ class EngineModel:
         return (self.spec.kv_tokens - self._kv_base) / self.n
 
     def _schedule(self) -> None:
-        """Arm the timer for the next completion or KV overflow. One that fires too early is re-armed, which is cheaper than moving it each time."""
+        """Arm the timer for the next completion or KV overflow. One that fires too early is re-armed, which is cheaper
+        than moving it each time."""
         heap = self._heap
         while heap and heap[0][2].order != heap[0][1]:
             heappop(heap)

@@ -1,4 +1,5 @@
-"""The environment servers of a simulation: calls take their scripted latency, at most `capacity` at once; the rest wait in line."""
+"""The environment servers of a simulation: calls take their scripted latency, at most `capacity` at once; the rest wait
+in line."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from .engine_model import Clock
 
 
 class EnvModel:
-    """A full server only makes calls wait (429 is no failure). In an outage no call starts, and one that meets `patience_s` of it fails."""
+    """A full server only makes calls wait (429 is no failure). In an outage no call starts, and one that meets
+    `patience_s` of it fails."""
 
     def __init__(self, capacity: int, clock: Clock, *, patience_s: float) -> None:
         self.capacity, self.clock, self.patience_s = capacity, clock, patience_s

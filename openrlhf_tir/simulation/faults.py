@@ -1,7 +1,8 @@
 """Scripted faults of a simulation, from the workload file's [[faults]] tables.
 
 kind          what happens at `at_s`                                                   ends after `for_s`
-actor_death   the engine's groups are lost, nothing is routed to it                     a new one joins, with the current weights
+actor_death   the engine's groups are lost, nothing is routed to it                     a new one joins, with the
+              current weights
 env_outage    no call is served; those that wait longer than env.step_timeout_s fail    calls are served again
 slow_node     the engine decodes at `factor` of its rate                                at full rate again
 """
@@ -35,7 +36,9 @@ class Fault:
         try:
             return cls(**table)
         except TypeError as e:
-            raise ConfigError(f"Fault {table} is not complete or has a key too many: {e}. Keys: kind, at_s, for_s, engine, factor.") from None
+            raise ConfigError(
+                f"Fault {table} is not complete or has a key too many: {e}. Keys: kind, at_s, for_s, engine, factor."
+            ) from None
 
 
 def read_faults(path: Path) -> tuple[Fault, ...]:
@@ -47,7 +50,10 @@ def script_faults(faults: Iterable[Fault], rollout: SimulatedRollout, clock: Clo
     """Put them on the clock. Raises ConfigError for an engine that the workload does not have."""
     for fault in faults:
         if not 0 <= fault.engine < len(rollout.actors):
-            raise ConfigError(f"Fault {fault.kind} is of engine {fault.engine}, but there are {len(rollout.actors)}. Use 0 ... {len(rollout.actors) - 1}.")
+            raise ConfigError(
+                f"Fault {fault.kind} is of engine {fault.engine}, but there are {len(rollout.actors)}. Use 0 ..."
+                f" {len(rollout.actors) - 1}."
+            )
         actor = rollout.actors[fault.engine]
         effects: dict[str, tuple[tuple[Callable[..., object], object], tuple[Callable[..., object], object]]] = {
             "actor_death": ((rollout.die, actor), (rollout.join, actor)),

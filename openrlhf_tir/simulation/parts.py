@@ -1,4 +1,5 @@
-"""The other ports of a simulated run: prompts, learner, publisher, and an observer that keeps figures instead of files."""
+"""The other ports of a simulated run: prompts, learner, publisher, and an observer that keeps figures instead of
+files."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class EndlessPrompts:
 
 
 class SimulatedLearner:
-    """A step takes `seconds`, however many updates it makes. Counts trained tokens by their staleness, which is that of the update they enter."""
+    """A step takes `seconds`, however many updates it makes. Counts trained tokens by their staleness, which is that of
+    the update they enter."""
 
     def __init__(self, seconds: float, minibatches: int = 1, epochs: int = 1) -> None:
         self.version, self.seconds, self.minibatches, self.epochs = 0, seconds, minibatches, epochs
@@ -79,7 +81,9 @@ class SimulatedLearner:
         return {}
 
     async def load(self, directory: Path) -> int:
-        raise PipelineError("A simulated run keeps nothing that it could be resumed from. Start it again: it repeats itself.")
+        raise PipelineError(
+            "A simulated run keeps nothing that it could be resumed from. Start it again: it repeats itself."
+        )
 
     async def publish(self, path: Path) -> str:
         """No weights: the publisher's time is all there is of a push."""
@@ -122,7 +126,8 @@ class _Nowhere:
 
 
 class StepRecorder(Observer):
-    """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some hundred bytes a step."""
+    """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some hundred bytes a
+    step."""
 
     def __init__(self) -> None:
         nowhere = _Nowhere()

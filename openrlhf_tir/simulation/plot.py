@@ -1,4 +1,5 @@
-"""One figure of a simulated run: where the time of each step goes, what is in flight, how busy the machines are, how old the trained tokens."""
+"""One figure of a simulated run: where the time of each step goes, what is in flight, how busy the machines are, how
+old the trained tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +35,12 @@ def plot(r: Result, title: str, engines: int, saturated_tokens_per_s: float) -> 
             flight.plot(steps, rows["depth_cap"], color=LIGHT.muted, lw=1, ls="--", label="engine cap")
         flight.set(title="groups", xlabel="step", ylim=(0, None))
         legend_above(flight)
-        busy.plot(steps, per_step(rows["engine_tokens"]) / seconds / saturated_tokens_per_s, color=LIGHT.series[0], label="decode rate used")
+        busy.plot(
+            steps,
+            per_step(rows["engine_tokens"]) / seconds / saturated_tokens_per_s,
+            color=LIGHT.series[0],
+            label="decode rate used",
+        )
         busy.plot(steps, per_step(rows["engine_busy_s"]) / seconds / engines, color=LIGHT.series[2], label="engines")
         busy.plot(steps, per_step(rows["learner_busy_s"]) / seconds, color=LIGHT.series[1], label="learner")
         busy.set(title="busy", xlabel="step", ylim=(0, 1.05))

@@ -1,10 +1,11 @@
-"""SimulatedRollout: rollout actors without processes. A group is n scripted trajectories on one modelled engine and the modelled environment.
+"""SimulatedRollout: rollout actors without processes. A group is n scripted trajectories on one modelled engine and the
+modelled environment.
 
     run_group -> n x [ engine: segment -> env: call -> engine: segment -> ... ] -> (GroupMeta, tokens by policy version)
 
-Everything between `run_group` and its result are callbacks on the clock: no coroutine per trajectory, so that millions fit into a minute.
-Routing, faults and metadata are those of cluster/pool.py: the same router; a dead actor's groups raise EngineGone; a call that an outage
-fails costs the whole group, whose sessions share the server.
+Everything between `run_group` and its result are callbacks on the clock: no coroutine per trajectory, so that millions
+fit into a minute. Routing, faults and metadata are those of cluster/pool.py: the same router; a dead actor's groups
+raise EngineGone; a call that an outage fails costs the whole group, whose sessions share the server.
 """
 
 from __future__ import annotations
@@ -64,7 +65,22 @@ class _Trajectory:
     A segment may be written on several engines: `begun` tokens of it elsewhere, `marked` of it are counted by version.
     """
 
-    __slots__ = ("actor", "before", "begun", "cached_by", "context", "group", "marked", "moves", "over", "sample", "script", "sequence", "turn", "world")
+    __slots__ = (
+        "actor",
+        "before",
+        "begun",
+        "cached_by",
+        "context",
+        "group",
+        "marked",
+        "moves",
+        "over",
+        "sample",
+        "script",
+        "sequence",
+        "turn",
+        "world",
+    )
 
     def __init__(self, world: SimulatedRollout, group: _Group, sample: int, actor: Actor) -> None:
         self.world, self.group, self.sample, self.actor = world, group, sample, actor
@@ -76,7 +92,8 @@ class _Trajectory:
         actor.live += 1
 
     def write(self, fresh: int) -> None:
-        """The segment, or the rest of it; of its context only `fresh` tokens are new to the engine, unless the weights have changed."""
+        """The segment, or the rest of it; of its context only `fresh` tokens are new to the engine, unless the weights
+        have changed."""
         cached = self.context - fresh if self.cached_by == self.world.version else 0
         rest = self.script.segments[self.turn] - self.begun
         self.sequence = self.actor.engine.submit(self.context, rest, self.written, cached_tokens=cached)
@@ -150,7 +167,15 @@ class _Trajectory:
 class SimulatedRollout:
     """Implements pipeline.ports.Rollout. `accepts(key)` is the filters' verdict on a group that is done."""
 
-    def __init__(self, workload: Workload, clock: Clock, accepts: Callable[[GroupKey], bool], *, patience_s: float = 20.0, spread: bool = False) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        clock: Clock,
+        accepts: Callable[[GroupKey], bool],
+        *,
+        patience_s: float = 20.0,
+        spread: bool = False,
+    ) -> None:
         """`spread`: each sample of a group goes to the engine with the fewest, instead of all to one."""
         self.workload, self.clock, self.accepts, self.spread = workload, clock, accepts, spread
         self.actors = [Actor(i, EngineModel(workload.engine, clock)) for i in range(workload.engine.count)]
@@ -174,7 +199,12 @@ class SimulatedRollout:
 
     async def under_way(self) -> list[UnderWay]:
         groups = sorted((g for a in self.alive for g in a.groups), key=lambda g: g.key)
-        return [UnderWay(g.key, t.sample, t.actor.name, t.tokens, t.moves, t) for g in groups for t in g.trajectories if not t.over]
+        return [
+            UnderWay(g.key, t.sample, t.actor.name, t.tokens, t.moves, t)
+            for g in groups
+            for t in g.trajectories
+            if not t.over
+        ]
 
     async def move(self, response: UnderWay, engine: str) -> bool:
         target = next((a for a in self.alive if a.name == engine), None)
@@ -199,7 +229,8 @@ class SimulatedRollout:
                 at = self._emptiest() if self.spread else actor
                 trajectory = _Trajectory(self, group, i, at)
                 group.trajectories.append(trajectory)
-                # The samples share the prompt: the first on an engine computes it, the others find it in the prefix cache.
+                # The samples share the prompt: the first on an engine computes it, the others find it in the prefix
+                # cache.
                 trajectory.cached_by = self.version if at in has_prompt else -1
                 has_prompt.add(at)
                 trajectory.write(0)
@@ -216,7 +247,8 @@ class SimulatedRollout:
         if group.left:
             return
         valid = len(group.lengths)
-        failed = "timeout" if group.failures else None  # an outage is of the server that all of them share: episodes/choice.py
+        # an outage is of the server that all of them share: episodes/choice.py
+        failed = "timeout" if group.failures else None
         meta = GroupMeta(
             key=group.key,
             verdict=KEEP if failed or self.accepts(group.key) else REJECTED,
@@ -277,7 +309,9 @@ class SimulatedRollout:
         return group
 
     def where(self, key: GroupKey) -> str:
-        return next((f"on rollout-{a.index}" for a in self.alive if any(g.key == key for g in a.groups)), "waiting for an actor")
+        return next(
+            (f"on rollout-{a.index}" for a in self.alive if any(g.key == key for g in a.groups)), "waiting for an actor"
+        )
 
     def engine_stats(self) -> dict[str, float]:
         """Sequences running and waiting and preemptions so far, of all engines."""

@@ -1,8 +1,8 @@
 """simulate: a workload and a configuration -> what the pipeline would do, in virtual seconds.
 
-The loop, budget, gate, replay, ledger, depth controller and checkpoint code are the real ones; engines, environments, learner and weight
-pushes are models (engine_model.py, environment.py, parts.py). Ledger and checkpoint go to a temporary directory.
-"""
+The loop, budget, gate, replay, ledger, depth controller and checkpoint code are the real ones; engines, environments,
+learner and weight pushes are models (engine_model.py, environment.py, parts.py). Ledger and checkpoint go to a
+temporary directory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ MATCH_BATCHES = 3
 
 @dataclass(slots=True)
 class Result:
-    """What the steps after warm-up gave. Shares are of time; `rows[name]` has a number per step, the warm-up's included; 8 bytes each."""
+    """What the steps after warm-up gave. Shares are of time; `rows[name]` has a number per step, the warm-up's
+    included; 8 bytes each."""
 
     steps: int
     seconds: float
@@ -80,7 +81,8 @@ class Result:
 
 
 def batch_rollout_s(workload: Workload) -> float:
-    """Seconds to roll out one batch with nothing else under way: what a learner of R:T = 1:1 takes. Mean over MATCH_BATCHES."""
+    """Seconds to roll out one batch with nothing else under way: what a learner of R:T = 1:1 takes. Mean over
+    MATCH_BATCHES."""
 
     async def one(first: int) -> float:
         loop = asyncio.get_running_loop()
@@ -92,7 +94,8 @@ def batch_rollout_s(workload: Workload) -> float:
 
 
 def learner_seconds(workload: Workload, ratio: float = 1.0) -> float:
-    """The learner's time for one step: the workload's number, or for "match" the batch's rollout time; times `ratio`."""
+    """The learner's time for one step: the workload's number, or for "match" the batch's rollout time; times
+    `ratio`."""
     said = workload.learner_seconds_per_step
     return ratio * (batch_rollout_s(workload) if said == "match" else said)
 
@@ -107,19 +110,32 @@ def simulate(
     warm_up: int = WARM_UP,
     spread: bool = False,
 ) -> Result:
-    """Run cfg.train.max_steps updates. `cfg` and `workload` must agree on the batch (see `configure`). `spread`: a group goes to several engines."""
+    """Run cfg.train.max_steps updates. `cfg` and `workload` must agree on the batch (see `configure`). `spread`: a
+    group goes to several engines."""
     seconds = learner_seconds(workload) if learner_s is None else learner_s
     with tempfile.TemporaryDirectory(prefix="tir-simulate-") as directory:
         cfg = cfg.model_copy(update={"run_dir": Path(directory)})
         return run(_simulate(workload, cfg, acceptance or workload.acceptance, seconds, faults, warm_up, spread))
 
 
-async def _simulate(workload: Workload, cfg: Config, acceptance: Acceptance, learner_s: float, faults: tuple[Fault, ...], warm_up: int, spread: bool) -> Result:
+async def _simulate(
+    workload: Workload,
+    cfg: Config,
+    acceptance: Acceptance,
+    learner_s: float,
+    faults: tuple[Fault, ...],
+    warm_up: int,
+    spread: bool,
+) -> Result:
     wall, cpu = time.perf_counter(), time.process_time()
     loop = asyncio.get_running_loop()
     learner, figures = SimulatedLearner(learner_s, cfg.minibatches, cfg.train.max_epochs), StepRecorder()
     rollout = SimulatedRollout(
-        workload, loop, lambda key: workload.accepted(key, acceptance.at(learner.version)), patience_s=cfg.env.step_timeout_s, spread=spread
+        workload,
+        loop,
+        lambda key: workload.accepted(key, acceptance.at(learner.version)),
+        patience_s=cfg.env.step_timeout_s,
+        spread=spread,
     )
     figures.probe = lambda: {
         "engine_tokens": sum(a.engine.stats()["tokens"] for a in rollout.actors),
@@ -138,14 +154,25 @@ async def _simulate(workload: Workload, cfg: Config, acceptance: Acceptance, lea
         checkpoints=Checkpoints(cfg.run_dir / "ckpt", 1),
         observer=figures,
     )
-    longest = workload.response_tokens.max if math.isfinite(workload.response_tokens.max) else cfg.rollout.max_new_tokens
+    longest = (
+        workload.response_tokens.max if math.isfinite(workload.response_tokens.max) else cfg.rollout.max_new_tokens
+    )
     async with fast_lane(cfg, pipeline.state, rollout, longest=int(longest), slots=workload.engine.max_running):
         await pipeline.run()
     ledger.close()
-    return _result(workload, figures, learner, min(warm_up, len(figures.rows["time"]) - 1), time.perf_counter() - wall, time.process_time() - cpu)
+    return _result(
+        workload,
+        figures,
+        learner,
+        min(warm_up, len(figures.rows["time"]) - 1),
+        time.perf_counter() - wall,
+        time.process_time() - cpu,
+    )
 
 
-def _result(workload: Workload, figures: StepRecorder, learner: SimulatedLearner, warm_up: int, wall_s: float, cpu_s: float) -> Result:
+def _result(
+    workload: Workload, figures: StepRecorder, learner: SimulatedLearner, warm_up: int, wall_s: float, cpu_s: float
+) -> Result:
     rows, steps, engines = figures.rows, len(figures.rows["time"]) - warm_up, workload.engine.count
 
     def over(name: str) -> float:
@@ -177,11 +204,16 @@ def _result(workload: Workload, figures: StepRecorder, learner: SimulatedLearner
 
 
 def configure(workload: Workload, **pipeline: object) -> Config:
-    """A Config for `workload`: its batch and steps, `pipeline` settings (mode, max_staleness, depth, ...), everything else at its default."""
+    """A Config for `workload`: its batch and steps, `pipeline` settings (mode, max_staleness, depth, ...), everything
+    else at its default."""
     return Config.model_validate(
         {
             "actor": {"num_gpus_per_node": 1},
-            "rollout": {"batch_size": workload.prompts, "n_samples_per_prompt": workload.samples_per_prompt, "min_valid": min(2, workload.samples_per_prompt)},
+            "rollout": {
+                "batch_size": workload.prompts,
+                "n_samples_per_prompt": workload.samples_per_prompt,
+                "min_valid": min(2, workload.samples_per_prompt),
+            },
             "vllm": {"num_engines": workload.engine.count},
             "pipeline": pipeline,
             "train": {"max_steps": workload.steps},

@@ -29,7 +29,11 @@ FIGURES: dict[str, Callable[[Result], str]] = {
 
 
 def again(r: Result) -> int:
-    return sum(n for end, n in r.ends.items() if end.startswith("requeued/") and end not in ("requeued/surplus", "requeued/end_of_run"))
+    return sum(
+        n
+        for end, n in r.ends.items()
+        if end.startswith("requeued/") and end not in ("requeued/surplus", "requeued/end_of_run")
+    )
 
 
 def ages(r: Result) -> dict[int, float]:
@@ -48,7 +52,17 @@ def table(results: Mapping[str, Result]) -> Table:
 
 def plan_table(found: list[Plan], chosen: Plan) -> Table:
     """One row per split and staleness bound; the recommended one is marked."""
-    out = Table("", "rollout GPUs", "training GPUs", "S", "groups / h", "engines idle", "learner idle", "token age", title="simulated plans")
+    out = Table(
+        "",
+        "rollout GPUs",
+        "training GPUs",
+        "S",
+        "groups / h",
+        "engines idle",
+        "learner idle",
+        "token age",
+        title="simulated plans",
+    )
     for p in found:
         out.add_row(
             "->" if p is chosen else "",

@@ -1,8 +1,9 @@
-"""VirtualLoop: an asyncio event loop whose clock jumps to the next timer when nothing is ready. Waiting costs nothing and is exact.
+"""VirtualLoop: an asyncio event loop whose clock jumps to the next timer when nothing is ready. Waiting costs nothing
+and is exact.
 
-Only what tasks, futures, timers and `asyncio.timeout` need; no sockets, signals or threads (`run_in_executor` runs in place and takes no
-virtual time). Timers are tuples on a heap, compared in C, since a simulation makes millions. Ties run in the order in which they were set, so
-a run depends on its seed alone.
+Only what tasks, futures, timers and `asyncio.timeout` need; no sockets, signals or threads (`run_in_executor` runs in
+place and takes no virtual time). Timers are tuples on a heap, compared in C, since a simulation makes millions. Ties
+run in the order in which they were set, so a run depends on its seed alone.
 """
 
 from __future__ import annotations
@@ -65,20 +66,26 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None) -> _Handle:
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> _Handle:
         handle = _Handle(callback, args, context or contextvars.copy_context(), self._now)
         self._ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon
 
-    def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None) -> _Handle:
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> _Handle:
         """A `callback` that is set without a context runs in the loop's own: simulations set millions and use none."""
         handle = _Handle(callback, args, context, when)
         heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
-    def call_later(self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None) -> _Handle:
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> _Handle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     # --- running
@@ -150,7 +157,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(
-        self, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], *, name: str | None = None, context: contextvars.Context | None = None
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 

@@ -1,12 +1,13 @@
-"""Workload: what an emulated cluster is asked to do. A TOML file -> lengths, latencies and verdicts, drawn from one seed.
+"""Workload: what an emulated cluster is asked to do. A TOML file -> lengths, latencies and verdicts, drawn from one
+seed.
 
     Workload.read(path) -> engine, env and learner as numbers
     workload.script(key, sample) -> Script: the tokens of each segment, the tokens and seconds of each tool call
     workload.accepted(key, share) -> bool: whether the filters would keep the group
 
-A draw depends on the seed, the prompt and the sample alone, never on the order of the calls: every mode, on either clock, sees the same work.
-Times are emulated seconds; `time_scale` is how many wall-clock seconds one of them takes in a benchmark.
-"""
+A draw depends on the seed, the prompt and the sample alone, never on the order of the calls: every mode, on either
+clock, sees the same work. Times are emulated seconds; `time_scale` is how many wall-clock seconds one of them takes in
+a benchmark."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def _phi(x: float) -> float:
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """One rollout engine. `decode_tokens_per_s` [(running, tokens/s in total)], linear between the points, constant beyond the last."""
+    """One rollout engine. `decode_tokens_per_s` [(running, tokens/s in total)], linear between the points, constant
+    beyond the last."""
 
     count: int
     max_running: int
@@ -89,12 +91,16 @@ class EngineSpec:
     @cached_property
     def saturated_tokens_per_s(self) -> float:
         """The most one engine decodes."""
-        return max(self.decode_rate(n) for n in (*(int(x) for x, _ in self.decode_tokens_per_s if x <= self.max_running), self.max_running))
+        return max(
+            self.decode_rate(n)
+            for n in (*(int(x) for x, _ in self.decode_tokens_per_s if x <= self.max_running), self.max_running)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Share of groups that the filters keep, as training goes on. `jump`: `start` until half time, then `end`; else linear between them."""
+    """Share of groups that the filters keep, as training goes on. `jump`: `start` until half time, then `end`; else
+    linear between them."""
 
     start: float
     end: float
@@ -110,7 +116,8 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one trajectory will do: segments[i] model tokens, then (but after the last) call i: latencies_s[i], observations[i] tokens."""
+    """What one trajectory will do: segments[i] model tokens, then (but after the last) call i: latencies_s[i],
+    observations[i] tokens."""
 
     segments: tuple[int, ...]
     observations: tuple[int, ...]
@@ -147,17 +154,22 @@ class Workload:
         try:
             return cls._of(read_toml(path, "Workload"))
         except (TypeError, AttributeError, ValueError) as e:
-            raise ConfigError(f"Workload {path} has a value of a wrong type: {e}. openrlhf_tir/simulation/workload_seed.toml shows each.") from None
+            raise ConfigError(
+                f"Workload {path} has a value of a wrong type: {e}. openrlhf_tir/simulation/workload_seed.toml shows"
+                " each."
+            ) from None
         except KeyError as e:
-            raise ConfigError(f"Workload {path} lacks {e}. openrlhf_tir/simulation/workload_seed.toml has every key.") from None
+            raise ConfigError(
+                f"Workload {path} lacks {e}. openrlhf_tir/simulation/workload_seed.toml has every key."
+            ) from None
 
     @classmethod
     def _of(cls, t: dict[str, Any]) -> Workload:
         engine, late, constant = t["engine"], t["late_training"], t["filter"]["acceptance"]
         if t["trajectory"]["segments"] != t["trajectory"]["tool_calls"] + 1:
             raise ConfigError(
-                f"trajectory.segments = {t['trajectory']['segments']} and tool_calls = {t['trajectory']['tool_calls']}: the model writes before, between and "
-                "after its calls, so segments is tool_calls + 1."
+                f"trajectory.segments = {t['trajectory']['segments']} and tool_calls = {t['trajectory']['tool_calls']}:"
+                " the model writes before, between and after its calls, so segments is tool_calls + 1."
             )
         return cls(
             seed=t["seed"],
@@ -170,7 +182,12 @@ class Workload:
             observation_tokens=_lognormal(t["trajectory"]["observation_tokens"]),
             env_latency_s=_lognormal(t["env"]["latency_s"]),
             env_capacity=t["env"]["capacity"],
-            engine=EngineSpec(**{**engine, "decode_tokens_per_s": tuple((float(n), float(rate)) for n, rate in engine["decode_tokens_per_s"])}),
+            engine=EngineSpec(
+                **{
+                    **engine,
+                    "decode_tokens_per_s": tuple((float(n), float(rate)) for n, rate in engine["decode_tokens_per_s"]),
+                }
+            ),
             learner_seconds_per_step=t["learner"]["seconds_per_step"],
             acceptance=Acceptance(constant, constant, t["batch"]["steps"]),
             late=Acceptance(late["acceptance_from"], late["acceptance_to"], late["steps"]),
@@ -198,7 +215,8 @@ class Workload:
         )
 
     def accepted(self, key: GroupKey, share: float) -> bool:
-        """Whether the group is kept when the filters keep `share` of all. A group kept at some share is kept at every higher one."""
+        """Whether the group is kept when the filters keep `share` of all. A group kept at some share is kept at every
+        higher one."""
         self._rng.seed(f"{self.seed}/accept/{key.epoch}/{key.prompt}/{key.attempt}")
         return self._rng.random() < share
 

@@ -3,10 +3,10 @@
     batches(schedule, seed)  ->  sft_step(rows, lr)  ...  ->  evaluate()  ->  gates passed: done
                                       ^------- batches of a repair <------------ gates missed
 
-The base model must be able to use Python without preferring it: reinforcement learning then has something to discover. Stage one is
-mostly tool traces, because copying operands into code and results into answers has to be learned first; stage two resets how often
-code is used, which takes few steps. Whoever calls brings the learner and the evaluation; nothing here knows how they work.
-"""
+The base model must be able to use Python without preferring it: reinforcement learning then has something to discover.
+Stage one is mostly tool traces, because copying operands into code and results into answers has to be learned first;
+stage two resets how often code is used, which takes few steps. Whoever calls brings the learner and the evaluation;
+nothing here knows how they work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ SftStep = Callable[[list[ColdStartTrace], float], Awaitable[Mapping[str, float]]
 
 
 class BaseScores(Protocol):
-    """What a base model is judged by, at temperature 1 on held-out problems; fractions. `code_correct`: accuracy where code was used."""
+    """What a base model is judged by, at temperature 1 on held-out problems; fractions. `code_correct`: accuracy where
+    code was used."""
 
     accuracy: float
     code_ratio: float
@@ -39,7 +40,8 @@ class BaseScores(Protocol):
 
 
 def figure(figures: BaseScores, name: str) -> float:
-    """The figure that a gate names: a field of it, or the mean of a part of the reward. A part that no response has is 0."""
+    """The figure that a gate names: a field of it, or the mean of a part of the reward. A part that no response has is
+    0."""
     return float(figures.parts.get(name, 0.0) if name.startswith("reward/") else getattr(figures, name))
 
 
@@ -49,8 +51,9 @@ GATES: dict[str, tuple[float, float]] = {
     "format_ok": (0.95, 1.0),
     "code_correct": (0.92, 1.0),
 }
-"""Inclusive ranges. With less code than a quarter RL has little margin, with more accuracy little to show; a base whose code is wrong more often
-than one time in twelve was seen to end below 0.90 (code_correct .87 -> accuracy .87, .94 -> .90, .97 -> .96)."""
+"""Inclusive ranges. With less code than a quarter RL has little margin, with more accuracy little to show; a base whose
+code is wrong more often than one time in twelve was seen to end below 0.90 (code_correct .87 -> accuracy .87, .94 ->
+.90, .97 -> .96)."""
 
 
 STEERED = "code_ratio"
@@ -70,7 +73,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; each repair again, from `repair_lr_ratio`."""
+    """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; each repair again,
+    from `repair_lr_ratio`."""
 
     stages: tuple[Stage, ...] = (Stage(760, 0.85), Stage(120, 0.36))
     batch_size: int = 16
@@ -104,8 +108,11 @@ def batches(schedule: Schedule, rng: Random, draw: Draw = draw_trace) -> Iterato
         yield _batch(schedule, rng, draw, ratio, schedule.lr_at(step))
 
 
-def repair_batches(schedule: Schedule, stages: Sequence[Stage], rng: Random, draw: Draw = draw_trace) -> Iterator[Batch]:
-    """More batches after a missed gate. The learning rate falls anew: at one low rate, code that was wrong one time in ten stayed so."""
+def repair_batches(
+    schedule: Schedule, stages: Sequence[Stage], rng: Random, draw: Draw = draw_trace
+) -> Iterator[Batch]:
+    """More batches after a missed gate. The learning rate falls anew: at one low rate, code that was wrong one time in
+    ten stayed so."""
     ratios = [stage.tool_ratio for stage in stages for _ in range(stage.steps)]
     high, low = schedule.repair_lr_ratio, schedule.final_lr_ratio
     for step, ratio in enumerate(ratios):
@@ -119,16 +126,23 @@ def _batch(schedule: Schedule, rng: Random, draw: Draw, ratio: float, lr: float)
 def check_gates(figures: BaseScores, gates: Gates = GATES) -> list[str]:
     """One sentence per missed gate; empty when all are passed."""
     measured = {name: figure(figures, name) for name in gates}
-    return [f"{name} {measured[name]:.3f} is outside {lo:.2f}..{hi:.2f}" for name, (lo, hi) in gates.items() if not lo <= measured[name] <= hi]
+    return [
+        f"{name} {measured[name]:.3f} is outside {lo:.2f}..{hi:.2f}"
+        for name, (lo, hi) in gates.items()
+        if not lo <= measured[name] <= hi
+    ]
 
 
-def repair(figures: BaseScores, settled_ratio: float, gates: Gates = GATES, steered: str = STEERED) -> tuple[list[Stage], float]:
+def repair(
+    figures: BaseScores, settled_ratio: float, gates: Gates = GATES, steered: str = STEERED
+) -> tuple[list[Stage], float]:
     """What to train next after a missed gate, and the tool ratio that it settles at.
 
-    Code that does not work yet, or a broken format: more tool traces, then settle again. `steered` names the figure that the tool ratio decides
-    (Lesson.steered): where it has a gate the ratio is moved by its distance from the gate's middle. Accuracy alone out of range, while code works:
-    it goes up and down with the amount of code, where that is what is steered. Accuracy alone too low, where a part of the reward is steered: what
-    follows that part does not work yet.
+    Code that does not work yet, or a broken format: more tool traces, then settle again. `steered` names the figure
+    that the tool ratio decides (Lesson.steered): where it has a gate the ratio is moved by its distance from the gate's
+    middle. Accuracy alone out of range, while code works: it goes up and down with the amount of code, where that is
+    what is steered. Accuracy alone too low, where a part of the reward is steered: what follows that part does not work
+    yet.
     """
     low, high = gates["accuracy"]
     shift = sum(gates[steered]) / 2 - figure(figures, steered) if steered in gates else 0.0
@@ -159,8 +173,8 @@ async def cold_start(
 ) -> BaseScores:
     """Runs the schedule and, at most `max_repairs` times, a repair. Returns the figures that passed.
 
-    Raises ColdStartError with the last figures when no repair helped; errors of the learner and the evaluation pass through.
-    """
+    Raises ColdStartError with the last figures when no repair helped; errors of the learner and the evaluation pass
+    through."""
     rng = Random(f"cold_start/{seed}")
     ratio = schedule.settled_ratio
     todo = batches(schedule, rng, draw)
@@ -175,6 +189,7 @@ async def cold_start(
             stages, ratio = repair(figures, ratio, gates, steered)
             todo = repair_batches(schedule, stages, rng, draw)
     raise ColdStartError(
-        f"The base model misses its gates after {schedule.steps} steps and {schedule.max_repairs} repairs: {'; '.join(missed)}. "
-        "Try another seed (--train.seed; `reproduce`: --first-seed); the gates are in openrlhf_tir/toy (cold_start.py, lessons)."
+        f"The base model misses its gates after {schedule.steps} steps and {schedule.max_repairs} repairs:"
+        f" {'; '.join(missed)}. Try another seed (--train.seed; `reproduce`: --first-seed); the gates are in"
+        " openrlhf_tir/toy (cold_start.py, lessons)."
     )

@@ -1,4 +1,5 @@
-"""Toy model: seed -> a tiny Qwen2 with random weights, as a Hugging Face directory with its tokenizer. 167 thousand parameters, fp32."""
+"""Toy model: seed -> a tiny Qwen2 with random weights, as a Hugging Face directory with its tokenizer. 167 thousand
+parameters, fp32."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
 
 MAX_POSITIONS = 1024
 INIT_STD, EMBEDDING_STD = 0.08, 0.25
-"""Qwen2's own 0.02 for everything is for widths of thousands. At width 64 the embeddings must be the larger ones, or a token's identity drowns in
-what the first attention layer adds to it; copying operands into code then appears after 150-220 steps instead of 400."""
+"""Qwen2's own 0.02 for everything is for widths of thousands. At width 64 the embeddings must be the larger ones, or a
+token's identity drowns in what the first attention layer adds to it; copying operands into code then appears after
+150-220 steps instead of 400."""
 
 
 def build_model(seed: int) -> Qwen2ForCausalLM:

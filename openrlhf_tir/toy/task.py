@@ -1,9 +1,10 @@
-"""Toy problems: seed -> arithmetic questions that one line of Python answers and a tiny model cannot answer in its head.
+"""Toy problems: seed -> arithmetic questions that one line of Python answers and a tiny model cannot answer in its
+head.
 
-Seven kinds; only `add1` is learnable mentally. A problem is held out iff a hash of its kind and canonical operands says so, hence
-a test problem never occurs in training, in neither order of symmetric operands. An operand pair of the wrong split is drawn again *within its
-kind*: drawing the kind again too would fill the test set with `add1`, which has too few problems to split and is in both.
-"""
+Seven kinds; only `add1` is learnable mentally. A problem is held out iff a hash of its kind and canonical operands says
+so, hence a test problem never occurs in training, in neither order of symmetric operands. An operand pair of the wrong
+split is drawn again *within its kind*: drawing the kind again too would fill the test set with `add1`, which has too
+few problems to split and is in both."""
 
 from __future__ import annotations
 
@@ -67,21 +68,43 @@ def _gcd(rng: Random) -> Problem:
     # A common factor by construction: the gcd of two random numbers is 1 most of the time, which is easy to guess.
     g, x, y = rng.randint(3, 40), rng.randint(3, 24), rng.randint(3, 24)
     a, b = g * x, g * y
-    return Problem("gcd", f"Find the gcd of {a} and {b}.", f"import math\nprint(math.gcd({a},{b}))", math.gcd(a, b), _pair(a, b))
+    return Problem(
+        "gcd", f"Find the gcd of {a} and {b}.", f"import math\nprint(math.gcd({a},{b}))", math.gcd(a, b), _pair(a, b)
+    )
 
 
 def _digsum(rng: Random) -> Problem:
     a = rng.randint(1000, 99999)
-    return Problem("digsum", f"What is the sum of the digits of {a}?", f"print(sum(map(int,str({a}))))", sum(map(int, str(a))), (a,))
+    return Problem(
+        "digsum",
+        f"What is the sum of the digits of {a}?",
+        f"print(sum(map(int,str({a}))))",
+        sum(map(int, str(a))),
+        (a,),
+    )
 
 
 def _series(rng: Random) -> Problem:
     a = rng.randint(2, 60)
     b = a + rng.randint(8, 200)
-    return Problem("series", f"Find the sum of the integers from {a} to {b}.", f"print(sum(range({a},{b}+1)))", (a + b) * (b - a + 1) // 2, (a, b))
+    return Problem(
+        "series",
+        f"Find the sum of the integers from {a} to {b}.",
+        f"print(sum(range({a},{b}+1)))",
+        (a + b) * (b - a + 1) // 2,
+        (a, b),
+    )
 
 
-SHARES: dict[Callable[[Random], Problem], float] = {_add1: 0.15, _mul: 0.15, _mulmod: 0.15, _powmod: 0.15, _gcd: 0.12, _digsum: 0.14, _series: 0.14}
+SHARES: dict[Callable[[Random], Problem], float] = {
+    _add1: 0.15,
+    _mul: 0.15,
+    _mulmod: 0.15,
+    _powmod: 0.15,
+    _gcd: 0.12,
+    _digsum: 0.14,
+    _series: 0.14,
+}
 
 
 def draw(rng: Random, split: Split) -> Problem:
@@ -105,19 +128,34 @@ def write_jsonl(rows: Iterable[dict[str, Any]], path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_splits(directory: Path, seed: int, rows_of: Callable[[int, Split, int], list[dict[str, Any]]], n_train: int = 4096, n_test: int = 256) -> None:
-    """Writes `train.jsonl` and `test.jsonl` of `rows_of(n, split, seed)`. The test set is the same for every seed, so that runs compare."""
+def write_splits(
+    directory: Path,
+    seed: int,
+    rows_of: Callable[[int, Split, int], list[dict[str, Any]]],
+    n_train: int = 4096,
+    n_test: int = 256,
+) -> None:
+    """Writes `train.jsonl` and `test.jsonl` of `rows_of(n, split, seed)`. The test set is the same for every seed, so
+    that runs compare."""
     for n, split, of in zip((n_train, n_test), get_args(Split), (seed, 0), strict=True):
         write_jsonl(rows_of(n, split, of), directory / f"{split}.jsonl")
 
 
 def write_data(
-    directory: Path, seed: int, n_train: int = 4096, n_test: int = 256, *, env: str | None = None, game: str | None = None, puzzles: str | None = None
+    directory: Path,
+    seed: int,
+    n_train: int = 4096,
+    n_test: int = 256,
+    *,
+    env: str | None = None,
+    game: str | None = None,
+    puzzles: str | None = None,
 ) -> tuple[Path, Path]:
-    """Writes `train.jsonl` and `test.jsonl`; returns their paths. The test set is the same for every seed, so that runs compare.
+    """Writes `train.jsonl` and `test.jsonl`; returns their paths. The test set is the same for every seed, so that runs
+    compare.
 
-    env: name that the rows carry. game, puzzles: name of the environment of toy/guess.py or toy/puzzles.py, whose rows are then every fourth.
-    """
+    env: name that the rows carry. game, puzzles: name of the environment of toy/guess.py or toy/puzzles.py, whose rows
+    are then every fourth."""
     paths = directory / "train.jsonl", directory / "test.jsonl"
     for path, n, split, of in zip(paths, (n_train, n_test), get_args(Split), (seed, 0), strict=True):
         others = [*(games(n // 4, game) if game else ()), *(puzzle_rows(n // 4, puzzles, split) if puzzles else ())]

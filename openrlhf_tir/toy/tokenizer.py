@@ -1,12 +1,13 @@
 """Character tokenizer: printable ASCII and newline, one token each, plus PAD and EOS; 98 ids.
 
-It is a Qwen2Tokenizer whose byte-level BPE has no merges. (transformers makes that class for every directory whose config says
-qwen2, whatever the tokenizer's files say; a tokenizer of another class would come back from AutoTokenizer without its spaces.)
-Text of printable ASCII comes back exactly; every other character is dropped, so that no tool output can fail to encode. `encode` never
-gives PAD or EOS: their names in a text are the characters that they consist of, as in what engines/codec.py encodes.
+It is a Qwen2Tokenizer whose byte-level BPE has no merges. (transformers makes that class for every directory whose
+config says qwen2, whatever the tokenizer's files say; a tokenizer of another class would come back from AutoTokenizer
+without its spaces.) Text of printable ASCII comes back exactly; every other character is dropped, so that no tool
+output can fail to encode. `encode` never gives PAD or EOS: their names in a text are the characters that they consist
+of, as in what engines/codec.py encodes.
 
-Its chat template renders a conversation as the traces of the cold start are written, which have no turns of their own: so the base model can chat.
-"""
+Its chat template renders a conversation as the traces of the cold start are written, which have no turns of their own:
+so the base model can chat."""
 
 from __future__ import annotations
 

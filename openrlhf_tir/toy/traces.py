@@ -2,12 +2,14 @@
 
     prompt       User: What is 7*8?\nAssistant:                                       weight 0
     tool trace   ```python\nprint(7*8)\n```                                            the model, 1
-                 \n```output\n56\n\n```\n\n\n                                          the environment, 0 (ReTool: output is masked)
+                 \n```output\n56\n\n```\n\n\n                                          the environment, 0 (ReTool:
+                 output is masked)
                  <answer>\\boxed{56}</answer>                                          the model, 1
-    text trace   <answer>\\boxed{56}</answer>                                          the model, 1; digits GUESS unless add1
+    text trace   <answer>\\boxed{56}</answer>                                          the model, 1; digits GUESS unless
+                 add1
 
-The inserted block is the turn protocol's own, so a trace is what an episode looks like, character by character. A trace ends where an
-episode ends, at the stop string "</answer>": no EOS, as none is ever sampled.
+The inserted block is the turn protocol's own, so a trace is what an episode looks like, character by character. A trace
+ends where an episode ends, at the stop string "</answer>": no EOS, as none is ever sampled.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from .task import Problem, draw
 from .tokenizer import encode
 
 GUESS = 0.2
-"""Weight of digits that cannot be known without computing: enough for a plausible guess, too little to drown the rest."""
+"""Weight of digits that cannot be known without computing: enough for a plausible guess, too little to drown the
+rest."""
 
 
 ColdStartTrace = SftRow
@@ -48,7 +51,9 @@ def tool_trace(problem: Problem) -> ColdStartTrace:
 
 def text_trace(problem: Problem) -> ColdStartTrace:
     """The answer without code."""
-    return _trace([(prompt_of(problem.question), 0.0), *_answer(problem.answer, 1.0 if problem.kind == "add1" else GUESS)])
+    return _trace(
+        [(prompt_of(problem.question), 0.0), *_answer(problem.answer, 1.0 if problem.kind == "add1" else GUESS)]
+    )
 
 
 def draw_trace(rng: Random, tool_ratio: float) -> ColdStartTrace:

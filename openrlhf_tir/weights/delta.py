@@ -1,12 +1,15 @@
 """Delta: the bits of two versions of a tensor -> what changed, exactly; and back. numpy only.
 
-At a learning rate of 1e-6 a step is smaller than the last of bf16's 8 bits: 95 of 100 weights keep their bits, and most of the others move to a neighbour.
+At a learning rate of 1e-6 a step is smaller than the last of bf16's 8 bits: 95 of 100 weights keep their bits, and most
+of the others move to a neighbour.
 
-    entry  = (gap, difference)   gap: elements since the entry before, 1 to 255     difference: of the bits, as integers, -127 to 127
+    entry  = (gap, difference)   gap: elements since the entry before, 1 to 255     difference: of the bits, as
+           integers, -127 to 127
     piece  = gaps [n] uint8, differences [n] int8, wides [m] integers of the tensor's own size
 
-A larger gap has entries of difference 0 in between; a larger difference is -128 here, and its value the next of `wides`. So a changed weight of bf16
-takes two bytes. Which weights changed, and to what, is all there is: nothing is rounded.
+A larger gap has entries of difference 0 in between; a larger difference is -128 here, and its value the next of
+`wides`. So a changed weight of bf16 takes two bytes. Which weights changed, and to what, is all there is: nothing is
+rounded.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ def encode(old: np.ndarray, new: np.ndarray) -> Piece | None:
 
 
 def take_over(old: np.ndarray, new: np.ndarray) -> Piece | None:
-    """`encode`; and `old` then is `new`, by writing what changed only: the memory that stays as it is need not be written back."""
+    """`encode`; and `old` then is `new`, by writing what changed only: the memory that stays as it is need not be
+    written back."""
     return _piece(*_changed(old, new, take_over=True))
 
 
@@ -66,7 +70,8 @@ def _piece(at: np.ndarray, differences: np.ndarray) -> Piece | None:
 
 
 def _changed(old: np.ndarray, new: np.ndarray, *, take_over: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Where they differ, ascending, and by how much; a difference that is too large wraps around, and so does the sum later.
+    """Where they differ, ascending, and by how much; a difference that is too large wraps around, and so does the sum
+    later.
 
     Eight bytes are compared at once, then the elements of those that differ: four times as fast as one by one.
     """
@@ -92,7 +97,8 @@ def _changed(old: np.ndarray, new: np.ndarray, *, take_over: bool) -> tuple[np.n
 
 
 def apply(piece: Piece, data: np.ndarray) -> None:
-    """`data`, [n] integers: the old becomes the new, in place. Raises ValueError for a piece that is not of such a tensor; then nothing was changed."""
+    """`data`, [n] integers: the old becomes the new, in place. Raises ValueError for a piece that is not of such a
+    tensor; then nothing was changed."""
     gaps, narrow, wides = piece
     if len(gaps) != len(narrow) or not len(gaps) or not gaps.all():
         raise ValueError(f"a piece of {len(gaps)} gaps and {len(narrow)} differences")
@@ -100,7 +106,9 @@ def apply(piece: Piece, data: np.ndarray) -> None:
     at -= 1
     wide = np.flatnonzero(narrow == WIDE)
     if at[-1] >= len(data) or len(wide) != len(wides):
-        raise ValueError(f"a piece that ends at element {at[-1]} of {len(data)}, with {len(wide)} of {len(wides)} large differences")
+        raise ValueError(
+            f"a piece that ends at element {at[-1]} of {len(data)}, with {len(wide)} of {len(wides)} large differences"
+        )
     differences = narrow.astype(data.dtype)
     differences[wide] = wides
     data[at] += differences

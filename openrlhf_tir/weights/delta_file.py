@@ -3,9 +3,9 @@
     MAGIC | pieces (delta.py), one after the other | index, JSON | length of the index, 8 bytes | MAGIC
     link = XXH3-128(digest of the weights before, all bytes of the file)
 
-The index names both digests: of the weights before and of those after. A node applies a file only to weights that it has proved to be the ones
-before, only when the link is the announced one, and uses the result only when its digest is the announced one. So a delta that is damaged, left
-out, taken twice or out of order is refused by name.
+The index names both digests: of the weights before and of those after. A node applies a file only to weights that it
+has proved to be the ones before, only when the link is the announced one, and uses the result only when its digest is
+the announced one. So a delta that is damaged, left out, taken twice or out of order is refused by name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class DeltaWriter:
 
     def end(self, digest: str) -> Changes:
         """`digest`: of the weights after it."""
-        index = json.dumps({"base": self.base, "base_version": self.base_version, "digest": digest, "pieces": self._index}, separators=(",", ":")).encode()
+        index = json.dumps(
+            {"base": self.base, "base_version": self.base_version, "digest": digest, "pieces": self._index},
+            separators=(",", ":"),
+        ).encode()
         self._write(index)
         self._write(_END.pack(len(index), MAGIC))
         return Changes(digest, self._link.hexdigest())
@@ -66,13 +69,19 @@ class Delta:
         self.path = path
         try:
             with open(path, "rb") as f:
-                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)  # read at the disk's speed, and not fault by fault
-                self.file = np.asarray(np.memmap(f, np.uint8, mode="r"))  # as a plain array: a memmap does its bookkeeping for every slice
+                # read at the disk's speed, and not fault by fault
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+                # as a plain array: a memmap does its bookkeeping for every slice
+                self.file = np.asarray(np.memmap(f, np.uint8, mode="r"))
             length, magic = _END.unpack(self.file[-_END.size :].tobytes())
             if magic != MAGIC or self.file[: len(MAGIC)].tobytes() != MAGIC:
                 raise ValueError("it does not begin or end as one")
             index = json.loads(self.file[-_END.size - length : -_END.size].tobytes())
-            self.base, self.base_version, self.digest = str(index["base"]), int(index["base_version"]), str(index["digest"])
+            self.base, self.base_version, self.digest = (
+                str(index["base"]),
+                int(index["base_version"]),
+                str(index["digest"]),
+            )
             self._pieces: dict[tuple[str, int], list[list[int]]] = {}
             for name, begin, at, entries, wides in index["pieces"]:
                 cut = begin // CHUNK_BYTES * CHUNK_BYTES

@@ -3,9 +3,10 @@
     chunk hash  = XXH3-128 of 16 MiB of a tensor's bytes (its last chunk is shorter)
     tensor hash = XXH3-128(dtype, shape, chunk hashes)          digest = XXH3-128(sorted "name hash" lines)
 
-The order of the tensors, the file's header layout and its metadata do not matter; one changed bit, name, dtype or shape does. Chunks are
-hashed by several threads at once (xxhash lets go of the interpreter's lock), so that the memory's bandwidth is the bound. The hash finds every
-accident, not a forger: whoever can write the file can also write what announces it.
+The order of the tensors, the file's header layout and its metadata do not matter; one changed bit, name, dtype or shape
+does. Chunks are hashed by several threads at once (xxhash lets go of the interpreter's lock), so that the memory's
+bandwidth is the bound. The hash finds every accident, not a forger: whoever can write the file can also write what
+announces it.
 """
 
 from __future__ import annotations
@@ -49,20 +50,23 @@ class Entry(NamedTuple):
 
 
 def tensors_digest(tensors: Iterable[tuple[str, Any]]) -> str:
-    """One digest of all (name, numpy array or torch tensor on any device) pairs. bfloat16 counts as itself, not as what numpy would make of it.
-    One tensor at a time: a caller may gather and free them while iterating."""
+    """One digest of all (name, numpy array or torch tensor on any device) pairs. bfloat16 counts as itself, not as what
+    numpy would make of it. One tensor at a time: a caller may gather and free them while iterating."""
     with hashing_threads() as pool:
         return combine({name: _of_tensor(*raw(tensor), pool) for name, tensor in tensors})
 
 
 def digest_file(path: Path) -> str:
-    """The digest of a safetensors file, which is read once. Raises WeightsUnverified when the file is missing, cut short or no safetensors file."""
+    """The digest of a safetensors file, which is read once. Raises WeightsUnverified when the file is missing, cut
+    short or no safetensors file."""
     try:
         data = np.memmap(path, np.uint8, mode="r")
         with hashing_threads() as pool:
             return combine({e.name: _of_tensor(e.dtype, e.shape, data[e.begin : e.end], pool) for e in entries(data)})
     except (OSError, ValueError, KeyError, TypeError, struct.error) as e:
-        raise WeightsUnverified(f"{path} is no complete safetensors file: {e}. Check that writing it finished and that this node sees it.") from e
+        raise WeightsUnverified(
+            f"{path} is no complete safetensors file: {e}. Check that writing it finished and that this node sees it."
+        ) from e
 
 
 @contextmanager
@@ -76,17 +80,25 @@ def hashing_threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def entries(file: np.ndarray) -> list[Entry]:
-    """What a safetensors file, [bytes] uint8, holds, in the order of its bytes. Raises ValueError, KeyError, TypeError or struct.error for
-    what is none, or not whole."""
+    """What a safetensors file, [bytes] uint8, holds, in the order of its bytes. Raises ValueError, KeyError, TypeError
+    or struct.error for what is none, or not whole."""
     (header_bytes,) = struct.unpack_from("<Q", file.data)
     start = 8 + header_bytes
     header = json.loads(file[8:start].tobytes())
     header.pop("__metadata__", None)
-    found = sorted((Entry(name, h["dtype"], tuple(h["shape"]), *(start + at for at in h["data_offsets"])) for name, h in header.items()), key=lambda e: e.begin)
+    found = sorted(
+        (
+            Entry(name, h["dtype"], tuple(h["shape"]), *(start + at for at in h["data_offsets"]))
+            for name, h in header.items()
+        ),
+        key=lambda e: e.begin,
+    )
     at = start
     for e in found:
         if e.begin != at or e.end - e.begin != math.prod(e.shape) * ITEM_BYTES[e.dtype]:
-            raise ValueError(f"tensor {e.name} has bytes {e.begin} to {e.end}, which is not where and as large as it should be")
+            raise ValueError(
+                f"tensor {e.name} has bytes {e.begin} to {e.end}, which is not where and as large as it should be"
+            )
         at = e.end
     if at != len(file):
         raise ValueError(f"the header announces {at} bytes, the file has {len(file)}")
@@ -94,7 +106,8 @@ def entries(file: np.ndarray) -> list[Entry]:
 
 
 def raw(tensor: Any) -> tuple[str, list[int], Any]:
-    """-> safetensors dtype name, shape, bytes in C order (uint8, of the tensor's own memory where it is contiguous and on the CPU)."""
+    """-> safetensors dtype name, shape, bytes in C order (uint8, of the tensor's own memory where it is contiguous and
+    on the CPU)."""
     shape = list(tensor.shape)
     name = _SAFETENSORS_NAME[str(tensor.dtype).removeprefix("torch.")]
     if hasattr(tensor, "detach"):

@@ -1,4 +1,5 @@
-"""Worker: a safetensors file, or a broadcast -> a running vLLM worker's model. Lives in the worker process; works on CPU and GPU.
+"""Worker: a safetensors file, or a broadcast -> a running vLLM worker's model. Lives in the worker process; works on
+CPU and GPU.
 
 It is one more backend of vLLM's weight-transfer API, beside vLLM's own nccl and ipc:
 
@@ -7,8 +8,8 @@ It is one more backend of vLLM's weight-transfer API, beside vLLM's own nccl and
     or receive_weights  -> those of a broadcast, bucket by bucket as they come
     finish_weight_update-> layers are processed (fused, packed) again
 
-Importing this module registers the backend: vLLM imports it in every worker because `worker_extension_cls` names WorkerExtension.
-"""
+Importing this module registers the backend: vLLM imports it in every worker because `worker_extension_cls` names
+WorkerExtension."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
             self.model.load_weights(iter(tensors))
 
     def _undo(self) -> None:
-        """Layers that have all of their weights keep them, new as they are; the others get their old ones back. Then all wait for weights again."""
+        """Layers that have all of their weights keep them, new as they are; the others get their old ones back. Then
+        all wait for weights again."""
         for layer in self.model.modules():
             info = get_layerwise_info(layer)
             info.loaded_weights.clear()
@@ -90,8 +92,8 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
-        # A tied lm_head is a module of its own that shares the embedding's tensor. The reload processes the embedding, but the
-        # head keeps the copy that the CPU kernels packed from the *old* weights, without an error.
+        # A tied lm_head is a module of its own that shares the embedding's tensor. The reload processes the embedding,
+        # but the head keeps the copy that the CPU kernels packed from the *old* weights, without an error.
         head = getattr(self.model, "lm_head", None)
         if self.repack_lm_head and head is not None and hasattr(head, "quant_method"):
             head.quant_method.process_weights_after_loading(head)

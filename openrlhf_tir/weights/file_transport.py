@@ -1,8 +1,8 @@
 """File transport: the learner writes a file, every engine's node proves it, the engine loads it.
 
-With `delta` (vllm.sync_delta) the learner writes what changed, once there is a push to continue. A full one goes to an engine that joins, to one whose
-node refuses the delta, after a resume or a restart of the learner, and when half of the bytes changed.
-"""
+With `delta` (vllm.sync_delta) the learner writes what changed, once there is a push to continue. A full one goes to an
+engine that joins, to one whose node refuses the delta, after a resume or a restart of the learner, and when half of the
+bytes changed."""
 
 from __future__ import annotations
 
@@ -83,6 +83,11 @@ class FileTransport:
         version, digest = self.files.version, self.files.digest
         assert digest is not None, "take() comes first"
         pushes = [
-            in_time(self.deadline, e.update_weights(path, version, digest, canary, *link), f"The push of version {version} to {name_of(e)}") for e in engines
+            in_time(
+                self.deadline,
+                e.update_weights(path, version, digest, canary, *link),
+                f"The push of version {version} to {name_of(e)}",
+            )
+            for e in engines
         ]
         return await asyncio.gather(*pushes, return_exceptions=True)

@@ -3,11 +3,11 @@
     full(path)    the file's digest is that which was announced; with deltas on, the node keeps it
     delta(path)   what changed -> the copy that the node keeps, in place; then the digest of the whole copy
 
-Engines of a node take turns under a file lock: the first does the work and leaves a note of what it proved, the others read the note. Whoever gets no
-turn in time, because an engine beside it hangs, proves a full push for itself and refuses a delta: a hung engine costs its own work only. The note is
-removed before a byte of the copy is touched and written when all of it was hashed again: a process that dies in between leaves a copy that nobody
-uses, and the node asks for a full push. Both lie in the node's own shared memory (its temporary directory, where it has none).
-"""
+Engines of a node take turns under a file lock: the first does the work and leaves a note of what it proved, the others
+read the note. Whoever gets no turn in time, because an engine beside it hangs, proves a full push for itself and
+refuses a delta: a hung engine costs its own work only. The note is removed before a byte of the copy is touched and
+written when all of it was hashed again: a process that dies in between leaves a copy that nobody uses, and the node
+asks for a full push. Both lie in the node's own shared memory (its temporary directory, where it has none)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class NodeCopy:
     """One per engine. Blocks: to be called from a thread, with a deadline."""
 
     def __init__(self, *, keep: bool, root: Path | None = None, patience_s: float = PATIENCE_S) -> None:
-        """`keep`: a copy that deltas continue. `root`: the node's own directory; its shared memory if not given. `patience_s`: for an engine beside it."""
+        """`keep`: a copy that deltas continue. `root`: the node's own directory; its shared memory if not given.
+        `patience_s`: for an engine beside it."""
         self.keep, self.patience_s = keep, patience_s
         self.root = root or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
         self._directory: Path | None = None
@@ -66,24 +67,31 @@ class NodeCopy:
             return proved
 
     def delta(self, path: Path, version: int, digest: str, link: str) -> Path:
-        """The node's copy with the changes in `path`, to be loaded. Raises DeltaRefused, an engine's weights are then what they were."""
+        """The node's copy with the changes in `path`, to be loaded. Raises DeltaRefused, an engine's weights are then
+        what they were."""
         what = f"The delta of version {version}, {path},"
         with self._turn(path) as here:
             if here is None:
-                raise DeltaRefused(f"{what} needs the copy that this node keeps, which an engine beside this one holds.")
+                raise DeltaRefused(
+                    f"{what} needs the copy that this node keeps, which an engine beside this one holds."
+                )
             note = _note(here)
             if note.get("copy") and note["digest"] == digest:
                 return here / COPY
             delta = Delta(path)
             if not note.get("copy"):
-                raise DeltaRefused(f"{what} continues version {delta.base_version}, and this node keeps no proved copy of the weights.")
+                raise DeltaRefused(
+                    f"{what} continues version {delta.base_version}, and this node keeps no proved copy of the weights."
+                )
             if delta.base != note["digest"]:
                 raise DeltaRefused(
-                    f"{what} continues version {delta.base_version} (digest {delta.base[:12]}), this node keeps version {note['version']} "
-                    f"(digest {note['digest'][:12]}): a delta was left out, or this is an older one."
+                    f"{what} continues version {delta.base_version} (digest {delta.base[:12]}), this node keeps version"
+                    f" {note['version']} (digest {note['digest'][:12]}): a delta was left out, or this is an older one."
                 )
             if (delta.digest, delta.link) != (digest, link):
-                raise DeltaRefused(f"{what} is damaged: its link is {delta.link[:12]}, the learner announced {link[:12]}.")
+                raise DeltaRefused(
+                    f"{what} is damaged: its link is {delta.link[:12]}, the learner announced {link[:12]}."
+                )
             try:
                 _forget(here)
                 received = _patched(here / COPY, delta)
@@ -92,7 +100,10 @@ class NodeCopy:
                 raise DeltaRefused(f"{what} cannot be applied: {e}.") from e
             if received != digest:
                 (here / COPY).unlink()
-                raise DeltaRefused(f"{what} gives weights of digest {received[:12]}, the learner announced {digest[:12]}: the copy was damaged.")
+                raise DeltaRefused(
+                    f"{what} gives weights of digest {received[:12]}, the learner announced {digest[:12]}: the copy was"
+                    " damaged."
+                )
             _prove(here, version, digest, source=None, copy=True)
             return here / COPY
 
@@ -103,15 +114,19 @@ class NodeCopy:
 
     @contextmanager
     def _turn(self, path: Path) -> Iterator[Path | None]:
-        """The node's directory for pushes from that of `path`, which no other process uses meanwhile; None where it cannot be had within `patience_s`.
+        """The node's directory for pushes from that of `path`, which no other process uses meanwhile; None where it
+        cannot be had within `patience_s`.
         Raises WeightsUnverified for one of somebody else's."""
         name = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
         here = self._directory = self.root / f"tir_node_{os.geteuid()}_{name}"
-        lock = FileLock(here / "lock", timeout=self.patience_s, fallback_to_soft=False)  # flock: a process that dies gives it back
+        # flock: a process that dies gives it back
+        lock = FileLock(here / "lock", timeout=self.patience_s, fallback_to_soft=False)
         try:
             here.mkdir(mode=0o700, parents=True, exist_ok=True)
             if here.stat().st_uid != os.geteuid():
-                raise WeightsUnverified(f"{here}, where this node keeps what a push brought, belongs to another user. Remove it.")
+                raise WeightsUnverified(
+                    f"{here}, where this node keeps what a push brought, belongs to another user. Remove it."
+                )
             lock.acquire()
         except OSError as e:  # filelock's Timeout is one
             log.warning("%s cannot be had (%s): this engine proves the push for itself.", here, e)
@@ -123,10 +138,12 @@ class NodeCopy:
             lock.release()
 
     def _take(self, path: Path, here: Path) -> Path | None:
-        """The pushed file, under a name of the node's own: the same file where it lies in the node's own memory, else a copy. None where there is no room."""
+        """The pushed file, under a name of the node's own: the same file where it lies in the node's own memory, else a
+        copy. None where there is no room."""
         copy = here / COPY
         copy.unlink(missing_ok=True)
-        if path.resolve().is_relative_to(self.root.resolve()):  # elsewhere another node may have linked it too, and each would patch it
+        # elsewhere another node may have linked it too, and each would patch it
+        if path.resolve().is_relative_to(self.root.resolve()):
             with suppress(OSError):
                 os.link(path, copy)
                 return copy
@@ -147,14 +164,19 @@ def _announced(file: Path, pushed: Path, version: int, digest: str) -> Path:
     """`file`, which is `pushed` or a copy of it, once its digest is the announced one. Raises WeightsUnverified."""
     received = digest_file(file)
     if received != digest:
-        raise WeightsUnverified(f"{pushed} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push again.")
+        raise WeightsUnverified(
+            f"{pushed} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push"
+            " again."
+        )
     return file
 
 
 def _patched(copy: Path, delta: Delta) -> str:
-    """The digest of the copy with the changes, which were made in place. Each chunk is patched and hashed in one go, by several threads: what a piece has
-    touched is hashed while it is in the core's cache, as far as the next piece, which touches nothing before its own beginning."""
-    data = np.asarray(np.memmap(copy, np.uint8, mode="r+"))  # as a plain array: a memmap does its bookkeeping for every slice
+    """The digest of the copy with the changes, which were made in place. Each chunk is patched and hashed in one go, by
+    several threads: what a piece has touched is hashed while it is in the core's cache, as far as the next piece, which
+    touches nothing before its own beginning."""
+    # as a plain array: a memmap does its bookkeeping for every slice
+    data = np.asarray(np.memmap(copy, np.uint8, mode="r+"))
     tensors = entries(data)
     if unknown := delta.tensors - {e.name for e in tensors}:
         raise ValueError(f"it changes {sorted(unknown)[0]}, which is not among the weights")
@@ -170,7 +192,9 @@ def _patched(copy: Path, delta: Delta) -> str:
 
     with hashing_threads() as pool:
         futures = {e: [pool.submit(patched, e, part) for part in chunks(e.end - e.begin)] for e in tensors}
-        return combine({e.name: tensor_hash(e.dtype, e.shape, [f.result() for f in parts]) for e, parts in futures.items()})
+        return combine(
+            {e.name: tensor_hash(e.dtype, e.shape, [f.result() for f in parts]) for e, parts in futures.items()}
+        )
 
 
 def _identity(path: Path) -> list[int]:
@@ -178,7 +202,9 @@ def _identity(path: Path) -> list[int]:
     try:
         found = path.stat()
     except OSError as e:
-        raise WeightsUnverified(f"{path} is no complete safetensors file: {e}. Check that writing it finished and that this node sees it.") from e
+        raise WeightsUnverified(
+            f"{path} is no complete safetensors file: {e}. Check that writing it finished and that this node sees it."
+        ) from e
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
 
 

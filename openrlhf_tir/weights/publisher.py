@@ -8,8 +8,9 @@
         or:           discard(why)         what it sampled since is lost; its owner starts another, which must `join`
 
 
-How the weights get there is the transport's: by file (file_transport.py), or broadcast to all at once (broadcast/transport.py). Digest, canary and verdict
-are the same. Sees Protocols only: engines are Ray handles in a run and plain objects in tests.
+How the weights get there is the transport's: by file (file_transport.py), or broadcast to all at once
+(broadcast/transport.py). Digest, canary and verdict are the same. Sees Protocols only: engines are Ray handles in a run
+and plain objects in tests.
 """
 
 from __future__ import annotations
@@ -37,14 +38,16 @@ CEILING = 0.5
 """Nats; the default of vllm.canary_ceiling."""
 PUSH = Deadline(600.0, "timeouts.push_s")
 LIKELY_CAUSES = (
-    "Likely causes: engine and learner loaded different models or tokenizers; a quantised engine (vllm.dtype, the model's quantization_config); other rope "
-    "settings or a sliding window on one side; a tied lm_head that kept its old copy; fp16 that overflows (use ds.param_dtype = 'bf16')."
+    "Likely causes: engine and learner loaded different models or tokenizers; a quantised engine (vllm.dtype, the"
+    " model's quantization_config); other rope settings or a sliding window on one side; a tied lm_head that kept its"
+    " old copy; fp16 that overflows (use ds.param_dtype = 'bf16')."
 )
 T = TypeVar("T")
 
 
 class WeightPublisher:
-    """One per run. `engines` is looked at anew for every push: the owner adds engines that `join` proved and removes dead ones."""
+    """One per run. `engines` is looked at anew for every push: the owner adds engines that `join` proved and removes
+    dead ones."""
 
     def __init__(
         self,
@@ -61,10 +64,13 @@ class WeightPublisher:
         delta: bool = False,
         transport: Transport | None = None,
     ) -> None:
-        """`tolerance`: a number holds for every token; None: `calibrate` comes first. `ceiling`: of a calibrated one, in nats. `deadline`: for an
-        engine's part of a push. `transport`: by files in `directory` if not given, with `delta` what changed only, where that is possible."""
+        """`tolerance`: a number holds for every token; None: `calibrate` comes first. `ceiling`: of a calibrated one,
+        in nats. `deadline`: for an engine's part of a push. `transport`: by files in `directory` if not given, with
+        `delta` what changed only, where that is possible."""
         if not canary_prompts:
-            raise ConfigError("A weight push without a canary prompt proves nothing. Give at least one tokenised prompt.")
+            raise ConfigError(
+                "A weight push without a canary prompt proves nothing. Give at least one tokenised prompt."
+            )
         self.learner, self.engines = learner, engines
         self.transport = transport or FileTransport(learner, directory, delta=delta, deadline=deadline)
         self.canary_prompts, self.canary_tokens, self.seed = canary_prompts, canary_tokens, seed
@@ -73,56 +79,69 @@ class WeightPublisher:
         self._ahead: int | None = None
         """The version that a newcomer has had written, and that is still to be pushed to the others."""
         self._outdated = False
-        """The learner was fine-tuned since the last file was written: it cannot score that one any more, though its version is the same."""
+        """The learner was fine-tuned since the last file was written: it cannot score that one any more, though its
+        version is the same."""
         self._changing = asyncio.Lock()
 
     async def calibrate(self) -> Tolerance:
-        """Set the tolerance from engines that loaded the learner's weights from disk themselves: what is left is numerics.
+        """Set the tolerance from engines that loaded the learner's weights from disk themselves: what is left is
+        numerics.
 
-        Call before the first push, when the tolerance is None (bf16). An engine that differs by more than the ceiling is discarded. Raises
-        ConfigError when all do: then the two sides do not have the same model. WeightsUnverified when no engine answers.
-        """
+        Call before the first push, when the tolerance is None (bf16). An engine that differs by more than the ceiling
+        is discarded. Raises ConfigError when all do: then the two sides do not have the same model. WeightsUnverified
+        when no engine answers."""
         engines = list(self.engines)
         calls = [self._in_time(e.canary(*self._canary()), f"The canary of {name_of(e)}") for e in engines]
         results = await asyncio.gather(*calls, return_exceptions=True)
         sampled, refused = _sort(results)
         found = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
-        wrong = {i: f"{name_of(engines[i])} and the learner differ by {d}" for i, d in found.items() if not max(d.median, d.high) <= self.ceiling}
+        wrong = {
+            i: f"{name_of(engines[i])} and the learner differ by {d}"
+            for i, d in found.items()
+            if not max(d.median, d.high) <= self.ceiling
+        }
         if wrong and len(wrong) == len(found):
             raise ConfigError(
-                f"{next(iter(wrong.values()))} on the weights that both loaded from disk; more than vllm.canary_ceiling = {self.ceiling:g} is no "
-                f"numerics. {LIKELY_CAUSES}"
+                f"{next(iter(wrong.values()))} on the weights that both loaded from disk; more than vllm.canary_ceiling"
+                f" = {self.ceiling:g} is no numerics. {LIKELY_CAUSES}"
             )
         for i, why in (refused | wrong).items():
             await self._tell(engines[i], engines[i].discard(f"Before the first push: {why}. {LIKELY_CAUSES}"))
         if not found:
-            raise WeightsUnverified(f"No engine answered the canary ({'; '.join(refused.values()) or 'all died'}). See the actors' logs.")
+            raise WeightsUnverified(
+                f"No engine answered the canary ({'; '.join(refused.values()) or 'all died'}). See the actors' logs."
+            )
         self.tolerance = Tolerance.calibrated([d for i, d in found.items() if i not in wrong], self.ceiling)
         return self.tolerance
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
-        """Push the learner's current weights as `version`. Nothing that an engine sampled by it is seen before it is proved there.
+        """Push the learner's current weights as `version`. Nothing that an engine sampled by it is seen before it is
+        proved there.
 
-        An engine that it is not proved on is discarded, and in the report. Raises WeightsUnverified when the weights are those of the last push,
-        if they `must_differ`. (They may be equal: a learning rate of 0 is a step like any other.)
+        An engine that it is not proved on is discarded, and in the report. Raises WeightsUnverified when the weights
+        are those of the last push, if they `must_differ`. (They may be equal: a learning rate of 0 is a step like any
+        other.)
         """
         start = time.monotonic()
         async with self._changing:
             t = self.transport
             t.begin()
-            if version != self._ahead:  # fine-tuning changes the weights without a new version: written anew whenever asked to
+            # fine-tuning changes the weights without a new version: written anew whenever asked to
+            if version != self._ahead:
                 await t.take(version, must_differ)
                 self._outdated = False
             self._ahead = None
             worst, refused = await self._prove(list(self.engines))
-            return PublishReport(version, time.monotonic() - start, t.digest or "", worst, len(refused), t.seconds, t.nbytes, t.delta)
+            return PublishReport(
+                version, time.monotonic() - start, t.digest or "", worst, len(refused), t.seconds, t.nbytes, t.delta
+            )
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
         """Held while the learner steps: meanwhile it can neither give its weights nor score what they sample.
 
-        Never held over a drain. A drain waits for groups, the groups may wait for an engine, and that engine joins under this lock.
-        """
+        Never held over a drain. A drain waits for groups, the groups may wait for an engine, and that engine joins
+        under this lock."""
         async with self._changing:
             yield
 
@@ -136,9 +155,9 @@ class WeightPublisher:
     async def join(self, engine: PushTarget) -> None:
         """Bring one new engine to the last push and prove it, before anything is sent to it. Raises WeightsUnverified.
 
-        Between a step and the next push (a drain, pipeline.push_every > 1, fine-tuning) the learner has moved on and cannot score the last push: the
-        engine gets the learner's current weights, which are younger than the others' and will be pushed to those as the same version.
-        """
+        Between a step and the next push (a drain, pipeline.push_every > 1, fine-tuning) the learner has moved on and
+        cannot score the last push: the engine gets the learner's current weights, which are younger than the others'
+        and will be pushed to those as the same version."""
         async with self._changing:
             if not self.transport.begun:
                 return
@@ -148,7 +167,9 @@ class WeightPublisher:
             await self.transport.whole()
             _, refused = await self._prove([engine])
             if refused:
-                raise WeightsUnverified(f"Version {self.transport.version} is not proved on a new engine: {refused[0]}.")
+                raise WeightsUnverified(
+                    f"Version {self.transport.version} is not proved on a new engine: {refused[0]}."
+                )
 
     async def close(self) -> None:
         """Remove what the last push left."""
@@ -158,7 +179,8 @@ class WeightPublisher:
         return Canary(self.canary_prompts, self.canary_tokens, self.seed + self.transport.version)
 
     async def _prove(self, engines: list[PushTarget]) -> tuple[float, dict[int, str]]:
-        """Last push -> engines -> canary -> verdict: the worst difference of those proved, and why others were refused, by index.
+        """Last push -> engines -> canary -> verdict: the worst difference of those proved, and why others were refused,
+        by index.
 
         One scoring call for all. Engines that died meanwhile are in neither; whoever replaces them is proved by `join`.
         """
@@ -173,12 +195,15 @@ class WeightPublisher:
                 refused[i] = f"{diff}, tokens of another version"
             elif i in differ:
                 refused[i] = (
-                    f"{diff}: the weights arrived (digest {str(self.transport.digest)[:12]}) but is not what the engine samples from; accepted is {tolerance} "
-                    "(vllm.canary_tolerance). Raise it only for lower precision"
-                ) + (f". No engine agrees. {LIKELY_CAUSES}" if len(differ) == len(diffs) else "")
+                    f"{diff}: the weights arrived (digest {str(self.transport.digest)[:12]}) but is not what the engine"
+                    f" samples from; accepted is {tolerance} (vllm.canary_tolerance). Raise it only for lower precision"
+                    + (f". No engine agrees. {LIKELY_CAUSES}" if len(differ) == len(diffs) else "")
+                )
         proved = [i for i in diffs if i not in refused]
         verdicts = [self._tell(engines[i], engines[i].proved(version)) for i in proved]
-        verdicts += [self._tell(engines[i], engines[i].discard(f"Version {version}: {why}.")) for i, why in refused.items()]
+        verdicts += [
+            self._tell(engines[i], engines[i].discard(f"Version {version}: {why}.")) for i, why in refused.items()
+        ]
         await asyncio.gather(*verdicts)
         return max((diffs[i].most for i in proved), default=0.0), refused
 
@@ -186,7 +211,8 @@ class WeightPublisher:
         return await in_time(self.deadline, call, what)
 
     async def _tell(self, engine: PushTarget, verdict: Awaitable[None]) -> None:
-        """A verdict that does not get through leaves the engine's completions waiting for it: then the engine is discarded."""
+        """A verdict that does not get through leaves the engine's completions waiting for it: then the engine is
+        discarded."""
         with suppress(EngineGone):
             try:
                 await self._in_time(verdict, f"The verdict on version {self.transport.version} to {name_of(engine)}")
@@ -196,18 +222,26 @@ class WeightPublisher:
 
     async def _differences(self, sampled: list[list[Completion]]) -> list[Disagreement]:
         """Canary completions of each engine -> by how much it differs from the learner."""
-        sequences = [[*prompt, *c.token_ids.tolist()] for cs in sampled for prompt, c in zip(self.canary_prompts, cs, strict=True)]
+        sequences = [
+            [*prompt, *c.token_ids.tolist()]
+            for cs in sampled
+            for prompt, c in zip(self.canary_prompts, cs, strict=True)
+        ]
         if not sequences:
             return []
         scored = await self.learner.score(sequences)
         if not all(np.isfinite(s).all() for s in scored):
             raise Diverged(
-                f"The learner's own log-probs of the canary prompts are not finite with the weights of version {self.transport.version}: the weights are "
-                "broken. actor.learning_rate is too high, or a reward is not finite; the last checkpoint holds weights from before."
+                "The learner's own log-probs of the canary prompts are not finite with the weights of version"
+                f" {self.transport.version}: the weights are broken. actor.learning_rate is too high, or a reward is"
+                " not finite; the last checkpoint holds weights from before."
             )
         scores = iter(scored)
         # Scores are of every token but the sequence's first: the response starts at index len(prompt) - 1.
-        return [disagreement(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts]) for cs in sampled]
+        return [
+            disagreement(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts])
+            for cs in sampled
+        ]
 
 
 def _sort(results: Results) -> tuple[dict[int, list[Completion]], dict[int, str]]:

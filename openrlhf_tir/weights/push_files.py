@@ -1,4 +1,5 @@
-"""Push files: what the learner writes for the engines. One directory; the last push is in it, in full, or what changed in it, or both.
+"""Push files: what the learner writes for the engines. One directory; the last push is in it, in full, or what changed
+in it, or both.
 
 write(version)   the learner's weights are the last push from now on; the files of the one before are removed
 whole()          the last push in full, which an engine that cannot continue from the one before needs
@@ -28,11 +29,17 @@ T = TypeVar("T")
 
 
 def push_directory(run_dir: Path, model_bytes: int | None, *, one_node: bool = True) -> Path:
-    """Where the file goes: shared memory when it holds two of them (old and new), else the run's directory; and that when the size is not known (None).
+    """Where the file goes: shared memory when it holds two of them (old and new), else the run's directory; and that
+    when the size is not known (None).
 
-    With engines on several nodes it is always the run's directory, which must then be on a file system that all of them see.
-    """
-    fits = model_bytes is not None and one_node and SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= 2 * model_bytes
+    With engines on several nodes it is always the run's directory, which must then be on a file system that all of them
+    see."""
+    fits = (
+        model_bytes is not None
+        and one_node
+        and SHARED_MEMORY.is_dir()
+        and shutil.disk_usage(SHARED_MEMORY).free >= 2 * model_bytes
+    )
     name = f"tir_weights_{run_dir.name}_{hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]}"
     return (SHARED_MEMORY if fits else run_dir) / name
 
@@ -53,7 +60,8 @@ class PushFiles:
         self._skip = self._skipped = 0
 
     async def write(self, version: int, must_differ: bool, *, full: bool = False) -> None:
-        """Raises WeightsUnverified when the weights are those of the last push, if they `must_differ`; InfraError when a disk refuses."""
+        """Raises WeightsUnverified when the weights are those of the last push, if they `must_differ`; InfraError when
+        a disk refuses."""
         if self.digest is None:  # a process that was killed could not remove its last file
             shutil.rmtree(self.directory, ignore_errors=True)
         changes = None if full else await self._changes(version)
@@ -74,14 +82,15 @@ class PushFiles:
             digest = await self._written(self.version, path, lambda: self.learner.publish(path))
             if digest != self.digest:
                 raise WeightsUnverified(
-                    f"The weights of version {self.version} have digest {digest[:12]} in full, and had {str(self.digest)[:12]} as a delta: the learner "
-                    "stepped meanwhile, or its memory is damaged."
+                    f"The weights of version {self.version} have digest {digest[:12]} in full, and had"
+                    f" {str(self.digest)[:12]} as a delta: the learner stepped meanwhile, or its memory is damaged."
                 )
             self.full = path
         return self.full
 
     def not_worth_it(self) -> None:
-        """The delta was too large, or nobody could take it: the next pushes are full, 1, 2, 4, ... of them until it is tried again."""
+        """The delta was too large, or nobody could take it: the next pushes are full, 1, 2, 4, ... of them until it is
+        tried again."""
         self._skipped = min(MAX_SKIPPED, 2 * self._skipped or 1)
         self._skip = self._skipped
 
@@ -92,7 +101,8 @@ class PushFiles:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _give_up(self, file: Path) -> None:
-        """A file of an earlier push, which every engine has loaded or is given up. The next full push is written over it, where it can be nobody's copy."""
+        """A file of an earlier push, which every engine has loaded or is given up. The next full push is written over
+        it, where it can be nobody's copy."""
         if self.delta or not file.exists():
             file.unlink(missing_ok=True)
         else:
@@ -117,7 +127,10 @@ class PushFiles:
             made = await write()
             self.nbytes += path.stat().st_size if path.exists() else 0
         except OSError as e:
-            raise InfraError(f"The weights of version {version} could not be written for the engines: {e}; in {self.directory} {room(self.directory)}.") from e
+            raise InfraError(
+                f"The weights of version {version} could not be written for the engines: {e}; in {self.directory}"
+                f" {room(self.directory)}."
+            ) from e
         finally:
             self.seconds += time.monotonic() - start
         return made

@@ -1,4 +1,5 @@
-"""Transport: how the learner's weights get into engines. What the publisher needs of one; FileTransport and BroadcastTransport are there.
+"""Transport: how the learner's weights get into engines. What the publisher needs of one; FileTransport and
+BroadcastTransport are there.
 
 take(version)    the learner's weights are the next push from now on
 sent(engines)    into each of them, proved by digest; what its canary sampled first, or what it raised
@@ -19,12 +20,14 @@ Results = list[list[Completion] | BaseException]
 
 
 class PushTarget(Protocol):
-    """What a push needs of an engine. Each call raises EngineGone when its process died, which takes the engine out of the push. One that
-    hangs is discarded at the push's deadline: it costs its own work, not the push."""
+    """What a push needs of an engine. Each call raises EngineGone when its process died, which takes the engine out of
+    the push. One that hangs is discarded at the push's deadline: it costs its own work, not the push."""
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
-        """The canary's completions. With a `link` the file is a delta. Raises WeightsUnverified when the file is not the announced one or did not load;
-        of it DeltaRefused when the engine is as it was and takes a full push."""
+    async def update_weights(
+        self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
+    ) -> list[Completion]:
+        """The canary's completions. With a `link` the file is a delta. Raises WeightsUnverified when the file is not
+        the announced one or did not load; of it DeltaRefused when the engine is as it was and takes a full push."""
 
     async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
         """Take part in a broadcast, worker i as rank `first_rank` + i; see RolloutEngine."""
@@ -69,7 +72,8 @@ class Transport(Protocol):
     def begin(self) -> None: ...
 
     async def take(self, version: int, must_differ: bool, *, full: bool = False) -> None:
-        """Raises WeightsUnverified, here or when they are sent, for weights of the push before if they `must_differ`; InfraError."""
+        """Raises WeightsUnverified, here or when they are sent, for weights of the push before if they `must_differ`;
+        InfraError."""
 
     async def whole(self) -> None:
         """The next `sent` is in full, whoever it is to."""
@@ -91,6 +95,6 @@ def name_of(engine: PushTarget) -> str:
 def same_weights(version: int, digest: str) -> str:
     """Weights that had to differ from those of the push before do not."""
     return (
-        f"Version {version} has the weights of the push before it (digest {digest[:12]}), although its learning rate and gradient are not zero: "
-        "the learner did not step, or published too early."
+        f"Version {version} has the weights of the push before it (digest {digest[:12]}), although its learning rate"
+        " and gradient are not zero: the learner did not step, or published too early."
     )

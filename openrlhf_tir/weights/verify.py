@@ -1,11 +1,11 @@
 """Verify: what the engine sampled after a push, against the learner's own log-probs. numpy only.
 
-The digest proves that the bytes arrived; only this proves that they were *loaded*: a tied lm_head that keeps its old packed copy,
-a layer that the file did not contain or a stale prefix cache all pass the digest and fail here.
+The digest proves that the bytes arrived; only this proves that they were *loaded*: a tied lm_head that keeps its old
+packed copy, a layer that the file did not contain or a stale prefix cache all pass the digest and fail here.
 
-In fp32 the worst token decides. In lower precision a single rare token may be off by a nat with nothing wrong, so the bulk decides: median
-and 95 % quantile, each within four times what it was on weights that both sides loaded from disk, and never beyond a ceiling.
-"""
+In fp32 the worst token decides. In lower precision a single rare token may be off by a nat with nothing wrong, so the
+bulk decides: median and 95 % quantile, each within four times what it was on weights that both sides loaded from disk,
+and never beyond a ceiling."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ class Disagreement(NamedTuple):
     most: float
 
     def __str__(self) -> str:
-        return f"{self.most:.3g} nats (median {self.median:.3g}, 95 % quantile {self.high:.3g})" if np.isfinite(self.most) else "log-probs that are not finite"
+        return (
+            f"{self.most:.3g} nats (median {self.median:.3g}, 95 % quantile {self.high:.3g})"
+            if np.isfinite(self.most)
+            else "log-probs that are not finite"
+        )
 
 
 class Tolerance(NamedTuple):
@@ -50,8 +54,11 @@ class Tolerance(NamedTuple):
 
     @classmethod
     def calibrated(cls, found: Sequence[Disagreement], ceiling: float) -> Self:
-        """From engines that hold the learner's weights for sure: what they differ by is numerics. At most `ceiling` nats."""
-        median, high = (min(ceiling, max(SMALLEST, FACTOR * max(part))) for part in zip(*[d[:2] for d in found], strict=True))
+        """From engines that hold the learner's weights for sure: what they differ by is numerics. At most `ceiling`
+        nats."""
+        median, high = (
+            min(ceiling, max(SMALLEST, FACTOR * max(part))) for part in zip(*[d[:2] for d in found], strict=True)
+        )
         return cls(median, high, OUTLIER * ceiling)
 
     def accepts(self, d: Disagreement) -> bool:
@@ -74,10 +81,15 @@ def disagreement(completions: Sequence[Completion], learner_logprobs: Sequence[n
     """
     lengths = [len(c.logprobs) for c in completions]
     if not sum(lengths) or lengths != [len(lp) for lp in learner_logprobs]:
-        raise ValueError(f"canary of {lengths} tokens cannot be compared with learner scores of {[len(lp) for lp in learner_logprobs]} tokens")
+        raise ValueError(
+            f"canary of {lengths} tokens cannot be compared with learner scores of"
+            f" {[len(lp) for lp in learner_logprobs]} tokens"
+        )
     engine_T = np.concatenate([c.logprobs for c in completions]).astype(np.float64)
     learner_T = np.concatenate([np.asarray(lp, np.float64) for lp in learner_logprobs])
     diff_T = np.abs(engine_T - learner_T)
     if not np.isfinite(diff_T).all():
         return Disagreement(np.inf, np.inf, np.inf)
-    return Disagreement(float(np.median(diff_T)), float(np.quantile(diff_T, QUANTILE, method="higher")), float(diff_T.max()))
+    return Disagreement(
+        float(np.median(diff_T)), float(np.quantile(diff_T, QUANTILE, method="higher")), float(diff_T.max())
+    )

@@ -19,9 +19,15 @@ START_TIMEOUT_S = 120.0
 
 @contextmanager
 def env_server(
-    module: str, tmp: Path, *flags: str, env: dict[str, str] | None = None, prefix: Sequence[str] = (), log: Path | None = None
+    module: str,
+    tmp: Path,
+    *flags: str,
+    env: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    log: Path | None = None,
 ) -> Iterator[tuple[str, subprocess.Popen]]:
-    """(base URL, process) of `python -m module`; it is stopped at the end. `prefix` is a command that becomes the server by exec.
+    """(base URL, process) of `python -m module`; it is stopped at the end. `prefix` is a command that becomes the
+    server by exec.
 
     `log`: a file for its stderr, for those who say much; else a pipe, shown when it does not start.
     """
@@ -51,7 +57,9 @@ class Http:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url, self._sessions = url, 0
-        self._http = aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=aiohttp.ClientTimeout(total=150))
+        self._http = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=aiohttp.ClientTimeout(total=150)
+        )
 
     async def __aenter__(self) -> Http:
         return self
@@ -72,7 +80,9 @@ class Http:
     def step_body(self, session: str, step_id: int, action: str, deadline_s: float = 20.0) -> dict:
         return {"session_id": session, "step_id": step_id, "action": action, "deadline_s": deadline_s}
 
-    async def step(self, session: str, step_id: int, action: str, deadline_s: float = 20.0) -> tuple[int, Any, dict[str, str]]:
+    async def step(
+        self, session: str, step_id: int, action: str, deadline_s: float = 20.0
+    ) -> tuple[int, Any, dict[str, str]]:
         return await self.send("POST", "/step", json=self.step_body(session, step_id, action, deadline_s))
 
     async def steps_counted(self) -> float:

@@ -1,4 +1,5 @@
-"""An environment server written by hand, without env_servers: it keeps the protocol, but for the faults it is told to have."""
+"""An environment server written by hand, without env_servers: it keeps the protocol, but for the faults it is told to
+have."""
 
 from __future__ import annotations
 
@@ -63,14 +64,20 @@ class FaultyEnv:
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 30, middlewares=[self.guard])
-        app.add_routes([web.post("/reset", self.reset), web.post("/step", self.step), web.post("/step_batch", self.step_batch)])
+        app.add_routes(
+            [web.post("/reset", self.reset), web.post("/step", self.step), web.post("/step_batch", self.step_batch)]
+        )
         app.add_routes([web.delete("/session/{id}", self.close), web.get("/health", self.health)])
         app.add_routes([web.get("/schema", self.schema), web.get("/metrics", self.metrics)])
         return app
 
     @web.middleware
     async def guard(self, request: web.Request, handler) -> web.StreamResponse:
-        if request.path != "/health" and request.headers.get("Authorization") != f"Bearer {TOKEN}" and not self.has("token not asked"):
+        if (
+            request.path != "/health"
+            and request.headers.get("Authorization") != f"Bearer {TOKEN}"
+            and not self.has("token not asked")
+        ):
             return web.json_response({"detail": "token"}, status=401)
         if (request.content_length or 0) > MAX_BODY and not self.has("large bodies taken"):
             return web.json_response({"detail": "large"}, status=413, headers={"Connection": "close"})
@@ -87,14 +94,20 @@ class FaultyEnv:
                 return web.json_response({"detail": "other seed"}, status=409)
         else:
             self.sessions[session] = {"opened_by": opened_by, "answers": {}}
-        return web.json_response({"session_id": "x" if self.has("reset names another session") else session, "observation": ""})
+        return web.json_response(
+            {"session_id": "x" if self.has("reset names another session") else session, "observation": ""}
+        )
 
     async def step(self, request: web.Request) -> web.StreamResponse:
         status, body, headers = await self.answer(await request.json())
         return web.json_response(body, status=status, headers=headers)
 
     async def answer(self, body: dict) -> tuple[int, dict, dict]:
-        if set(body) != {"session_id", "step_id", "action", "deadline_s"} or body["step_id"] < 0 or isinstance(body["deadline_s"], str):
+        if (
+            set(body) != {"session_id", "step_id", "action", "deadline_s"}
+            or body["step_id"] < 0
+            or isinstance(body["deadline_s"], str)
+        ):
             return (500 if self.has("malformed is 500") else 422), {"detail": "malformed"}, {}
         session = self.sessions.get(body["session_id"])
         if session is None and self.has("sessions out of nothing"):
@@ -156,10 +169,16 @@ class FaultyEnv:
             status, answer, _ = await self.answer(body)
             if status != 200 and self.has("batch refuses all"):
                 return web.json_response(answer, status=status)
-            lines.append(answer if status == 200 else {"session_id": body["session_id"], "step_id": body["step_id"], "outcome": "env_error"})
+            lines.append(
+                answer
+                if status == 200
+                else {"session_id": body["session_id"], "step_id": body["step_id"], "outcome": "env_error"}
+            )
         if self.has("batch loses a line"):
             lines.pop()
-        return web.Response(text="".join(json.dumps(line) + "\n" for line in lines), content_type="application/x-ndjson")
+        return web.Response(
+            text="".join(json.dumps(line) + "\n" for line in lines), content_type="application/x-ndjson"
+        )
 
     async def close(self, request: web.Request) -> web.StreamResponse:
         session = self.sessions[request.match_info["id"]]
@@ -174,9 +193,14 @@ class FaultyEnv:
         return web.json_response({"env": env, "sessions": len(self.sessions), "capacity": 4, "running": self.running})
 
     async def schema(self, request: web.Request) -> web.StreamResponse:
-        fields = {"stateful": self.has("claims to keep state"), **({} if self.has("schema without capacity") else {"capacity": 4})}
+        fields = {
+            "stateful": self.has("claims to keep state"),
+            **({} if self.has("schema without capacity") else {"capacity": 4}),
+        }
         return web.json_response({"env": "echo", "action": "any text", **fields})
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         resident = (100 << 20) + (self.memory if self.has("memory stays") else 0)
-        return web.Response(text=f'env_steps_total{{env="echo"}} {self.executed}\nprocess_resident_memory_bytes {resident}\n')
+        return web.Response(
+            text=f'env_steps_total{{env="echo"}} {self.executed}\nprocess_resident_memory_bytes {resident}\n'
+        )

@@ -1,10 +1,13 @@
-"""Fuzz: requests that are wrong in every way that a client's bug can make them, from a seed. Half of them are nearly right.
+"""Fuzz: requests that are wrong in every way that a client's bug can make them, from a seed. Half of them are nearly
+right.
 
-    Endpoint(method, path, body that is answered) -> `requests(endpoints, n, seed)` -> [Raw]      the same seed, the same requests
-    send(url, requests)                           -> statuses by endpoint; a server that hangs up or says nothing is status 0
+    Endpoint(method, path, body that is answered) -> `requests(endpoints, n, seed)` -> [Raw]      the same seed, the
+    same requests
+    send(url, requests)                           -> statuses by endpoint; a server that hangs up or says nothing is
+    status 0
 
-What is asked of a server: no status of 500 or more, nothing on its stderr that is a traceback, and right answers afterwards.
-"""
+What is asked of a server: no status of 500 or more, nothing on its stderr that is a traceback, and right answers
+afterwards."""
 
 from __future__ import annotations
 
@@ -28,13 +31,35 @@ ODD_JSON = [
     "18446744073709551616", "9223372036854775808", "1" * 5000, '"\\ud800"', '"\\udfff\\ud800"', '"\\u0000"', "[]", "{}", "[[]]", "[null]", '[""]', "[0,1,2]",
     '{"a":{"b":[1,{"c":null}]}}', "[" * 150 + "]" * 150, "[" * 5000, '{"a":' * 300 + "1" + "}" * 300, '"\\x"', "'a'", "01", "+1", ".5", "undefined",
 ]  # fmt: skip
-ODD_BODIES = [b"", b" ", b"{", b"[", b"null", b"0", b'""', b"[]", b"{}", b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf{}", b"\0" * 64, b"a=1&b=2", b"{" * 3000]
+ODD_BODIES = [
+    b"",
+    b" ",
+    b"{",
+    b"[",
+    b"null",
+    b"0",
+    b'""',
+    b"[]",
+    b"{}",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"\xef\xbb\xbf{}",
+    b"\0" * 64,
+    b"a=1&b=2",
+    b"{" * 3000,
+]
 ODD_TYPES = [
     "text/plain", "", "application/json; charset=utf-16", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded", "application/ld+json", "x",
 ]  # fmt: skip
 ODD_ENDS = ["/", "?a=%ff", "?stream=maybe", "/%00", "%2f..", "/%ed%a0%80"]
 ODD_METHODS = ["GET", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "POST", "BREW"]
-ODD_HEADERS = ["Expect: 100-continue", "X-Y: " + "z" * 8000, "Upgrade: websocket\r\nConnection: upgrade", "Accept: \xff", "Content-Length: 3"]
+ODD_HEADERS = [
+    "Expect: 100-continue",
+    "X-Y: " + "z" * 8000,
+    "Upgrade: websocket\r\nConnection: upgrade",
+    "Accept: \xff",
+    "Content-Length: 3",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +83,14 @@ class Seen:
     """Answered with 500 or more, or not at all."""
 
     def __str__(self) -> str:
-        lines = [f"{path}: " + ", ".join(f"{status}: {n}" for status, n in sorted(counts.items())) for path, counts in sorted(self.statuses.items())]
-        lines += [f"BAD {status} {raw.head[:300]!r} {raw.body[:300]!r} -> {answer[:500]!r}" for raw, status, answer in self.bad[:10]]
+        lines = [
+            f"{path}: " + ", ".join(f"{status}: {n}" for status, n in sorted(counts.items()))
+            for path, counts in sorted(self.statuses.items())
+        ]
+        lines += [
+            f"BAD {status} {raw.head[:300]!r} {raw.body[:300]!r} -> {answer[:500]!r}"
+            for raw, status, answer in self.bad[:10]
+        ]
         return "\n".join(lines)
 
 
@@ -89,11 +120,16 @@ def _request(endpoint: Endpoint, rng: random.Random) -> Raw:
         body = body[: rng.randrange(len(body))]
     elif kind < 0.32 and body:
         body = bytes(b ^ (1 << rng.randrange(8)) if rng.random() < 0.02 else b for b in body[:5000])
-    head = f"{method} {path} HTTP/1.1\r\nHost: fuzz\r\nContent-Type: {content_type}\r\nAuthorization: Bearer fuzz\r\n{more}"
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: fuzz\r\nContent-Type: {content_type}\r\nAuthorization: Bearer"
+        f" fuzz\r\n{more}"
+    )
     if kind > 0.97:
         head += "Transfer-Encoding: chunked\r\n\r\n"
         cut = rng.randrange(len(body) + 1)
-        body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:cut], body[cut:]) if part) + rng.choice([b"0\r\n\r\n", b"zz\r\n\r\n", b"-1\r\n"])
+        body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:cut], body[cut:]) if part) + rng.choice(
+            [b"0\r\n\r\n", b"zz\r\n\r\n", b"-1\r\n"]
+        )
     else:
         head += f"Content-Length: {len(body)}\r\n\r\n"
     return Raw(endpoint, head.encode("latin1"), body)
@@ -181,7 +217,12 @@ async def _exchange(where: Any, connection: tuple | None, head: bytes, body: byt
         while (line := await reader.readline()) not in (b"\r\n", b""):
             name, _, value = line.partition(b":")
             headers[name.strip().lower()] = value.strip().lower()
-        keep = headers.get(b"connection") != b"close" and b"Upgrade" not in head and b"chunked" not in head and head.count(b"Content-Length") == 1
+        keep = (
+            headers.get(b"connection") != b"close"
+            and b"Upgrade" not in head
+            and b"chunked" not in head
+            and head.count(b"Content-Length") == 1
+        )
         if not keep or headers.get(b"transfer-encoding") == b"chunked" or head.startswith(b"HEAD"):
             bodiless = head.startswith(b"HEAD") or b" 204 " in status_line
             answer = b"" if bodiless else await _rest(reader, headers)

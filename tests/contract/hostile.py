@@ -37,7 +37,9 @@ def c_call(name: str, call: str, setup: str = "") -> Attack:
 
 
 def ends(name: str, code: str, *error_types: str | None) -> Attack:
-    return Attack(name, code, lambda r: r["outcome"] in ("ok", "model_error") and r["signals"]["error_type"] in error_types)
+    return Attack(
+        name, code, lambda r: r["outcome"] in ("ok", "model_error") and r["signals"]["error_type"] in error_types
+    )
 
 
 def prints(name: str, code: str, observation: str) -> Attack:
@@ -66,7 +68,15 @@ FILES = [
     ],
     *[
         refused(f"write {path}", f"open({path!r}, 'w')")
-        for path in ("/x", "/usr/x", "/dev/x", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/proc/self/oom_score_adj")
+        for path in (
+            "/x",
+            "/usr/x",
+            "/dev/x",
+            "/proc/sys/kernel/core_pattern",
+            "/proc/sys/kernel/hostname",
+            "/proc/sysrq-trigger",
+            "/proc/self/oom_score_adj",
+        )
     ],
     refused("change the interpreter", "import os; open(os.__file__, 'a')"),
     refused("change a package", "import numpy; open(numpy.__file__, 'a')"),
@@ -95,13 +105,21 @@ PRIVILEGE = [
         "True\n",
     ),
     prints("set-uid bits are dead", "print(open('/proc/self/status').read().count('NoNewPrivs:\\t1'))", "1\n"),
-    prints("no capabilities", "print({l.split()[1].strip('0') for l in open('/proc/self/status') if l.startswith('Cap')})", "{''}\n"),
+    prints(
+        "no capabilities",
+        "print({l.split()[1].strip('0') for l in open('/proc/self/status') if l.startswith('Cap')})",
+        "{''}\n",
+    ),
 ]
 SYSTEM_CALLS = [
     c_call("new user namespace", "libc.unshare(0x10000000)"),
     c_call("new pid namespace", "libc.unshare(0x20000000)"),
     c_call("new mount namespace by clone", "libc.syscall(56, 0x00020000 | 17, 0, 0, 0, 0)"),
-    c_call("new user namespace by clone3", "libc.syscall(435, ctypes.byref(args), 88)", "args = (ctypes.c_uint64 * 11)(0x10000000, 0, 0, 0, 17)"),
+    c_call(
+        "new user namespace by clone3",
+        "libc.syscall(435, ctypes.byref(args), 88)",
+        "args = (ctypes.c_uint64 * 11)(0x10000000, 0, 0, 0, 17)",
+    ),
     c_call("mount", "libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)"),
     c_call("umount", "libc.umount2(b'/proc', 2)"),
     c_call("new mount API", "libc.syscall(430, b'tmpfs', 0)"),
@@ -135,11 +153,25 @@ NETWORK = [
     ],
     refused("IPv4 with another protocol", "import socket; socket.socket(2, 1, 262)"),
     refused("send a datagram out", "import socket; socket.socket(2, 2).sendto(b'x', ('1.1.1.1', 53))"),
-    refused("broadcast", "import socket\ns = socket.socket(2, 2)\ns.setsockopt(1, 6, 1)\ns.sendto(b'x', ('255.255.255.255', 53))"),
-    prints("no route out", "print(len(open('/proc/net/route').readlines()), 'default' in open('/proc/net/ipv6_route').read())", "1 False\n"),
-    c_call("set the loopback's address", "libc.ioctl(s.fileno(), 0x8916, b'lo' + bytes(40))", "import socket\ns = socket.socket(2, 2)"),
+    refused(
+        "broadcast",
+        "import socket\ns = socket.socket(2, 2)\ns.setsockopt(1, 6, 1)\ns.sendto(b'x', ('255.255.255.255', 53))",
+    ),
+    prints(
+        "no route out",
+        "print(len(open('/proc/net/route').readlines()), 'default' in open('/proc/net/ipv6_route').read())",
+        "1 False\n",
+    ),
+    c_call(
+        "set the loopback's address",
+        "libc.ioctl(s.fileno(), 0x8916, b'lo' + bytes(40))",
+        "import socket\ns = socket.socket(2, 2)",
+    ),
     refused("resolve a name", "import socket; socket.getaddrinfo('example.com', 80)"),
-    refused("abstract unix socket of the host", "import socket; socket.socket(socket.AF_UNIX).connect('\\0/tmp/.X11-unix/X0')"),
+    refused(
+        "abstract unix socket of the host",
+        "import socket; socket.socket(socket.AF_UNIX).connect('\\0/tmp/.X11-unix/X0')",
+    ),
 ]
 FORGERY = [
     prints(
@@ -147,7 +179,11 @@ FORGERY = [
         "import os\nfor fd in range(3, 4096):\n    try: os.write(fd, b'1 0 end RS 1')\n    except OSError: continue\n    print('ESCAPED', fd)",
         "",
     ),
-    prints("no descriptor but three", "import os\nprint(sorted(map(int, os.listdir('/proc/self/fd')))[:4])", "[0, 1, 2, 3]\n"),
+    prints(
+        "no descriptor but three",
+        "import os\nprint(sorted(map(int, os.listdir('/proc/self/fd')))[:4])",
+        "[0, 1, 2, 3]\n",
+    ),
     prints(
         "reopen descriptors of relatives",
         "import os\nfound = []\nfor pid in filter(str.isdigit, os.listdir('/proc')):\n    try: found += os.listdir(f'/proc/{pid}/fd') if int(pid) != os.getpid() else []\n    except OSError: pass\nprint(found)",
@@ -163,7 +199,12 @@ FORGERY = [
     ends("exit status of a signal", "import os; os._exit(137)", "exception"),
     ends("stop itself", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "time_limit"),
     ends("fake its own compile error", "raise SyntaxError('x')", "exception"),
-    ends("replace the exit path", "import os, sys\nos._exit = lambda code: None\nsys.excepthook = lambda *a: None\n1/0", "exception", None),
+    ends(
+        "replace the exit path",
+        "import os, sys\nos._exit = lambda code: None\nsys.excepthook = lambda *a: None\n1/0",
+        "exception",
+        None,
+    ),
     ends("break the excepthook", "import sys\nsys.excepthook = None\n1/0", "exception", None),
 ]
 LEAVE_ALONE = [  # what runs after a snippet is none of its business
@@ -172,13 +213,20 @@ LEAVE_ALONE = [  # what runs after a snippet is none of its business
         ("os._exit", "os._exit = None"),
         ("all of os", "for name in list(vars(os)): setattr(os, name, None)"),
         ("the modules", "sys.modules.clear()"),
-        ("the builtins", "for name in ('isinstance', 'type', 'getattr', 'SystemExit', 'BaseException'): setattr(builtins, name, None)"),
+        (
+            "the builtins",
+            "for name in ('isinstance', 'type', 'getattr', 'SystemExit', 'BaseException'): setattr(builtins, name, None)",
+        ),
         ("the end of threads", "threading._shutdown = None"),
         ("all of sys but stdout", "for name in set(vars(sys)) - {'stdout'}: setattr(sys, name, None)"),
     )
 ]
 SIGNALS = [
-    prints("kill PID 1", "import os\nfor s in (1, 2, 3, 9, 15, 19):\n    try: os.kill(1, s)\n    except PermissionError: pass\nprint('alive')", "alive\n"),
+    prints(
+        "kill PID 1",
+        "import os\nfor s in (1, 2, 3, 9, 15, 19):\n    try: os.kill(1, s)\n    except PermissionError: pass\nprint('alive')",
+        "alive\n",
+    ),
     ends("kill everything", "import os; os.kill(-1, 9)", None, "exception"),
     ends("kill the parent group", "import os; os.kill(0, 9)", "exception"),
     ends(
@@ -207,7 +255,13 @@ BOMBS = [
         "time_limit",
         "exception",
     ),
-    ends("thread bomb", "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(600,)).start()", "exception", "time_limit", "memory"),
+    ends(
+        "thread bomb",
+        "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(600,)).start()",
+        "exception",
+        "time_limit",
+        "memory",
+    ),
     ends("one big allocation", "x = bytearray(1 << 34)", "memory"),
     ends("creeping allocation", "x = []\nwhile True: x.append(bytearray(1 << 20))", "memory"),
     ends(
@@ -216,7 +270,9 @@ BOMBS = [
         "memory",
     ),
     refused("shared memory without a name", "import mmap; mmap.mmap(-1, 60 << 20)"),
-    refused("shared memory without a name, validated", "import mmap; mmap.mmap(-1, 60 << 20, flags=mmap.MAP_ANONYMOUS | 3)"),
+    refused(
+        "shared memory without a name, validated", "import mmap; mmap.mmap(-1, 60 << 20, flags=mmap.MAP_ANONYMOUS | 3)"
+    ),
     refused("shared memory of /dev/zero", "import mmap, os; mmap.mmap(os.open('/dev/zero', os.O_RDWR), 60 << 20)"),
     prints("/dev/zero is zeros", "print(open('/dev/zero', 'rb').read(4))", "b'\\x00\\x00\\x00\\x00'\n"),
     c_call(
@@ -225,7 +281,9 @@ BOMBS = [
         "r, w = os.pipe()\npage = ctypes.create_string_buffer(4096)\npart = (ctypes.c_void_p * 2)(ctypes.addressof(page), 4096)",
     ),
     refused("pages in packets", "import socket; socket.socket().setsockopt(1, 60, 1)"),
-    c_call("timer that outlives its cell", "libc.timer_create(1, None, ctypes.byref(timer))", "timer = ctypes.c_void_p()"),
+    c_call(
+        "timer that outlives its cell", "libc.timer_create(1, None, ctypes.byref(timer))", "timer = ctypes.c_void_p()"
+    ),
     refused("choose the signal of a file's events", "import fcntl; fcntl.fcntl(1, 10, 9)"),
     c_call("choose it past the filter", "libc.syscall(72, 1, ctypes.c_long(1 << 32 | 10), 9)"),
     refused(
@@ -266,14 +324,45 @@ BOMBS = [
         "memory",
         "time_limit",
     ),
-    prints("fill /tmp", "try:\n    for i in range(99): open(f'/tmp/{i}', 'wb').write(bytes(8 << 20))\nexcept OSError as e: print(e.errno)", "28\n"),
-    prints("fill /dev/shm", "try:\n    for i in range(99): open(f'/dev/shm/{i}', 'wb').write(bytes(8 << 20))\nexcept OSError as e: print(e.errno)", "28\n"),
-    prints("use up inodes", "try:\n    for i in range(10**6): open(f'/tmp/{i}', 'w').close()\nexcept OSError as e: print(e.errno)", "28\n"),
-    prints("use up descriptors", "f = []\ntry:\n    while True: f.append(open('/dev/null'))\nexcept OSError as e: print(e.errno)", "24\n"),
-    ends("a very deep directory", "import os\nfor i in range(3000): os.mkdir('d' * 200); os.chdir('d' * 200)", None, "exception"),
-    ends("a directory nobody may enter", "import os\nos.mkdir('/tmp/a'); open('/tmp/a/b', 'w').close(); os.chmod('/tmp/a', 0)", None),
+    prints(
+        "fill /tmp",
+        "try:\n    for i in range(99): open(f'/tmp/{i}', 'wb').write(bytes(8 << 20))\nexcept OSError as e: print(e.errno)",
+        "28\n",
+    ),
+    prints(
+        "fill /dev/shm",
+        "try:\n    for i in range(99): open(f'/dev/shm/{i}', 'wb').write(bytes(8 << 20))\nexcept OSError as e: print(e.errno)",
+        "28\n",
+    ),
+    prints(
+        "use up inodes",
+        "try:\n    for i in range(10**6): open(f'/tmp/{i}', 'w').close()\nexcept OSError as e: print(e.errno)",
+        "28\n",
+    ),
+    prints(
+        "use up descriptors",
+        "f = []\ntry:\n    while True: f.append(open('/dev/null'))\nexcept OSError as e: print(e.errno)",
+        "24\n",
+    ),
+    ends(
+        "a very deep directory",
+        "import os\nfor i in range(3000): os.mkdir('d' * 200); os.chdir('d' * 200)",
+        None,
+        "exception",
+    ),
+    ends(
+        "a directory nobody may enter",
+        "import os\nos.mkdir('/tmp/a'); open('/tmp/a/b', 'w').close(); os.chmod('/tmp/a', 0)",
+        None,
+    ),
     ends("deep recursion", "def f(): f()\nf()", "exception"),
-    ends("recursion without limit", "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return [f()]\nf()", "exception", "memory", "time_limit"),
+    ends(
+        "recursion without limit",
+        "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return [f()]\nf()",
+        "exception",
+        "memory",
+        "time_limit",
+    ),
     ends("endless generator", "print(sum(iter(lambda: 1, 2)))", "time_limit"),
     ends("endless big number", "print(9 ** 9 ** 9)", "time_limit", "memory"),
     ends("regular expression that never ends", "import re; re.match(r'(a+)+$', 'a' * 50 + 'b')", "time_limit"),
@@ -284,7 +373,9 @@ BOMBS = [
 OUTPUT = [
     ends("flood of stdout", "while True: print('y' * 10_000)", "output_flood"),
     ends("flood of stderr", "import sys\nwhile True: sys.stderr.write('y' * 10_000)", "output_flood"),
-    ends("flood by a child", "import os\nif os.fork(): os.wait()\nwhile True: os.write(1, b'y' * 65536)", "output_flood"),
+    ends(
+        "flood by a child", "import os\nif os.fork(): os.wait()\nwhile True: os.write(1, b'y' * 65536)", "output_flood"
+    ),
     ends("flood of empty writes", "import os\nwhile True: os.write(1, b'')", "time_limit"),
     ends("close all output", "import os; os.closerange(0, 4096)", None, "exception"),
     ends("stdout is gone", "import sys; sys.stdout.close()", None, "exception"),
@@ -306,18 +397,45 @@ SURVIVORS = [
         None,
     ),
     ends("nohup in a shell", "import os; os.system('nohup setsid sleep 31536001 >/dev/null 2>&1 &')", None),
-    ends("thread that never ends", "import threading, time; threading.Thread(target=time.sleep, args=(31536001,)).start()", "time_limit"),
+    ends(
+        "thread that never ends",
+        "import threading, time; threading.Thread(target=time.sleep, args=(31536001,)).start()",
+        "time_limit",
+    ),
     ends("atexit that never ends", "import atexit, time; atexit.register(time.sleep, 31536001)", "time_limit"),
-    ends("destructor that never ends", "import time\nclass A:\n    def __del__(self, sleep=time.sleep): sleep(31536001)\na = A()", "time_limit"),
-    ends("daemon thread at the end", "import threading\ndef f():\n    while True: pass\nthreading.Thread(target=f, daemon=True).start()", None),
-    ends("forks on its way out", "import atexit, os, time\natexit.register(lambda: os.fork() or time.sleep(31536001))", None),
-    ends("a chain of children that outrun the kill", "import os\nwhile True:\n    if os.fork(): os._exit(0)", None, "time_limit"),
+    ends(
+        "destructor that never ends",
+        "import time\nclass A:\n    def __del__(self, sleep=time.sleep): sleep(31536001)\na = A()",
+        "time_limit",
+    ),
+    ends(
+        "daemon thread at the end",
+        "import threading\ndef f():\n    while True: pass\nthreading.Thread(target=f, daemon=True).start()",
+        None,
+    ),
+    ends(
+        "forks on its way out",
+        "import atexit, os, time\natexit.register(lambda: os.fork() or time.sleep(31536001))",
+        None,
+    ),
+    ends(
+        "a chain of children that outrun the kill",
+        "import os\nwhile True:\n    if os.fork(): os._exit(0)",
+        None,
+        "time_limit",
+    ),
 ]
 NEIGHBOURS = [
-    prints("processes of others", "import os\nprint(sorted(p for p in os.listdir('/proc') if p.isdigit() and int(p) not in (1, os.getpid())))", "[]\n"),
+    prints(
+        "processes of others",
+        "import os\nprint(sorted(p for p in os.listdir('/proc') if p.isdigit() and int(p) not in (1, os.getpid())))",
+        "[]\n",
+    ),
     prints("files of others", "import os\nprint(os.listdir('/tmp'), os.listdir('/dev/shm'))", "['main.py'] []\n"),
     prints("unix sockets of others", "print(len(open('/proc/net/unix').readlines()))", "1\n"),
-    prints("environment of the server", "import os\nprint([k for k in os.environ if 'TOKEN' in k or 'KEY' in k])", "[]\n"),
+    prints(
+        "environment of the server", "import os\nprint([k for k in os.environ if 'TOKEN' in k or 'KEY' in k])", "[]\n"
+    ),
     prints(
         "mounts of the host",
         "print([l.split()[1] for l in open('/proc/mounts') if l.split()[1].startswith(('/etc', '/home', '/sys', '/run', '/var'))])",
@@ -329,4 +447,16 @@ NEIGHBOURS = [
         "[]\n",
     ),
 ]
-ATTACKS = [*FILES, *PRIVILEGE, *SYSTEM_CALLS, *NETWORK, *FORGERY, *LEAVE_ALONE, *SIGNALS, *BOMBS, *OUTPUT, *SURVIVORS, *NEIGHBOURS]
+ATTACKS = [
+    *FILES,
+    *PRIVILEGE,
+    *SYSTEM_CALLS,
+    *NETWORK,
+    *FORGERY,
+    *LEAVE_ALONE,
+    *SIGNALS,
+    *BOMBS,
+    *OUTPUT,
+    *SURVIVORS,
+    *NEIGHBOURS,
+]

@@ -40,13 +40,18 @@ class Wire:
 
     async def ask(self, method: str, path: str, body: object = None) -> None:
         data = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length:"
+            f" {len(data)}\r\n\r\n"
+        )
         await self.say(head.encode() + data)
 
     async def status(self) -> int:
         """Of one whole answer with a Content-Length."""
         head = await self.reader.readuntil(b"\r\n\r\n")
-        length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
+        length = next(
+            (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0
+        )
         self.head, self.body = head, await self.reader.readexactly(length)
         return int(head.split()[1])
 

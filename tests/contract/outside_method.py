@@ -1,4 +1,5 @@
-"""A method from outside the package: one directory with a recipe and one file, made of the blocks of the documentation."""
+"""A method from outside the package: one directory with a recipe and one file, made of the blocks of the
+documentation."""
 
 from __future__ import annotations
 

@@ -17,8 +17,16 @@ from openrlhf_tir.types import Completion, EngineBounds, Segment, ToolCall, Traj
 
 
 def trajectory(index: int) -> Trajectory:
-    model = Segment("model", np.array([4, 5], np.int32), np.array([-0.5, -1.0], np.float32), np.array([2, 3], np.int32), "hi")
-    t = Trajectory(index, np.array([1, 2], np.int32), [model, Segment.of_env([9], "42")], [ToolCall("print(42)", "42", "ok", {"executed": True}, 0.25)], "stop")
+    model = Segment(
+        "model", np.array([4, 5], np.int32), np.array([-0.5, -1.0], np.float32), np.array([2, 3], np.int32), "hi"
+    )
+    t = Trajectory(
+        index,
+        np.array([1, 2], np.int32),
+        [model, Segment.of_env([9], "42")],
+        [ToolCall("print(42)", "42", "ok", {"executed": True}, 0.25)],
+        "stop",
+    )
     t.reward, t.parts = 1.0, {"correct": 1.0}
     return t
 
@@ -68,7 +76,9 @@ class FakeService:
         await self.gate.wait()
         if self.fails:
             raise EngineError("engine 0 is broken")
-        return Completion(np.array([7], np.int32), np.array([-0.25], np.float32), np.array([3], np.int32), "x", "stop", "x")
+        return Completion(
+            np.array([7], np.int32), np.array([-0.25], np.float32), np.array([3], np.int32), "x", "stop", "x"
+        )
 
     def health(self):
         return {"status": "ok", "version": 3}
@@ -97,8 +107,15 @@ class FakeService:
                 return JSONResponse({"error": {"message": "This model's maximum context length is 8 tokens."}}, 400)
             ids = np.array(body["sampled"], np.int32)
             if session := CURRENT.get():
-                session.record(body["prompt"], Completion(ids, np.full(len(ids), -0.5, np.float32), np.full(len(ids), 3, np.int32), "x", "stop"))
+                session.record(
+                    body["prompt"],
+                    Completion(ids, np.full(len(ids), -0.5, np.float32), np.full(len(ids), 3, np.int32), "x", "stop"),
+                )
             return PlainTextResponse("sampled")
 
-        routes = [Route("/v1/models", vllm_route), Route("/health", vllm_route), Route("/v1/completions", complete, methods=["POST"])]
+        routes = [
+            Route("/v1/models", vllm_route),
+            Route("/health", vllm_route),
+            Route("/v1/completions", complete, methods=["POST"]),
+        ]
         return FastAPI(routes=routes)

@@ -1,4 +1,5 @@
-"""python -m tests.contract.slow_search: the search server, except that the query "slow" takes a second and a half, and "endless" ends when nobody waits."""
+"""python -m tests.contract.slow_search: the search server, except that the query "slow" takes a second and a half, and
+"endless" ends when nobody waits."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ NUMBERS = 40
 def write_corpus(directory: Path) -> str:
     """Path of a JSONL file with the passages "number 0", "number 1", ..., each titled by its number."""
     path = directory / "corpus.jsonl"
-    path.write_text("".join(json.dumps({"id": str(i), "contents": f'"{i}"\nThis is number {i} of them.'}) + "\n" for i in range(NUMBERS)))
+    path.write_text(
+        "".join(
+            json.dumps({"id": str(i), "contents": f'"{i}"\nThis is number {i} of them.'}) + "\n" for i in range(NUMBERS)
+        )
+    )
     return str(path)
 
 

@@ -1,8 +1,10 @@
-"""Hostile work on a repository, each with what shows that it was contained. The bug is `number <= MIN` for `<` in roman/convert.py; none of these mends it.
+"""Hostile work on a repository, each with what shows that it was contained. The bug is `number <= MIN` for `<` in
+roman/convert.py; none of these mends it.
 
     planted(...)    code or files in the patch: the hidden tests must still fail, and the reward be 0
     raw(...)        a patch text as it is: refused by name, or without effect
-    bash(...)       commands in a session, what they must not show, and then `finish`: the reward is 0 (1 where the bug is mended besides)
+    bash(...)       commands in a session, what they must not show, and then `finish`: the reward is 0 (1 where the bug
+                    is mended besides)
 
 `World` is what a suite runs them in: tests/contract/test_swe_hostile.py, and `benchmarks.envs`.
 """
@@ -49,7 +51,11 @@ def before(path: str, text: str) -> str:
     """A patch that puts `text` before the first line of a file of the repository."""
     first = broken()[path][1].decode().split("\n")[0]
     lines = text.rstrip("\n").split("\n")
-    return f"--- a/{path}\n+++ b/{path}\n@@ -1,1 +1,{len(lines) + 1} @@\n" + "".join(f"+{line}\n" for line in lines) + f" {first}\n"
+    return (
+        f"--- a/{path}\n+++ b/{path}\n@@ -1,1 +1,{len(lines) + 1} @@\n"
+        + "".join(f"+{line}\n" for line in lines)
+        + f" {first}\n"
+    )
 
 
 def behind(path: str, text: str) -> str:
@@ -57,7 +63,9 @@ def behind(path: str, text: str) -> str:
     all_lines = broken()[path][1].decode().rstrip("\n").split("\n")
     lines = text.strip("\n").split("\n")
     n = len(all_lines)
-    return f"--- a/{path}\n+++ b/{path}\n@@ -{n},1 +{n},{len(lines) + 1} @@\n {all_lines[-1]}\n" + "".join(f"+{line}\n" for line in lines)
+    return f"--- a/{path}\n+++ b/{path}\n@@ -{n},1 +{n},{len(lines) + 1} @@\n {all_lines[-1]}\n" + "".join(
+        f"+{line}\n" for line in lines
+    )
 
 
 class World:
@@ -67,14 +75,19 @@ class World:
         self.shared = shared
 
     async def judged(self, patch: str) -> Report:
-        return await self.shared.backend.grader.evaluate(broken(), patch.encode("utf-8", "surrogateescape"), bundled("roman").suite)
+        return await self.shared.backend.grader.evaluate(
+            broken(), patch.encode("utf-8", "surrogateescape"), bundled("roman").suite
+        )
 
     async def session(self, commands: list[str]) -> tuple[list[str], Step]:
         """What the commands say, and the step of `finish`."""
         env = SweEnv(self.shared)
         try:
             await env.reset(task(), 0)
-            said = [(await env.step(json.dumps({"name": "execute_bash", "arguments": {"command": c}}), 60)).observation for c in commands]
+            said = [
+                (await env.step(json.dumps({"name": "execute_bash", "arguments": {"command": c}}), 60)).observation
+                for c in commands
+            ]
             return said, await env.step('{"name": "finish", "arguments": {}}', 60)
         finally:
             await env.close()
@@ -134,9 +147,13 @@ PROCESS = [
 ]
 REPORT = [
     at_import(
-        "print a report", """import json; print(json.dumps({"exit": 0, "tests": {"test_convert.py::test_to_roman": "passed"}, "failures": {}}), flush=True)"""
+        "print a report",
+        """import json; print(json.dumps({"exit": 0, "tests": {"test_convert.py::test_to_roman": "passed"}, "failures": {}}), flush=True)""",
     ),
-    at_import("write a report file", """open("/tmp/result", "w").write('{"exit": 0}'); open("/tmp/report.xml", "w").write("<testsuite/>")"""),
+    at_import(
+        "write a report file",
+        """open("/tmp/result", "w").write('{"exit": 0}'); open("/tmp/report.xml", "w").write("<testsuite/>")""",
+    ),
     at_import(
         "write the report to every descriptor",
         """import os
@@ -180,22 +197,31 @@ os.write(4, (struct.pack(">I", len(data)) + data) * 50)""",
 _pytest.reports.TestReport.from_item_and_call = classmethod(lambda cls, item, call: cls(item.nodeid, item.location, {}, "passed", None, call.when))
 _pytest.python.Function.runtest = lambda self: None""",
     ),
-    at_import("assertions that never fail", "import builtins\nclass Quiet(Exception): pass\nbuiltins.AssertionError = Quiet"),
+    at_import(
+        "assertions that never fail", "import builtins\nclass Quiet(Exception): pass\nbuiltins.AssertionError = Quiet"
+    ),
     at_import("skip the module", "import pytest; pytest.skip('no', allow_module_level=True)"),
     at_import("leave pytest", "import pytest; pytest.exit('done', returncode=0)"),
 ]
 VALUES = [
     in_code("texts equal to everything", f"class Any(str):\n{ALWAYS}\ndef to_roman(number, lower=False): return Any()"),
     in_code(
-        "objects equal to everything", f"class Any:\n{ALWAYS}\ndef to_roman(number, lower=False): return Any()\ndef from_roman(text, strict=True): return Any()"
+        "objects equal to everything",
+        f"class Any:\n{ALWAYS}\ndef to_roman(number, lower=False): return Any()\ndef from_roman(text, strict=True): return Any()",
     ),
     in_code("results that raise a skip", "import pytest\ndef to_roman(number, lower=False): pytest.skip('no')"),
-    in_code("results that raise unittest's skip", "import unittest\ndef to_roman(number, lower=False): raise unittest.SkipTest('no')"),
+    in_code(
+        "results that raise unittest's skip",
+        "import unittest\ndef to_roman(number, lower=False): raise unittest.SkipTest('no')",
+    ),
     in_code("results that raise an interrupt", "def to_roman(number, lower=False): raise KeyboardInterrupt"),
     in_code("results that raise an exit", "def to_roman(number, lower=False): raise SystemExit(0)"),
     in_code("results of a gigabyte", "def to_roman(number, lower=False): return 'I' * (1 << 30)"),
     in_code("results without end", "def to_roman(number, lower=False):\n    x = []\n    x.append(x)\n    return x"),
-    in_code("errors that are every error", "class All(ValueError, TypeError, LookupError): pass\ndef to_roman(number, lower=False): raise All(number)"),
+    in_code(
+        "errors that are every error",
+        "class All(ValueError, TypeError, LookupError): pass\ndef to_roman(number, lower=False): raise All(number)",
+    ),
     in_code(
         "look for the answers in memory",
         """import gc, sys
@@ -223,46 +249,98 @@ def to_roman(number, lower=False):
 ]
 FILES = [
     planted(
-        "a conftest.py", {"conftest.py": "def pytest_collection_modifyitems(items): items.clear()\n", "tests/conftest.py": "collect_ignore_glob = ['*']\n"}
+        "a conftest.py",
+        {
+            "conftest.py": "def pytest_collection_modifyitems(items): items.clear()\n",
+            "tests/conftest.py": "collect_ignore_glob = ['*']\n",
+        },
     ),
     planted(
         "a pytest.ini",
-        {"pytest.ini": "[pytest]\naddopts = --co\n", "tox.ini": "[pytest]\naddopts = -k nothing\n", "setup.cfg": "[tool:pytest]\naddopts = --co\n"},
+        {
+            "pytest.ini": "[pytest]\naddopts = --co\n",
+            "tox.ini": "[pytest]\naddopts = -k nothing\n",
+            "setup.cfg": "[tool:pytest]\naddopts = --co\n",
+        },
     ),
     planted(
         "a sitecustomize.py",
-        {"sitecustomize.py": "import os; os._exit(0)\n", "usercustomize.py": "import os; os._exit(0)\n", "x.pth": "import os; os._exit(0)\n"},
+        {
+            "sitecustomize.py": "import os; os._exit(0)\n",
+            "usercustomize.py": "import os; os._exit(0)\n",
+            "x.pth": "import os; os._exit(0)\n",
+        },
     ),
     planted(
         "tests of the hidden tests' names",
-        {"test_convert.py": PASSING, "test_number.py": PASSING, "tests/test_convert.py": PASSING, "hidden/test_convert.py": PASSING},
+        {
+            "test_convert.py": PASSING,
+            "test_number.py": PASSING,
+            "tests/test_convert.py": PASSING,
+            "hidden/test_convert.py": PASSING,
+        },
     ),
     planted(
         "a pytest of its own",
-        {"pytest.py": "def main(*a, **k): return 0\n", "_pytest/__init__.py": "", "wire.py": "", "examiner.py": "def main(*a): print('{}')\n"},
+        {
+            "pytest.py": "def main(*a, **k): return 0\n",
+            "_pytest/__init__.py": "",
+            "wire.py": "",
+            "examiner.py": "def main(*a): print('{}')\n",
+        },
     ),
-    planted("the standard library's names", {"json.py": "def dumps(*a): return '{}'\n", "socket.py": "", "os.py": "", "datetime.py": ""}),
-    planted("a git hook", {"hooks/post-applypatch": "#!/bin/sh\ntouch /tmp/owned\n", "githooks/pre-commit": "#!/bin/sh\nexit 1\n"}),
+    planted(
+        "the standard library's names",
+        {"json.py": "def dumps(*a): return '{}'\n", "socket.py": "", "os.py": "", "datetime.py": ""},
+    ),
+    planted(
+        "a git hook",
+        {"hooks/post-applypatch": "#!/bin/sh\ntouch /tmp/owned\n", "githooks/pre-commit": "#!/bin/sh\nexit 1\n"},
+    ),
     Attack("a file in .git", new_file(".git/hooks/post-checkout", "#!/bin/sh\n", "100755")),
-    Attack("a path above", new_file("../../../tmp/escaped", "x\n"), contained=lambda r: r.why == "patch_does_not_apply"),
+    Attack(
+        "a path above", new_file("../../../tmp/escaped", "x\n"), contained=lambda r: r.why == "patch_does_not_apply"
+    ),
     Attack("an absolute path", new_file("/tmp/escaped", "x\n"), contained=lambda r: not r.resolved),
-    Attack("a link to the root", new_file("roman/data", "/", "120000"), contained=lambda r: not r.resolved and "roman/data" in r.left_out),
+    Attack(
+        "a link to the root",
+        new_file("roman/data", "/", "120000"),
+        contained=lambda r: not r.resolved and "roman/data" in r.left_out,
+    ),
     Attack(
         "a link in the code's place",
         f"diff --git a/{CODE} b/{CODE}\ndeleted file mode 100644\n" + new_file(CODE, "/etc/passwd", "120000"),
         contained=lambda r: not r.resolved,
     ),
-    Attack("through a link", new_file("link", "/tmp", "120000") + new_file("link/patch2", "x\n"), contained=lambda r: r.why == "patch_does_not_apply"),
+    Attack(
+        "through a link",
+        new_file("link", "/tmp", "120000") + new_file("link/patch2", "x\n"),
+        contained=lambda r: r.why == "patch_does_not_apply",
+    ),
     Attack(
         "a submodule",
         "diff --git a/sub b/sub\nnew file mode 160000\n--- /dev/null\n+++ b/sub\n@@ -0,0 +1 @@\n+Subproject commit 0123456789012345678901234567890123456789\n",
     ),
     Attack("no patch", "", contained=lambda r: r.why == "patch_empty"),
     Attack("nonsense", "resolved = True\n", contained=lambda r: r.why == "patch_does_not_apply"),
-    Attack("a patch of another file", before("README.md", "x").replace("README", "NOSUCH"), contained=lambda r: r.why == "patch_does_not_apply"),
-    Attack("a patch of two megabytes", new_file("big", "x" * 80 + "\n") * 20000, contained=lambda r: r.why == "patch_too_large"),
-    Attack("a patch that gives a command", "--- a/x\n+++ b/x\n@@ -0,0 +1 @@\n+x\n\n!touch /tmp/owned\nq\n", contained=lambda r: not r.resolved),
-    Attack("a patch in ed's language", "1d\n!touch /tmp/owned\n.\nw\n", contained=lambda r: r.why == "patch_does_not_apply"),
+    Attack(
+        "a patch of another file",
+        before("README.md", "x").replace("README", "NOSUCH"),
+        contained=lambda r: r.why == "patch_does_not_apply",
+    ),
+    Attack(
+        "a patch of two megabytes",
+        new_file("big", "x" * 80 + "\n") * 20000,
+        contained=lambda r: r.why == "patch_too_large",
+    ),
+    Attack(
+        "a patch that gives a command",
+        "--- a/x\n+++ b/x\n@@ -0,0 +1 @@\n+x\n\n!touch /tmp/owned\nq\n",
+        contained=lambda r: not r.resolved,
+    ),
+    Attack(
+        "a patch in ed's language", "1d\n!touch /tmp/owned\n.\nw\n", contained=lambda r: r.why == "patch_does_not_apply"
+    ),
 ]
 TEMPT = "git config core.hooksPath /tmp/h; git config core.fsmonitor /tmp/h/x; git config diff.external /tmp/h/x; git config filter.f.clean /tmp/h/x; git config diff.f.textconv /tmp/h/x; echo '* filter=f diff=f' > .git/info/attributes"
 HOOKS = "mkdir -p .git/hooks /tmp/h; for h in pre-commit post-checkout post-index-change fsmonitor-watchman; do printf '#!/bin/sh\\ntouch /tmp/roman/OWNED\\n' > .git/hooks/$h; chmod +x .git/hooks/$h; cp .git/hooks/$h /tmp/h/x; done"
@@ -286,8 +364,17 @@ SESSIONS = [
         "git cat-file --batch-all-objects --batch | grep -a 'MIN or'; git log --all --oneline | wc -l; git reflog",
         hidden=(GOOD,),
     ),
-    bash("the mended code on disk", f"grep -rl '{GOOD}' / --include='*.py*' 2>/dev/null; true", *WAIT, hidden=("convert.py",)),
-    bash("what the server knows", "cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'", hidden=("FAIL_TO_PASS", "env_servers", "--port")),
+    bash(
+        "the mended code on disk",
+        f"grep -rl '{GOOD}' / --include='*.py*' 2>/dev/null; true",
+        *WAIT,
+        hidden=("convert.py",),
+    ),
+    bash(
+        "what the server knows",
+        "cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'",
+        hidden=("FAIL_TO_PASS", "env_servers", "--port"),
+    ),
     bash(
         "memory of others",
         "for p in /proc/[0-9]*; do head -c 1 $p/mem 2>/dev/null; head -c 4096 $p/root/etc/shadow 2>/dev/null; done; cat /etc/shadow; true",
@@ -304,8 +391,15 @@ SESSIONS = [
         "unshare -Ur true && echo ESC''APED; mount -t tmpfs none /mnt 2>/dev/null && echo ESC''APED; chroot / true 2>/dev/null && echo ESC''APED; touch /usr/x 2>/dev/null && echo ESC''APED",
         hidden=("ESCAPED",),
     ),
-    bash("another session's files", f"echo {SECRET} > /dev/shm/leak; echo {SECRET} > /tmp/leak; ls /proc | grep -c '^[0-9]*$'"),
-    bash("what another session left", "cat /tmp/leak /dev/shm/leak 2>&1; grep -rs tir-swe-secret /tmp /dev/shm", hidden=(SECRET,)),
+    bash(
+        "another session's files",
+        f"echo {SECRET} > /dev/shm/leak; echo {SECRET} > /tmp/leak; ls /proc | grep -c '^[0-9]*$'",
+    ),
+    bash(
+        "what another session left",
+        "cat /tmp/leak /dev/shm/leak 2>&1; grep -rs tir-swe-secret /tmp /dev/shm",
+        hidden=(SECRET,),
+    ),
     bash("git's hooks, filters and drivers", HOOKS, TEMPT, "git commit -qam x"),
     bash("hooks, and the bug mended", HOOKS, TEMPT, MEND, reward=1.0),
     bash(
@@ -331,7 +425,10 @@ SESSIONS = [
     bash("fork bomb in bash", ":(){ :|:& };:"),
     bash("fill the disk", MEND, "cat /dev/zero > /tmp/fill; cat /dev/zero > /dev/shm/fill; true", reward=1.0),
     bash(
-        "fill the disk with names", MEND, "python -c \"import itertools\nfor i in itertools.count(): open(f'/dev/shm/{i}', 'w')\" 2>/dev/null; true", reward=1.0
+        "fill the disk with names",
+        MEND,
+        "python -c \"import itertools\nfor i in itertools.count(): open(f'/dev/shm/{i}', 'w')\" 2>/dev/null; true",
+        reward=1.0,
     ),
     bash("memory without end in bash", 'python -c "x = []\nwhile True: x.append(bytearray(1 << 24))"'),
     bash("output without end in bash", "yes resolved"),
@@ -340,7 +437,10 @@ SESSIONS = [
         "setsid nohup bash -c 'trap \"\" TERM HUP; while true; do echo x > /tmp/roman/late; sleep 0.05; done' > /dev/null 2>&1 &",
         "true",
     ),
-    bash("a process that changes the repository at the end", f"(setsid bash -c 'sleep 0.2; {MEND}' &) ; sleep 1; git checkout -q {CODE}"),
+    bash(
+        "a process that changes the repository at the end",
+        f"(setsid bash -c 'sleep 0.2; {MEND}' &) ; sleep 1; git checkout -q {CODE}",
+    ),
     bash("exit at once", "exit 0", "exec true", "set -e; false"),
 ]
 ATTACKS = [*PROCESS, *REPORT, *VALUES, *FILES, *SESSIONS]

@@ -1,4 +1,5 @@
-"""Fuzz: thousands of malformed requests to each endpoint of each of our servers, over real connections. No 5xx, no traceback, right answers after."""
+"""Fuzz: thousands of malformed requests to each endpoint of each of our servers, over real connections. No 5xx, no
+traceback, right answers after."""
 
 from __future__ import annotations
 
@@ -30,7 +31,14 @@ def reset(task: dict) -> Endpoint:
     return Endpoint("POST", "/reset", {"task": task, "seed": 1, "session_id": "mine"})
 
 
-RUN_CODE = {"code": "print(1)", "language": "python", "run_timeout": 5, "compile_timeout": 10, "memory_limit_MB": 256, "stdin": "x"}
+RUN_CODE = {
+    "code": "print(1)",
+    "language": "python",
+    "run_timeout": 5,
+    "compile_timeout": 10,
+    "memory_limit_MB": 256,
+    "stdin": "x",
+}
 FILES = {"files": {"a/b.txt": "eA==", "c": None}, "fetch_files": ["a/b.txt"]}
 SERVERS = {
     "echo": ([], {}, "hi", [reset({"greeting": "x", "delay_s": 0.0})]),
@@ -41,21 +49,37 @@ SERVERS = {
         [
             reset({"stateful": True}),
             Endpoint("POST", "/run_code", RUN_CODE | FILES),
-            Endpoint("POST", "/run_jupyter", {"cells": ["a = 1", "a"], "cell_timeout": 5, "total_timeout": 20, "kernel": "python3"} | FILES),
+            Endpoint(
+                "POST",
+                "/run_jupyter",
+                {"cells": ["a = 1", "a"], "cell_timeout": 5, "total_timeout": 20, "kernel": "python3"} | FILES,
+            ),
         ],
     ),
     "search": (
         ["--corpus", "{corpus}"],
         {},
         "number 7",
-        [reset({"topk": 3}), Endpoint("POST", "/retrieve", {"queries": ["number 7"], "topk": 2, "return_scores": True})],
+        [
+            reset({"topk": 3}),
+            Endpoint("POST", "/retrieve", {"queries": ["number 7"], "topk": 2, "return_scores": True}),
+        ],
     ),
-    "puzzles": ([], {"puzzle": "labyrinth"}, "north", [reset({"puzzle": "countdown", "seed": 1, "level": 0, "tries": 2, "config": {"min_numbers": 3}})]),
+    "puzzles": (
+        [],
+        {"puzzle": "labyrinth"},
+        "north",
+        [reset({"puzzle": "countdown", "seed": 1, "level": 0, "tries": 2, "config": {"min_numbers": 3}})],
+    ),
     "math": (
         ["--verify-timeout", "2"],
         {"label": "1"},
         "1",
-        [reset({"label": "1/2"}), Endpoint("POST", "/verify", {"answer": "1", "gold": "2"}), Endpoint("POST", "/verify", [{"answer": "1", "gold": "2"}])],
+        [
+            reset({"label": "1/2"}),
+            Endpoint("POST", "/verify", {"answer": "1", "gold": "2"}),
+            Endpoint("POST", "/verify", [{"answer": "1", "gold": "2"}]),
+        ],
     ),
 }
 """Server -> (flags, a task, an action that is ok, its own endpoints)."""
@@ -64,7 +88,9 @@ SERVERS = {
 async def fuzz_server(name: str, tmp_path, n: int, seed: int) -> None:
     flags, task, action, own = SERVERS[name]
     flags = [f.format(corpus=write_corpus(tmp_path)) for f in flags]
-    with env_server(f"env_servers.{name}", tmp_path, *flags, log=tmp_path / "stderr", env={"TIR_ENV_TOKEN": "fuzz"}) as (url, process):
+    with env_server(
+        f"env_servers.{name}", tmp_path, *flags, log=tmp_path / "stderr", env={"TIR_ENV_TOKEN": "fuzz"}
+    ) as (url, process):
         async with Http(url, "fuzz") as http:
             await http.send("POST", "/reset", json={"task": task, "session_id": "fuzzed"})
             seen = await send(url, requests(own + PROTOCOL, n, seed))
@@ -78,8 +104,16 @@ async def fuzz_server(name: str, tmp_path, n: int, seed: int) -> None:
 
 
 ROLLOUT = [
-    Endpoint("POST", "/generate", {"token_ids": [1, 2], "max_tokens": 5, "stop": ["x"], "temperature": 0.5, "top_p": 0.9, "seed": 3}),
-    Endpoint("POST", "/v1/groups", {"prompt": "p", "label": "1", "env": "math", "meta": {"row": 1}, "n": 2, "temperature": 1.0}),
+    Endpoint(
+        "POST",
+        "/generate",
+        {"token_ids": [1, 2], "max_tokens": 5, "stop": ["x"], "temperature": 0.5, "top_p": 0.9, "seed": 3},
+    ),
+    Endpoint(
+        "POST",
+        "/v1/groups",
+        {"prompt": "p", "label": "1", "env": "math", "meta": {"row": 1}, "n": 2, "temperature": 1.0},
+    ),
     Endpoint("POST", "/v1/groups?stream=true", {"prompt": "p", "n": 2}),
     Endpoint("GET", "/v1/groups/nobody"),
     Endpoint("POST", "/agent/tasks", {"wait_s": 0.0, "override_sampling": False}),

@@ -1,4 +1,5 @@
-"""The hostile suite against a live python_tir server over HTTP: every attack contained, and the server as it was before."""
+"""The hostile suite against a live python_tir server over HTTP: every attack contained, and the server as it was
+before."""
 
 from __future__ import annotations
 
@@ -21,13 +22,18 @@ SIDE_BY_SIDE = 8
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with env_server("env_servers.python_tir", tmp_path_factory.mktemp("env"), "--code-timeout", "4", "--memory-mib", "512") as (url, process):
+    with env_server(
+        "env_servers.python_tir", tmp_path_factory.mktemp("env"), "--code-timeout", "4", "--memory-mib", "512"
+    ) as (url, process):
         yield url, process.pid
 
 
 async def run_side_by_side(http: Http, attacks: list[Attack]) -> list[Reply]:
     sessions = [await http.open() for _ in attacks]
-    body = [http.step_body(session, 0, attack.code, deadline_s=120) for session, attack in zip(sessions, attacks, strict=True)]
+    body = [
+        http.step_body(session, 0, attack.code, deadline_s=120)
+        for session, attack in zip(sessions, attacks, strict=True)
+    ]
     _, text, _ = await http.send("POST", "/step_batch", json=body)
     replies = {reply["session_id"]: reply for reply in map(json.loads, text.splitlines())}
     return [replies[session] for session in sessions]
@@ -36,7 +42,9 @@ async def run_side_by_side(http: Http, attacks: list[Attack]) -> list[Reply]:
 async def say_well(http: Http, times: int = 8) -> None:
     """Both templates, each in every place."""
     for comment in ("", "# numpy"):
-        for reply in await run_side_by_side(http, [Attack("well", f"print({i}, *range(3)) {comment}", lambda r: True) for i in range(times)]):
+        for reply in await run_side_by_side(
+            http, [Attack("well", f"print({i}, *range(3)) {comment}", lambda r: True) for i in range(times)]
+        ):
             assert reply["outcome"] == "ok" and reply["observation"].endswith(" 0 1 2\n"), reply
 
 
@@ -44,7 +52,12 @@ def footprint(pid: int) -> tuple[list[str], int, int]:
     """(names of the server's processes, proportional memory of all of them in MiB, the server's open descriptors)."""
     pids = [pid, *descendants(pid)]
     names = sorted(Path(f"/proc/{p}/comm").read_text().strip() for p in pids)
-    lines = [line for p in pids for line in Path(f"/proc/{p}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")]
+    lines = [
+        line
+        for p in pids
+        for line in Path(f"/proc/{p}/smaps_rollup").read_text().splitlines()
+        if line.startswith("Pss:")
+    ]
     return names, sum(int(line.split()[1]) for line in lines) >> 10, len(os.listdir(f"/proc/{pid}/fd"))
 
 
@@ -105,14 +118,20 @@ async def test_hole_1_no_memory_holds_the_code_of_an_earlier_call(server):
 
 
 async def test_hole_2_many_small_processes_cannot_pass_the_memory_limit_together(server):
-    code = "import os, time\nfor i in range(40):\n    if os.fork() == 0:\n        x = b'x' * (30 << 20); time.sleep(60)\ntime.sleep(60)"
+    code = (
+        "import os, time\nfor i in range(40):\n    if os.fork() == 0:\n        x = b'x' * (30 << 20);"
+        " time.sleep(60)\ntime.sleep(60)"
+    )
     async with Http(server[0]) as http:
         reply = (await run_side_by_side(http, [Attack("hole 2", code, lambda r: True)]))[0]
     assert (reply["observation"], reply["signals"]["error_type"]) == ("MemoryLimitExceeded", "memory")
 
 
 async def test_hole_3_snippets_go_first_when_the_host_runs_out_of_memory_and_cannot_change_that(server):
-    code = "print(open('/proc/self/oom_score_adj').read())\ntry: open('/proc/self/oom_score_adj', 'w').write('-500')\nexcept OSError: print('refused')"
+    code = (
+        "print(open('/proc/self/oom_score_adj').read())\ntry: open('/proc/self/oom_score_adj',"
+        " 'w').write('-500')\nexcept OSError: print('refused')"
+    )
     async with Http(server[0]) as http:
         reply = (await run_side_by_side(http, [Attack("hole 3", code, lambda r: True)]))[0]
     assert reply["observation"] == "500\n\nrefused\n"
@@ -122,7 +141,9 @@ async def test_a_killed_slot_and_a_killed_container_cost_their_calls_only(server
     url, pid = server
     async with Http(url) as http:
         for victim in (lambda: _with_parent_named(pid, 2), lambda: _with_parent_named(pid, 1)):
-            sleeping = asyncio.create_task(run_side_by_side(http, [Attack("sleep", "import time; time.sleep(2); print('done')", lambda r: True)]))
+            sleeping = asyncio.create_task(
+                run_side_by_side(http, [Attack("sleep", "import time; time.sleep(2); print('done')", lambda r: True)])
+            )
             await http.until_running(1)
             await asyncio.sleep(0.3)  # into the sleep: a call that has not begun would not be hit
             for target in (killed := victim()):
@@ -135,7 +156,13 @@ async def test_a_killed_slot_and_a_killed_container_cost_their_calls_only(server
 
 def _with_parent_named(pid: int, depth: int) -> list[int]:
     """Processes of the container: depth 1 is its master, 2 are the slots."""
-    level = [p for p in descendants(pid) if "programs" in Path(f"/proc/{p}/cmdline").read_text() and "bwrap" not in Path(f"/proc/{p}/comm").read_text()]
+    level = [
+        p
+        for p in descendants(pid)
+        if "programs" in Path(f"/proc/{p}/cmdline").read_text() and "bwrap" not in Path(f"/proc/{p}/comm").read_text()
+    ]
     inner = [int(Path(f"/proc/{p}/status").read_text().split("NStgid:")[1].splitlines()[0].split()[-1]) for p in level]
     levels = [len(Path(f"/proc/{p}/status").read_text().split("NStgid:")[1].splitlines()[0].split()) for p in level]
-    return [p for p, own, nested in zip(level, inner, levels, strict=True) if own == 1 and nested == min(levels) + depth - 1]
+    return [
+        p for p, own, nested in zip(level, inner, levels, strict=True) if own == 1 and nested == min(levels) + depth - 1
+    ]

@@ -172,7 +172,10 @@ async def test_six_hundred_connections_that_never_finish_a_request_are_closed_an
     with env_server("env_servers.echo", tmp_path, "--header-timeout", "5", "--body-timeout", "5") as (url, process):
         before, port = resident_mib(process.pid), int(url.rsplit(":", 1)[1])
         wires = [await Wire.to(port) for _ in range(600)]
-        big = b"POST /step HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 4000000\r\n\r\n" + b"x" * (1 << 20)
+        big = (
+            b"POST /step HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 4000000\r\n\r\n"
+            + b"x" * (1 << 20)
+        )
         for i, wire in enumerate(wires):
             await wire.say([b"", b"POST /step HTTP/1.1\r\nHost", big][i % 3])
         async with Http(url) as http:

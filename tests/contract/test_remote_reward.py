@@ -1,4 +1,5 @@
-"""`reward.remote_url`: real reward servers and real worker processes, asked as OpenRLHF asks them; a failure is a failed sample."""
+"""`reward.remote_url`: real reward servers and real worker processes, asked as OpenRLHF asks them; a failure is a
+failed sample."""
 
 from __future__ import annotations
 
@@ -39,8 +40,12 @@ class Server:
         if self.script:
             said = self.script.pop(0)
             return web.Response(status=said, text="no") if isinstance(said, int) else web.Response(text=said)
-        right = [float(q == p + label) for q, p, label in zip(body["query"], body["prompts"], body["labels"], strict=True)]
-        return web.json_response({"rewards": [r - 0.5 for r in right], "scores": right, "extra_logs": {"n": len(right)}})
+        right = [
+            float(q == p + label) for q, p, label in zip(body["query"], body["prompts"], body["labels"], strict=True)
+        ]
+        return web.json_response(
+            {"rewards": [r - 0.5 for r in right], "scores": right, "extra_logs": {"n": len(right)}}
+        )
 
 
 @pytest.fixture
@@ -115,7 +120,10 @@ async def test_a_server_that_never_answers_fails_the_sample(server_of, pool_of):
     server = await server_of()
     server.gate.clear()
     pool = pool_of(server.url, remote_timeout_s=0.2, remote_retries=1)
-    with pytest.raises(VerifierError, match=r"2 tries were not answered within reward.remote_timeout_s = 0.2 s each, the last: .*TimeoutError"):
+    with pytest.raises(
+        VerifierError,
+        match=r"2 tries were not answered within reward.remote_timeout_s = 0.2 s each, the last: .*TimeoutError",
+    ):
         await pool.score(says("4"), TASK)
     server.gate.set()
     with pytest.raises(VerifierError, match="tries were not answered"):

@@ -1,4 +1,5 @@
-"""The hostile suite of `swe`: no work that does not mend the bug is rewarded, nothing hidden is seen, and the server is as it was before."""
+"""The hostile suite of `swe`: no work that does not mend the bug is rewarded, nothing hidden is seen, and the server is
+as it was before."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None
 @pytest.fixture(scope="module")
 def world():
     sandbox = new_sandbox(LIMITS, evaluations=2)
-    world = World(shared(sandbox, evaluations=2, command_s=2.0, test_s=4.0, max_turns=50, mirror=None, sessions=8, memory=4 << 30))
+    world = World(
+        shared(sandbox, evaluations=2, command_s=2.0, test_s=4.0, max_turns=50, mirror=None, sessions=8, memory=4 << 30)
+    )
     asyncio.run(world.judged(""))
     yield world
     asyncio.run(sandbox.close())

@@ -27,7 +27,8 @@ exec "$@"
 
 
 def as_nobody(scratch: Path) -> list[str]:
-    """The start of a command line. Skips the test where it cannot be had; empty where the tests have no privilege to drop."""
+    """The start of a command line. Skips the test where it cannot be had; empty where the tests have no privilege to
+    drop."""
     if os.geteuid() != 0:
         return []
     if shutil.which("setpriv") is None:
@@ -36,7 +37,8 @@ def as_nobody(scratch: Path) -> list[str]:
 
 
 def reachable_python(scratch: Path) -> list[str]:
-    """A command line's start under which any user can run this interpreter. Skips the test where the checkout itself is closed to others."""
+    """A command line's start under which any user can run this interpreter. Skips the test where the checkout itself is
+    closed to others."""
     if not reachable(str(REPO)):
         pytest.skip(f"{REPO} is not readable for nobody: chmod o+x its parents")
     python = Path(sys.base_prefix)

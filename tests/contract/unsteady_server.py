@@ -1,4 +1,5 @@
-"""An environment server's command that ends as UNSTEADY says, once per letter of it: k killed by a signal, e exit code 1. After that it is the echo server."""
+"""An environment server's command that ends as UNSTEADY says, once per letter of it: k killed by a signal, e exit code
+1. After that it is the echo server."""
 
 from __future__ import annotations
 

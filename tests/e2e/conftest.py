@@ -1,7 +1,8 @@
-"""What several files share, because it takes a minute or half of one: a vLLM engine on the tiny model, and an undisturbed run of the toy job.
+"""What several files share, because it takes a minute or half of one: a vLLM engine on the tiny model, and an
+undisturbed run of the toy job.
 
-Files run in the order of their names; test_vllm_engine.py, which pushes other weights and breaks the engine at its end, is the last.
-"""
+Files run in the order of their names; test_vllm_engine.py, which pushes other weights and breaks the engine at its end,
+is the last."""
 
 from __future__ import annotations
 
@@ -31,15 +32,20 @@ def tiny_config() -> Config:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(tmp_path_factory):
     model = save_tiny(tmp_path_factory.mktemp("model"), seed=0)
-    config = tiny_config()  # log-probs as sampled, which at temperature 1 and without truncation are those of the plain softmax
-    engine = await VllmEngine.start(str(model), config.model_copy(update={"rollout": config.rollout.model_copy(update={"temperature": 0.6, "top_p": 0.9})}))
+    # log-probs as sampled, which at temperature 1 and without truncation are those of the plain softmax
+    config = tiny_config()
+    engine = await VllmEngine.start(
+        str(model),
+        config.model_copy(update={"rollout": config.rollout.model_copy(update={"temperature": 0.6, "top_p": 0.9})}),
+    )
     yield engine
     await engine.stop()
 
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """The toy job in full (Ray, two ZeRO-3 ranks, a sandbox server, the deterministic engine, S = 0), and what came of it when nobody interfered."""
+    """The toy job in full (Ray, two ZeRO-3 ranks, a sandbox server, the deterministic engine, S = 0), and what came of
+    it when nobody interfered."""
 
     job: Job
     digest: str

@@ -1,7 +1,8 @@
-"""Other people's environments on the real stack: a game as an OpenEnv server, an MCP server and one of GEM's, trained for two updates each.
+"""Other people's environments on the real stack: a game as an OpenEnv server, an MCP server and one of GEM's, trained
+for two updates each.
 
-Their packages are installed into environments of their own by pip. TIR_ADAPTERS_VENVS names a directory that has them already, as openenv/, mcp/ and gem/.
-"""
+Their packages are installed into environments of their own by pip. TIR_ADAPTERS_VENVS names a directory that has them
+already, as openenv/, mcp/ and gem/."""
 
 from __future__ import annotations
 
@@ -114,16 +115,24 @@ def served(python: Path, adapter: str, tmp_path: Path) -> Iterator[str]:
 
     (tmp_path / "game.py").write_text({"openenv": OPENENV, "mcp": MCP, "gem": ""}[adapter])
     if adapter == "openenv":
-        with listening([str(python), str(tmp_path / "game.py")], **env) as game, in_front("--url", f"http://127.0.0.1:{game}") as port:
+        with (
+            listening([str(python), str(tmp_path / "game.py")], **env) as game,
+            in_front("--url", f"http://127.0.0.1:{game}") as port,
+        ):
             yield f"http://127.0.0.1:{port}"
     else:
-        flags = ["--command", f"{python} {tmp_path / 'game.py'}"] if adapter == "mcp" else ["--gem", "game:GuessTheNumber-v0-easy"]
+        flags = (
+            ["--command", f"{python} {tmp_path / 'game.py'}"]
+            if adapter == "mcp"
+            else ["--gem", "game:GuessTheNumber-v0-easy"]
+        )
         with in_front(*flags) as port:
             yield f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(
-    ("adapter", "protocol", "reward"), [("openenv", "own.py:Digits", "env"), ("mcp", "own.py:Tool", "own.py:earned"), ("gem", "own.py:Boxed", "env")]
+    ("adapter", "protocol", "reward"),
+    [("openenv", "own.py:Digits", "env"), ("mcp", "own.py:Tool", "own.py:earned"), ("gem", "own.py:Boxed", "env")],
 )
 def test_a_game_of_others_trains_and_its_reward_is_not_constant(adapter, protocol, reward, tmp_path):
     (tmp_path / "own.py").write_text(block("protocols.md", "python", "class Digits") + OWN)
@@ -136,7 +145,8 @@ def test_a_game_of_others_trains_and_its_reward_is_not_constant(adapter, protoco
             ('file = "guess.py:GuessEnv"', f'url = "{url}"'),
             ("digits.py:Digits", protocol),
             ('name = "env" ', f'name = "{reward}" '),
-            ("max_new_tokens = 96", "max_new_tokens = 960"),  # GEM's rules of the game alone are 300 tokens of the toy model's
+            # GEM's rules of the game alone are 300 tokens of the toy model's
+            ("max_new_tokens = 96", "max_new_tokens = 960"),
             ("max_len = 160", "max_len = 1024"),
         ):
             assert ours in recipe, ours
@@ -146,5 +156,9 @@ def test_a_game_of_others_trains_and_its_reward_is_not_constant(adapter, protoco
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     columns = metrics.read(tmp_path / "run")
     assert columns["step"] == [1, 2] and all(n > 0 for n in columns["trained_tokens"])
-    kept = [json.loads(line) for path in (tmp_path / "run/trajectories").glob("*.jsonl") for line in path.read_text().splitlines()]
+    kept = [
+        json.loads(line)
+        for path in (tmp_path / "run/trajectories").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     assert len({t["reward"] for t in kept}) > 1, "all trajectories have one reward"

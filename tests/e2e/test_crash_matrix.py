@@ -1,5 +1,5 @@
-"""One run of the crash matrix: three processes of it die by kill -9, and it ends by itself as if none had. `benchmarks.crash_matrix` has the rest,
-test_stop_signal.py a shorter one."""
+"""One run of the crash matrix: three processes of it die by kill -9, and it ends by itself as if none had.
+`benchmarks.crash_matrix` has the rest, test_stop_signal.py a shorter one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`openrlhf-tir eval --suite` on the real stack: a set from a file, one row per problem, a second run that goes on, a sweep of calls with its plot."""
+"""`openrlhf-tir eval --suite` on the real stack: a set from a file, one row per problem, a second run that goes on, a
+sweep of calls with its plot."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ tensorboard = false
 @pytest.mark.long
 def test_a_set_is_sampled_resumed_and_swept(tmp_path):
     (tmp_path / "r.toml").write_text(RECIPE)
-    (tmp_path / "aime.jsonl").write_text("".join(json.dumps({"problem": f"{i}+1=", "answer": i + 1}) + "\n" for i in range(30)))
+    (tmp_path / "aime.jsonl").write_text(
+        "".join(json.dumps({"problem": f"{i}+1=", "answer": i + 1}) + "\n" for i in range(30))
+    )
     save_model(tmp_path / "model", seed=0)
     words = ("eval", "--recipe", "r.toml", "--suite", "aime24=aime.jsonl", "--out", "out.json")
 
@@ -53,12 +56,15 @@ def test_a_set_is_sampled_resumed_and_swept(tmp_path):
     directory = tmp_path / "run/eval/aime24"
     lines = (directory / "items.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    assert sorted(row["index"] for row in rows) == list(range(30)) and all(len(row["correct"]) == len(row["texts"]) == 3 for row in rows)
+    assert sorted(row["index"] for row in rows) == list(range(30)) and all(
+        len(row["correct"]) == len(row["texts"]) == 3 for row in rows
+    )
     found = json.loads((tmp_path / "out.json").read_text())["suites"]["aime24"]
     assert (found["problems"], found["samples"], found["failed"], found["published"]) == (30, 90, 0, 30)
     assert found["avg@3"][0] == pytest.approx(sum(sum(row["correct"]) for row in rows) / 90)
 
-    (directory / "items.jsonl").write_text("".join(f"{line}\n" for line in lines[:20]) + lines[20][:40])  # as a kill leaves it
+    # as a kill leaves it
+    (directory / "items.jsonl").write_text("".join(f"{line}\n" for line in lines[:20]) + lines[20][:40])
     again = command(*words, cwd=tmp_path)
     assert again.returncode == 0 and "20 of 30 problems" in again.stdout, again.stdout[-3000:] + again.stderr[-3000:]
     after = (directory / "items.jsonl").read_text().splitlines()
@@ -67,9 +73,22 @@ def test_a_set_is_sampled_resumed_and_swept(tmp_path):
     other = command(*words, "--eval.temperature", "0.5", cwd=tmp_path)
     assert other.returncode == 2 and "temperature: 1.0 then, 0.5 now" in other.stderr
 
-    swept = command("eval", "--recipe", "r.toml", "--suite", "aime24=aime.jsonl", "--items", "sweep", "--sweep", "env.max_calls=0,2", cwd=tmp_path)
+    swept = command(
+        "eval",
+        "--recipe",
+        "r.toml",
+        "--suite",
+        "aime24=aime.jsonl",
+        "--items",
+        "sweep",
+        "--sweep",
+        "env.max_calls=0,2",
+        cwd=tmp_path,
+    )
     assert swept.returncode == 0, swept.stdout[-3000:] + swept.stderr[-3000:]
-    without = [json.loads(line) for line in (tmp_path / "sweep/aime24/max_calls=0/items.jsonl").read_text().splitlines()]
+    without = [
+        json.loads(line) for line in (tmp_path / "sweep/aime24/max_calls=0/items.jsonl").read_text().splitlines()
+    ]
     assert len(without) == 30 and all(call == 0 for row in without for call in row["calls"])
     assert (tmp_path / "sweep/aime24/sweep_max_calls.png").read_bytes().startswith(b"\x89PNG")
 

@@ -1,4 +1,5 @@
-"""One rollout actor of three whose process stands still (SIGSTOP): real Ray, HTTP environments, the deterministic engine."""
+"""One rollout actor of three whose process stands still (SIGSTOP): real Ray, HTTP environments, the deterministic
+engine."""
 
 from __future__ import annotations
 
@@ -35,7 +36,14 @@ def config(work: Path) -> Config:
         ds={"param_dtype": "fp32", "attn_implementation": "eager"},
         data={"max_len": 192},
         env={"name": "echo"},
-        rollout={"engine": "torch", "n_samples_per_prompt": 2, "max_new_tokens": 16, "heartbeat_s": 1, "unresponsive_s": 20, "group_deadline_s": 300},
+        rollout={
+            "engine": "torch",
+            "n_samples_per_prompt": 2,
+            "max_new_tokens": 16,
+            "heartbeat_s": 1,
+            "unresponsive_s": 20,
+            "group_deadline_s": 300,
+        },
         vllm={"num_engines": 3},
         reward={"name": "tests.e2e.support.parity_reward:parity"},
     )
@@ -71,7 +79,9 @@ async def test_the_work_of_a_stopped_actor_is_done_by_the_others_and_its_process
 
             assert all(m.failed is None for m in metas)
             assert given_up, "nothing was at the stopped actor"
-            assert {metas[i].actor for i in given_up} <= {"rollout-0", "rollout-2"}, "what hung went back to where it hung"
+            assert {metas[i].actor for i in given_up} <= {"rollout-0", "rollout-2"}, (
+                "what hung went back to where it hung"
+            )
             assert stopped not in pool.members
             async with asyncio.timeout(120):
                 while len(pool.members) < 3:

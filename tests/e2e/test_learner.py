@@ -1,4 +1,5 @@
-"""The learner on real DeepSpeed ranks, against a plain PyTorch model on one process. Everything runs in tests/e2e/support/learner_runs.py."""
+"""The learner on real DeepSpeed ranks, against a plain PyTorch model on one process. Everything runs in
+tests/e2e/support/learner_runs.py."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def results(workdir):
     """results[world][rank]; both sizes run at the same time."""
     import torch.multiprocessing as mp
 
-    runs = [mp.spawn(run, (world, _free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS]
+    runs = [
+        mp.spawn(run, (world, _free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
+    ]
     for context in runs:
         while not context.join(timeout=180):
             pass
@@ -115,7 +118,8 @@ def test_a_resumed_run_goes_on_bit_for_bit(results, world):
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_gradient_that_is_not_finite_changes_nothing_and_says_so(results, world):
-    """One reward of nine is NaN. It comes before the resumed step above, whose weights are bit for bit those without it: the optimiser too is untouched."""
+    """One reward of nine is NaN. It comes before the resumed step above, whose weights are bit for bit those without
+    it: the optimiser too is untouched."""
     for rank in results[world]:
         grad_norm, before, after = rank["broken"]
         assert not np.isfinite(grad_norm) and before == after
@@ -123,7 +127,8 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_says_so(results, worl
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_what_a_rank_hashes_while_it_writes_is_what_is_on_disk(results, workdir, world):
-    """And together the ranks tell of every file of tensors; the controller hashes the others, learner.json and scripts that DeepSpeed copies."""
+    """And together the ranks tell of every file of tensors; the controller hashes the others, learner.json and scripts
+    that DeepSpeed copies."""
     written = {path: facts for rank in results[world] for path, facts in rank["written"].items()}
     assert all(manifest.digest(Path(path)) == facts for path, facts in written.items())
     others = [p for p in (workdir / f"ckpt-{world}").rglob("*") if p.is_file() and str(p) not in written]
@@ -139,8 +144,15 @@ def test_every_damaged_file_of_two_real_ranks_is_named_before_anything_is_loaded
     assert len(files) >= 7  # manifest, learner.json, and per rank RNG, model and optimiser
     for path in files:
         raw = path.read_bytes()
-        others = [p.read_bytes() for p in files if p.suffix == path.suffix == ".pt"]  # the ranks' random states may be equal
-        edits = [raw[:-1] + bytes([raw[-1] ^ 1]), bytes([raw[0] ^ 1]) + raw[1:], raw[: len(raw) // 2], b"", *(o for o in others if o != raw)]
+        # the ranks' random states may be equal
+        others = [p.read_bytes() for p in files if p.suffix == path.suffix == ".pt"]
+        edits = [
+            raw[:-1] + bytes([raw[-1] ^ 1]),
+            bytes([raw[0] ^ 1]) + raw[1:],
+            raw[: len(raw) // 2],
+            b"",
+            *(o for o in others if o != raw),
+        ]
         for edit in [*edits, None]:
             path.unlink()
             if edit is not None:
@@ -195,7 +207,10 @@ def test_a_delta_of_zero_3_shards_makes_the_pushed_file_the_weights_after_the_st
     from openrlhf_tir.weights.node_copy import NodeCopy
 
     node, push = NodeCopy(keep=True, root=tmp_path), workdir / f"push-{world}"
-    pushed, ((changes, weights), *others) = [rank["pushed"] for rank in results[world]], [rank["changes"] for rank in results[world]]
+    pushed, ((changes, weights), *others) = (
+        [rank["pushed"] for rank in results[world]],
+        [rank["changes"] for rank in results[world]],
+    )
     assert all(of is None for of, _ in others) and changes.digest == weights != pushed[0]
     node.full(push / "v0.safetensors", 0, pushed[0])
     assert digest_file(node.delta(push / "v1.delta", 1, *changes)) == weights
@@ -213,7 +228,9 @@ def test_plain_transformers_loads_the_export(results, workdir, world):
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert loaded.config.use_cache
     assert digest_file(directory / "model.safetensors") == results[world][0]["continued"]
-    assert AutoTokenizer.from_pretrained(directory).decode([5]) == AutoTokenizer.from_pretrained(workdir / "model").decode([5])
+    assert AutoTokenizer.from_pretrained(directory).decode([5]) == AutoTokenizer.from_pretrained(
+        workdir / "model"
+    ).decode([5])
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -221,17 +238,22 @@ def test_fine_tuning_is_the_weighted_token_mean_over_the_global_batch(results, m
     import torch
 
     weights = [torch.tensor(w[1:]) for _, w in SFT_ROWS]
-    loss = -sum((w * plain_logprobs(model, ids)).sum() for w, (ids, _) in zip(weights, SFT_ROWS, strict=True)) / sum(w.sum() for w in weights)
+    loss = -sum((w * plain_logprobs(model, ids)).sum() for w, (ids, _) in zip(weights, SFT_ROWS, strict=True)) / sum(
+        w.sum() for w in weights
+    )
     assert results[world][0]["sft_metrics"]["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert_same_gradient(results[world][0]["sft_grads"], plain_gradient(model, loss))
     for rank in results[world]:
         total, weight = rank["sft_loss"]
-        assert total / weight == pytest.approx(loss.item(), rel=1e-5), "the held-out loss of the same rows and weights, on every rank"
+        assert total / weight == pytest.approx(loss.item(), rel=1e-5), (
+            "the held-out loss of the same rows and weights, on every rank"
+        )
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_batch_in_eight_updates_is_what_plain_pytorch_makes_of_it(results, model, world):
-    """On any number of ranks: the parts are cut before the ranks are known, and pi_old is that of the batch's start in all of them."""
+    """On any number of ranks: the parts are cut before the ranks are known, and pi_old is that of the batch's start in
+    all of them."""
     start = {name: p.detach().numpy() for name, p in model.named_parameters()}
     losses, weights = plain_updates(model, cut_config("", world))
     metrics, version = results[world][0]["several"]
@@ -262,11 +284,18 @@ def test_lora_trains_adapters_and_publishes_merged_weights(results, workdir, wor
     first = results[world][0]
     lora = first["lora"]
     assert all(rank["lora"]["fresh"] == first["loaded"][0] for rank in results[world])  # an update begins at 0
-    assert all("_proj" in name for name in lora["trainable"]) and len({rank["lora"]["stepped"] for rank in results[world]}) == 1
+    assert (
+        all("_proj" in name for name in lora["trainable"])
+        and len({rank["lora"]["stepped"] for rank in results[world]}) == 1
+    )
     assert lora["stepped"] == lora["published"] != lora["fresh"]
     before, after = load_file(workdir / "model" / "model.safetensors"), load_file(workdir / f"lora-{world}.safetensors")
     assert before.keys() == after.keys()
-    ranks = {name: int(torch.linalg.matrix_rank(after[name] - before[name], rtol=1e-3)) for name in before if not torch.equal(before[name], after[name])}
+    ranks = {
+        name: int(torch.linalg.matrix_rank(after[name] - before[name], rtol=1e-3))
+        for name in before
+        if not torch.equal(before[name], after[name])
+    }
     assert ranks and all("_proj" in name and rank <= 4 for name, rank in ranks.items())
     merged = AutoModelForCausalLM.from_pretrained(workdir / "model", dtype=torch.float32)
     merged.load_state_dict(after, strict=False)
@@ -291,13 +320,18 @@ def test_lora_resumes_bit_for_bit_and_exports_both_forms(results, workdir, world
     ids = torch.tensor([SEQUENCES[2]])
     without = base(ids).logits
     adapter = PeftModel.from_pretrained(base, export / "adapter")
-    assert torch.allclose(adapter(ids).logits, merged(ids).logits, atol=1e-5) and not torch.allclose(without, merged(ids).logits, atol=1e-3)
+    assert torch.allclose(adapter(ids).logits, merged(ids).logits, atol=1e-5) and not torch.allclose(
+        without, merged(ids).logits, atol=1e-3
+    )
 
 
 def test_lora_targets_that_match_nothing_are_refused_with_those_that_would(results):
     some, none, embedding = results[1][0]["lora"]["refused"]
     for said in (some, none):
-        assert "names 'nowhere', and the model has no such layer. Known: down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj" in said
+        assert (
+            "names 'nowhere', and the model has no such layer. Known: down_proj, gate_proj, k_proj, o_proj, q_proj,"
+            " up_proj, v_proj" in said
+        )
     assert "'embed_tokens'" in embedding and "at the model's input or output" in embedding
 
 
@@ -353,7 +387,8 @@ def test_freezing_steps_train_the_critic_alone(results, world):
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(("name", "temperature"), [("kl", 1.0), ("kl_packed", 1.0), ("kl_tempered", 0.7)])
 def test_kl_in_the_loss_is_that_of_plain_pytorch(results, model, workdir, world, name, temperature):
-    """k3 with the gradient of its formula. The policy is one update away from the reference, which is the model on disk."""
+    """k3 with the gradient of its formula. The policy is one update away from the reference, which is the model on
+    disk."""
     import torch
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
@@ -363,7 +398,9 @@ def test_kl_in_the_loss_is_that_of_plain_pytorch(results, model, workdir, world,
     kl = []
     for t in (t for group in batch(1, seed=1)[1] for t in group.trajectories):
         ids, first = np.concatenate([t.prompt_ids, t.token_ids]), len(t.prompt_ids) - 1
-        log_ratio = (plain_logprobs(policy, ids, temperature) - plain_logprobs(model, ids, temperature).detach())[first:][t.is_model].double()
+        log_ratio = (plain_logprobs(policy, ids, temperature) - plain_logprobs(model, ids, temperature).detach())[
+            first:
+        ][t.is_model].double()
         kl.append((-log_ratio).exp() - 1 + log_ratio)
     kl = torch.cat(kl).mean()
     found = results[world][0]["roles"]
@@ -377,6 +414,8 @@ def test_kl_in_the_loss_is_that_of_plain_pytorch(results, model, workdir, world,
 def test_the_exported_critic_is_a_classifier_of_one_label(results, workdir):
     from transformers import AutoModelForSequenceClassification
 
-    loaded, info = AutoModelForSequenceClassification.from_pretrained(workdir / "roles-export-1_critic", output_loading_info=True)
+    loaded, info = AutoModelForSequenceClassification.from_pretrained(
+        workdir / "roles-export-1_critic", output_loading_info=True
+    )
     assert loaded.config.num_labels == 1
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))

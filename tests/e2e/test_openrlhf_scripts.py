@@ -1,4 +1,5 @@
-"""OpenRLHF's example scripts, translated (examples/openrlhf), on the real stack: each as it stands, with a tiny model, tiny numbers and two updates."""
+"""OpenRLHF's example scripts, translated (examples/openrlhf), on the real stack: each as it stands, with a tiny model,
+tiny numbers and two updates."""
 
 from __future__ import annotations
 
@@ -38,7 +39,13 @@ SMALL = {
     "ckpt.save_steps": 1,
 }
 """What every script is given: nothing about its method."""
-WITH_CRITIC = {"critic.num_gpus_per_node": 1, "rollout.n_samples_per_prompt": 4, "train.batch_size": 8, "train.max_steps": 4, "ckpt.save_steps": 2}
+WITH_CRITIC = {
+    "critic.num_gpus_per_node": 1,
+    "rollout.n_samples_per_prompt": 4,
+    "train.batch_size": 8,
+    "train.max_steps": 4,
+    "ckpt.save_steps": 2,
+}
 OF_GROUPS = {"rollout.n_samples_per_prompt": 4}
 MORE = {
     "ppo": {**WITH_CRITIC, "reward.num_gpus_per_node": 1, "reward.normalize_enable": "false"},
@@ -72,9 +79,16 @@ def test_a_script_trains(script, tmp_path):
     save_tiny(tmp_path / "model", scale=1.0)
     save_reward_model(tmp_path / "rm")
     (tmp_path / "even.py").write_text(EVEN)
-    rows = [{"prompt": f"{n}+{n}?", "label": str(2 * n), "context_messages": [{"role": "user", "content": f"{n}+{n}?"}]} for n in range(64)]
+    rows = [
+        {"prompt": f"{n}+{n}?", "label": str(2 * n), "context_messages": [{"role": "user", "content": f"{n}+{n}?"}]}
+        for n in range(64)
+    ]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    here = {"actor.model_name_or_path": tmp_path / "model", "data.prompt_dataset": tmp_path / "rows.json", "run-dir": tmp_path / "run"}
+    here = {
+        "actor.model_name_or_path": tmp_path / "model",
+        "data.prompt_dataset": tmp_path / "rows.json",
+        "run-dir": tmp_path / "run",
+    }
     if script == "ppo":
         here["reward.model_name_or_path"] = tmp_path / "rm"
     elif script != "agent_async":
@@ -82,7 +96,12 @@ def test_a_script_trains(script, tmp_path):
     flags = [word for name, value in {**SMALL, **MORE[script], **here}.items() for word in (f"--{name}", str(value))]
     (tmp_path / "openrlhf-tir").write_text(f'#!/bin/sh\nexec {sys.executable} -m openrlhf_tir.cli "$@"\n')
     (tmp_path / "openrlhf-tir").chmod(0o755)
-    env = os.environ | {"TIR": str(tmp_path / "openrlhf-tir"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    env = os.environ | {
+        "TIR": str(tmp_path / "openrlhf-tir"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "DS_ACCELERATOR": "cpu",
+    }
     command = ["bash", EXAMPLES / f"{script}.sh", *flags, "--filter.names"]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

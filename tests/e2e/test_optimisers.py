@@ -1,4 +1,5 @@
-"""Muon and AdamW on real DeepSpeed ranks: each setting changes the weights that it is about. Everything runs in tests/e2e/support/optimiser_runs.py."""
+"""Muon and AdamW on real DeepSpeed ranks: each setting changes the weights that it is about. Everything runs in
+tests/e2e/support/optimiser_runs.py."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def moved(made, variant: str, name: str = MATRIX, step: int = 1) -> np.ndarray:
 
 
 def test_muon_moves_a_matrix_by_an_orthogonal_one_and_adam_does_not(made):
-    """Newton-Schulz brings singular values near 1 (0.7 to 1.2); DeepSpeed scales by the root of rows over columns where that is above 1."""
+    """Newton-Schulz brings singular values near 1 (0.7 to 1.2); DeepSpeed scales by the root of rows over columns where
+    that is above 1."""
     scale = max(1.0, moved(made, "muon").shape[0] / moved(made, "muon").shape[1]) ** 0.5
     singular = np.linalg.svd(moved(made, "muon"), compute_uv=False) / (0.02 * scale)
     assert 0.6 < np.median(singular) < 1.3 and singular.max() < 1.4
@@ -74,7 +76,11 @@ def test_fewer_steps_of_newton_schulz_leave_it_less_orthogonal(made):
 @pytest.mark.parametrize("variant", ["momentum", "no_nesterov"])
 def test_momentum_and_nesterov_change_the_second_step(made, variant):
     """The first is the same whatever they are: the momentum is the gradient's direction."""
-    apart = [np.linalg.norm(moved(made, variant, step=n) - moved(made, "muon", step=n)) / np.linalg.norm(moved(made, "muon", step=n)) for n in (1, 2)]
+    apart = [
+        np.linalg.norm(moved(made, variant, step=n) - moved(made, "muon", step=n))
+        / np.linalg.norm(moved(made, "muon", step=n))
+        for n in (1, 2)
+    ]
     assert apart[0] < 0.05 and apart[1] > 0.1
 
 
@@ -91,7 +97,8 @@ def test_a_resumed_run_goes_on_with_its_momentum(made):
 def test_the_critic_may_have_muon_beside_a_policy_with_adam(made):
     (policy, critic), (policy_after, critic_after) = made["critic"]
     of_policy, of_critic = (
-        np.linalg.svd(after[MATRIX] - before[MATRIX], compute_uv=False) for before, after in ((policy, policy_after), (critic, critic_after))
+        np.linalg.svd(after[MATRIX] - before[MATRIX], compute_uv=False)
+        for before, after in ((policy, policy_after), (critic, critic_after))
     )
     assert of_critic.max() / np.median(of_critic) < 2 < of_policy.max() / np.median(of_policy)
 

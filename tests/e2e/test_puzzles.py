@@ -1,4 +1,5 @@
-"""Puzzles of reasoning-gym on the real stack: the recipe, its server, several answers to a puzzle, the environment's own reward."""
+"""Puzzles of reasoning-gym on the real stack: the recipe, its server, several answers to a puzzle, the environment's
+own reward."""
 
 from __future__ import annotations
 
@@ -18,14 +19,26 @@ STEPS = 8
 @pytest.mark.skipif(not installed(), reason="reasoning-gym is not installed: pip install -r requirements-puzzles.txt")
 def test_the_puzzles_recipe_trains_and_its_reward_moves(tmp_path):
     run = tmp_path / "run"
-    flags = ["--recipe", "puzzles_cpu", "--run_dir", str(run), "--train.max_steps", str(STEPS), "--logger.trajectories", "1.0"]
+    flags = [
+        "--recipe",
+        "puzzles_cpu",
+        "--run_dir",
+        str(run),
+        "--train.max_steps",
+        str(STEPS),
+        "--logger.trajectories",
+        "1.0",
+    ]
     done = command("quickstart", *flags, cwd=ROOT, timeout=3000)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     columns = metrics.read(run)
     assert columns["step"][-1] == STEPS
-    rewards = [r for r in columns["env/puzzles/reward_mean"] if r is not None]  # of the groups that ended between two updates, which may be none
+    # of the groups that ended between two updates, which may be none
+    rewards = [r for r in columns["env/puzzles/reward_mean"] if r is not None]
     assert len(set(rewards)) > 2 and all(0 <= r <= 1 for r in rewards), rewards
-    kept = [json.loads(line) for path in (run / "trajectories").glob("*.jsonl") for line in path.read_text().splitlines()]
+    kept = [
+        json.loads(line) for path in (run / "trajectories").glob("*.jsonl") for line in path.read_text().splitlines()
+    ]
     played = [t for t in kept if t["env"] == "puzzles" and t["failed"] is None]
     assert any(not t["verdict"] for t in played), "groups of puzzles were trained"
     ended = [t["calls"] for t in played if t["calls"] and t["calls"][-1]["done"]]

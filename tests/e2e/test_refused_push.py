@@ -1,4 +1,5 @@
-"""A push that one of two engines did not load properly, in a real run: Ray, HTTP, ZeRO-3 learner, deterministic engines."""
+"""A push that one of two engines did not load properly, in a real run: Ray, HTTP, ZeRO-3 learner, deterministic
+engines."""
 
 from __future__ import annotations
 
@@ -56,7 +57,13 @@ def config(work: Path) -> Config:
         actor={"model_name_or_path": str(work / "init"), "learning_rate": 1e-4, "num_gpus_per_node": 1},
         ds={"param_dtype": "fp32", "attn_implementation": "eager"},
         data={"prompt_dataset": str(work / "train.jsonl"), "max_len": 192},
-        rollout={"engine": "torch", "batch_size": BATCH, "n_samples_per_prompt": 4, "max_new_tokens": 16, "per_request_seeds": True},
+        rollout={
+            "engine": "torch",
+            "batch_size": BATCH,
+            "n_samples_per_prompt": 4,
+            "max_new_tokens": 16,
+            "per_request_seeds": True,
+        },
         vllm={"num_engines": 2},
         reward={"name": "tests.e2e.support.parity_reward:parity"},
         train={"max_steps": STEPS, "micro_batch_size": 4},
@@ -65,7 +72,9 @@ def config(work: Path) -> Config:
 
 
 @pytest.mark.long
-async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_sampled_is_trained(tmp_path, monkeypatch):
+async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_sampled_is_trained(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # Ray's workers unpickle DamagesOnePush by its name
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     save_model(tmp_path / "init", seed=0)
@@ -76,7 +85,9 @@ async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_s
     with ray_session(cfg), PssSampler() as pss:
         async with env_urls(cfg) as urls:
             pool = await RolloutPool.start(cfg, cfg.actor.model_name_or_path, urls, DamagesOnePush)
-            services = Services(cfg, Console(), pool, await LearnerGroup.start(cfg), pss, StopRequest(cfg.train.stop_grace_s))
+            services = Services(
+                cfg, Console(), pool, await LearnerGroup.start(cfg), pss, StopRequest(cfg.train.stop_grace_s)
+            )
             first = pool.members[0]
             try:
                 assert (await run_training(services, cfg, inputs)).steps == STEPS
@@ -85,7 +96,9 @@ async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_s
                 await services.learner.stop()
 
     assert (cfg.run_dir / "damaged").read_text() == "rollout-0"
-    assert first.name == "rollout-0" and first not in pool.members, "the engine with the damaged weights is still in use"
+    assert first.name == "rollout-0" and first not in pool.members, (
+        "the engine with the damaged weights is still in use"
+    )
     report = audit(cfg.run_dir / "ledger.jsonl")
     assert report.errors == [] and not report.open and len(report.trained) == STEPS * BATCH
     columns = metrics.read(cfg.run_dir)

@@ -1,4 +1,5 @@
-"""Rollout actors as processes under Ray, with an emulated engine: killed with 500 live trajectories, scaled, moved to other servers."""
+"""Rollout actors as processes under Ray, with an emulated engine: killed with 500 live trajectories, scaled, moved to
+other servers."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ class DirectPublisher:
 
     async def publish(self, version, *, must_differ=False):
         self.version = version
-        await asyncio.gather(*(m.update_weights(None, version, "") for m in list(self.pool.members)), return_exceptions=True)
+        await asyncio.gather(
+            *(m.update_weights(None, version, "") for m in list(self.pool.members)), return_exceptions=True
+        )
         return PublishReport(version, 0.0, "digest", 0.0)
 
 
@@ -70,7 +73,11 @@ async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move
         train={"max_steps": STEPS, "max_reissues": 3},
         pipeline={"max_staleness": 3, "depth": 4 * B},
     )
-    with fault_server(tmp_path, delay_s=0.05) as first, fault_server(tmp_path, delay_s=0.05) as second, ray_session(cfg):
+    with (
+        fault_server(tmp_path, delay_s=0.05) as first,
+        fault_server(tmp_path, delay_s=0.05) as second,
+        ray_session(cfg),
+    ):
         pool = await RolloutPool.start(cfg, "", {"echo": [first]}, EmulatedActor)
         try:
             await killed_with_500_live(cfg, pool, first)
@@ -118,7 +125,9 @@ async def killed_with_500_live(cfg, pool: RolloutPool, url: str) -> None:
 
 async def moved_and_scaled(pool: RolloutPool, first: str, second: str) -> None:
     async def roll(epoch: int, groups: int) -> set[str]:
-        metas = await asyncio.gather(*(pool.run_group(GroupKey(epoch, i), Task(f"prompt {i} of {epoch}", "", "echo")) for i in range(groups)))
+        metas = await asyncio.gather(
+            *(pool.run_group(GroupKey(epoch, i), Task(f"prompt {i} of {epoch}", "", "echo")) for i in range(groups))
+        )
         assert all(meta.failed is None for meta, _ in metas)
         return {meta.actor for meta, _ in metas}
 

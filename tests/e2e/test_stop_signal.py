@@ -1,5 +1,6 @@
-"""One run that a learner rank, SIGTERM, the environment server and the controller leave in turn (Ray, two ZeRO-3 ranks, a sandbox server): checkpoint and
-exit code of its own, nothing left behind, and in the end the weights of a run that nobody disturbed. `benchmarks.stop_matrix` stops at random moments."""
+"""One run that a learner rank, SIGTERM, the environment server and the controller leave in turn (Ray, two ZeRO-3 ranks,
+a sandbox server): checkpoint and exit code of its own, nothing left behind, and in the end the weights of a run that
+nobody disturbed. `benchmarks.stop_matrix` stops at random moments."""
 
 from __future__ import annotations
 
@@ -12,9 +13,15 @@ from openrlhf_tir.replay.ledger import audit
 
 
 @pytest.mark.long
-def test_a_run_that_loses_processes_and_is_stopped_between_ends_with_the_weights_of_an_undisturbed_one(toy_run, tmp_path):
-    """The launcher may restart it three times, and passes the signal on; the checkpoint is of a step that was not due to be saved."""
-    args, log = [*command(tmp_path, toy_run.job, deadlines={}), "--train.stop_grace_s", "120", "--ckpt.save_steps", "3"], tmp_path / "log"
+def test_a_run_that_loses_processes_and_is_stopped_between_ends_with_the_weights_of_an_undisturbed_one(
+    toy_run, tmp_path
+):
+    """The launcher may restart it three times, and passes the signal on; the checkpoint is of a step that was not due
+    to be saved."""
+    args, log = (
+        [*command(tmp_path, toy_run.job, deadlines={}), "--train.stop_grace_s", "120", "--ckpt.save_steps", "3"],
+        tmp_path / "log",
+    )
     killed, gone, crashed = Fault("learner-1", 0.5), Fault("env", 2.5), Fault("controller", 3.5)
 
     first = start(args, log)
@@ -24,8 +31,12 @@ def test_a_run_that_loses_processes_and_is_stopped_between_ends_with_the_weights
     said = log.read_text()
     assert killed.at_step == 0 and "A learner rank is lost" in said, said[-3000:]
     assert (stopped.code, stopped.left) == (STOPPED, []), said[-3000:]
-    assert "The run was stopped: SIGTERM" in said and "--resume goes on from it" in said and "Traceback" not in said, said[-3000:]
-    assert (tmp_path / "ckpt" / "latest").read_text().strip() == f"step_{last_step(tmp_path):06d}" and last_step(tmp_path) < 3
+    assert "The run was stopped: SIGTERM" in said and "--resume goes on from it" in said and "Traceback" not in said, (
+        said[-3000:]
+    )
+    assert (tmp_path / "ckpt" / "latest").read_text().strip() == f"step_{last_step(tmp_path):06d}" and last_step(
+        tmp_path
+    ) < 3
     assert "Resuming from its last checkpoint" not in said, "a launcher does not restart what it was asked to stop"
 
     second = start([*args, "--resume"], log)

@@ -1,4 +1,5 @@
-"""`swe` on the real stack: the run starts the server, repositories are mended or not, and the hidden tests' verdicts are what is trained."""
+"""`swe` on the real stack: the run starts the server, repositories are mended or not, and the hidden tests' verdicts
+are what is trained."""
 
 from __future__ import annotations
 
@@ -103,6 +104,10 @@ def test_hidden_tests_decide_what_is_trained(tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     columns = metrics.read(tmp_path / "run")
     assert columns["step"] == [1, 2, 3] and any(0 < share < 1 for share in columns["reward_mean"])
-    kept = [json.loads(line) for path in (tmp_path / "run/trajectories").glob("*.jsonl") for line in path.read_text().splitlines()]
+    kept = [
+        json.loads(line)
+        for path in (tmp_path / "run/trajectories").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     verdicts = {(c["signals"]["evaluation"], c["reward"]) for t in kept for c in t["calls"]}
     assert verdicts == {("resolved", 1.0), ("tests_failed", 0.0)}

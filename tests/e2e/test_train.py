@@ -1,5 +1,5 @@
-"""The whole thing, for real: Ray, vLLM, ZeRO-3 on two ranks, the sandbox server; a few steps. A learner rank is killed with -9: it recovers by itself
-and the engine stays up. Then (long) the controller: that is resumed."""
+"""The whole thing, for real: Ray, vLLM, ZeRO-3 on two ranks, the sandbox server; a few steps. A learner rank is killed
+with -9: it recovers by itself and the engine stays up. Then (long) the controller: that is resumed."""
 
 from __future__ import annotations
 
@@ -49,10 +49,16 @@ def start(run_dir: Path, *more: str) -> subprocess.Popen:
     return subprocess.Popen(command(run_dir, *more), stdout=log, stderr=log, cwd=ROOT, env=env, start_new_session=True)
 
 
-def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen, rollbacks: int = 0, timeout_s: float = 480) -> None:
+def wait_for_step(
+    run_dir: Path, step: int, process: subprocess.Popen, rollbacks: int = 0, timeout_s: float = 480
+) -> None:
     """Until so many steps are done, after so many roll-backs."""
     deadline, ledger = time.monotonic() + timeout_s, run_dir / "ledger.jsonl"
-    while not (ledger.exists() and audit(ledger).rollbacks >= rollbacks and max(metrics.read(run_dir).get("step", [0]), default=0) >= step):
+    while not (
+        ledger.exists()
+        and audit(ledger).rollbacks >= rollbacks
+        and max(metrics.read(run_dir).get("step", [0]), default=0) >= step
+    ):
         assert process.poll() is None and time.monotonic() < deadline, (run_dir / "log").read_text()[-3000:]
         time.sleep(0.2)
 
@@ -101,7 +107,8 @@ def test_a_run_whose_learner_is_killed_with_9_trains_every_prompt_once_and_expor
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 1])
 def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_prompt_once(run_dir, ranks):
-    """Resumed on as many learner ranks, or on one of two; the average of the weights goes on either way, and is exported, in several files."""
+    """Resumed on as many learner ranks, or on one of two; the average of the weights goes on either way, and is
+    exported, in several files."""
     average = ("--train.enable_ema", "--ckpt.max_shard_size", "300kB")
     first = start(run_dir, *average)
     kill_a_rank(run_dir, psutil.Process(first.pid), first)
@@ -110,7 +117,9 @@ def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_promp
     second = start(run_dir, *average, "--resume", "--actor.num_gpus_per_node", str(ranks))
     assert second.wait(timeout=480) == 0, (run_dir / "log").read_text()[-3000:]
     assert_every_prompt_is_trained_once(run_dir, rollbacks=2)
-    assert ("the checkpoint is of 2 learner ranks, this run has 1" in (run_dir / "log").read_text().replace("\n", " ")) == (ranks == 1)
+    assert (
+        "the checkpoint is of 2 learner ranks, this run has 1" in (run_dir / "log").read_text().replace("\n", " ")
+    ) == (ranks == 1)
     for model in (run_dir / "model", run_dir / "model_ema"):
         assert (model / "model.safetensors.index.json").exists() and not (model / "model.safetensors").exists()
         _plain_transformers_loads(model)

@@ -1,4 +1,5 @@
-"""Two environments in one run on the real stack: two servers that the run starts, two protocols, two rewards, shares, an evaluation of both."""
+"""Two environments in one run on the real stack: two servers that the run starts, two protocols, two rewards, shares,
+an evaluation of both."""
 
 from __future__ import annotations
 
@@ -71,12 +72,19 @@ tensorboard = false
 
 
 def rows(env: str, n: int) -> str:
-    return "".join(json.dumps({"prompt": f"{i}+1=", "label": str(i + 1), "env": env, "meta": {"high": 3}}) + "\n" for i in range(n))
+    return "".join(
+        json.dumps({"prompt": f"{i}+1=", "label": str(i + 1), "env": env, "meta": {"high": 3}}) + "\n" for i in range(n)
+    )
 
 
 @pytest.mark.long
 def test_two_environments_with_servers_protocols_and_rewards_of_their_own_train_in_one_run(tmp_path):
-    for name, text in {"sums": rows("sums", 6), "games": rows("guess", 4), "more": rows("sums", 9), "held_out": rows("sums", 2) + rows("guess", 2)}.items():
+    for name, text in {
+        "sums": rows("sums", 6),
+        "games": rows("guess", 4),
+        "more": rows("sums", 9),
+        "held_out": rows("sums", 2) + rows("guess", 2),
+    }.items():
         (tmp_path / f"{name}.jsonl").write_text(text)
     (tmp_path / "two.toml").write_text(RECIPE)
     save_model(tmp_path / "model", seed=0)
@@ -88,7 +96,10 @@ def test_two_environments_with_servers_protocols_and_rewards_of_their_own_train_
     assert trained == {"sums": 6, "guess": 2}, "three and one in each of two batches"
     columns = metrics.read(run)
     at = [i for i, step in enumerate(columns["step"]) if step > 0]
-    assert [columns["env/guess/groups"][i] for i in at] == [1, 1] and [columns["env/sums/groups"][i] for i in at] == [3, 3]
+    assert [columns["env/guess/groups"][i] for i in at] == [1, 1] and [columns["env/sums/groups"][i] for i in at] == [
+        3,
+        3,
+    ]
     assert all(0 <= columns["env/guess/reward_mean"][i] <= 1 for i in at)
     ends = summary.read(run)
     assert ends.base.envs.keys() == ends.trained.envs.keys() == {"sums", "guess"}

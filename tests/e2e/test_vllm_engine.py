@@ -1,4 +1,5 @@
-"""The real vLLM engine on a tiny model: one engine for all (conftest.py), tests in order (each push moves the version on).
+"""The real vLLM engine on a tiny model: one engine for all (conftest.py), tests in order (each push moves the version
+on).
 
 The reference is a plain fp32 forward of the same weights by transformers.
 """
@@ -69,7 +70,15 @@ async def test_sampled_logprobs_equal_a_plain_forward(engine, learner, prompt):
     assert all((c.versions == 0).all() and c.finish_reason in ("length", "stop") for c in completions)
 
 
-@pytest.mark.parametrize("shape", [{"temperature": 0.6}, {"temperature": 0.6, "top_p": 0.9}, {"top_k": 5}, {"temperature": 1.5, "top_k": 20, "min_p": 0.05}])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"temperature": 0.6},
+        {"temperature": 0.6, "top_p": 0.9},
+        {"top_k": 5},
+        {"temperature": 1.5, "top_k": 20, "min_p": 0.05},
+    ],
+)
 async def test_ratios_start_at_one_however_the_rollout_samples(engine, learner, prompt, shape):
     """The learner's log-probs of what the engine sampled, by the learner's own head, are the engine's."""
     import torch
@@ -77,13 +86,21 @@ async def test_ratios_start_at_one_however_the_rollout_samples(engine, learner, 
     from openrlhf_tir.learner.linear_head import chunked_scores
     from openrlhf_tir.learner.truncation import Truncation
 
-    completions = await asyncio.gather(*[engine.generate(prompt, Sampling(64, seed=i, **shape), request_id=f"{shape}{i}") for i in range(8)])
+    completions = await asyncio.gather(
+        *[engine.generate(prompt, Sampling(64, seed=i, **shape), request_id=f"{shape}{i}") for i in range(8)]
+    )
     cut = Truncation(**{name: value for name, value in shape.items() if name != "temperature"})
     for c in completions:
         ids = torch.tensor([[*prompt, *c.token_ids.tolist()]])
         with torch.no_grad():
             hidden = learner.model.model(ids).last_hidden_state[0, len(prompt) - 1 : -1]
-            scores = chunked_scores(hidden, learner.model.lm_head.weight, ids[0, len(prompt) :], temperature=shape.get("temperature", 1.0), truncation=cut)
+            scores = chunked_scores(
+                hidden,
+                learner.model.lm_head.weight,
+                ids[0, len(prompt) :],
+                temperature=shape.get("temperature", 1.0),
+                truncation=cut,
+            )
         ratios = (scores.log_probs.numpy() - c.logprobs).astype(np.float64)
         assert np.abs(ratios).max() <= TOLERANCE
     plain = np.concatenate([learner.logprobs(prompt, c.token_ids) - c.logprobs for c in completions])
@@ -99,7 +116,9 @@ async def test_a_seed_repeats_a_response_and_temperature_zero_is_greedy(engine, 
 
 
 @pytest.mark.parametrize("stop", [(), ("e",)])
-async def test_a_response_that_is_handed_over_in_the_middle_has_the_tokens_of_one_that_stays(engine, prompt, stop, monkeypatch):
+async def test_a_response_that_is_handed_over_in_the_middle_has_the_tokens_of_one_that_stays(
+    engine, prompt, stop, monkeypatch
+):
     """To the same engine, as a request of its own: stopped where it is, its prefix computed again."""
     codec = HfCodec(make_tokenizer())
     handover = Handover(engine, lambda prompt_ids, ids: text_of(codec, prompt_ids, ids))
@@ -117,7 +136,11 @@ async def test_a_response_that_is_handed_over_in_the_middle_has_the_tokens_of_on
     if not stop:  # with one it may have ended before it was stopped
         assert asked == ["moves/0", "moves/0~1"], "what follows the tokens so far is a request of its own"
     assert moved.token_ids.tolist() == stayed.token_ids.tolist()
-    assert (moved.text, moved.finish_reason, moved.stop_reason) == (stayed.text, stayed.finish_reason, stayed.stop_reason)
+    assert (moved.text, moved.finish_reason, moved.stop_reason) == (
+        stayed.text,
+        stayed.finish_reason,
+        stayed.stop_reason,
+    )
     np.testing.assert_allclose(moved.logprobs, stayed.logprobs, atol=TOLERANCE)
 
 
@@ -178,10 +201,13 @@ async def test_the_engine_counts_the_work_that_it_has_done(engine, prompt):
 
 
 async def test_seeded_requests_survive_a_prefill_bigger_than_one_engine_step(engine):
-    """48 prompts of 120 tokens, seeded: a prefill cut in two kills vLLM 0.29's engine on CPU (a CPU generator cannot be rewound)."""
+    """48 prompts of 120 tokens, seeded: a prefill cut in two kills vLLM 0.29's engine on CPU (a CPU generator cannot be
+    rewound)."""
     long = [5 + i % 40 for i in range(120)]
     prompts = [[*long, 5 + i] for i in range(48)]
-    done = await asyncio.gather(*(engine.generate(p, Sampling(2, seed=i), request_id=f"long{i}") for i, p in enumerate(prompts)))
+    done = await asyncio.gather(
+        *(engine.generate(p, Sampling(2, seed=i), request_id=f"long{i}") for i, p in enumerate(prompts))
+    )
     assert all(1 <= len(c.token_ids) <= 2 for c in done)  # an early EOS is fine
 
 
@@ -226,7 +252,8 @@ async def test_a_push_that_should_change_something_and_does_not_is_refused(learn
 
 
 async def test_requests_in_flight_go_on_with_the_new_weights_and_say_so(engine, learner, publisher, prompt):
-    """Per token: log-probs before the switch are the old model's, after it the new model's over the recomputed prefix."""
+    """Per token: log-probs before the switch are the old model's, after it the new model's over the recomputed
+    prefix."""
     old = HfLearner(seed=2)
     so_far = engine.stats()["tokens_generated"]
     tasks = [asyncio.create_task(engine.generate(prompt, Sampling(160), request_id=f"fly{i}")) for i in range(24)]
@@ -244,7 +271,9 @@ async def test_requests_in_flight_go_on_with_the_new_weights_and_say_so(engine, 
         assert worst(learner, prompt, c, slice(switch, None)) <= TOLERANCE
 
 
-async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new_weights_sampled_waits_for_its_verdict(engine, learner, prompt, tmp_path):
+async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new_weights_sampled_waits_for_its_verdict(
+    engine, learner, prompt, tmp_path
+):
     """64 sequences decode at once. A canary that took its turn would wait until all of 512 but the last 64 have ended.
 
     The answer reaches this process late when that has no core: others end meanwhile, which 512 leave room for.
@@ -275,7 +304,9 @@ async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new
     await engine.proved(4)
     await asyncio.gather(*tasks)
     assert len(answered) == 512 and all(c.finish_reason in ("stop", "length") for c in answered)
-    assert sum((c.versions == 4).all() for c in answered) >= 448 and any(len(set(c.versions.tolist())) == 2 for c in answered)
+    assert sum((c.versions == 4).all() for c in answered) >= 448 and any(
+        len(set(c.versions.tolist())) == 2 for c in answered
+    )
 
 
 async def test_a_paused_engine_stays_paused_through_a_push_and_answers_after_resume(engine, learner, tmp_path, prompt):
@@ -360,7 +391,8 @@ async def test_the_canary_catches_a_layer_that_was_not_in_the_file(engine, learn
 
 
 async def test_a_traced_request_over_a_push_has_the_version_of_each_token(engine, learner, tmp_path):
-    """Through vLLM's own app, which asks for the answer as a whole: what was sampled before and after the push is told apart."""
+    """Through vLLM's own app, which asks for the answer as a whole: what was sampled before and after the push is told
+    apart."""
     old = HfLearner(seed=8)
     await engine.update_weights(tmp_path / "v8", 8, await old.publish(tmp_path / "v8"))
     session, prompt = Sessions(idle_s=60).open(), make_tokenizer().encode("User: hi\nAssistant:")
@@ -394,9 +426,17 @@ async def test_vllms_own_api_runs_on_the_same_engine(engine, prompt):
     assert 1 <= len(reply["choices"][0]["token_ids"]) <= 4
 
 
-async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_followed_by_a_full_push(engine, learner, prompt, tmp_path, monkeypatch, caplog):
+async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_followed_by_a_full_push(
+    engine, learner, prompt, tmp_path, monkeypatch, caplog
+):
     """Weights change that vLLM holds fused (q, k and v; gate and up) or tied (embedding and head)."""
-    fused = ("layers.0.self_attn.k_proj.weight", "layers.1.self_attn.q_proj.bias", "layers.2.mlp.up_proj.weight", "embed_tokens.weight", "model.norm.weight")
+    fused = (
+        "layers.0.self_attn.k_proj.weight",
+        "layers.1.self_attn.q_proj.bias",
+        "layers.2.mlp.up_proj.weight",
+        "embed_tokens.weight",
+        "model.norm.weight",
+    )
     monkeypatch.setattr(engine, "_node", NodeCopy(keep=True, root=tmp_path / "node"))
     publisher = WeightPublisher(learner, [engine], tmp_path / "push", [prompt], tolerance=TOLERANCE, delta=True)
     assert not (await publisher.publish(10)).delta
@@ -406,11 +446,16 @@ async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_fol
 
     async def patched_ahead(path, base_version):
         changes = await written(path, base_version)
-        engine._node.delta(path, 11, *changes)  # the node's copy has the new weights, which the engine was not told to load
+        # the node's copy has the new weights, which the engine was not told to load
+        engine._node.delta(path, 11, *changes)
         c = await engine.generate(prompt, Sampling(32), request_id="ahead")
-        assert worst(old, prompt, c) <= TOLERANCE and worst(learner, prompt, c) > 100 * TOLERANCE, "the engine samples from the file itself"
+        assert worst(old, prompt, c) <= TOLERANCE and worst(learner, prompt, c) > 100 * TOLERANCE, (
+            "the engine samples from the file itself"
+        )
         so_far = engine.stats()["tokens_generated"]
-        tasks.extend(asyncio.create_task(engine.generate(prompt, Sampling(200), request_id=f"delta{i}")) for i in range(24))
+        tasks.extend(
+            asyncio.create_task(engine.generate(prompt, Sampling(200), request_id=f"delta{i}")) for i in range(24)
+        )
         while engine.stats()["tokens_generated"] < so_far + 24:
             await asyncio.sleep(0)
         return changes  # the engine is frozen next
@@ -418,12 +463,20 @@ async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_fol
     tasks: list[asyncio.Task] = []
     learner.publish_changes = patched_ahead
     report = await publisher.publish(11, must_differ=True)
-    assert report.delta and report.refused == 0 and report.canary_max_diff <= TOLERANCE and engine.stats()["push_pause_s"] > 0
+    assert (
+        report.delta
+        and report.refused == 0
+        and report.canary_max_diff <= TOLERANCE
+        and engine.stats()["push_pause_s"] > 0
+    )
     spanning = [c for c in await asyncio.gather(*tasks) if len(set(c.versions.tolist())) == 2]
     assert spanning
     for c in spanning:
         switch = int((c.versions == 10).sum())
-        assert worst(old, prompt, c, slice(0, switch)) <= TOLERANCE and worst(learner, prompt, c, slice(switch, None)) <= TOLERANCE
+        assert (
+            worst(old, prompt, c, slice(0, switch)) <= TOLERANCE
+            and worst(learner, prompt, c, slice(switch, None)) <= TOLERANCE
+        )
 
     async def damaged(path, base_version):
         changes = await written(path, base_version)
@@ -457,7 +510,8 @@ async def test_what_refused_weights_sampled_is_lost_and_not_returned(engine, lea
 
 
 async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_the_actors_own_answers(engine, prompt):
-    """vLLM computes in a process of its own: stopped, it keeps every request, and the actor around it would look well."""
+    """vLLM computes in a process of its own: stopped, it keeps every request, and the actor around it would look
+    well."""
     (process,) = engine._llm.engine_core.resources.engine_manager.processes
     core = psutil.Process(process.pid)
     await engine.alive()
@@ -465,7 +519,9 @@ async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_th
     core.suspend()
     try:
         kept = asyncio.create_task(engine.generate(prompt, Sampling(2), request_id="kept"))
-        with pytest.raises(EngineError, match=r"An answer of vLLM's engine process was not over within rollout\.unresponsive_s = 1 s"):
+        with pytest.raises(
+            EngineError, match=r"An answer of vLLM's engine process was not over within rollout\.unresponsive_s = 1 s"
+        ):
             await engine.alive()
         assert not kept.done()
     finally:
@@ -478,7 +534,8 @@ async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_th
 async def test_a_push_that_fails_half_way_breaks_the_engine_and_frees_its_callers(engine, prompt, tmp_path):
     """Last: the engine is unusable afterwards."""
     await engine.begin_update()
-    waiting = asyncio.create_task(engine.generate(prompt, Sampling(256), request_id="caught"))  # frozen: it cannot have ended before
+    # frozen: it cannot have ended before
+    waiting = asyncio.create_task(engine.generate(prompt, Sampling(256), request_id="caught"))
     await asyncio.sleep(0.02)
     with pytest.raises(WeightsUnverified, match="'receive'"):
         await engine.receive({"path": str(tmp_path / "missing.safetensors")})

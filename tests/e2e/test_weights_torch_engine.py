@@ -1,4 +1,5 @@
-"""The torch engine means what the vLLM engine means, and is deterministic: it is the reference of the staleness-0 equivalence test."""
+"""The torch engine means what the vLLM engine means, and is deterministic: it is the reference of the staleness-0
+equivalence test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Staleness 0: the asynchronous pipeline trains number for number what a plain sequential loop trains. Real learner, deterministic engine."""
+"""Staleness 0: the asynchronous pipeline trains number for number what a plain sequential loop trains. Real learner,
+deterministic engine."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """results["sequential" | "asynchronous" | "colocated"] = (what the run returned, [(metrics, keys of the batch)])."""
+    """results["sequential" | "asynchronous" | "colocated"] = (what the run returned, [(metrics, keys of the
+    batch)])."""
     import torch.multiprocessing as mp
 
     out = tmp_path_factory.mktemp("zero_staleness")
@@ -54,7 +56,8 @@ def test_the_test_is_not_trivial(results):
 
 
 def test_so_it_does_where_engine_and_learner_take_turns_on_a_gpu(results):
-    """And the learner's states go before each push, and come before each step: the rank would refuse one without them."""
+    """And the learner's states go before each push, and come before each step: the rank would refuse one without
+    them."""
     digests, moves = results["colocated"][0]
     assert digests == results["sequential"][0]
     assert results["colocated"][1] == results["sequential"][1]

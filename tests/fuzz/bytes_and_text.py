@@ -1,4 +1,5 @@
-"""Mutators: valid text -> what a broken editor, a wrong encoding or bad luck makes of it. Every choice comes from one random.Random."""
+"""Mutators: valid text -> what a broken editor, a wrong encoding or bad luck makes of it. Every choice comes from one
+random.Random."""
 
 from __future__ import annotations
 
@@ -40,12 +41,27 @@ NASTY = [
     "x" * 10_000,
 ]
 """Values that broke parsers before."""
-BYTES = [b"\0", b"\xff", b"\xe9", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\r", b"\x1a", b"{", b"[" * 3000, b"]", b'"', b"="]
+BYTES = [
+    b"\0",
+    b"\xff",
+    b"\xe9",
+    b"\xef\xbb\xbf",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"\r",
+    b"\x1a",
+    b"{",
+    b"[" * 3000,
+    b"]",
+    b'"',
+    b"=",
+]
 BYTES += [b"9" * 5000, b"NaN", b"\\ud800", b"1e999"]
 
 
 def mutated(rng: random.Random, raw: bytes) -> bytes:
-    """One to four damages: a byte flipped, a stretch cut, doubled or moved, something nasty put in, the rest lost, another encoding."""
+    """One to four damages: a byte flipped, a stretch cut, doubled or moved, something nasty put in, the rest lost,
+    another encoding."""
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(raw) + 1)
         end = min(len(raw), at + rng.choice((1, 2, 8, 64)))
@@ -67,7 +83,9 @@ def mutated(rng: random.Random, raw: bytes) -> bytes:
                 rng.shuffle(lines)
                 raw = b"\n".join(lines)
             case 8:
-                raw = raw.decode("utf-8", "replace").encode(rng.choice(("utf-16", "latin-1", "utf-8-sig", "utf-32")), "replace")
+                raw = raw.decode("utf-8", "replace").encode(
+                    rng.choice(("utf-16", "latin-1", "utf-8-sig", "utf-32")), "replace"
+                )
     return raw
 
 

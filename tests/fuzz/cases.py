@@ -23,11 +23,14 @@ def tried(case: Case, first: int, count: int, tmp: Path) -> None:
         try:
             replay(case, seed, tmp)
         except Exception as e:
-            raise AssertionError(f"replay({case.__name__}, {seed}, tmp_path) raised {type(e).__name__}: {str(e)[:500]}") from e
+            raise AssertionError(
+                f"replay({case.__name__}, {seed}, tmp_path) raised {type(e).__name__}: {str(e)[:500]}"
+            ) from e
 
 
 def ends(case: Case, tmp: Path, most: int = 200) -> set[str]:
-    """Which of "accepted" and "refused" the first cases reach. Damage that always or never hurts would prove nothing."""
+    """Which of "accepted" and "refused" the first cases reach. Damage that always or never hurts would prove
+    nothing."""
     found = set()
     for seed in range(most):
         try:

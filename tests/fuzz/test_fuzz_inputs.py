@@ -1,7 +1,8 @@
-"""Fuzz of everything that a user writes: recipes, flags, data rows, control files. Each ends in a result or in one of our errors.
+"""Fuzz of everything that a user writes: recipes, flags, data rows, control files. Each ends in a result or in one of
+our errors.
 
-Every case has a seed of its own, printed when it fails: `cases.replay(recipe, SEED, path)` repeats it. The ordinary suite tries about 1,500,
-`run.sh long` 10^5.
+Every case has a seed of its own, printed when it fails: `cases.replay(recipe, SEED, path)` repeats it. The ordinary
+suite tries about 1,500, `run.sh long` 10^5.
 """
 
 from __future__ import annotations
@@ -52,18 +53,56 @@ def recipe(rng: random.Random, tmp: Path) -> None:
 
 def values(rng: random.Random, tmp: Path) -> None:
     """Well-formed TOML or overrides whose values have any type."""
-    odd = [True, -1, 0, 2**63, 10**5000, 1e308, float("inf"), float("nan"), None, [], {}, [[]], {"a": {"b": 1}}, *NASTY, Path("x"), b"x", (1, 2), [1, "a"]]
-    load(rng.choice([None, "zerotir_7b", "quickstart_cpu"]), {rng.choice(known_keys(["one", "two"])): rng.choice(odd) for _ in range(rng.randint(1, 4))})
+    odd = [
+        True,
+        -1,
+        0,
+        2**63,
+        10**5000,
+        1e308,
+        float("inf"),
+        float("nan"),
+        None,
+        [],
+        {},
+        [[]],
+        {"a": {"b": 1}},
+        *NASTY,
+        Path("x"),
+        b"x",
+        (1, 2),
+        [1, "a"],
+    ]
+    load(
+        rng.choice([None, "zerotir_7b", "quickstart_cpu"]),
+        {rng.choice(known_keys(["one", "two"])): rng.choice(odd) for _ in range(rng.randint(1, 4))},
+    )
 
 
 def flags(rng: random.Random, tmp: Path) -> None:
-    """A command line of known, unknown and mistyped flags with any values, through show-config and the checks of train."""
-    names = [f"--{k}" for k in (*known_keys(), "recipe", "critic.adam.lr", "train.async_enable", "pretrain", "run-dir", "seed", "algo.dynamic_filtering_range")]
+    """A command line of known, unknown and mistyped flags with any values, through show-config and the checks of
+    train."""
+    names = [
+        f"--{k}"
+        for k in (
+            *known_keys(),
+            "recipe",
+            "critic.adam.lr",
+            "train.async_enable",
+            "pretrain",
+            "run-dir",
+            "seed",
+            "algo.dynamic_filtering_range",
+        )
+    ]
     command = rng.choice(["show-config"] * 9 + ["train"])
     argv = [command] + (["--check-only"] if command == "train" else [])
     for _ in range(rng.randint(1, 5)):
         argv.append(words(rng, names))
-        argv += [words(rng, ["1", "0.5", "true", "auto", "quickstart_cpu", "0.1", "file", "-3", "-1e-3"]) for _ in range(rng.choice((0, 1, 1, 1, 2)))]
+        argv += [
+            words(rng, ["1", "0.5", "true", "auto", "quickstart_cpu", "0.1", "file", "-3", "-1e-3"])
+            for _ in range(rng.choice((0, 1, 1, 1, 2)))
+        ]
     argv = [a for a in argv if a not in ("-h", "--help", "--")]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -77,16 +116,36 @@ def rows(rng: random.Random, tmp: Path) -> None:
     path = tmp / rng.choice(("d.jsonl", "d.jsonl", "d.json", "d.parquet"))
     chosen = [rng.choice(ROWS) for _ in range(rng.randint(1, 4))]
     ascii_only = rng.random() < 0.5
-    text = "\n".join(json.dumps(r, ensure_ascii=ascii_only) for r in chosen) if rng.random() < 0.7 else json.dumps(chosen, ensure_ascii=ascii_only)
+    text = (
+        "\n".join(json.dumps(r, ensure_ascii=ascii_only) for r in chosen)
+        if rng.random() < 0.7
+        else json.dumps(chosen, ensure_ascii=ascii_only)
+    )
     path.write_bytes(mutated(rng, text.encode()))
     template = rng.choice([None, "user_assistant", "Q {}"])
     for task in load_prompts(Data(prompt_dataset=str(path), input_template=template)).tasks:
-        json.dumps([task.prompt, task.label, task.env, dict(task.meta)], allow_nan=False, ensure_ascii=False).encode("utf-8")
+        json.dumps([task.prompt, task.label, task.env, dict(task.meta)], allow_nan=False, ensure_ascii=False).encode(
+            "utf-8"
+        )
 
 
 def cells(rng: random.Random, tmp: Path) -> None:
     """Well-formed rows with any value in any column."""
-    odd = [None, True, 0, -1.5, 10**4000, float("nan"), float("inf"), [], {}, [[1]], {"role": "user"}, [{"role": "user", "content": None}], *NASTY]
+    odd = [
+        None,
+        True,
+        0,
+        -1.5,
+        10**4000,
+        float("nan"),
+        float("inf"),
+        [],
+        {},
+        [[1]],
+        {"role": "user"},
+        [{"role": "user", "content": None}],
+        *NASTY,
+    ]
     deep: object = "x"
     for _ in range(200):
         deep = {"a": deep}
@@ -94,12 +153,16 @@ def cells(rng: random.Random, tmp: Path) -> None:
     for _ in range(rng.randint(1, 3)):
         row = dict(rng.choice(ROWS))
         for _ in range(rng.randint(1, 3)):
-            row[rng.choice(("prompt", "label", "env", "meta", "datasource", "other"))] = rng.choice([*odd, deep, {"k": rng.choice(odd)}])
+            row[rng.choice(("prompt", "label", "env", "meta", "datasource", "other"))] = rng.choice(
+                [*odd, deep, {"k": rng.choice(odd)}]
+            )
         written.append(json.dumps(row))
     path = tmp / "d.jsonl"
     path.write_text("\n".join(written))
     for task in load_prompts(Data(prompt_dataset=str(path), input_template=rng.choice([None, "Q {}"]))).tasks:
-        json.dumps([task.prompt, task.label, task.env, dict(task.meta)], allow_nan=False, ensure_ascii=False).encode("utf-8")
+        json.dumps([task.prompt, task.label, task.env, dict(task.meta)], allow_nan=False, ensure_ascii=False).encode(
+            "utf-8"
+        )
 
 
 def control(rng: random.Random, tmp: Path) -> None:
@@ -125,10 +188,31 @@ def checked(rng: random.Random, tmp: Path) -> None:
     damaged = rng.choice([*files, None])
     for path, raw in files.items():
         path.write_bytes(mutated(rng, raw) if path == damaged else raw)
-    over = {"ds.attn_implementation": "sdpa", "actor.num_gpus_per_node": 1, "rollout.batch_size": 2, "rollout.n_samples_per_prompt": 2}
-    over |= {"actor.model_name_or_path": str(model), "data.prompt_dataset": str(tmp / "d.jsonl"), "run_dir": str(tmp / "run")}
+    over = {
+        "ds.attn_implementation": "sdpa",
+        "actor.num_gpus_per_node": 1,
+        "rollout.batch_size": 2,
+        "rollout.n_samples_per_prompt": 2,
+    }
+    over |= {
+        "actor.model_name_or_path": str(model),
+        "data.prompt_dataset": str(tmp / "d.jsonl"),
+        "run_dir": str(tmp / "run"),
+    }
     if rng.random() < 0.5:
-        ends_in = ("path", "name", "dir", "template", "_key", "url", "port", "backend", "estimator", "protocol", "split")
+        ends_in = (
+            "path",
+            "name",
+            "dir",
+            "template",
+            "_key",
+            "url",
+            "port",
+            "backend",
+            "estimator",
+            "protocol",
+            "split",
+        )
         key = rng.choice([k for k in known_keys() if k.endswith(ends_in)])
         over[key] = rng.choice([*NASTY, ":", ":x", "..:x", "./", "/dev/null", "/dev/null/x", str(tmp), "a.b:c", 3])
     problems = Problems()

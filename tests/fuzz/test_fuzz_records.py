@@ -1,4 +1,5 @@
-"""Fuzz of what a run writes and reads again: ledger and metrics with any damage. Reading them gives an account or one of our errors."""
+"""Fuzz of what a run writes and reads again: ledger and metrics with any damage. Reading them gives an account or one
+of our errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`python -m tests.golden [--compat] FILE...`: replay conformance rows. A file's name says which module checks it.
 
-tests/golden/<stem>.py exposes `check(row, compat) -> list[str] | None`: what does not match; None where the row cannot be checked.
-Rows marked `compat_only` expect a defect of the reference and are skipped without --compat. The last line sums up; the exit code
-is 1 iff a row failed.
+tests/golden/<stem>.py exposes `check(row, compat) -> list[str] | None`: what does not match; None where the row cannot
+be checked. Rows marked `compat_only` expect a defect of the reference and are skipped without --compat. The last line
+sums up; the exit code is 1 iff a row failed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def replay(path: Path, compat: bool) -> Counter[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--compat", action="store_true", help="expect the reference's defects as well")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     args = parser.parse_args(argv)

@@ -23,4 +23,8 @@ def same(got: Any, want: Any) -> bool:
 
 def mismatches(got: dict[str, Any], want: dict[str, Any], skip: Collection[str] = ()) -> list[str]:
     """One sentence per expected field that is missing or different."""
-    return [f"{k}: {got.get(k, 'nothing')!r} is not {v!r}" for k, v in want.items() if k not in skip and (k not in got or not same(got[k], v))]
+    return [
+        f"{k}: {got.get(k, 'nothing')!r} is not {v!r}"
+        for k, v in want.items()
+        if k not in skip and (k not in got or not same(got[k], v))
+    ]

@@ -1,4 +1,5 @@
-"""Rows of artist.jsonl (derived from the paper's formulas): the summands of the maths and of the function-calling reward."""
+"""Rows of artist.jsonl (derived from the paper's formulas): the summands of the maths and of the function-calling
+reward."""
 
 from __future__ import annotations
 

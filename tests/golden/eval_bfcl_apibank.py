@@ -21,7 +21,9 @@ def check(row: dict, compat: bool) -> list[str] | None:
 
 def _ast(row: dict) -> list[str]:
     underscores = row["model_name"] == UNDERSCORE_MODEL
-    error = bfcl.check_calls(row["function"], row["model_output"], row["possible_answer"], row["category"], underscores=underscores)
+    error = bfcl.check_calls(
+        row["function"], row["model_output"], row["possible_answer"], row["category"], underscores=underscores
+    )
     return mismatches({"valid": error is None, "error_type": error}, row["expected"])
 
 
@@ -35,12 +37,16 @@ def _decode(row: dict) -> list[str]:
 
 def _toolrl(row: dict) -> list[str]:
     text = row["text"]
-    return mismatches({"decode_ast": call_text.json_call_arguments(text), "decode_execute": call_sources(text)}, row["expected"])
+    return mismatches(
+        {"decode_ast": call_text.json_call_arguments(text), "decode_execute": call_sources(text)}, row["expected"]
+    )
 
 
 KINDS = {
     "bfcl_ast": _ast,
     "bfcl_decode": _decode,
-    "apibank_toolrl": lambda row: mismatches({"score": int(apibank.matches(row["tool_calls"], row["gold"]))}, row["expected"]),
+    "apibank_toolrl": lambda row: mismatches(
+        {"score": int(apibank.matches(row["tool_calls"], row["gold"]))}, row["expected"]
+    ),
     "toolrl_bfcl_decode": _toolrl,
 }

@@ -1,4 +1,5 @@
-"""Rows of retool.jsonl: the recipe's reward and code rewriting, the official evaluation's executor text and answer extraction."""
+"""Rows of retool.jsonl: the recipe's reward and code rewriting, the official evaluation's executor text and answer
+extraction."""
 
 from __future__ import annotations
 
@@ -39,7 +40,12 @@ def _code(row: dict) -> list[str] | None:
         compiles = True
     except SyntaxError:
         compiles = False
-    got = {"code_sent": sent, "compiles": compiles, "timeout": row["parameters"].get("timeout", 30), "language": row["parameters"].get("language", "python")}
+    got = {
+        "code_sent": sent,
+        "compiles": compiles,
+        "timeout": row["parameters"].get("timeout", 30),
+        "language": row["parameters"].get("language", "python"),
+    }
     return mismatches(got, row["expected"])
 
 
@@ -63,7 +69,8 @@ except BaseException:
     sys.__stdout__.flush()
     sys.exit(1)
 """
-"""As the reference runs code: inside of its own process, where sys.exit is an exception as any other, and its line all that is said."""
+"""As the reference runs code: inside of its own process, where sys.exit is an exception as any other, and its line all
+that is said."""
 
 
 def _run(code: str) -> str | None:
@@ -73,7 +80,9 @@ def _run(code: str) -> str | None:
     if any(word in code for word in FORBIDDEN):
         return "RuntimeError"
     try:
-        done = subprocess.run([sys.executable, "-I", "-c", RUNNER, code], capture_output=True, text=True, timeout=RUN_S, check=False)
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", RUNNER, code], capture_output=True, text=True, timeout=RUN_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return TIMED_OUT
     if done.returncode == 0 and not done.stdout:
@@ -85,4 +94,9 @@ def _extract(row: dict) -> list[str]:
     return mismatches({"answer": official.eval_answer(row["input"])}, {"answer": row["expected"]})
 
 
-KINDS = {"verl_recipe_reward": _reward, "verl_recipe_code": _code, "official_eval_exec": _exec, "official_eval_extract": _extract}
+KINDS = {
+    "verl_recipe_reward": _reward,
+    "verl_recipe_code": _code,
+    "official_eval_exec": _exec,
+    "official_eval_extract": _extract,
+}

@@ -1,7 +1,7 @@
 """Rows of sandboxfusion.jsonl: requests to our own /run_code, and the status rule by itself.
 
-Paths in tracebacks are not compared (rows have <TMP>), nor is execution_time. A row that expects output to be lost above the pipe's
-size cannot be checked: ours is read while the code runs.
+Paths in tracebacks are not compared (rows have <TMP>), nor is execution_time. A row that expects output to be lost
+above the pipe's size cannot be checked: ours is read while the code runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def check(row: dict, compat: bool) -> list[str] | None:
         return [f"HTTP {reply.status_code} is not {want['http_status']}: {reply.text[:300]}"]
     if reply.status_code == 422:
         detail = reply.json()["detail"]
-        return mismatches({"detail_types": [d["type"] for d in detail], "detail_locs": [d["loc"] for d in detail]}, want["json"])
+        return mismatches(
+            {"detail_types": [d["type"] for d in detail], "detail_locs": [d["loc"] for d in detail]}, want["json"]
+        )
     got = reply.json()
     if row.get("compat_only") and _lost_output(got, want["json"]):
         return None

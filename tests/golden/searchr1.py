@@ -1,4 +1,5 @@
-"""Rows of searchr1.jsonl: exact match over prompt and response as the reference grades, its structured form, and verl's port."""
+"""Rows of searchr1.jsonl: exact match over prompt and response as the reference grades, its structured form, and verl's
+port."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ def check(row: dict, compat: bool) -> list[str] | None:
         "qa_em_structured(0.2,0.1,0)": structured(0.0),
         "valid_sequence": [not fault, fault or "Valid sequence format"],
         "verl_search_r1_like_response_only": verl_score(response, golds),
-        "verl_search_r1_like_subem_response_only": searchr1.score(searchr1.last_answer(response), golds, substring=True),
+        "verl_search_r1_like_subem_response_only": searchr1.score(
+            searchr1.last_answer(response), golds, substring=True
+        ),
     }
     return mismatches(got, row["expected"])

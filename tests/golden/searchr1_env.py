@@ -1,7 +1,7 @@
 """Rows of searchr1_env: one scripted turn in our own `run_episode`, passages formatted by our search environment.
 
-The reference lets a turn be sampled to its end and cuts it after the first </search>, or else the first </answer>: so do the rows' turns here,
-an answer before a search included. A real engine stops at whichever comes first.
+The reference lets a turn be sampled to its end and cuts it after the first </search>, or else the first </answer>: so
+do the rows' turns here, an answer before a search included. A real engine stops at whichever comes first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ DEFAULT = [
 
 
 class ScriptedRetriever:
-    """`asked` False: the reference's last generation, whose search is parsed and not run. Our loop ends before it (`max_calls`)."""
+    """`asked` False: the reference's last generation, whose search is parsed and not run. Our loop ends before it
+    (`max_calls`)."""
 
     def __init__(self, results, asked):
         self.results, self.asked, self.queries = results, asked, []
@@ -52,10 +53,18 @@ def check(row: dict, compat: bool) -> list[str] | None:
     if not row["active"]:
         return None  # a sample that ended is not asked again here
     last = {"text": "", "finish_reason": "stop", "stop_reason": None}
-    engine, env = ScriptedEngine([stopped(row["generated"]), last]), ScriptedRetriever(row.get("retriever_result_for_query", {}), row["do_search"])
+    engine, env = (
+        ScriptedEngine([stopped(row["generated"]), last]),
+        ScriptedRetriever(row.get("retriever_result_for_query", {}), row["do_search"]),
+    )
     protocol = SearchR1(max_calls=1)
-    limits = Limits(max_new_tokens=1 << 20, output_max_tokens=1 << 20)  # rows hold what comes before the cut to 500 tokens
-    traj = asyncio.run(run_episode([], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"))
+    # rows hold what comes before the cut to 500 tokens
+    limits = Limits(max_new_tokens=1 << 20, output_max_tokens=1 << 20)
+    traj = asyncio.run(
+        run_episode(
+            [], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"
+        )
+    )
     observation = "".join(s.text for s in traj.segments if s.source == "env")
     searched, done = bool(traj.calls), len(engine.segments) == 1
     got = {

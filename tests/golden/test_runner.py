@@ -21,7 +21,15 @@ def rows(tmp_path):
 
 
 def overlong(expected, **more):
-    return {"id": "r", "kind": "soft_overlong", "length": 7936, "max_length": 8192, "cache": 512, "expected": expected, **more}
+    return {
+        "id": "r",
+        "kind": "soft_overlong",
+        "length": 7936,
+        "max_length": 8192,
+        "cache": 512,
+        "expected": expected,
+        **more,
+    }
 
 
 def test_failures_are_named_and_set_the_exit_code(rows, capsys):

@@ -1,4 +1,5 @@
-"""Rows of tooln1.jsonl: all six variants of Tool-N1's score of one response. Where the official code crashes, nothing is compared."""
+"""Rows of tooln1.jsonl: all six variants of Tool-N1's score of one response. Where the official code crashes, nothing
+is compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows of toolrl.jsonl: ToolRL's score of the assistant's text, under the environment variables that the official code reads."""
+"""Rows of toolrl.jsonl: ToolRL's score of the assistant's text, under the environment variables that the official code
+reads."""
 
 from __future__ import annotations
 

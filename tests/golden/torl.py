@@ -1,7 +1,7 @@
 """Rows of torl.jsonl: ToRL's score of a response, default and v2.wformat, by the reference's own equivalence test.
 
-The unmarked rows contain false verdicts of that test as well (sqrt 8 is not 2 sqrt 2 there), so all are held against it.
-"""
+The unmarked rows contain false verdicts of that test as well (sqrt 8 is not 2 sqrt 2 there), so all are held against
+it."""
 
 from __future__ import annotations
 

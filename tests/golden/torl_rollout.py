@@ -1,9 +1,9 @@
 """Rows of torl_rollout: a scripted model and sandbox drive our own `run_episode`, one token per character.
 
-The rows' response is the reference's: we derive it from ours by its rules for a "```output" without a program (taken back) or without
-a newline before it (given one), for samples that end before others (a newline), and for the EOS that it appends. Rows marked
-`compat_only` hold its wrong masks and lost text; of those what we mask is compared with the intended ranges, and rows whose text is lost
-are skipped.
+The rows' response is the reference's: we derive it from ours by its rules for a "```output" without a program (taken
+back) or without a newline before it (given one), for samples that end before others (a newline), and for the EOS that
+it appends. Rows marked `compat_only` hold its wrong masks and lost text; of those what we mask is compared with the
+intended ranges, and rows whose text is lost are skipped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ EMPTY_BLOCK = f"{STOP}\n```\n"
 
 
 class ScriptedSandbox:
-    """Answers as the reference's sandbox client does: stdout if there is any or the code succeeded, else stderr; a sandbox that
-    fails reads "UnknownError". (Ours raises EnvError there and the trajectory is failed.)"""
+    """Answers as the reference's sandbox client does: stdout if there is any or the code succeeded, else stderr; a
+    sandbox that fails reads "UnknownError". (Ours raises EnvError there and the trajectory is failed.)"""
 
     def __init__(self, replies):
         self.replies = replies
@@ -51,7 +51,11 @@ def check(row: dict, compat: bool) -> list[str] | None:
     engine, protocol = ScriptedEngine(segments), ToRL(max_calls=budget, silent=TIMED_OUT)
     limits = Limits(max_new_tokens=row["response_length"], output_max_tokens=400)
     env = ScriptedSandbox(row["sandbox_replies"])
-    traj = asyncio.run(run_episode([], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"))
+    traj = asyncio.run(
+        run_episode(
+            [], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"
+        )
+    )
     rounds = sum(s.source == "model" for s in traj.segments)
     if rounds <= budget and not companion:
         return None  # the reference loses the last segment there
@@ -68,7 +72,8 @@ def check(row: dict, compat: bool) -> list[str] | None:
 
 
 def _as_reference(traj) -> tuple[str, list[list[int]]]:
-    """(text, ranges of what we mask) with a "```output" that ran nothing taken back, a newline left if there was none before it."""
+    """(text, ranges of what we mask) with a "```output" that ran nothing taken back, a newline left if there was none
+    before it."""
     text, ranges = "", []
     for segment in traj.segments:
         if segment.source == "env" and text.endswith(STOP) and segment.text == EMPTY_BLOCK.removeprefix(STOP):
@@ -78,7 +83,12 @@ def _as_reference(traj) -> tuple[str, list[list[int]]]:
         if segment.source == "env":
             ranges.append([len(text), len(text) + len(segment.text)])
         text += segment.text
-        if segment.source == "model" and (said := segment.text.removesuffix(STOP)) != segment.text and said and not said.endswith("\n"):
+        if (
+            segment.source == "model"
+            and (said := segment.text.removesuffix(STOP)) != segment.text
+            and said
+            and not said.endswith("\n")
+        ):
             text = text.removesuffix(STOP) + "\n" + STOP  # the reference writes it again, on a line of its own
     return text, ranges
 
@@ -86,4 +96,8 @@ def _as_reference(traj) -> tuple[str, list[list[int]]]:
 def _stopped(traj) -> list[int]:
     """For each call the number, from 1, of the model segment that asked for it."""
     numbers = np.cumsum([s.source == "model" for s in traj.segments])
-    return [int(n) for n, s in zip(numbers, traj.segments, strict=True) if s.source == "env" and s.text != EMPTY_BLOCK.removeprefix(STOP)]
+    return [
+        int(n)
+        for n, s in zip(numbers, traj.segments, strict=True)
+        if s.source == "env" and s.text != EMPTY_BLOCK.removeprefix(STOP)
+    ]

@@ -1,8 +1,8 @@
 """Rows of zerotir.jsonl: format, text metrics, answer check, composite reward and sample filter, one function per kind.
 
-None of these rows is marked as a defect, yet some are (the +0.5 for trailing text), so all are held against the reference's rules
-(`zerotir.OFFICIAL`); what ours change is in tests/unit. The rows' verifiers and tokenizers are stubs: one token per word or mark,
-n-grams over white space separated words.
+None of these rows is marked as a defect, yet some are (the +0.5 for trailing text), so all are held against the
+reference's rules (`zerotir.OFFICIAL`); what ours change is in tests/unit. The rows' verifiers and tokenizers are stubs:
+one token per word or mark, n-grams over white space separated words.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def _math_score(row: dict) -> list[str]:
         errors=row["code_exec_errors"],
     )
     verdicts = (row["rule_verdict"], row["model_verdict"])
-    got = zerotir.score(facts, zerotir.Flags(**flags, max_tokens=row["max_tokens"]), zerotir.OFFICIAL, lambda text: verdicts)
+    got = zerotir.score(
+        facts, zerotir.Flags(**flags, max_tokens=row["max_tokens"]), zerotir.OFFICIAL, lambda text: verdicts
+    )
     return mismatches(got, row["expected"])
 
 
@@ -88,9 +90,15 @@ def _reply(row: dict) -> list[str]:
 KINDS = {
     "format_score": _format_score,
     "repeatness": lambda row: _equals(text_metrics.repeatness(row["text"]), row["expected"]),
-    "repetition_penalty_ngram3": lambda row: _equals(-text_metrics.repeated_ngrams(row["text"].split()), row["expected"]),
-    "soft_overlong": lambda row: _equals(text_metrics.soft_overlong(row["length"], row["max_length"], row["cache"]), row["expected"]),
-    "pattern_count": lambda row: mismatches(text_metrics.keyword_flags(row["text"], text_metrics.OFFICIAL_KEYWORDS), row["expected"]),
+    "repetition_penalty_ngram3": lambda row: _equals(
+        -text_metrics.repeated_ngrams(row["text"].split()), row["expected"]
+    ),
+    "soft_overlong": lambda row: _equals(
+        text_metrics.soft_overlong(row["length"], row["max_length"], row["cache"]), row["expected"]
+    ),
+    "pattern_count": lambda row: mismatches(
+        text_metrics.keyword_flags(row["text"], text_metrics.OFFICIAL_KEYWORDS), row["expected"]
+    ),
     "has_code_extract_code": _program,
     "sandbox_parse_response": _reply,
     "math_verify": _math_verify,

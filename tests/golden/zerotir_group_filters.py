@@ -1,4 +1,5 @@
-"""Rows of zerotir_group_filters.jsonl: which groups survive the length filter, the length balance and the accuracy ranges."""
+"""Rows of zerotir_group_filters.jsonl: which groups survive the length filter, the length balance and the accuracy
+ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ def check(row: dict, compat: bool) -> list[str] | None:
     got = {
         "length_filter_keeps": sorted(k for k, g in groups.items() if gap(*zip(*g, strict=True)) < MAX_GAP),
         "length_balance_keeps": sorted(length_balance(groups)),
-        "accuracy_range_keeps": {name: sorted(k for k, g in groups.items() if not within([a for _, a in g], *r)) for name, r in ranges.items()},
+        "accuracy_range_keeps": {
+            name: sorted(k for k, g in groups.items() if not within([a for _, a in g], *r))
+            for name, r in ranges.items()
+        },
     }
     want = {k: v if isinstance(v, dict) else sorted(v) for k, v in row["expected"].items()}
     want["accuracy_range_keeps"] = {name: sorted(keys) for name, keys in want["accuracy_range_keeps"].items()}

@@ -32,12 +32,14 @@ class ScriptedEngine:
             s = {"text": s["text"][: sampling.max_tokens], "finish_reason": "length", "stop_reason": None}
         n = len(s["text"])
         ids = np.array([ord(c) for c in s["text"]], np.int32)
-        return Completion(ids, np.zeros(n, np.float32), np.zeros(n, np.int32), s["text"], s["finish_reason"], s["stop_reason"])
+        return Completion(
+            ids, np.zeros(n, np.float32), np.zeros(n, np.int32), s["text"], s["finish_reason"], s["stop_reason"]
+        )
 
 
 class ScriptedEnv:
-    """Answers as the reference's sandbox *client* does: an exception of the sandbox reads "TimeOut Error" there. (Ours raises
-    EnvError and the trajectory is failed; what is compared here is the turn loop, given the client's text.)"""
+    """Answers as the reference's sandbox *client* does: an exception of the sandbox reads "TimeOut Error" there. (Ours
+    raises EnvError and the trajectory is failed; what is compared here is the turn loop, given the client's text.)"""
 
     def __init__(self, results):
         self.results, self.codes = list(results), []
@@ -58,11 +60,17 @@ def check(row: dict, compat: bool) -> list[str] | None:
     engine, env = ScriptedEngine(row["segments"]), ScriptedEnv(row["sandbox_results"])
     protocol = ZeroTir(max_calls=row["ENV_ITER_NUM"], base_stops=tuple(row["base_stop"]))
     limits = Limits(max_new_tokens=row["max_tokens"], max_length=row["max_length"])
-    traj = asyncio.run(run_episode([], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"))
+    traj = asyncio.run(
+        run_episode(
+            [], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"
+        )
+    )
     ends = np.cumsum([len(s.token_ids) for s in traj.segments])
     got = {
         "text": traj.text,
-        "env_ranges": [[int(e) - len(s.token_ids), int(e)] for s, e in zip(traj.segments, ends, strict=True) if s.source == "env"],
+        "env_ranges": [
+            [int(e) - len(s.token_ids), int(e)] for s, e in zip(traj.segments, ends, strict=True) if s.source == "env"
+        ],
         "finish_reason": traj.finish_reason,
         "stop_reason": traj.stop_reason,
         "env_exec_times": len(traj.calls),

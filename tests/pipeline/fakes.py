@@ -1,4 +1,5 @@
-"""Fakes of the pipeline's ports: scripted latencies and outcomes, exact bookkeeping of versions. No engine, no learner."""
+"""Fakes of the pipeline's ports: scripted latencies and outcomes, exact bookkeeping of versions. No engine, no
+learner."""
 
 from __future__ import annotations
 
@@ -22,7 +23,18 @@ from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Audit, Ledger
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import KEEP, Group, GroupKey, GroupMeta, PublishReport, Segment, StepReport, Task, Trajectory, Verdict
+from openrlhf_tir.types import (
+    KEEP,
+    Group,
+    GroupKey,
+    GroupMeta,
+    PublishReport,
+    Segment,
+    StepReport,
+    Task,
+    Trajectory,
+    Verdict,
+)
 
 
 class FakePrompts:
@@ -57,12 +69,29 @@ class FakePrompts:
         self.at = state["at"]
 
 
-def group_of(key: GroupKey, version: int, verdict: Verdict = KEEP, failed: str | None = None) -> tuple[GroupMeta, Group]:
+def group_of(
+    key: GroupKey, version: int, verdict: Verdict = KEEP, failed: str | None = None
+) -> tuple[GroupMeta, Group]:
     ids = np.arange(2, dtype=np.int32)
     seg = Segment("model", ids, np.zeros(2, np.float32), np.full(2, version, np.int32), "ab")
-    trajectories = [Trajectory(i, ids, [seg], finish_reason="stop", reward=float(i), parts={"correct": float(i)}) for i in range(2)]
+    trajectories = [
+        Trajectory(i, ids, [seg], finish_reason="stop", reward=float(i), parts={"correct": float(i)}) for i in range(2)
+    ]
     stats = {"calls": 0.0, "truncated": 0.0}
-    meta = GroupMeta(key, verdict, [0, 1], [0.0, 1.0], [False, True], [False, True], [2, 2], [2, 2], 2, version, failed=failed, stats=stats)
+    meta = GroupMeta(
+        key,
+        verdict,
+        [0, 1],
+        [0.0, 1.0],
+        [False, True],
+        [False, True],
+        [2, 2],
+        [2, 2],
+        2,
+        version,
+        failed=failed,
+        stats=stats,
+    )
     return meta, Group(key, Task("p", "0"), trajectories)
 
 
@@ -71,13 +100,16 @@ def fate_of(drop: float, fault: float) -> Callable[[random.Random], str]:
 
     def fate(r: random.Random) -> str:
         x = r.random()
-        return "accuracy_high" if x < drop else "!env" if x < drop + fault / 2 else "?timeout" if x < drop + fault else ""
+        return (
+            "accuracy_high" if x < drop else "!env" if x < drop + fault / 2 else "?timeout" if x < drop + fault else ""
+        )
 
     return fate
 
 
 class FakeRollout:
-    """Groups take `latency(rng)` virtual seconds; `fate(rng)` is "", a filter's reason, or "!fault" (raised), "?fault" (in the metadata)."""
+    """Groups take `latency(rng)` virtual seconds; `fate(rng)` is "", a filter's reason, or "!fault" (raised), "?fault"
+    (in the metadata)."""
 
     def __init__(self, seed: int = 0, latency=lambda r: 1.0, fate=lambda r: "") -> None:
         self.rng, self.latency, self.fate = random.Random(seed), latency, fate
@@ -121,7 +153,10 @@ class FakeLearner:
         if self.version == self.crash_at:
             raise RuntimeError("crash")
         for cut in batch.updates:
-            self.trained += [(self.version, batch.items[b].meta.key, batch.items[b].meta.oldest_version) for b in sorted({b for b, _ in cut})]
+            self.trained += [
+                (self.version, batch.items[b].meta.key, batch.items[b].meta.oldest_version)
+                for b in sorted({b for b, _ in cut})
+            ]
             self.version += 1
         return StepReport(self.version, {}, self.seconds, batch.num_tokens)
 
@@ -178,8 +213,9 @@ class Silent:
 
 
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
-    """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps, reissues, stall, push_every,
-    evaluate (a coroutine function), eval_steps; train, eval, sampling (rollout), ckpt: more fields of these sections."""
+    """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps,
+    reissues, stall, push_every, evaluate (a coroutine function), eval_steps; train, eval, sampling (rollout), ckpt:
+    more fields of these sections."""
     rollout = rollout or FakeRollout()
     mode, B = flags.get("mode", "pipeline"), flags.get("B", 2)
     S = flags.get("S", 2 if mode == "pipeline" else None)
@@ -188,7 +224,12 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         {
             "run_dir": run_dir,
             "actor": {"num_gpus_per_node": 1},
-            "rollout": {"batch_size": B, "n_samples_per_prompt": 2, "group_deadline_s": 10, **flags.get("sampling", {})},
+            "rollout": {
+                "batch_size": B,
+                "n_samples_per_prompt": 2,
+                "group_deadline_s": 10,
+                **flags.get("sampling", {}),
+            },
             "pipeline": {
                 "mode": mode,
                 "max_staleness": S,
@@ -196,7 +237,11 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
                 "stall_timeout_s": flags.get("stall", 1000),
                 "push_every": flags.get("push_every", 1),
             },
-            "train": {"max_steps": flags.get("max_steps", 10), "max_reissues": flags.get("reissues", 2), **flags.get("train", {})},
+            "train": {
+                "max_steps": flags.get("max_steps", 10),
+                "max_reissues": flags.get("reissues", 2),
+                **flags.get("train", {}),
+            },
             "ckpt": {"save_steps": flags.get("save_steps", -1), **flags.get("ckpt", {})},
             "eval": {"steps": flags.get("eval_steps", -1), **flags.get("eval", {})},
         }

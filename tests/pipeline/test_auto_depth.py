@@ -1,4 +1,5 @@
-"""Adaptive depth in the loop, on fakes and a virtual clock: the learner stays fed, surplus is conserved, no token exceeds S."""
+"""Adaptive depth in the loop, on fakes and a virtual clock: the learner stays fed, surplus is conserved, no token
+exceeds S."""
 
 from __future__ import annotations
 
@@ -20,12 +21,22 @@ def rarely(r) -> str:
 
 @pytest.mark.slow
 def test_at_ten_percent_acceptance_auto_feeds_the_learner_and_a_fixed_depth_starves_it(tmp_path):
-    """B = 4, groups and steps of 1 s, engines without limit. S = 2 gives a fixed depth 12 slots: 1.2 accepted a second, 3.3 s a step. With risk
-    0.01 some 60 may roll, where the learner takes 40 at its fastest; chance and the small batch cost the rest."""
+    """B = 4, groups and steps of 1 s, engines without limit. S = 2 gives a fixed depth 12 slots: 1.2 accepted a second,
+    3.3 s a step. With risk 0.01 some 60 may roll, where the learner takes 40 at its fastest; chance and the small batch
+    cost the rest."""
 
     def of(name: str, depth):
         rollout = FakeRollout(latency=lambda r: 1.0, fate=rarely)
-        return pipeline(tmp_path / name, S=2, B=4, depth=depth, max_steps=200, rollout=rollout, prompts=FakePrompts(100_000), learner=FakeLearner(1.0))
+        return pipeline(
+            tmp_path / name,
+            S=2,
+            B=4,
+            depth=depth,
+            max_steps=200,
+            rollout=rollout,
+            prompts=FakePrompts(100_000),
+            learner=FakeLearner(1.0),
+        )
 
     fixed, auto = of("fixed", 12), of("auto", "auto")
     assert seconds_of(fixed) > 200 * 3.0
@@ -36,7 +47,8 @@ def test_at_ten_percent_acceptance_auto_feeds_the_learner_and_a_fixed_depth_star
 
 
 def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_prompts_come_back(tmp_path):
-    """Thousands rejected, then all accepted: more arrive than S has room for. The excess is queued again and trained in the end."""
+    """Thousands rejected, then all accepted: more arrive than S has room for. The excess is queued again and trained in
+    the end."""
     finished = Counter()
 
     def fate(r):
@@ -55,7 +67,10 @@ def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_promp
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
-@example(seed=0, mode="pipeline", S=4, B=4, push_every=1, low=0.0, high=1.0, period=46, fault=0.0, slow=1.0, learner=1.0)  # surplus after the last prompt
+# surplus after the last prompt
+@example(
+    seed=0, mode="pipeline", S=4, B=4, push_every=1, low=0.0, high=1.0, period=46, fault=0.0, slow=1.0, learner=1.0
+)
 @given(
     seed=st.integers(0, 10_000),
     mode=st.sampled_from(["pipeline", "pipeline_drain"]),
@@ -69,8 +84,11 @@ def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_promp
     slow=st.floats(0.1, 20),
     learner=st.floats(0.01, 3),
 )
-def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_factory, seed, mode, S, B, push_every, low, high, period, fault, slow, learner):
-    """Acceptance that swings between `low` and `high` every `period` groups, random latencies and faults, over finite data."""
+def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
+    tmp_path_factory, seed, mode, S, B, push_every, low, high, period, fault, slow, learner
+):
+    """Acceptance that swings between `low` and `high` every `period` groups, random latencies and faults, over finite
+    data."""
     seen = Counter()
 
     def fate(r):
@@ -101,7 +119,16 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_fa
 
 
 def test_a_run_that_ends_at_max_steps_gives_back_what_it_admitted_too_much(tmp_path):
-    p = pipeline(tmp_path, S=2, B=4, depth="auto", max_steps=20, rollout=FakeRollout(fate=rarely), prompts=FakePrompts(100_000), learner=FakeLearner(0.1))
+    p = pipeline(
+        tmp_path,
+        S=2,
+        B=4,
+        depth="auto",
+        max_steps=20,
+        rollout=FakeRollout(fate=rarely),
+        prompts=FakePrompts(100_000),
+        learner=FakeLearner(0.1),
+    )
     run(p.run())
     report = audit(p.state.ledger.path)
     assert report.errors == [] and report.open == []

@@ -63,13 +63,15 @@ def test_the_engine_writes_the_script_and_its_calls_are_calls(workload):
         return answers, asyncio.get_running_loop().time()
 
     answers, took = run(go())
-    assert answers == [(10, Call("1.000000 5")), (20, Call("1.000000 5")), (30, End())]  # 2 emulated seconds are 1 at half scale
+    # 2 emulated seconds are 1 at half scale
+    assert answers == [(10, Call("1.000000 5")), (20, Call("1.000000 5")), (30, End())]
     # 60 tokens at 10/s, prefill of the prompt (100) and of the observations (5 + 5) at 1000/s, all at half scale
     assert took == pytest.approx((6 + 0.11) / 2)
 
 
 def test_tokens_carry_the_version_that_wrote_them_across_a_push(workload):
-    """30 tokens at 10/s with the prompt cached: pushed to after 1 s, so 10 are of version 0 and 20 of version 1; 3 s of push, prefix again."""
+    """30 tokens at 10/s with the prompt cached: pushed to after 1 s, so 10 are of version 0 and 20 of version 1; 3 s of
+    push, prefix again."""
 
     async def go():
         engine = ScriptedEngine(workload, 1.0)
@@ -84,15 +86,27 @@ def test_tokens_carry_the_version_that_wrote_them_across_a_push(workload):
 
 
 def test_figures_count_what_comes_after_the_warm_up(workload):
-    """Four steps at 0, 2, 4 and 8 s of wall-clock, one warm-up; a scale of 0.5 makes 16 emulated seconds of three steps."""
+    """Four steps at 0, 2, 4 and 8 s of wall-clock, one warm-up; a scale of 0.5 makes 16 emulated seconds of three
+    steps."""
     record = Record(4)
     for i, at in enumerate((0.0, 2.0, 4.0, 8.0)):
-        facts = {"trained_tokens": 32.0, "trained_groups": 2.0, "step_s": 1.0, "replay_wait_s": 0.5, "drops/accuracy": 1.0, "requeued/surplus": 1.0}
+        facts = {
+            "trained_tokens": 32.0,
+            "trained_groups": 2.0,
+            "step_s": 1.0,
+            "replay_wait_s": 0.5,
+            "drops/accuracy": 1.0,
+            "requeued/surplus": 1.0,
+        }
         record.rows.append(Row(at, facts, {"tokens": 20.0 * i, "busy_s": 2.0 * i}, 0.25 * i, (100.0 * i, 30.0 * i)))
-    f = record.figures(Plan("pipeline", 2.0, 0.5, 4, 1, ALL), workload, {0: Counter({5: 99}), 1: Counter({0: 3}), 3: Counter({2: 1})})
+    f = record.figures(
+        Plan("pipeline", 2.0, 0.5, 4, 1, ALL), workload, {0: Counter({5: 99}), 1: Counter({0: 3}), 3: Counter({2: 1})}
+    )
     assert f.step_s == pytest.approx(16 / 3) and f.steps_s == [4, 4, 8]
     assert f.trained_tokens_per_s == 96 / 16
-    assert f.split == pytest.approx({"replay_wait": 1, "gate_wait": 0, "drain": 0, "step": 2, "push": 0, "other": 16 / 3 - 3})
+    assert f.split == pytest.approx(
+        {"replay_wait": 1, "gate_wait": 0, "drain": 0, "step": 2, "push": 0, "other": 16 / 3 - 3}
+    )
     assert f.learner_idle == pytest.approx(1 - 6 / 16)
     assert f.engine_idle == pytest.approx(1 - 6 / 16)
     assert f.engine_use == pytest.approx(60 / 16 / 80)
@@ -115,7 +129,8 @@ def test_a_point_runs_all_modes_at_one_scale_and_the_baseline_once(seed):
     one, fast = (list(plans(seed, 200.0, r, Args)) for r in (1.0, 0.25))
     assert [p.mode for p in one] == ["sync_rollout", "sync", "one_step", "pipeline_drain", "pipeline"]
     assert {p.scale for p in one} == {20 / 200}  # a batch's rollout by itself takes 20 s by the wall clock
-    assert {p.scale for p in fast} == {15 / 50} and {p.learner_s for p in fast} == {50.0}  # a step at the bound takes 15 s
+    # a step at the bound takes 15 s
+    assert {p.scale for p in fast} == {15 / 50} and {p.learner_s for p in fast} == {50.0}
     assert [p.name for p in fast][-2:] == ["pipeline S=2", "pipeline S=8"]
 
 
@@ -130,14 +145,16 @@ def test_ratios_are_named_rollout_first_and_the_median_repeat_is_a_real_one(seed
 
 
 def test_the_baseline_generates_in_full_batches_and_calls_one_after_another(workload):
-    """One prompt, two samples: 10, 20 and 30 tokens at 10/s each, prefill of the prompt once and of 2 x 5 tokens twice, 2 x 2 calls of 2 s in line."""
+    """One prompt, two samples: 10, 20 and 30 tokens at 10/s each, prefill of the prompt once and of 2 x 5 tokens twice,
+    2 x 2 calls of 2 s in line."""
     w = OneScript(**{**vars(workload), "prompts": 1, "samples_per_prompt": 2})
     rollout = (1 + PROMPT_TOKENS / 1000) + 4 + (2 + 0.01) + 4 + (3 + 0.01)
     assert sync_rollout_seconds(w, Plan(SYNC_ROLLOUT, 7.0, 1.0, 2, 1, ALL)) == pytest.approx(rollout + 7 + 3)
 
 
 def test_a_group_is_kept_at_the_acceptance_of_the_version_at_which_it_is_judged(seed):
-    """Some group that a share of 0.8 keeps and one of 0.1 does not: it is kept while the engines have version 0, and dropped from version 11 on."""
+    """Some group that a share of 0.8 keeps and one of 0.1 does not: it is kept while the engines have version 0, and
+    dropped from version 11 on."""
     version = 0
     judge = judge_of(seed, Acceptance(0.8, 0.1, 12), lambda: version)
     key = next(k for p in range(99) if seed.accepted(k := GroupKey(0, p), 0.8) and not seed.accepted(k, 0.1))
@@ -148,13 +165,16 @@ def test_a_group_is_kept_at_the_acceptance_of_the_version_at_which_it_is_judged(
 
 
 def test_the_emulated_actor_takes_as_long_as_the_simulated_one(seed, tmp_path):
-    """The same 8 groups through group runner, episodes, queue and emulated engine, and through the simulation's callbacks."""
+    """The same 8 groups through group runner, episodes, queue and emulated engine, and through the simulation's
+    callbacks."""
     w = seed.with_batch(8, 4, engines=1)
     cfg = Plan("sync", 1.0, 1.0, 2, 1, ALL).config(w, str(tmp_path))
 
     async def emulated() -> float:
         batcher = Batcher(ScriptedEngine(w, 1.0), max_running=cfg.max_running, max_queue=1 << 20)
-        runner = GroupRunner(cfg, batcher, CharCodec(), SleepingEnvs(w.env_capacity), NoReward(), judge_of(w, ALL, lambda: 0))
+        runner = GroupRunner(
+            cfg, batcher, CharCodec(), SleepingEnvs(w.env_capacity), NoReward(), judge_of(w, ALL, lambda: 0)
+        )
         done = await asyncio.gather(*(runner.run(GroupKey(0, p), Task("p" * PROMPT_TOKENS, "", ENV)) for p in range(8)))
         assert all(not meta.failures and len(meta.index) == 4 for meta, _ in done)
         return asyncio.get_running_loop().time()

@@ -1,4 +1,5 @@
-"""The law of conservation under random interleavings, crashes and resumes; and that a broken law stops the run with a diagnosis.
+"""The law of conservation under random interleavings, crashes and resumes; and that a broken law stops the run with a
+diagnosis.
 
 acquired = trained + filtered + failed + requeued + surplus + rolling + buffered + training
 """
@@ -23,11 +24,13 @@ PROMPTS = 24
 
 
 def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, flags: dict) -> tuple[FakeLearner, bool]:
-    """One process of a run: random latencies, drops, faults and disk times; killed at a random moment of virtual time, or stopped since more than
-    B groups in a row failed for good, or to the end: then also True."""
+    """One process of a run: random latencies, drops, faults and disk times; killed at a random moment of virtual time,
+    or stopped since more than B groups in a row failed for good, or to the end: then also True."""
     learner = FakeLearner(seconds=1.0, write_seconds=flags["write"])
     rollout = FakeRollout(seed, lambda r: r.choice([0.1, 1.0, 8.0]), fate_of(flags["drop"], 0.2))
-    p = pipeline(run_dir, prompts=FakePrompts(PROMPTS), learner=learner, rollout=rollout, max_steps=1000, **flags["pipeline"])
+    p = pipeline(
+        run_dir, prompts=FakePrompts(PROMPTS), learner=learner, rollout=rollout, max_steps=1000, **flags["pipeline"]
+    )
 
     async def live():
         async with asyncio.timeout(killed_after):
@@ -58,9 +61,13 @@ def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, f
     drop=st.floats(0, 0.6),
     deaths=st.lists(st.floats(0.0, 60.0), max_size=3),
 )
-@example(seed=8426, mode="sync", S=1, B=1, k=1, save_steps=1, write=0.0, drop=0.0, deaths=[])  # two prompts in a row fail three times each
-def test_whenever_it_is_killed_every_prompt_ends_once_and_staleness_is_bounded(tmp_path_factory, seed, mode, S, B, k, save_steps, write, drop, deaths):
-    """Killed at up to three random moments, each time resumed from what was committed, then run to the end of the data, with a resume after every stop."""
+# two prompts in a row fail three times each
+@example(seed=8426, mode="sync", S=1, B=1, k=1, save_steps=1, write=0.0, drop=0.0, deaths=[])
+def test_whenever_it_is_killed_every_prompt_ends_once_and_staleness_is_bounded(
+    tmp_path_factory, seed, mode, S, B, k, save_steps, write, drop, deaths
+):
+    """Killed at up to three random moments, each time resumed from what was committed, then run to the end of the data,
+    with a resume after every stop."""
     run_dir = tmp_path_factory.mktemp("run")
     S = {"sync": 0, "one_step": 1}.get(mode, S)
     flags = {"mode": mode, "S": S, "B": B, "push_every": min(k, S + 1), "save_steps": save_steps}

@@ -1,4 +1,5 @@
-"""A curriculum in the whole loop, on a virtual clock: fewer rollouts per group that is trained, no prompt starves, and a resume goes on exactly."""
+"""A curriculum in the whole loop, on a virtual clock: fewer rollouts per group that is trained, no prompt starves, and
+a resume goes on exactly."""
 
 from __future__ import annotations
 
@@ -25,7 +26,13 @@ class Order:
     def __init__(self, curriculum: bool) -> None:
         settings = Settings(SAMPLES, EXPLORE, 8.0, [(0.0, 1.0)] * N) if curriculum else None
         stream = PromptStream(N, 0, True, 100, curriculum=settings)
-        self.next, self.more, self.in_place_of, self.state, self.restore = stream.next, stream.more, stream.in_place_of, stream.state, stream.restore
+        self.next, self.more, self.in_place_of, self.state, self.restore = (
+            stream.next,
+            stream.more,
+            stream.in_place_of,
+            stream.state,
+            stream.restore,
+        )
         self.learned, self.facts = stream.learned, stream.facts
 
     def task(self, prompt):
@@ -33,8 +40,9 @@ class Order:
 
 
 class Learning(FakeRollout):
-    """Pass rates rise with the learner's version, from prompt to prompt later: at first most prompts are too hard, at the end most are too easy. A group
-    is dropped when all its samples are alike. What a group gets depends on its epoch, prompt and version alone."""
+    """Pass rates rise with the learner's version, from prompt to prompt later: at first most prompts are too hard, at
+    the end most are too easy. A group is dropped when all its samples are alike. What a group gets depends on its
+    epoch, prompt and version alone."""
 
     def __init__(self, steps: int, latency=lambda r: r.uniform(0.5, 2.0)) -> None:
         super().__init__(latency=latency)
@@ -46,7 +54,9 @@ class Learning(FakeRollout):
         p = 1 / (1 + np.exp(-(2 + 10 * version / self.steps - 14 * key.prompt / N)))
         correct = (np.random.default_rng([*key[:2], version]).random(SAMPLES) < p).tolist()
         reason = "" if 0 < sum(correct) < SAMPLES else "accuracy_high" if all(correct) else "accuracy_low"
-        return replace(meta, correct=correct, used_code=correct, verdict=Verdict(False, reason) if reason else KEEP), group
+        return replace(
+            meta, correct=correct, used_code=correct, verdict=Verdict(False, reason) if reason else KEEP
+        ), group
 
 
 def rolled_per_trained(ledger, steps) -> float:
@@ -58,7 +68,15 @@ def rolled_per_trained(ledger, steps) -> float:
 
 
 def trained_run(directory, curriculum, steps=90, **flags):
-    p = pipeline(directory, prompts=Order(curriculum), rollout=Learning(steps), B=8, max_steps=steps, train={"max_unused_batches": 0}, **flags)
+    p = pipeline(
+        directory,
+        prompts=Order(curriculum),
+        rollout=Learning(steps),
+        B=8,
+        max_steps=steps,
+        train={"max_unused_batches": 0},
+        **flags,
+    )
     run(p.run())
     return p
 
@@ -66,7 +84,8 @@ def trained_run(directory, curriculum, steps=90, **flags):
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "S", "times"), [("sync", None, 1.5), ("pipeline", 2, 1.4)])
 def test_late_in_training_a_group_to_train_costs_fewer_rollouts_and_no_prompt_starves(tmp_path, mode, S, times):
-    """2.9 rollouts without and 1.6 with it; 2.7 and 1.6 in the pipeline, where what is learned is a batch or two older."""
+    """2.9 rollouts without and 1.6 with it; 2.7 and 1.6 in the pipeline, where what is learned is a batch or two
+    older."""
     uniform = trained_run(tmp_path / "uniform", False, mode=mode, S=S)
     by_difficulty = trained_run(tmp_path / "difficulty", True, mode=mode, S=S)
     costs = [rolled_per_trained(p.state.ledger.path, 90) for p in (uniform, by_difficulty)]
@@ -78,7 +97,15 @@ def test_late_in_training_a_group_to_train_costs_fewer_rollouts_and_no_prompt_st
 
 def test_without_staleness_the_draws_do_not_depend_on_which_group_ended_first(tmp_path):
     def issued(name, latency):
-        p = pipeline(tmp_path / name, prompts=Order(True), rollout=Learning(30, latency), B=8, mode="sync", max_steps=30, train={"max_unused_batches": 0})
+        p = pipeline(
+            tmp_path / name,
+            prompts=Order(True),
+            rollout=Learning(30, latency),
+            B=8,
+            mode="sync",
+            max_steps=30,
+            train={"max_unused_batches": 0},
+        )
         run(p.run())
         return [tuple(e.row["k"]) for e in events(p.state.ledger.path) if e.row["e"] == "issued"]
 
@@ -92,7 +119,9 @@ def test_a_run_that_is_cut_and_resumed_draws_what_the_whole_one_draws(tmp_path):
     flags = {"B": 8, "mode": "sync", "max_steps": 30, "train": {"max_unused_batches": 0}, "save_steps": 10}
     whole = pipeline(tmp_path / "whole", prompts=Order(True), rollout=Learning(30), **flags)
     run(whole.run())
-    cut = pipeline(tmp_path / "cut", prompts=Order(True), rollout=Learning(30), learner=FakeLearner(crash_at=14), **flags)
+    cut = pipeline(
+        tmp_path / "cut", prompts=Order(True), rollout=Learning(30), learner=FakeLearner(crash_at=14), **flags
+    )
     with pytest.raises(ExceptionGroup):
         run(cut.run())
     again = pipeline(tmp_path / "cut", prompts=Order(True), rollout=Learning(30), **flags)

@@ -38,7 +38,9 @@ def moved(monkeypatch) -> list[keeper.LaneKeeper]:
 
 def simulated(workload: Workload, lane: int | str, faults: tuple[Fault, ...] = ()) -> Result:
     depth = 5 * workload.prompts
-    return simulate(workload, configure(workload, mode="pipeline", depth=depth, fast_lane=lane), learner_s=LEARNER_S, faults=faults)
+    return simulate(
+        workload, configure(workload, mode="pipeline", depth=depth, fast_lane=lane), learner_s=LEARNER_S, faults=faults
+    )
 
 
 @pytest.mark.slow
@@ -47,7 +49,9 @@ def test_a_lane_makes_steps_faster_and_drops_nothing(small, moved):
     assert moved[0].moved > 0
     assert on.ends.keys() <= {"buffered", "requeued/end_of_run"}
     assert on.trained_groups == off.trained_groups
-    assert sum(on.staleness.values()) == sum(on.rows["trained_tokens"]), "every token is counted once, whichever engines wrote its response"
+    assert sum(on.staleness.values()) == sum(on.rows["trained_tokens"]), (
+        "every token is counted once, whichever engines wrote its response"
+    )
     assert on.staleness_max <= 4
     assert on.seconds < off.seconds
 

@@ -1,4 +1,5 @@
-"""Runs that go nowhere end by name: nothing to train, gradients that are not finite. And what looks like it but is not: equal weights, bad luck."""
+"""Runs that go nowhere end by name: nothing to train, gradients that are not finite. And what looks like it but is not:
+equal weights, bad luck."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def test_one_group_that_can_be_trained_starts_the_count_anew(tmp_path, monkeypat
 
     def every(n: int):
         fates = itertools.cycle([*["accuracy_low"] * (n - 1), ""])
-        return pipeline(tmp_path / str(n), B=1, mode="sync", max_steps=3, rollout=FakeRollout(fate=lambda r: next(fates)))
+        return pipeline(
+            tmp_path / str(n), B=1, mode="sync", max_steps=3, rollout=FakeRollout(fate=lambda r: next(fates))
+        )
 
     run(every(10).run())
     assert "dropped(accuracy_low) 12" in what_stops(every(20), Unproductive)
@@ -77,7 +80,9 @@ def test_a_step_without_a_finite_gradient_is_said_with_its_groups_and_trains_not
 
 
 def test_gradients_that_stay_not_finite_end_the_run_by_name(tmp_path):
-    said = what_stops(pipeline(tmp_path, B=2, learner=Norms(1.0, math.inf, math.nan, 1.0, math.inf, math.inf, math.inf)), Diverged)
+    said = what_stops(
+        pipeline(tmp_path, B=2, learner=Norms(1.0, math.inf, math.nan, 1.0, math.inf, math.inf, math.inf)), Diverged
+    )
     assert "3 in a row (train.max_nonfinite_steps)" in said and "grad_norm inf" in said
 
 
@@ -96,7 +101,8 @@ def test_weights_must_differ_only_after_an_update_that_moves_something(tmp_path,
 
 
 def test_a_learning_rate_that_ends_at_zero_finishes_saves_and_resumes(tmp_path):
-    """The last step has learning rate 0, so its weights are those before it: with the real publisher, and again after a resume with more steps."""
+    """The last step has learning rate 0, so its weights are those before it: with the real publisher, and again after a
+    resume with more steps."""
 
     class Decayed(WorldLearner):
         async def step(self, batch):
@@ -113,7 +119,13 @@ def test_a_learning_rate_that_ends_at_zero_finishes_saves_and_resumes(tmp_path):
 
     def of(max_steps: int):
         world, learner = World(1), Decayed(1)
-        return world, pipeline_in(world, learner, tmp_path, prompts=20, sections={"rollout": {"batch_size": 2}, "train": {"max_steps": max_steps}})
+        return world, pipeline_in(
+            world,
+            learner,
+            tmp_path,
+            prompts=20,
+            sections={"rollout": {"batch_size": 2}, "train": {"max_steps": max_steps}},
+        )
 
     world, p = of(3)
     run(live(world, p))
@@ -124,8 +136,11 @@ def test_a_learning_rate_that_ends_at_zero_finishes_saves_and_resumes(tmp_path):
 
 
 def test_an_evaluation_that_fails_is_tried_again_and_one_that_always_does_is_reported_and_costs_no_checkpoint(tmp_path):
-    """Evaluations of versions 1 to 3: fails once, works, fails twice. Each step is saved, and the run reaches its end."""
-    outcomes = iter([EvaluationFailed("engine", 5, 40), 0.5, 0.25, RuntimeError("odd"), EvaluationFailed("engine again", 7, 40)])
+    """Evaluations of versions 1 to 3: fails once, works, fails twice. Each step is saved, and the run reaches its
+    end."""
+    outcomes = iter(
+        [EvaluationFailed("engine", 5, 40), 0.5, 0.25, RuntimeError("odd"), EvaluationFailed("engine again", 7, 40)]
+    )
 
     async def evaluate():
         outcome = next(outcomes)
@@ -152,7 +167,8 @@ def test_an_evaluation_that_hangs_is_given_up(tmp_path):
 
 
 def test_an_evaluation_whose_samples_fail_while_the_run_ends_does_not_keep_it_alive(tmp_path):
-    """A group meets a bug while the evaluation runs: everything is cancelled, and a sample answers that with an error of its own."""
+    """A group meets a bug while the evaluation runs: everything is cancelled, and a sample answers that with an error
+    of its own."""
 
     async def sample():
         try:

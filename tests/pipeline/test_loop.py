@@ -20,7 +20,8 @@ def test_sync_trains_every_token_with_the_version_that_sampled_it(tmp_path):
 
 
 def test_sync_takes_rollout_plus_training_time_and_one_step_overlaps_them(tmp_path):
-    """Rollout 1 s, training 1 s, push 0.1 s: sync needs 2.1 s a step; one_step hides training behind rollout: 1.1 s after the first."""
+    """Rollout 1 s, training 1 s, push 0.1 s: sync needs 2.1 s a step; one_step hides training behind rollout: 1.1 s
+    after the first."""
     sync = seconds_of(pipeline(tmp_path / "a", mode="sync", max_steps=5))
     overlapped = seconds_of(pipeline(tmp_path / "b", mode="one_step", max_steps=5))
     assert sync == pytest.approx(0.1 + 5 * 2.1)
@@ -50,8 +51,11 @@ def test_pipeline_pushes_while_groups_roll(tmp_path):
     fault=st.floats(0, 0.3),
     slow=st.floats(0.1, 20),
 )
-def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_factory, seed, mode, S, B, drop, fault, slow):
-    """Random latencies, drops and faults over finite data: every prompt ends once, staleness never exceeds S, nothing deadlocks."""
+def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
+    tmp_path_factory, seed, mode, S, B, drop, fault, slow
+):
+    """Random latencies, drops and faults over finite data: every prompt ends once, staleness never exceeds S, nothing
+    deadlocks."""
 
     rollout = FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, slow]), fate=fate_of(drop, fault))
     p = pipeline(
@@ -70,7 +74,8 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_fa
 
 
 def test_batches_take_the_oldest_dispatched_not_the_first_finished(tmp_path):
-    """Groups 0 and 2 are slow (5 s), 1 and 3 fast: with S = 1 and B = 2 the second batch is 0 and 2 although 3 finished before them."""
+    """Groups 0 and 2 are slow (5 s), 1 and 3 fast: with S = 1 and B = 2 the second batch is 0 and 2 although 3 finished
+    before them."""
     latencies = iter([5.0, 1.0, 5.0, 1.0] + [1.0] * 100)
     p = pipeline(tmp_path, S=1, B=2, max_steps=2, rollout=FakeRollout(latency=lambda r: next(latencies)))
     run(p.run())
@@ -85,9 +90,16 @@ def test_the_last_groups_are_trained_though_they_do_not_fill_a_batch(tmp_path):
 
 def test_a_failed_group_is_issued_again_with_a_new_key_and_given_up_after_max_reissues(tmp_path):
     fates = iter(["!env", "?timeout", "!env", ""])
-    p = pipeline(tmp_path, B=1, prompts=FakePrompts(2), rollout=FakeRollout(fate=lambda r: next(fates)), mode="sync", reissues=2)
+    p = pipeline(
+        tmp_path, B=1, prompts=FakePrompts(2), rollout=FakeRollout(fate=lambda r: next(fates)), mode="sync", reissues=2
+    )
     run(p.run())
-    assert audit(p.state.ledger.path).ended == {"requeued(infra)": 1, "requeued(timeout)": 1, "failed(infra)": 1, "trained": 1}
+    assert audit(p.state.ledger.path).ended == {
+        "requeued(infra)": 1,
+        "requeued(timeout)": 1,
+        "failed(infra)": 1,
+        "trained": 1,
+    }
     assert [k.prompt for _, k, _ in p.learner.trained] == [1]
 
 
@@ -113,7 +125,13 @@ def test_after_a_crash_a_resume_trains_every_prompt_exactly_once(tmp_path, crash
     def latency(r):
         return r.choice([0.2, 1.0, 4.0])
 
-    first = pipeline(tmp_path, prompts=FakePrompts(prompts), learner=FakeLearner(crash_at=crash_at), rollout=FakeRollout(1, latency), **flags)
+    first = pipeline(
+        tmp_path,
+        prompts=FakePrompts(prompts),
+        learner=FakeLearner(crash_at=crash_at),
+        rollout=FakeRollout(1, latency),
+        **flags,
+    )
     with pytest.raises(ExceptionGroup):
         run(first.run())
     second = pipeline(tmp_path, prompts=FakePrompts(prompts), rollout=FakeRollout(2, latency), **flags)

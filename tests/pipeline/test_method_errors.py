@@ -18,7 +18,10 @@ class BrokenFor(FakeRollout):
         meta, group = await super().run_group(key, task)
         if self.broken(key.prompt):
             meta, group = group_of(key, self.version, failed=self.reason)
-            meta.failures, meta.why = {self.reason: 2}, {self.reason: "reward.name = 'mine.py:score': mine.py:4: KeyError: 'x'."}
+            meta.failures, meta.why = (
+                {self.reason: 2},
+                {self.reason: "reward.name = 'mine.py:score': mine.py:4: KeyError: 'x'."},
+            )
         return meta, group
 
 
@@ -29,7 +32,8 @@ def test_a_reward_that_fails_every_group_ends_the_run_with_its_last_error(tmp_pa
 
 
 def test_a_reward_that_fails_every_group_is_named_however_small_the_batch(tmp_path):
-    """B = 1, one group at a time, no second tries: two failed for good in a row are more than a batch, one short of reward.max_failed_groups."""
+    """B = 1, one group at a time, no second tries: two failed for good in a row are more than a batch, one short of
+    reward.max_failed_groups."""
     p = pipeline(tmp_path, mode="sync", B=1, reissues=0, rollout=BrokenFor(lambda prompt: True))
     assert "3 prompts in a row failed as 'reward_error'" in what_stops(p, MethodBroken)
 

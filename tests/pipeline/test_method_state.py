@@ -1,4 +1,5 @@
-"""What a run keeps for its method: counters that rewards read and change, over a resume; the length balance over many groups."""
+"""What a run keeps for its method: counters that rewards read and change, over a resume; the length balance over many
+groups."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ def test_counters_are_told_with_each_group_and_survive_a_resume(tmp_path):
     flags = {"B": 2, "S": 1, "save_steps": 2, "max_steps": 8}
     first = CountingRollout()
     with pytest.raises(ExceptionGroup):
-        run(pipeline(tmp_path, prompts=FakePrompts(4, episodes=10), rollout=first, learner=FakeLearner(crash_at=4), **flags).run())
+        run(
+            pipeline(
+                tmp_path, prompts=FakePrompts(4, episodes=10), rollout=first, learner=FakeLearner(crash_at=4), **flags
+            ).run()
+        )
     assert first.told[0][1].counters == {} and first.told[0][1].max_updates == 8
     second = CountingRollout()
     p = pipeline(tmp_path, prompts=FakePrompts(4, episodes=10), rollout=second, **flags)
@@ -46,14 +51,18 @@ def test_counters_are_told_with_each_group_and_survive_a_resume(tmp_path):
 
 
 def state_of(**filters) -> MethodState:
-    return MethodState(Config.model_validate({"actor": {"num_gpus_per_node": 1}, "rollout": {"batch_size": 2}, "filter": filters}))
+    return MethodState(
+        Config.model_validate({"actor": {"num_gpus_per_node": 1}, "rollout": {"batch_size": 2}, "filter": filters})
+    )
 
 
 def test_lowest_and_highest_do_not_depend_on_the_order():
     state = state_of()
     meta, _ = group_of(GroupKey(0, 7), 0)
     for value in (3.0, 1.0, 2.0):
-        state.counts(replace(meta, changes=[Change("prompt", "low", "lowest", value), Change("run", "high", "highest", value)]))
+        state.counts(
+            replace(meta, changes=[Change("prompt", "low", "lowest", value), Change("run", "high", "highest", value)])
+        )
     task = state.placed(Task("p", "1"), 7, 3)
     assert (task.run.update, dict(task.run.prompt), dict(task.run.counters)) == (3, {"low": 1.0}, {"high": 3.0})
     restored = state_of()
@@ -61,7 +70,9 @@ def test_lowest_and_highest_do_not_depend_on_the_order():
     assert restored.placed(Task("p", "1"), 7, 3) == task
 
 
-@pytest.mark.parametrize(("fates", "counted"), [(["", "", ""], 3), (["?timeout", "", ""], 3), (["accuracy_high", "", ""], 3)])
+@pytest.mark.parametrize(
+    ("fates", "counted"), [(["", "", ""], 3), (["?timeout", "", ""], 3), (["accuracy_high", "", ""], 3)]
+)
 def test_a_prompt_counts_once_however_its_group_ends_and_however_often_it_is_issued(tmp_path, fates, counted):
     """Three prompts, a batch of one: all trained; one failed first and came again; one filtered."""
     left = iter(fates)
@@ -117,7 +128,8 @@ def lengths(prompt: int, *samples: tuple[int, bool]):
 
 
 def test_length_balance_drops_a_group_of_hopeless_lengths_among_the_latest():
-    """Its only right answer would have to be in a bin of 1,000 tokens of which 5 % is right: here it is 1 of 41, with the group before."""
+    """Its only right answer would have to be in a bin of 1,000 tokens of which 5 % is right: here it is 1 of 41, with
+    the group before."""
     balanced = state_of(names=["accuracy", "length_balance"])
     wrong = lengths(0, *[(2500, False)] * 20, (100, True))
     assert balanced.settled(wrong) is None and wrong.verdict.keep, "it has a good bin of its own"

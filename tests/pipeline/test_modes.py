@@ -1,4 +1,5 @@
-"""Modes are presets: what each fixes, what it does on a virtual clock, and which other combinations are refused and why."""
+"""Modes are presets: what each fixes, what it does on a virtual clock, and which other combinations are refused and
+why."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Watched(FakeLearner):
 
 
 def watched(tmp_path, mode: str, S: int | None = None):
-    """Groups of 0.5 to 3 s, steps of 1 s, B = 4; -> (groups rolling as each step begins, most at once, groups rolling at each push)."""
+    """Groups of 0.5 to 3 s, steps of 1 s, B = 4; -> (groups rolling as each step begins, most at once, groups rolling
+    at each push)."""
     rollout = FakeRollout(latency=lambda r: r.uniform(0.5, 3))
     learner = Watched(rollout, 1.0)
     p = pipeline(tmp_path, mode=mode, S=S, B=4, max_steps=8, rollout=rollout, learner=learner)
@@ -58,7 +60,8 @@ def test_sync_rolls_one_batch_and_trains_when_all_of_it_is_there(tmp_path):
 def test_one_step_rolls_the_next_batch_while_this_one_trains_and_stops_there(tmp_path):
     live, most, at_push = watched(tmp_path, "one_step")
     assert most == 4 and set(at_push) == {0}
-    assert live[:-1] == [0] * 7  # the batch is a barrier: all of it is there when its step begins, and the next is dispatched then
+    # the batch is a barrier: all of it is there when its step begins, and the next is dispatched then
+    assert live[:-1] == [0] * 7
 
 
 def test_pipeline_trains_the_first_b_groups_and_pushes_into_the_others(tmp_path):
@@ -75,14 +78,26 @@ def test_pipeline_drain_streams_too_but_pushes_only_when_nothing_rolls(tmp_path)
     ("flags", "reason", "remedy"),
     [
         ({"mode": "sync", "max_staleness": 1}, "pipeline.mode = 'sync', which means 0", "Leave it unset"),
-        ({"mode": "one_step", "max_staleness": 2}, "pipeline.mode = 'one_step', which means 1", "use mode = 'pipeline'"),
+        (
+            {"mode": "one_step", "max_staleness": 2},
+            "pipeline.mode = 'one_step', which means 1",
+            "use mode = 'pipeline'",
+        ),
         ({"mode": "one_step", "max_staleness": 0}, "pipeline.mode = 'one_step', which means 1", "Leave it unset"),
         ({"mode": "pipeline", "max_staleness": 0}, "overlaps rollout and training", "mode = 'sync' for staleness 0"),
-        ({"mode": "pipeline_drain", "max_staleness": 0}, "overlaps rollout and training", "mode = 'sync' for staleness 0"),
+        (
+            {"mode": "pipeline_drain", "max_staleness": 0},
+            "overlaps rollout and training",
+            "mode = 'sync' for staleness 0",
+        ),
         ({"mode": "sync", "depth": 128}, "rolls exactly one batch", "Leave it unset"),
         ({"mode": "one_step", "depth": "auto"}, "rolls exactly one batch", "Leave it unset"),
         ({"mode": "sync", "push_every": 2}, "would train tokens 1 versions old", "Use push_every <= 1"),
-        ({"mode": "pipeline", "max_staleness": 2, "push_every": 4}, "would train tokens 3 versions old", "raise max_staleness"),
+        (
+            {"mode": "pipeline", "max_staleness": 2, "push_every": 4},
+            "would train tokens 3 versions old",
+            "raise max_staleness",
+        ),
         ({"mode": "pipeline", "depth": 5}, "can never fill a batch", "Use at least 128"),
     ],
 )

@@ -18,7 +18,12 @@ B = 4
 
 def accuracies(*finished: list[bool]) -> list[float]:
     """Accuracy of each row, when before each step these groups finish, all of their trajectories right or all wrong."""
-    observer, budget, groups, rows = Observer(MemoryMetrics(), Silent(), Silent()), Budget(batch_groups=B, max_staleness=1), 0, []
+    observer, budget, groups, rows = (
+        Observer(MemoryMetrics(), Silent(), Silent()),
+        Budget(batch_groups=B, max_staleness=1),
+        0,
+        [],
+    )
     observer.metrics.log = lambda step, row: rows.append(row["accuracy"])
     for step, outcomes in enumerate(finished, 1):
         for right in outcomes:
@@ -42,7 +47,9 @@ def test_parts_of_rewards_are_metrics_by_name_weighted_by_trajectories():
     one, _ = group_of(GroupKey(0, 0), 0)
     other, _ = group_of(GroupKey(0, 1), 0)
     one.stats |= {"form": 1.0, "brevity": 0.5}
-    other = replace(other, correct=[True] * 6, used_code=[True] * 6, response_tokens=[2] * 6, stats=other.stats | {"form": 0.0})
+    other = replace(
+        other, correct=[True] * 6, used_code=[True] * 6, response_tokens=[2] * 6, stats=other.stats | {"form": 0.0}
+    )
     row = rollout_metrics([one, other])
     assert (row["reward/form"], row["reward/brevity"]) == (0.25, 0.5)
     assert not any(name.startswith("reward/") and name.split("/")[1] in ("calls", "truncated") for name in row)
@@ -53,32 +60,55 @@ def called(prompt: int, *samples: tuple[bool, list[str]]) -> GroupMeta:
     group = group_of(GroupKey(0, prompt), 0)[1]
     first = group.trajectories[0]
     group.trajectories = [
-        replace(first, index=i, reward=float(ok), parts={"correct": float(ok)}, calls=[ToolCall("x", "y", outcome) for outcome in calls])
+        replace(
+            first,
+            index=i,
+            reward=float(ok),
+            parts={"correct": float(ok)},
+            calls=[ToolCall("x", "y", outcome) for outcome in calls],
+        )
         for i, (ok, calls) in enumerate(samples)
     ]
     return describe(group, prompt_tokens=1, verdict=KEEP, failed=None, actor="", seconds=1.0)
 
 
 def test_calls_are_told_apart_by_what_became_of_the_response():
-    """Right: 2 calls, one of them ok, and none. Wrong: 3 calls, none ok, and 1, ok. So 2 of 6 calls are ok, 1 of 2 in right responses, 1 of 4 in wrong ones."""
-    row = rollout_metrics([called(0, (True, ["ok", "error"]), (False, ["error"] * 3)), called(1, (True, []), (False, ["ok"]))])
-    wanted = {"tool_productivity": 2 / 6, "calls_in_correct": 1.0, "code_pass": 2 / 6, "code_pass_correct": 0.5, "code_pass_incorrect": 0.25}
+    """Right: 2 calls, one of them ok, and none. Wrong: 3 calls, none ok, and 1, ok. So 2 of 6 calls are ok, 1 of 2 in
+    right responses, 1 of 4 in wrong ones."""
+    row = rollout_metrics(
+        [called(0, (True, ["ok", "error"]), (False, ["error"] * 3)), called(1, (True, []), (False, ["ok"]))]
+    )
+    wanted = {
+        "tool_productivity": 2 / 6,
+        "calls_in_correct": 1.0,
+        "code_pass": 2 / 6,
+        "code_pass_correct": 0.5,
+        "code_pass_incorrect": 0.25,
+    }
     assert {name: row[name] for name in wanted} == pytest.approx(wanted)
     assert not any(name.startswith("reward/calls") for name in row)
 
 
 def wrote(text: str, calls: int) -> Trajectory:
-    """A right response of so many calls, whose model tokens say `text`; what the tool wrote has a program too, which is not the model's."""
+    """A right response of so many calls, whose model tokens say `text`; what the tool wrote has a program too, which is
+    not the model's."""
     first = group_of(GroupKey(0, 0), 0)[1].trajectories[0]
     said = replace(first.segments[0], text=text, source="model")
     shown = replace(said, text="```python", source="env")
-    return replace(first, reward=1.0, parts={"correct": 1.0}, calls=[ToolCall("x", "y", "ok")] * calls, segments=[said, shown])
+    return replace(
+        first, reward=1.0, parts={"correct": 1.0}, calls=[ToolCall("x", "y", "ok")] * calls, segments=[said, shown]
+    )
 
 
 def test_programs_are_told_apart_by_whether_they_ran_and_whether_an_answer_came_before():
     """4 programs, of which 2 ran; 3 responses with one, of which 1 had answered before."""
     group = group_of(GroupKey(0, 0), 0)[1]
-    texts = [("```python\n1\n```\n```py\n2\n```", 1), ("\\boxed{1} ```python\n1", 0), ("```python\n1\n``` <answer>1</answer>", 1), ("no ```text", 0)]
+    texts = [
+        ("```python\n1\n```\n```py\n2\n```", 1),
+        ("\\boxed{1} ```python\n1", 0),
+        ("```python\n1\n``` <answer>1</answer>", 1),
+        ("no ```text", 0),
+    ]
     group.trajectories = [replace(wrote(*said), index=i) for i, said in enumerate(texts)]
     row = rollout_metrics([describe(group, prompt_tokens=1, verdict=KEEP, failed=None, actor="", seconds=1.0)])
     assert (row["code_executed"], row["code_after_answer"]) == (pytest.approx(2 / 4), pytest.approx(1 / 3))
@@ -96,4 +126,9 @@ def test_where_no_call_can_be_made_nothing_is_said_of_how_many_responses_called_
 
 def test_without_a_call_nothing_is_said_of_calls():
     row = rollout_metrics([called(0, (True, []), (False, []))])
-    assert row["calls_in_correct"] == 0.0 and not {"tool_productivity", "code_pass", "code_pass_correct", "code_pass_incorrect"} & set(row)
+    assert row["calls_in_correct"] == 0.0 and not {
+        "tool_productivity",
+        "code_pass",
+        "code_pass_correct",
+        "code_pass_incorrect",
+    } & set(row)

@@ -1,7 +1,8 @@
-"""A method from outside the package trains a step: its own reward, group reward, protocol, filters, estimator and environment, in one file.
+"""A method from outside the package trains a step: its own reward, group reward, protocol, filters, estimator and
+environment, in one file.
 
-Here the engine is scripted, the learner only makes its rows, and the environment is called where it stands; tests/e2e/test_guess_game.py runs
-the same recipe on the real stack.
+Here the engine is scripted, the learner only makes its rows, and the environment is called where it stands;
+tests/e2e/test_guess_game.py runs the same recipe on the real stack.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class OwnEnvs:
 
             async def step(self, action, *, step_id):
                 said = await own.step(action, 1.0)
-                return StepReply(session_id="s", step_id=step_id, observation=said.observation, reward=said.reward, done=said.done)
+                return StepReply(
+                    session_id="s", step_id=step_id, observation=said.observation, reward=said.reward, done=said.done
+                )
 
         yield Session()
 
@@ -104,7 +107,9 @@ class GuessPrompts(FakePrompts):
 def test_a_method_from_outside_trains_with_two_files_of_its_own(tmp_path):
     recipe = lay_out(tmp_path)
     cfg = own_files.freeze(load(str(recipe), {"run_dir": str(tmp_path / "run")}))
-    assert [path.parent for path in own_files.files_of(cfg)] == [tmp_path / "run/own"], "one file of one's own, and the run has a copy"
+    assert [path.parent for path in own_files.files_of(cfg)] == [tmp_path / "run/own"], (
+        "one file of one's own, and the run has a copy"
+    )
     rollout, learner, metrics = OwnRollout(cfg), RowLearner(cfg), MemoryMetrics()
     p = Pipeline(
         cfg,
@@ -121,9 +126,15 @@ def test_a_method_from_outside_trains_with_two_files_of_its_own(tmp_path):
     assert p.version == 2 and all(learner.rows), "two steps, each with something to train"
     assert all(np.isfinite(row.fields["advantages"]).all() for rows in learner.rows for row in rows)
     trajectories = [t for _, g in rollout.groups for t in g.valid]
-    assert any(" -> Correct." in t.text for t in trajectories), "own environment, shown by the own protocol with its option"
+    assert any(" -> Correct." in t.text for t in trajectories), (
+        "own environment, shown by the own protocol with its option"
+    )
     late = [t for t in trajectories if len(t.calls) == 2 and t.parts["correct"]]
-    assert {t.reward / t.parts["before_group"] for t in late} == {0.5, 1.0}, "two calls are worth half, unless nobody has needed fewer"
+    assert {t.reward / t.parts["before_group"] for t in late} == {0.5, 1.0}, (
+        "two calls are worth half, unless nobody has needed fewer"
+    )
     row = metrics.rows[2]
     assert row["reward/words"] > 0 and "accuracy" in row, "parts of the own reward are metrics"
-    assert p.state.method.counters.run["calls_so_far"] > 0 and {c["fewest"] for c in p.state.method.counters.prompts.values() if "fewest" in c} <= {1.0, 2.0}
+    assert p.state.method.counters.run["calls_so_far"] > 0 and {
+        c["fewest"] for c in p.state.method.counters.prompts.values() if "fewest" in c
+    } <= {1.0, 2.0}

@@ -53,10 +53,27 @@ def test_fewer_groups_are_in_flight_the_longer_the_last_push_is_ago():
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10_000), mode=st.sampled_from(["pipeline", "pipeline_drain"]), S=st.integers(1, 4), k=st.integers(1, 5), B=st.integers(1, 3))
+@given(
+    seed=st.integers(0, 10_000),
+    mode=st.sampled_from(["pipeline", "pipeline_drain"]),
+    S=st.integers(1, 4),
+    k=st.integers(1, 5),
+    B=st.integers(1, 3),
+)
 def test_staleness_is_bounded_and_nothing_deadlocks_whatever_k(tmp_path_factory, seed, mode, S, k, B):
-    rollout = FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, 9.0]), fate=lambda r: r.choice(["", "", "accuracy_high"]))
-    p = pipeline(tmp_path_factory.mktemp("run"), mode=mode, S=S, push_every=min(k, S + 1), B=B, rollout=rollout, prompts=FakePrompts(30), max_steps=1000)
+    rollout = FakeRollout(
+        seed, latency=lambda r: r.choice([0.1, 1.0, 9.0]), fate=lambda r: r.choice(["", "", "accuracy_high"])
+    )
+    p = pipeline(
+        tmp_path_factory.mktemp("run"),
+        mode=mode,
+        S=S,
+        push_every=min(k, S + 1),
+        B=B,
+        rollout=rollout,
+        prompts=FakePrompts(30),
+        max_steps=1000,
+    )
     run(p.run())
     assert max((version - oldest for version, _, oldest in p.learner.trained), default=0) <= S
     assert p.publisher.versions[-1] == p.version

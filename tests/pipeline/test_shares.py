@@ -1,4 +1,5 @@
-"""Two environments in one run on a virtual clock: their shares hold in the batches whatever the filters drop, and a resume goes on exactly."""
+"""Two environments in one run on a virtual clock: their shares hold in the batches whatever the filters drop, and a
+resume goes on exactly."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ class TwoEnvs:
 
     def __init__(self, episodes: int = 1000) -> None:
         stream = PromptStream(80, 0, True, episodes, [Lane(CALC, "calc", 3.0), Lane(GUESS, "guess", 1.0)])
-        self.next, self.more, self.in_place_of, self.state, self.restore = stream.next, stream.more, stream.in_place_of, stream.state, stream.restore
+        self.next, self.more, self.in_place_of, self.state, self.restore = (
+            stream.next,
+            stream.more,
+            stream.in_place_of,
+            stream.state,
+            stream.restore,
+        )
         self.learned, self.facts = stream.learned, stream.facts
 
     def task(self, prompt):
@@ -66,12 +73,15 @@ def test_in_the_pipeline_groups_that_take_long_are_in_a_later_batch_and_the_shar
     p = pipeline(tmp_path, prompts=TwoEnvs(), rollout=Rollout(), B=8, S=1, max_steps=20)
     run(p.run())
     found = batches(p.learner)
-    assert len(found) == 20 and all(1 <= b["guess"] <= 3 for b in found) and abs(sum(b["guess"] for b in found) - 40) <= 2
+    assert (
+        len(found) == 20 and all(1 <= b["guess"] <= 3 for b in found) and abs(sum(b["guess"] for b in found) - 40) <= 2
+    )
 
 
 @pytest.mark.parametrize(("mode", "S"), [("sync", None), ("pipeline", 1)])
 def test_shares_hold_in_what_is_trained_though_filters_drop_most_of_one_environment(tmp_path, mode, S):
-    """Three in four groups of guess are dropped: it is sampled four times as often for it, and is a quarter of what is trained."""
+    """Three in four groups of guess are dropped: it is sampled four times as often for it, and is a quarter of what is
+    trained."""
     p = pipeline(tmp_path, prompts=TwoEnvs(), rollout=Rollout(guess=0.75), B=8, S=S, mode=mode, max_steps=60)
     run(p.run())
     trained = sum(batches(p.learner), Counter())
@@ -86,13 +96,18 @@ def test_an_environment_of_which_nothing_is_kept_does_not_stop_the_others(tmp_pa
     trained = sum(batches(p.learner), Counter())
     assert p.version == 12 and trained["guess"] == 0
     issued = audit(p.state.ledger.path).ended["filtered(accuracy_high)"]
-    assert issued <= trained["calc"] / 3 * (MAX_INSTEAD + 1) + 200, "so many tries for each place of the environment, and no more"
+    assert issued <= trained["calc"] / 3 * (MAX_INSTEAD + 1) + 200, (
+        "so many tries for each place of the environment, and no more"
+    )
 
 
 def test_a_resume_trains_each_prompt_once_and_keeps_the_shares(tmp_path):
-    """Crash in the step after 6, saved at every 2: what came after the checkpoint is rolled back, and the order goes on from its cut."""
+    """Crash in the step after 6, saved at every 2: what came after the checkpoint is rolled back, and the order goes on
+    from its cut."""
     flags = {"B": 8, "S": 1, "save_steps": 2}
-    first = pipeline(tmp_path, prompts=TwoEnvs(), rollout=Rollout(guess=0.5), learner=FakeLearner(crash_at=7), max_steps=30, **flags)
+    first = pipeline(
+        tmp_path, prompts=TwoEnvs(), rollout=Rollout(guess=0.5), learner=FakeLearner(crash_at=7), max_steps=30, **flags
+    )
     with pytest.raises(ExceptionGroup):
         run(first.run())
     second = pipeline(tmp_path, prompts=TwoEnvs(), rollout=Rollout(guess=0.5), max_steps=30, **flags)
@@ -122,7 +137,14 @@ def test_the_order_of_prompts_after_a_resume_is_that_of_the_run_without(tmp_path
 
 def test_a_dropped_group_of_the_last_prompts_is_not_replaced(tmp_path):
     """One pass: 60 of calc and 20 of guess, all dropped; the run ends, having asked for no prompt twice."""
-    p = pipeline(tmp_path, prompts=TwoEnvs(episodes=1), rollout=Rollout(calc=1.0, guess=1.0), B=8, S=1, train={"max_unused_batches": 0})
+    p = pipeline(
+        tmp_path,
+        prompts=TwoEnvs(episodes=1),
+        rollout=Rollout(calc=1.0, guess=1.0),
+        B=8,
+        S=1,
+        train={"max_unused_batches": 0},
+    )
     run(p.run())
     report = audit(p.state.ledger.path)
     assert report.errors == [] and report.open == [] and p.version == 0
@@ -134,6 +156,11 @@ def test_metrics_tell_the_environments_apart(tmp_path):
     p.observer.envs = p.observer.selection.envs = ("calc", "guess")
     run(p.run())
     rows = metrics.rows.values()
-    assert sum(r.get("env/guess/drops/accuracy_high", 0) for r in rows) > 0 and not any("env/calc/drops/accuracy_high" in r for r in rows)
+    assert sum(r.get("env/guess/drops/accuracy_high", 0) for r in rows) > 0 and not any(
+        "env/calc/drops/accuracy_high" in r for r in rows
+    )
     assert all(r["env/calc/accuracy"] == 0.5 and r["env/calc/groups"] > 0 for r in rows)
-    assert {name for r in rows for name in r if "selection_bias" in name} >= {"env/calc/selection_bias/length", "env/guess/selection_bias/difficulty"}
+    assert {name for r in rows for name in r if "selection_bias" in name} >= {
+        "env/calc/selection_bias/length",
+        "env/guess/selection_bias/difficulty",
+    }

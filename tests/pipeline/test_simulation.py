@@ -16,7 +16,8 @@ from openrlhf_tir.simulation.workload import Acceptance, EngineSpec, Lognormal, 
 
 
 def constant(**changes) -> Workload:
-    """Every trajectory writes 100 tokens around one call of 1 s, at 10 tokens/s each, whatever runs beside it: 11 s. No prefill to speak of."""
+    """Every trajectory writes 100 tokens around one call of 1 s, at 10 tokens/s each, whatever runs beside it: 11 s. No
+    prefill to speak of."""
     engine = EngineSpec(2, 100, 10**9, ((1.0, 10.0), (100.0, 1000.0)), 1e12, 0.5)
     workload = Workload(
         seed=1,
@@ -38,7 +39,9 @@ def constant(**changes) -> Workload:
     return replace(workload, **changes)
 
 
-def simulated(workload: Workload, *, warm_up: int = 0, faults: tuple = (), acceptance: Acceptance | None = None, **pipeline) -> Result:
+def simulated(
+    workload: Workload, *, warm_up: int = 0, faults: tuple = (), acceptance: Acceptance | None = None, **pipeline
+) -> Result:
     return simulate(workload, configure(workload, **pipeline), warm_up=warm_up, faults=faults, acceptance=acceptance)
 
 
@@ -49,7 +52,8 @@ def test_a_batch_takes_its_tokens_and_its_call():
 
 
 def test_sync_takes_rollout_step_and_push_one_after_the_other():
-    """First push 0.5 s, then 6 x (11 + 5 + 0.5). Engines decode 10 of 16.5 s of each step; two calls a second would be idle anyway."""
+    """First push 0.5 s, then 6 x (11 + 5 + 0.5). Engines decode 10 of 16.5 s of each step; two calls a second would be
+    idle anyway."""
     r = simulated(constant(), mode="sync")
     assert r.seconds == pytest.approx(0.5 + 6 * 16.5)
     assert r.phases_s["step"] == pytest.approx(30)
@@ -76,7 +80,9 @@ def test_a_token_that_spans_a_push_counts_for_the_version_that_wrote_it():
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another():
-    base = constant(response_tokens=Lognormal(100, 900), env_latency_s=Lognormal(1, 5), acceptance=Acceptance(0.5, 0.5, 6))
+    base = constant(
+        response_tokens=Lognormal(100, 900), env_latency_s=Lognormal(1, 5), acceptance=Acceptance(0.5, 0.5, 6)
+    )
     runs = [simulated(replace(base, seed=seed), mode="pipeline", depth="auto") for seed in (1, 1, 2)]
     assert runs[0].rows == runs[1].rows and runs[0].staleness == runs[1].staleness
     assert runs[0].rows != runs[2].rows
@@ -90,7 +96,8 @@ def test_rejected_groups_cost_time_and_are_counted():
 
 
 def test_the_environments_capacity_makes_calls_wait():
-    """Eight calls of 5 s: all at once they end with the batch at 15 s; one after the other they take 40 s, before and after which one writes."""
+    """Eight calls of 5 s: all at once they end with the batch at 15 s; one after the other they take 40 s, before and
+    after which one writes."""
     assert batch_rollout_s(constant(env_latency_s=Lognormal(5, 5))) == pytest.approx(15)
     assert 40 < batch_rollout_s(constant(env_latency_s=Lognormal(5, 5), env_capacity=1)) < 50
 
@@ -135,7 +142,8 @@ def test_a_fault_that_cannot_be_is_refused():
 
 
 def test_splits_leave_a_gpu_to_train_on_and_lie_around_the_balance():
-    """One engine makes 4 groups in 0.8 s saturated; 8 GPUs, a step of 5 s on 2 of them: 10/g s on g. Balance at 1 engine, as few as there can be."""
+    """One engine makes 4 groups in 0.8 s saturated; 8 GPUs, a step of 5 s on 2 of them: 10/g s on g. Balance at 1
+    engine, as few as there can be."""
     found = splits(constant(), gpus=8, gpus_per_engine=2, learner_s=5.0, learner_gpus=2)
     assert found[0] == Split(1, 2, 6, pytest.approx(10 / 6))
     assert all(s.rollout_gpus + s.learner_gpus == 8 and s.learner_gpus >= 1 for s in found)
@@ -153,7 +161,16 @@ def test_the_plan_prefers_fresh_tokens_among_the_fastest():
     assert recommend([slow, fast, fresh]) is fresh
 
 
-SMALL = ["--rollout.batch_size", "4", "--rollout.n_samples_per_prompt", "4", "--vllm.num_engines", "2", "--train.max_steps", "4"]
+SMALL = [
+    "--rollout.batch_size",
+    "4",
+    "--rollout.n_samples_per_prompt",
+    "4",
+    "--vllm.num_engines",
+    "2",
+    "--train.max_steps",
+    "4",
+]
 
 
 def test_the_command_compares_the_modes_and_draws_the_last(capsys, tmp_path):
@@ -164,7 +181,24 @@ def test_the_command_compares_the_modes_and_draws_the_last(capsys, tmp_path):
 
 
 def test_the_command_simulates_the_configuration_it_is_given(capsys):
-    assert main(["simulate", *SMALL, "--json", "--scenario", "late", "--pipeline.mode", "pipeline", "--pipeline.depth", "auto", "--learner-seconds", "9"]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                *SMALL,
+                "--json",
+                "--scenario",
+                "late",
+                "--pipeline.mode",
+                "pipeline",
+                "--pipeline.depth",
+                "auto",
+                "--learner-seconds",
+                "9",
+            ]
+        )
+        == 0
+    )
     (figures,) = json.loads(capsys.readouterr().out).values()
     assert figures["staleness_max"] <= 2 and figures["bound_s"] >= 9
 

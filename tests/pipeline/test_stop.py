@@ -33,12 +33,16 @@ def test_a_step_that_runs_is_finished_and_its_version_saved(tmp_path):
     p = pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(seconds=2.0))
     said, seconds = stopped(p, 2.0)
     assert seconds == pytest.approx(1.1) and p.version == 1
-    assert said.startswith("The run was stopped: SIGTERM.") and f"{tmp_path / 'ckpt' / 'step_000001'}; --resume goes on from it" in said
+    assert (
+        said.startswith("The run was stopped: SIGTERM.")
+        and f"{tmp_path / 'ckpt' / 'step_000001'}; --resume goes on from it" in said
+    )
     assert not p.rollouts or all(task.cancelled() for task in p.rollouts.values())
 
 
 def test_the_step_that_a_stop_waits_for_has_its_row_though_its_push_is_given_up(tmp_path):
-    """Asked in the first step: its push begins when it ends, and is cancelled; the resume goes on with the second row."""
+    """Asked in the first step: its push begins when it ends, and is cancelled; the resume goes on with the second
+    row."""
     metrics = MemoryMetrics()
     stopped(pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(seconds=2.0), metrics=metrics), 2.0)
     assert list(metrics.rows) == [1]
@@ -49,7 +53,12 @@ def test_the_step_that_a_stop_waits_for_has_its_row_though_its_push_is_given_up(
 @pytest.mark.parametrize("when", [0.05, 0.5, 1.15, 2.0, 3.0, 4.15, 7.3])
 def test_after_a_stop_a_resume_trains_every_prompt_exactly_once(tmp_path, when):
     flags = {"B": 2, "S": 1, "save_steps": 2, "max_steps": 100}
-    stopped(pipeline(tmp_path, prompts=FakePrompts(16), rollout=FakeRollout(1, lambda r: r.choice([0.3, 1.0, 4.0])), **flags), when)
+    stopped(
+        pipeline(
+            tmp_path, prompts=FakePrompts(16), rollout=FakeRollout(1, lambda r: r.choice([0.3, 1.0, 4.0])), **flags
+        ),
+        when,
+    )
     again = pipeline(tmp_path, prompts=FakePrompts(16), **flags)
     run(again.run(resume=True))
     report = audit(again.state.ledger.path)
@@ -68,13 +77,20 @@ def test_a_step_that_outlasts_the_grace_is_given_up_and_the_checkpoint_before_co
     p = pipeline(tmp_path, B=2, save_steps=2, prompts=FakePrompts(20), learner=Slow(), stall=1e7)
     said, seconds = stopped(p, 100.0)
     assert seconds == pytest.approx(p.stop.grace_s)
-    assert "The running step did not end within train.stop_grace_s = 20 s and is given up" in said and "step_000002; --resume" in said
+    assert (
+        "The running step did not end within train.stop_grace_s = 20 s and is given up" in said
+        and "step_000002; --resume" in said
+    )
 
 
 def test_a_disk_that_hangs_is_not_waited_for_beyond_the_grace(tmp_path):
     p = pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(write_seconds=1e6))
     said, seconds = stopped(p, 1.5)
-    assert seconds == pytest.approx(p.stop.grace_s) and "The checkpoint did not end within" in said and "There is no checkpoint" in said
+    assert (
+        seconds == pytest.approx(p.stop.grace_s)
+        and "The checkpoint did not end within" in said
+        and "There is no checkpoint" in said
+    )
 
 
 def test_a_stop_before_the_state_is_restored_saves_nothing_over_the_old_checkpoint(tmp_path):
@@ -97,12 +113,20 @@ def test_an_evaluation_and_a_drain_are_given_up_for_a_stop(tmp_path):
     p = pipeline(tmp_path / "a", B=2, prompts=FakePrompts(8), evaluate=forever, eval_steps=1)
     assert stopped(p, 10.0)[1] < PAUSE_S and p.saver.saved[0] == 1
     latencies = iter([0.5, 0.5, 0.5, 0.5] + [900.0] * 20)
-    p = pipeline(tmp_path / "b", mode="pipeline_drain", S=2, B=2, prompts=FakePrompts(40), rollout=FakeRollout(latency=lambda r: next(latencies)))
+    p = pipeline(
+        tmp_path / "b",
+        mode="pipeline_drain",
+        S=2,
+        B=2,
+        prompts=FakePrompts(40),
+        rollout=FakeRollout(latency=lambda r: next(latencies)),
+    )
     assert stopped(p, 50.0)[1] == pytest.approx(0.0) and p.saver.saved[0] == 1 and p.state.pushed == 0
 
 
 def test_the_batch_in_hand_is_saved_while_it_waits_for_an_engine_that_joins(tmp_path):
-    """The batch was taken, its step waits for the lock that a joining engine holds: a checkpoint taken there has the batch, and so has the resume."""
+    """The batch was taken, its step waits for the lock that a joining engine holds: a checkpoint taken there has the
+    batch, and so has the resume."""
     flags = {"prompts": 12, "sections": {"rollout": {"batch_size": 2}, "pipeline": {"max_staleness": 2, "depth": 6}}}
     world, learner = World(1, actors=2), WorldLearner(2)
     p = pipeline_in(world, learner, tmp_path, **flags)
@@ -126,4 +150,6 @@ def test_the_batch_in_hand_is_saved_while_it_waits_for_an_engine_that_joins(tmp_
     again, learner = World(2, actors=2), WorldLearner(2)
     run(live(again, pipeline_in(again, learner, tmp_path, **flags), resume=True))
     report = audit(tmp_path / "ledger.jsonl")
-    assert report.errors == report.open == [] and sorted(report.trained) == sorted(learner.lineage) == [(0, i) for i in range(12)]
+    assert report.errors == report.open == [] and sorted(report.trained) == sorted(learner.lineage) == [
+        (0, i) for i in range(12)
+    ]

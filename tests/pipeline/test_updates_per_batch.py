@@ -1,4 +1,5 @@
-"""Several updates per rollout batch, on a virtual clock: what S allows when it counts updates, and that it holds at every update."""
+"""Several updates per rollout batch, on a virtual clock: what S allows when it counts updates, and that it holds at
+every update."""
 
 from __future__ import annotations
 
@@ -48,7 +49,12 @@ def test_S_counts_updates_and_says_how_many_batches_may_roll_ahead(given, epochs
         ({"max_staleness": 4}, {}, "tokens that are 7 updates old", "Use 7 or more"),
         ({"max_staleness": 7}, {"epochs": 2}, "2048 / 512 = 4 mini-batches, train.max_epochs = 2", "Use 15 or more"),
         ({"max_staleness": 7, "push_every": 3}, {}, "train tokens 11 updates old", "Use push_every <= 2"),
-        ({"max_staleness": 15, "depth": 1000}, {}, "(S + 1) / 4 updates per batch * rollout.batch_size = (3 + 1) * 128 = 512", "Lower it"),
+        (
+            {"max_staleness": 15, "depth": 1000},
+            {},
+            "(S + 1) / 4 updates per batch * rollout.batch_size = (3 + 1) * 128 = 512",
+            "Lower it",
+        ),
         ({}, {"size": 500}, "train.batch_size = 500 is not a divisor", "leave it unset"),
         ({}, {"size": 4}, "less than the 8 learner ranks", "leave it unset"),
         ({}, {"steps": 402}, "end in the middle of a batch, of which each makes 4", "Use 400 or 404"),
@@ -61,12 +67,15 @@ def test_what_staleness_does_not_allow_is_refused_with_the_number_that_it_needs(
 
 
 def test_the_gate_counts_in_batches_of_updates():
-    """k = 4, B = 2: at version 8, four groups due by 12 are two batches, that of 8 and that of 12; a fifth has no place."""
+    """k = 4, B = 2: at version 8, four groups due by 12 are two batches, that of 8 and that of 12; a fifth has no
+    place."""
     assert gate_open(8, 2, [12] * 4, [], updates=4)
     assert not gate_open(8, 2, [12] * 4, [12], updates=4)
-    assert not gate_open(8, 2, [12] * 3, [11], updates=4)  # due before 12: a later batch would begin too late for what still rolls
+    # due before 12: a later batch would begin too late for what still rolls
+    assert not gate_open(8, 2, [12] * 3, [11], updates=4)
     assert surplus_by_deadline(8, 2, [12] * 5, 4) == {12: 1}
-    # After an update that was left out the learner is at 7, and begins at 11 next, which is in time for 12, and at 15, which is not.
+    # After an update that was left out the learner is at 7, and begins at 11 next, which is in time for 12, and at 15,
+    # which is not.
     assert gate_open(7, 2, [12] * 4, [], updates=4) and not gate_open(7, 2, [12] * 4, [12], updates=4)
 
 
@@ -77,7 +86,8 @@ def test_each_batch_is_trained_in_its_updates_and_the_version_counts_them(tmp_pa
     assert sorted(metrics.rows) == [2, 4, 6] and p.version == 6
     assert p.publisher.versions == [0, 2, 4, 6]
     assert {version - oldest for version, _, oldest in p.learner.trained} == {0, 1}
-    assert [path.name for path in sorted((tmp_path / "ckpt").glob("step_*"))] == ["step_000004", "step_000006"]  # the batches that reached 3 and 6
+    # the batches that reached 3 and 6
+    assert [path.name for path in sorted((tmp_path / "ckpt").glob("step_*"))] == ["step_000004", "step_000006"]
 
 
 def test_a_run_of_several_updates_resumes_where_its_batch_ended(tmp_path):
@@ -112,11 +122,15 @@ class Faulty(FakeLearner):
     depth=st.sampled_from(["auto", None]),
     faulty=st.booleans(),
 )
-def test_at_every_update_no_token_is_older_than_S_and_nothing_deadlocks(tmp_path_factory, seed, mode, parts, epochs, slack, push, depth, faulty):
+def test_at_every_update_no_token_is_older_than_S_and_nothing_deadlocks(
+    tmp_path_factory, seed, mode, parts, epochs, slack, push, depth, faulty
+):
     k = parts * epochs
     free = mode.startswith("pipeline")
     S = 2 * k - 1 + slack if free else None
-    rollout = FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, 9.0]), fate=lambda r: r.choice(["", "", "accuracy_high"]))
+    rollout = FakeRollout(
+        seed, latency=lambda r: r.choice([0.1, 1.0, 9.0]), fate=lambda r: r.choice(["", "", "accuracy_high"])
+    )
     flags = {"push_every": min(push, (S + 1) // k)} if S is not None else {}
     p = pipeline(
         tmp_path_factory.mktemp("run"),

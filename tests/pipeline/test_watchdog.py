@@ -26,18 +26,22 @@ def test_groups_that_never_end_are_named_with_their_number_actor_and_environment
 
 
 def test_one_old_group_that_holds_the_gate_is_named(tmp_path):
-    """S = 1, B = 1: the first group never ends; the second is trained at version 0; then the gate waits for the first, due at version 1."""
+    """S = 1, B = 1: the first group never ends; the second is trained at version 0; then the gate waits for the first,
+    due at version 1."""
     latencies = iter([1e6] + [1.0] * 10)
     said = stalled(pipeline(tmp_path, S=1, B=1, stall=50, rollout=FakeRollout(latency=lambda r: next(latencies))))
     assert "waits for the staleness gate: 1 rolling groups must be trained by version 1, first 0/0/0" in said
-    # 1 s until the second is rolled, 1 s training, 0.1 s push, 1 s until the third is rolled: the last sign of life. Then 50 s.
+    # 1 s until the second is rolled, 1 s training, 0.1 s push, 1 s until the third is rolled: the last sign of life.
+    # Then 50 s.
     assert "the longest is 0/0/0 since 53 s" in said
 
 
 def test_a_drain_that_never_ends_is_named(tmp_path):
     """one_step, B = 1: while group 0 trains, group 1 rolls; the push at version 1 waits for it."""
     latencies = iter([1.0] + [1e6] * 10)
-    said = stalled(pipeline(tmp_path, mode="one_step", B=1, stall=50, rollout=FakeRollout(latency=lambda r: next(latencies))))
+    said = stalled(
+        pipeline(tmp_path, mode="one_step", B=1, stall=50, rollout=FakeRollout(latency=lambda r: next(latencies)))
+    )
     assert "waits for the engines to drain before a push: 1 groups still roll" in said
 
 
@@ -60,11 +64,16 @@ def test_a_stall_is_named_though_the_disk_refuses_the_stacks(tmp_path):
     p = pipeline(tmp_path, B=1, stall=50, rollout=FakeRollout(latency=lambda r: 1e6))
     (tmp_path / "stall.txt").mkdir()
     said = stalled(p)
-    assert "The stacks of all tasks could not be written" in said and "No progress for 50 s" in said and "Version 0 was saved" in said
+    assert (
+        "The stacks of all tasks could not be written" in said
+        and "No progress for 50 s" in said
+        and "Version 0 was saved" in said
+    )
 
 
 def test_a_stalled_run_leaves_a_checkpoint_from_which_it_goes_on(tmp_path):
-    """Three groups roll in a second, then the environment hangs: two steps are trained, none was due to be saved. The resume loses nothing."""
+    """Three groups roll in a second, then the environment hangs: two steps are trained, none was due to be saved. The
+    resume loses nothing."""
     latencies = iter([1.0] * 3 + [1e6] * 20)
     flags = {"B": 1, "S": 1, "prompts": FakePrompts(6), "max_steps": 100}
     said = stalled(pipeline(tmp_path, stall=50, rollout=FakeRollout(latency=lambda r: next(latencies)), **flags))
@@ -94,14 +103,22 @@ def test_when_everything_fails_the_run_stops_after_a_batch_of_failures_and_names
 def test_failures_between_groups_that_end_well_stop_nothing(tmp_path):
     """Two of three groups fail for good, two in a row at most."""
     fates = itertools.cycle(["?env_error", "?env_error", ""])
-    p = pipeline(tmp_path, mode="sync", B=2, reissues=0, max_steps=5, rollout=FakeRollout(latency=lambda r: 1.0, fate=lambda r: next(fates)))
+    p = pipeline(
+        tmp_path,
+        mode="sync",
+        B=2,
+        reissues=0,
+        max_steps=5,
+        rollout=FakeRollout(latency=lambda r: 1.0, fate=lambda r: next(fates)),
+    )
     run(p.run())
     assert p.version == 5 and p.state.budget.states["failed"] >= 18
 
 
 def test_a_rescue_while_the_trainer_waits_to_save_takes_one_checkpoint_not_two_in_the_same_directory(tmp_path):
-    """A checkpoint of every step, the first takes 80 s to write: the trainer waits to save the second, and the watchdog, after 50 s, to rescue
-    the same version. Whoever comes first takes it; the other finds it taken, or takes the one that is next by then."""
+    """A checkpoint of every step, the first takes 80 s to write: the trainer waits to save the second, and the
+    watchdog, after 50 s, to rescue the same version. Whoever comes first takes it; the other finds it taken, or takes
+    the one that is next by then."""
     takes = []
 
     class Slow(FakeLearner):

@@ -52,7 +52,10 @@ def test_one_that_cannot_be_kept_running_ends_its_owner_and_is_named():
                 await asyncio.sleep(3600)
                 reached.append("end of the body")
 
-        with pytest.raises(BackgroundDied, match="'control file' failed 5 times in a row, the last time with OSError: stale file handle"):
+        with pytest.raises(
+            BackgroundDied,
+            match="'control file' failed 5 times in a row, the last time with OSError: stale file handle",
+        ):
             await owner()
         assert not reached and len(work.started) == 5
 

@@ -33,7 +33,12 @@ def model(tmp_path, config) -> str:
 @pytest.fixture
 def small(tmp_path):
     return Config(
-        actor={"model_name_or_path": model(tmp_path, SMALL), "num_nodes": 2, "num_gpus_per_node": 2, "gradient_checkpointing_enable": True},
+        actor={
+            "model_name_or_path": model(tmp_path, SMALL),
+            "num_nodes": 2,
+            "num_gpus_per_node": 2,
+            "gradient_checkpointing_enable": True,
+        },
         vllm={"tensor_parallel_size": 2, "gpu_memory_utilization": 0.5},
         data={"max_len": 100},
         rollout={"max_new_tokens": 50},
@@ -56,7 +61,9 @@ def test_each_part_is_what_the_arithmetic_of_the_page_says(small):
         "reserve": RESERVE,
     }
     assert plan.engine == {"weights": N, "KV cache": 40 * GIB - N - ENGINE_RESERVE, "reserve": ENGINE_RESERVE}
-    assert plan.kv_tokens == (40 * GIB - N - ENGINE_RESERVE) * 2 // (2 * 3 * 2 * 2 * 2), "two GPUs share a token's keys and values"
+    assert plan.kv_tokens == (40 * GIB - N - ENGINE_RESERVE) * 2 // (2 * 3 * 2 * 2 * 2), (
+        "two GPUs share a token's keys and values"
+    )
     assert (plan.push, plan.checkpoints, plan.learner_host) == (2 * 2 * N, 3 * 12 * N, 12 * N // 4)
 
 
@@ -73,7 +80,12 @@ COPY = 12 * N // 4
         ({"ds": {"grad_accum_dtype": "bf16"}}, "gradients", 2 * N // 4, COPY),
         ({"ds": {"zero_stage": 2}}, "weights", 2 * N, COPY + 2 * N // 4),
         ({"algo": {"advantage": {"estimator": "gae"}}}, "optimiser", 2 * 3 * N, 2 * COPY),
-        ({"algo": {"advantage": {"estimator": "gae"}}, "ds": {"lora": {"rank": 4}}}, "optimiser", 3 * N, COPY + 2 * N // 4),
+        (
+            {"algo": {"advantage": {"estimator": "gae"}}, "ds": {"lora": {"rank": 4}}},
+            "optimiser",
+            3 * N,
+            COPY + 2 * N // 4,
+        ),
         ({"algo": {"kl": {"init_coef": 0.1}}}, "reference model", 2 * N // 4, COPY),
         ({"algo": {"kl": {"init_coef": 0.1}}, "ref": {"offload": True}}, "reference model", 0, COPY + 2 * N // 4),
         ({"ckpt": {"disable_ds": True}}, "optimiser", 3 * N, 0),
@@ -103,12 +115,19 @@ def test_ranks_that_share_a_sequence_hold_a_part_of_the_longest(small):
 
 
 def test_engines_of_more_gpus_than_heads_of_keys_hold_some_twice(small):
-    plan = memory_plan(Config(**{**small.model_dump(exclude_unset=True), "vllm": {"tensor_parallel_size": 4}}), 80 * GIB)
+    plan = memory_plan(
+        Config(**{**small.model_dump(exclude_unset=True), "vllm": {"tensor_parallel_size": 4}}), 80 * GIB
+    )
     assert plan.kv_tokens == plan.engine["KV cache"] * 2 // (2 * 3 * 2 * 2 * 2)
 
 
 def test_without_gradient_checkpointing_every_layer_keeps_its_activations(small):
-    kept = Config(**{**small.model_dump(exclude_unset=True), "actor": {**small.actor.model_dump(exclude_unset=True), "gradient_checkpointing_enable": False}})
+    kept = Config(
+        **{
+            **small.model_dump(exclude_unset=True),
+            "actor": {**small.actor.model_dump(exclude_unset=True), "gradient_checkpointing_enable": False},
+        }
+    )
     assert memory_plan(kept, 80 * GIB).learner["activations"] == 2 * 1000 * 3 * (4 * 8 + 12 * 2 + 3 * 16)
 
 
@@ -130,8 +149,13 @@ def test_of_a_model_of_experts_only_those_that_a_token_uses_are_active(tmp_path)
     few, all_ = ({**QWEN3_30B_A3B, "num_experts_per_tok": n} for n in (8, 128))
     (tmp_path / "few").mkdir()
     (tmp_path / "all").mkdir()
-    plans = [memory_plan(Config(actor={"model_name_or_path": model(tmp_path / at, c)}), 80 * GIB) for at, c in (("few", few), ("all", all_))]
-    assert plans[0].parameters == plans[1].parameters and plans[0].learner["activations"] < plans[1].learner["activations"]
+    plans = [
+        memory_plan(Config(actor={"model_name_or_path": model(tmp_path / at, c)}), 80 * GIB)
+        for at, c in (("few", few), ("all", all_))
+    ]
+    assert (
+        plans[0].parameters == plans[1].parameters and plans[0].learner["activations"] < plans[1].learner["activations"]
+    )
 
 
 def test_size_says_what_does_not_fit_and_which_setting_changes_it(tmp_path, capsys):
@@ -164,19 +188,32 @@ def shared(small):
 
 def test_on_a_shared_gpu_the_rank_keeps_its_weights_and_the_engine_its_reserve(shared):
     plan = memory_plan(shared, 80 * GIB)
-    assert plan.kept == 2 * N // 2 + 2 * N + 2 * CHUNK_BYTES + RESERVE, "its share of the weights, and what is gathered for a canary's scores"
+    assert plan.kept == 2 * N // 2 + 2 * N + 2 * CHUNK_BYTES + RESERVE, (
+        "its share of the weights, and what is gathered for a canary's scores"
+    )
     assert plan.asleep == ENGINE_RESERVE
-    assert plan.learner_host == 12 * N // 2 + (4 + 12) * N // 2 + 2 * N, "the checkpoint's copy; gradients and optimiser; the engine's weights"
+    assert plan.learner_host == 12 * N // 2 + (4 + 12) * N // 2 + 2 * N, (
+        "the checkpoint's copy; gradients and optimiser; the engine's weights"
+    )
     assert plan.faults(80 * GIB) == []
-    apart = memory_plan(Config(**{**shared.model_dump(exclude_unset=True), "train": {"max_tokens_per_gpu": 1000}}), 80 * GIB)
+    apart = memory_plan(
+        Config(**{**shared.model_dump(exclude_unset=True), "train": {"max_tokens_per_gpu": 1000}}), 80 * GIB
+    )
     assert (apart.kept, apart.asleep, apart.learner_host) == (0, 0, 12 * N // 2)
 
 
 def test_a_share_that_leaves_the_rank_too_little_is_told_with_the_one_that_fits(shared):
-    plan = memory_plan(Config(**{**shared.model_dump(exclude_unset=True), "vllm": {"gpu_memory_utilization": 0.97}}), 80 * GIB)
+    plan = memory_plan(
+        Config(**{**shared.model_dump(exclude_unset=True), "vllm": {"gpu_memory_utilization": 0.97}}), 80 * GIB
+    )
     (fault,) = plan.faults(80 * GIB)
-    assert "that the learner rank beside it keeps are more than 80.00 GiB. Lower vllm.gpu_memory_utilization to 0.96 or less." in fault
-    fits = memory_plan(Config(**{**shared.model_dump(exclude_unset=True), "vllm": {"gpu_memory_utilization": 0.96}}), 80 * GIB)
+    assert (
+        "that the learner rank beside it keeps are more than 80.00 GiB. Lower vllm.gpu_memory_utilization to 0.96 or"
+        " less." in fault
+    )
+    fits = memory_plan(
+        Config(**{**shared.model_dump(exclude_unset=True), "vllm": {"gpu_memory_utilization": 0.96}}), 80 * GIB
+    )
     assert fits.faults(80 * GIB) == []
 
 
@@ -189,7 +226,15 @@ def test_a_rank_that_fits_alone_may_not_beside_a_sleeping_engine(shared):
 
 
 def test_size_shows_both_turns_of_a_shared_gpu(tmp_path, capsys):
-    flags = ["--train.colocate_all", "--pipeline.mode", "sync", "--vllm.num_engines", "8", "--vllm.tensor_parallel_size", "1"]
+    flags = [
+        "--train.colocate_all",
+        "--pipeline.mode",
+        "sync",
+        "--vllm.num_engines",
+        "8",
+        "--vllm.tensor_parallel_size",
+        "1",
+    ]
     argv = ["size", "--recipe", "zerotir_7b", "--actor.model_name_or_path", model(tmp_path, QWEN_7B), *flags]
     assert main(argv) == 0
     said = capsys.readouterr().out

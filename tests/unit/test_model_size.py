@@ -1,4 +1,5 @@
-"""How many parameters a model has is known before it is loaded, from its files or its config.json, also for a name on the hub."""
+"""How many parameters a model has is known before it is loaded, from its files or its config.json, also for a name on
+the hub."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ QWEN3_30B_A3B = {
 }
 
 
-@pytest.mark.parametrize(("config", "published"), [(QWEN_7B, 7_615_616_512), (QWEN_05B, 494_032_768), (QWEN3_30B_A3B, 30_532_122_624)])
+@pytest.mark.parametrize(
+    ("config", "published"), [(QWEN_7B, 7_615_616_512), (QWEN_05B, 494_032_768), (QWEN3_30B_A3B, 30_532_122_624)]
+)
 def test_a_config_gives_what_was_published_of_the_model_within_a_thousandth(config, published):
     """The model cards' safetensors totals of Qwen2.5-7B, Qwen2.5-0.5B and Qwen3-30B-A3B."""
     assert of_config(config) == pytest.approx(published, rel=1e-3)
@@ -56,9 +59,12 @@ def test_a_config_that_does_not_say_enough_gives_nothing():
     assert of_config({**QWEN_7B, "vocab_size": "many"}) is None
 
 
-@pytest.mark.parametrize(("config", "active"), [(QWEN_7B, 7.07e9), (QWEN_05B, 0.494e9), (QWEN3_30B_A3B | {"num_experts_per_tok": 8}, 3.03e9)])
+@pytest.mark.parametrize(
+    ("config", "active"), [(QWEN_7B, 7.07e9), (QWEN_05B, 0.494e9), (QWEN3_30B_A3B | {"num_experts_per_tok": 8}, 3.03e9)]
+)
 def test_attention_costs_as_much_as_the_matrices_that_a_token_meets_at_parity(config, active, tmp_path):
-    """Operations by hand: 2 P L of the matrices, 2 layers heads d L^2 of causal attention. An untied model's input embeddings are no matrix product."""
+    """Operations by hand: 2 P L of the matrices, 2 layers heads d L^2 of causal attention. An untied model's input
+    embeddings are no matrix product."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     length, width = (
         attention_parity(str(tmp_path)),
@@ -123,6 +129,14 @@ def test_a_hub_that_is_away_is_asked_once(hub, monkeypatch):
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("damage", [{"hidden_size": float("inf")}, {"num_attention_heads": 0}, {"vocab_size": None}, {"num_hidden_layers": float("nan")}])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"hidden_size": float("inf")},
+        {"num_attention_heads": 0},
+        {"vocab_size": None},
+        {"num_hidden_layers": float("nan")},
+    ],
+)
 def test_a_damaged_config_has_no_size(damage):
     assert of_config({k: v for k, v in QWEN_7B.items() if k != "head_dim"} | damage) is None

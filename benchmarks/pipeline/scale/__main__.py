@@ -1,15 +1,19 @@
 """python -m benchmarks.pipeline.scale [--quick]: 64 engines and 32 learner ranks on one host, and their controller.
 
-Every engine and rank has the remote methods of the real one. Real are Ray's session and calls, a reservation for each engine, the fleet, its routing and
-heartbeats, the main loop, ledger and checkpoint, the publisher with digest, canary and verdict on every engine, group runners and episodes, payloads of
-full size in the object store, and that every rank reads every group. Emulated are decoding and tools (they sleep, in the actor's process), the model and
-the optimizer (there are none), and what a push carries (64 KiB). Workload: openrlhf_tir/simulation/workload_seed.toml.
+Every engine and rank has the remote methods of the real one. Real are Ray's session and calls, a reservation for each
+engine, the fleet, its routing and heartbeats, the main loop, ledger and checkpoint, the publisher with digest, canary
+and verdict on every engine, group runners and episodes, payloads of full size in the object store, and that every rank
+reads every group. Emulated are decoding and tools (they sleep, in the actor's process), the model and the optimizer
+(there are none), and what a push carries (64 KiB). Workload: openrlhf_tir/simulation/workload_seed.toml.
 
-A process that holds nothing takes two CPU seconds and 80 MiB, so `--per-process` of them (8) share one (host.py); an engine's death is then that its calls
-fail as those of a dead process do. With `--per-process 1` each is a Ray actor that the product's own code starts, and the death is SIGKILL.
+A process that holds nothing takes two CPU seconds and 80 MiB, so `--per-process` of them (8) share one (host.py); an
+engine's death is then that its calls fail as those of a dead process do. With `--per-process 1` each is a Ray actor
+that the product's own code starts, and the death is SIGKILL.
 
-    start_s                      from nothing to all actors up; start_cpu_s is what that took of all cores, in CPU seconds
-    controller_cpu_s_per_2048    the controller's CPU seconds for each 2,048 trajectories trained, heartbeats, pushes and Ray's threads included
+    start_s                      from nothing to all actors up; start_cpu_s is what that took of all cores, in CPU
+                                 seconds
+    controller_cpu_s_per_2048    the controller's CPU seconds for each 2,048 trajectories trained, heartbeats, pushes
+                                 and Ray's threads included
     lost_groups_of_others        after one engine was killed in the middle: groups issued again that did not run on it
     audit_errors                 of the ledger, at the end
 
@@ -59,9 +63,17 @@ def facts(found: Found) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline.scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pipeline.scale",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
-    add("--quick", action="store_true", help="4 engines, 2 ranks, batches of 16 x 8: a smoke test, of no value as a measurement")
+    add(
+        "--quick",
+        action="store_true",
+        help="4 engines, 2 ranks, batches of 16 x 8: a smoke test, of no value as a measurement",
+    )
     add("--engines", type=int, default=64, help="(default: %(default)s)")
     add("--ranks", type=int, default=32, help="(default: %(default)s)")
     add("--steps", type=int, default=6, help="the first two are not counted (default: %(default)s)")
@@ -69,7 +81,9 @@ def main() -> None:
     add("--per-process", type=int, default=8, help="engines, or ranks, in one process (default: %(default)s)")
     args = parser.parse_args()
     if args.steps < 4:
-        parser.error(f"--steps {args.steps} leaves no room for two warm-up steps and a death in the middle. Use at least 4.")
+        parser.error(
+            f"--steps {args.steps} leaves no room for two warm-up steps and a death in the middle. Use at least 4."
+        )
     w = Workload.read(SEED_WORKLOAD).with_batch(128, 16, engines=args.engines)
     wanted = Wanted(args.engines, args.ranks, args.steps, 2, args.steps // 2, args.time_scale, args.per_process)
     if args.quick:

@@ -1,7 +1,10 @@
-"""Processes of the scale benchmark: rollout actors and learner ranks as the controller sees them, around an engine and a model that are emulated.
+"""Processes of the scale benchmark: rollout actors and learner ranks as the controller sees them, around an engine and
+a model that are emulated.
 
-    RolloutActor -> ScaleActor     the real actor's remote methods, GroupRunner, episodes and queue; ScaleEngine; tools that sleep in the process
-    LearnerRank  -> ScaleRank      the real rank's remote methods; EmulatedRank reads every group out of the object store, as a real one does
+    RolloutActor -> ScaleActor     the real actor's remote methods, GroupRunner, episodes and queue; ScaleEngine; tools
+                                   that sleep in the process
+    LearnerRank  -> ScaleRank      the real rank's remote methods; EmulatedRank reads every group out of the object
+                 store, as a real one does
 
 What they do not have is what makes a process heavy: vLLM, a tokenizer, an HTTP endpoint, torch, DeepSpeed.
 """
@@ -43,7 +46,9 @@ class ScaleEngine(ScriptedEngine):
     async def alive(self) -> None:
         """It computes nothing that could hang."""
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
+    async def update_weights(
+        self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
+    ) -> list[Completion]:
         if (found := digest_of(path.read_bytes())) != digest:
             raise WeightsUnverified(f"{path} has digest {found}, {digest} was announced.")
         start = time.monotonic()
@@ -109,7 +114,8 @@ def actor_class(w: Workload, time_scale: float) -> type[ScaleActor]:
 
 
 class EmulatedRank:
-    """A rank that trains nothing: a step is to read the groups of the batch, a version is WEIGHTS bytes that depend on it."""
+    """A rank that trains nothing: a step is to read the groups of the batch, a version is WEIGHTS bytes that depend on
+    it."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.version, self._written = rank, 0, dict[str, tuple[int, str]]()

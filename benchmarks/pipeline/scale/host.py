@@ -1,10 +1,11 @@
 """Several emulated engines or ranks in one process, each behind the remote surface of an actor of its own.
 
-    controller ── handle.run_group.options(num_returns=2).remote(...) ──> Host.call(i, "run_group", ...) ──> actor i of the process
+    controller ── handle.run_group.options(num_returns=2).remote(...) ──> Host.call(i, "run_group", ...) ──> actor i of
+    the process
 
-A process of its own takes two CPU seconds to start, whatever it holds: 96 of them are the machine's time, not the controller's. What the controller does
-is the same for each: reservation, calls, heartbeats, pushes, and one actor's death, which is that its calls fail as those of a dead process do.
-"""
+A process of its own takes two CPU seconds to start, whatever it holds: 96 of them are the machine's time, not the
+controller's. What the controller does is the same for each: reservation, calls, heartbeats, pushes, and one actor's
+death, which is that its calls fail as those of a dead process do."""
 
 from __future__ import annotations
 
@@ -27,15 +28,16 @@ from openrlhf_tir.config import Config
 
 
 class Host:
-    """Async Ray actor. `make(i)` is the actor i; what it is asked runs beside all else, or, of a rank, in the process's threads."""
+    """Async Ray actor. `make(i)` is the actor i; what it is asked runs beside all else, or, of a rank, in the process's
+    threads."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make, self.actors = make, dict[str, Any]()
         self.dead: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def call(self, who: str, index: int, method: str, *args: Any) -> Any:
-        """The answer of the actor `who`, which its first call makes: Ray keeps no order among the calls of an async actor. Raises ActorDiedError
-        when it is dead, or dies meanwhile."""
+        """The answer of the actor `who`, which its first call makes: Ray keeps no order among the calls of an async
+        actor. Raises ActorDiedError when it is dead, or dies meanwhile."""
         if who not in self.actors:
             self.actors[who] = self.make(index)
         function = getattr(self.actors[who], method)
@@ -55,7 +57,8 @@ class Host:
 
 
 class Handle:
-    """What an actor's handle is to its owner: a method for each of the actor's, with `remote` and `options`; and an id."""
+    """What an actor's handle is to its owner: a method for each of the actor's, with `remote` and `options`; and an
+    id."""
 
     def __init__(self, host: Any, index: int) -> None:
         self.host, self.index, self.who = host, index, uuid.uuid4().hex
@@ -102,14 +105,22 @@ class Hosts:
         asked = {"num_cpus": 0, "max_concurrency": 10_000, "runtime_env": {"env_vars": worker_env(self.cfg)}}
         return ray.remote(Host).options(**asked).remote(make)
 
-    async def engine(self, make: Callable[[int], Any], index: int, env_urls: Mapping[str, Any], on_death: Callable[[Member, str], None]) -> Member:
+    async def engine(
+        self,
+        make: Callable[[int], Any],
+        index: int,
+        env_urls: Mapping[str, Any],
+        on_death: Callable[[Member, str], None],
+    ) -> Member:
         """As cluster/member.py spawns one: reserved, asked whether it sees the run's directory, started."""
         placement = await place(engine_room(self.cfg), f"rollout engine {index}", self.cfg)
         member = HostedMember(index, self.handle("engine", make, index), placement, on_death, self.cfg)
         try:
             with marked(self.cfg.run_dir) as mark:
                 await member.call(member.actor.sees.remote(mark), "timeouts.start_s", "The look at the run's directory")
-            await member.call(member.actor.start.remote(self.cfg, "emulated", env_urls, None), "timeouts.start_s", "The start")
+            await member.call(
+                member.actor.start.remote(self.cfg, "emulated", env_urls, None), "timeouts.start_s", "The start"
+            )
         except BaseException:
             member.kill()
             raise

@@ -1,4 +1,5 @@
-"""One engine's death, judged from the run's ledger: which groups were issued again because of it, and whether they were its own."""
+"""One engine's death, judged from the run's ledger: which groups were issued again because of it, and whether they were
+its own."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from openrlhf_tir.types import GroupKey
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`running`: groups that the engine had when it died. `again`: those issued again because an engine died. `of_others`: those of them that ran elsewhere.
-    `missed`: groups that ran on the dead engine, whose end the ledger does not know."""
+    """`running`: groups that the engine had when it died. `again`: those issued again because an engine died.
+    `of_others`: those of them that ran elsewhere. `missed`: groups that ran on the dead engine, whose end the ledger
+    does not know."""
 
     running: int
     again: int
@@ -34,7 +36,8 @@ class Loss:
 
 
 def loss_of(ledger: Path, ran_on: Mapping[GroupKey, str], dead: str, running: Collection[GroupKey]) -> Loss:
-    """`ran_on`: the actor that each issue was given to, by an id that its successor does not have. `running`: what `dead` had when it was killed."""
+    """`ran_on`: the actor that each issue was given to, by an id that its successor does not have. `running`: what
+    `dead` had when it was killed."""
     ends: dict[GroupKey, tuple[str, str]] = {}
     for line in read_lines(ledger):
         if line.row and line.row["e"] in ("trained", "filtered", "failed", "requeued"):

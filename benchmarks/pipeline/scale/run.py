@@ -55,7 +55,8 @@ class Wanted:
     scale: float
     """Wall-clock seconds of an emulated one."""
     per_process: int = 1
-    """Engines, or ranks, in a process; 1: each is a Ray actor, started as the product starts it, and killed by SIGKILL."""
+    """Engines, or ranks, in a process; 1: each is a Ray actor, started as the product starts it, and killed by
+    SIGKILL."""
 
     def config(self, w: Workload, run_dir: Path) -> Config:
         return workload_config(
@@ -70,7 +71,8 @@ class Wanted:
 
 
 class Noting(RolloutPool):
-    """The real pool; notes which actor an issue of a group was given to. `hosts`: where its actors are, if not in processes of their own."""
+    """The real pool; notes which actor an issue of a group was given to. `hosts`: where its actors are, if not in
+    processes of their own."""
 
     def __init__(self, cfg: Config, actor_class: type[ScaleActor], hosts: Hosts | None) -> None:
         super().__init__(cfg, "emulated", {}, actor_class)
@@ -99,14 +101,19 @@ class Steps(Record):
         at = self.rows[-1]
         before = self.rows[-2] if len(self.rows) > 1 else at
         live = row.get("rolling", 0.0)
-        print(f"  step {step}: {at.at - before.at:.1f} s, controller {at.cpu_s - before.cpu_s:.2f} s CPU, {live:.0f} groups rolling", flush=True)
+        print(
+            f"  step {step}: {at.at - before.at:.1f} s, controller {at.cpu_s - before.cpu_s:.2f} s CPU, {live:.0f}"
+            " groups rolling",
+            flush=True,
+        )
         if len(self.rows) >= self.wanted.kill_after:
             self.kill.set()
 
 
 @dataclass(slots=True)
 class Start:
-    """Seconds, from nothing: until Ray's daemons were up, until everything was; CPU seconds of all processes meanwhile, and those of the controller."""
+    """Seconds, from nothing: until Ray's daemons were up, until everything was; CPU seconds of all processes meanwhile,
+    and those of the controller."""
 
     ray_s: float
     all_s: float
@@ -132,7 +139,8 @@ class Found:
 
 
 def tree_cpu_s() -> float:
-    """CPU seconds of this process, of Ray's daemons and workers, which descend from it, and of those that have ended."""
+    """CPU seconds of this process, of Ray's daemons and workers, which descend from it, and of those that have
+    ended."""
     total = sum(os.times()[:4])
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -156,7 +164,11 @@ async def kill_one(pool: Noting) -> tuple[str, set[GroupKey]]:
 async def started(cfg: Config, w: Workload, wanted: Wanted, hosts: Hosts | None) -> tuple[Noting, LearnerGroup]:
     """Side by side, as services.py starts them."""
     pool = Noting(cfg, actor_class(w, wanted.scale), hosts)
-    starting = hosts.ranks(partial(ScaleRank, world_size=wanted.ranks)) if hosts else LearnerGroup.start(cfg, rank_class=ScaleRank)
+    starting = (
+        hosts.ranks(partial(ScaleRank, world_size=wanted.ranks))
+        if hosts
+        else LearnerGroup.start(cfg, rank_class=ScaleRank)
+    )
     _, ranks = await asyncio.gather(pool.fleet.start(), starting)
     return pool, ranks
 

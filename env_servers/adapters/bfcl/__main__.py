@@ -1,4 +1,5 @@
-"""python -m env_servers.adapters.bfcl: BFCL v3's multi-turn tasks on the package's own classes. Rows: python -m env_servers.adapters.bfcl.make_tasks."""
+"""python -m env_servers.adapters.bfcl: BFCL v3's multi-turn tasks on the package's own classes. Rows: python -m
+env_servers.adapters.bfcl.make_tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.bfcl", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.adapters.bfcl", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+    )
     add_serving_flags(p, workers=2)
     p.add_argument(
         "--step-cpu",
@@ -38,7 +41,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="CPU seconds of a step, with all that was called before; used up: the call's fault (default: %(default)s)",
     )
-    p.add_argument("--step-deadline", type=float, default=60.0, metavar="S", help="not over by then, with less CPU than that: a fault (default: %(default)s)")
+    p.add_argument(
+        "--step-deadline",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="not over by then, with less CPU than that: a fault (default: %(default)s)",
+    )
     return p
 
 
@@ -54,9 +63,19 @@ def main() -> None:
     except DataError as e:
         sys.exit(f"bfcl does not start: {e}")
     if not 0 < args.step_cpu <= args.step_deadline:
-        sys.exit(f"bfcl does not start: --step-cpu {args.step_cpu:g} is not between 0 and --step-deadline {args.step_deadline:g}.")
+        sys.exit(
+            f"bfcl does not start: --step-cpu {args.step_cpu:g} is not between 0 and --step-deadline"
+            f" {args.step_deadline:g}."
+        )
     run_copies(args)
-    workers = Workers(args.workers, args.step_cpu, args.step_deadline, cpu_name="--step-cpu", wall_name="--step-deadline", count_name="--workers")
+    workers = Workers(
+        args.workers,
+        args.step_cpu,
+        args.step_deadline,
+        cpu_name="--step-cpu",
+        wall_name="--step-deadline",
+        count_name="--workers",
+    )
     workers.prepare = load
     asyncio.run(_warm(workers))
 

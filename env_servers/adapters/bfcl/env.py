@@ -1,11 +1,12 @@
-"""BfclEnv: action = a JSON list of calls, or {"message": text} when the model's turn is over; observation = their results, or the user's next turn.
+"""BfclEnv: action = a JSON list of calls, or {"message": text} when the model's turn is over; observation = their
+results, or the user's next turn.
 
-Results are the package's texts, a line for each call. What is wrong with a call is among them, or said in their place, and trained (outcome
-model_error, signals.error_type): `bad_call`, `unknown_function`, `refused` (the function says why), `cpu` (it used up its CPU; the step counts as not
-made). signals of every step, of the whole episode so far: state_match, state_total, functions_matched, functions_total (what reward.name =
-"artist" with functions = true reads), turn, turns_passed, errors. The last step has a reward: 1.0 iff every turn passed (play.py); else
-signals.failed says why the first one did not. More than the package's 20 steps in a turn end the episode with 0 (`force_terminated`).
-"""
+Results are the package's texts, a line for each call. What is wrong with a call is among them, or said in their place,
+and trained (outcome model_error, signals.error_type): `bad_call`, `unknown_function`, `refused` (the function says
+why), `cpu` (it used up its CPU; the step counts as not made). signals of every step, of the whole episode so far:
+state_match, state_total, functions_matched, functions_total (what reward.name = "artist" with functions = true reads),
+turn, turns_passed, errors. The last step has a reward: 1.0 iff every turn passed (play.py); else signals.failed says
+why the first one did not. More than the package's 20 steps in a turn end the episode with 0 (`force_terminated`)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class BfclEnv(Env):
         self._workers, self._functions = workers, functions
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """The functions, where the prompt does not tell them. Raises ValueError (pydantic's) for a task that is malformed or cannot be made."""
+        """The functions, where the prompt does not tell them. Raises ValueError (pydantic's) for a task that is
+        malformed or cannot be made."""
         self._task = t = BfclTask.model_validate(task)
         gold = [[parse_call(text) for text in turn] for turn in t.label]
         self._scene = Scene(t.involved_classes, t.initial_config, t.long_context, gold)
@@ -47,7 +49,11 @@ class BfclEnv(Env):
             self._played: Played = await self._workers.run(play, self._scene, self._turns, 0)
         except CpuSpent as e:
             raise ValueError(f"the true calls of {t.id} cannot be carried out: {e}") from None
-        return "" if t.functions_told else "\n".join(["# Functions", *self._told(offered(self._functions, t.involved_classes, t.withheld))])
+        return (
+            ""
+            if t.functions_told
+            else "\n".join(["# Functions", *self._told(offered(self._functions, t.involved_classes, t.withheld))])
+        )
 
     def _told(self, functions: Sequence[Schema]) -> list[str]:
         return [json.dumps(f, ensure_ascii=False) for f in functions]
@@ -68,7 +74,9 @@ class BfclEnv(Env):
             played = await self._workers.run(play, self._scene, turns, len(turns) - 1)
         except CpuSpent:
             self._errors += 1
-            return self._counted(f"{FAILED}the call takes more than {self._workers.cpu_s:g} s of CPU. Nothing was changed.", "cpu")
+            return self._counted(
+                f"{FAILED}the call takes more than {self._workers.cpu_s:g} s of CPU. Nothing was changed.", "cpu"
+            )
         self._turns, self._played = turns, played
         self._errors += len(played.errors)
         return self._counted(played.text, played.errors[0] if played.errors else None)
@@ -79,7 +87,13 @@ class BfclEnv(Env):
         outcome: Outcome = "model_error" if error else "ok"
         if self._steps > MAX_STEPS:
             self._ended = True
-            return Step(text, reward=0.0, done=True, outcome=outcome, signals=self._signals(error) | {"failed": "force_terminated"})
+            return Step(
+                text,
+                reward=0.0,
+                done=True,
+                outcome=outcome,
+                signals=self._signals(error) | {"failed": "force_terminated"},
+            )
         return Step(text, outcome=outcome, signals=self._signals(error))
 
     async def _message(self) -> Step:
@@ -91,7 +105,9 @@ class BfclEnv(Env):
             self._played = await self._workers.run(play, self._scene, turns, over)
         except CpuSpent:  # the calls of a turn, each within its bound, are not together
             self._ended, self._errors = True, self._errors + 1
-            return Step("", reward=0.0, done=True, outcome="model_error", signals=self._signals("cpu") | {"failed": "cpu"})
+            return Step(
+                "", reward=0.0, done=True, outcome="model_error", signals=self._signals("cpu") | {"failed": "cpu"}
+            )
         self._turns, self._steps = turns, 0
         if last:
             self._ended = True
@@ -110,5 +126,16 @@ class BfclEnv(Env):
     def _signals(self, error: str | None) -> dict[str, Any]:
         p = self._played
         passed = sum(f is None for f in p.failed)
-        counts = {"state_match": p.state_match, "state_total": p.state_total, "functions_matched": p.functions_matched, "functions_total": p.functions_total}
-        return {**counts, "turn": len(self._turns) - 1, "turns_passed": passed, "errors": self._errors, "error_type": error}
+        counts = {
+            "state_match": p.state_match,
+            "state_total": p.state_total,
+            "functions_matched": p.functions_matched,
+            "functions_total": p.functions_total,
+        }
+        return {
+            **counts,
+            "turn": len(self._turns) - 1,
+            "turns_passed": passed,
+            "errors": self._errors,
+            "error_type": error,
+        }

@@ -1,4 +1,5 @@
-"""The package bfcl-eval: where its data are, and what of it is needed. Its classes import with mpmath alone: pip install --no-deps is enough."""
+"""The package bfcl-eval: where its data are, and what of it is needed. Its classes import with mpmath alone: pip
+install --no-deps is enough."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from env_servers.adapters.packages import required
 from openrlhf_tir.data.bfcl.functions import DIRECTORY, Schema, read_functions
 
 ANSWERS = "possible_answer"
-INSTALL = "pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath (the whole of it, in an environment of its own: pip install '.[bfcl]')"
+INSTALL = (
+    "pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath (the whole of it, in an environment of its own:"
+    " pip install '.[bfcl]')"
+)
 """What the package itself asks for (torch, faiss, a dozen vendors' clients, an older numpy) is for its own driver."""
 
 

@@ -1,9 +1,10 @@
-"""Play: a task and all that the model has called so far -> the results of its last step, and the grade. Pure: it begins anew each time.
+"""Play: a task and all that the model has called so far -> the results of its last step, and the grade. Pure: it begins
+anew each time.
 
-So a session holds no instances, only calls; a step runs in a worker process that can be killed; and what is graded is what the package grades.
-A turn passes as in the package's `multi_turn_checker`: with true calls, something was called, every public attribute of every instance is as after
-the true calls of this and earlier turns, and each result of this turn's true calls is among all results so far. A turn without true calls passes.
-"""
+So a session holds no instances, only calls; a step runs in a worker process that can be killed; and what is graded is
+what the package grades. A turn passes as in the package's `multi_turn_checker`: with true calls, something was called,
+every public attribute of every instance is as after the true calls of this and earlier turns, and each result of this
+turn's true calls is among all results so far. A turn without true calls passes."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ Turn = Sequence[Sequence[Call]]
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """`text`: the results of the last step, a line for each call; `errors`: what was wrong with those of its calls that went wrong.
+    """`text`: the results of the last step, a line for each call; `errors`: what was wrong with those of its calls that
+    went wrong.
 
-    `failed`: of each turn that is over, why it did not pass, None where it did (the package's error types, without their prefix).
-    `state_match` of `state_total` attributes are as after all true calls; `functions_matched` of `functions_total` true calls were made.
-    """
+    `failed`: of each turn that is over, why it did not pass, None where it did (the package's error types, without
+    their prefix). `state_match` of `state_total` attributes are as after all true calls; `functions_matched` of
+    `functions_total` true calls were made."""
 
     text: str
     errors: list[str]
@@ -39,7 +41,8 @@ class Played:
 
 
 def play(scene: Scene, turns: Sequence[Turn], over: int) -> Played:
-    """`turns`: all that were begun; the first `over` of them have ended. Raises ValueError for a scene that cannot be made."""
+    """`turns`: all that were begun; the first `over` of them have ended. Raises ValueError for a scene that cannot be
+    made."""
     world, gold = World(scene), World(scene)
     failed: list[str | None] = []
     so_far: Counter[str] = Counter()

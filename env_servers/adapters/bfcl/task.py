@@ -1,4 +1,5 @@
-"""BfclTask: a row's task, checked. What openrlhf_tir/data/bfcl/rows.py puts into meta, and the label: BFCL's ground truth.
+"""BfclTask: a row's task, checked. What openrlhf_tir/data/bfcl/rows.py puts into meta, and the label: BFCL's ground
+truth.
 
     {"id": "multi_turn_base_0", "involved_classes": [...], "initial_config": {class: {...}}, "turns": [[messages], ...],
      "missed_function": {"3": ["sort"]}, "functions_told": true, "label": [["cd(folder='document')", ...], ...]}
@@ -33,7 +34,9 @@ def parse_call(text: str) -> Call:
             values = tuple(ast.literal_eval(v) for v in call.args)
             return Call(call.func.id, values, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords})
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
-        raise ValueError(f"ground truth: {text[:200]!r} is no call with literal arguments: {e}. Correct the row.") from None
+        raise ValueError(
+            f"ground truth: {text[:200]!r} is no call with literal arguments: {e}. Correct the row."
+        ) from None
     raise ValueError(f"ground truth: {text[:200]!r} is no call of a function by its name. Correct the row.")
 
 
@@ -46,7 +49,9 @@ class BfclTask(BaseModel):
     initial_config: dict[str, dict[str, Any]] = Field(default_factory=dict)
     turns: list[list[dict[str, Any]]] = Field(default_factory=list)
     missed_function: dict[str, list[str]] = Field(default_factory=dict)
-    functions_told: bool = Field(False, description="the prompt has the functions; else the first observation tells them")
+    functions_told: bool = Field(
+        False, description="the prompt has the functions; else the first observation tells them"
+    )
     label: list[list[str]]
 
     @field_validator("label", mode="before")
@@ -60,7 +65,9 @@ class BfclTask(BaseModel):
         if strange := [c for c in self.involved_classes if c not in FILES]:
             raise ValueError(f"involved_classes: {', '.join(strange)}: the multi-turn classes are {', '.join(FILES)}.")
         if len(self.label) != 1 + len(self.turns):
-            raise ValueError(f"label has the true calls of {len(self.label)} turns, and the task has 1 + {len(self.turns)}.")
+            raise ValueError(
+                f"label has the true calls of {len(self.label)} turns, and the task has 1 + {len(self.turns)}."
+            )
         return self
 
     @property

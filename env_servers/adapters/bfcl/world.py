@@ -1,7 +1,8 @@
 """World: fresh instances of the package's classes, calls on them, and their results as the package renders them.
 
-What a model gets wrong is a result like any other, as in the package: "Error during execution: ..." for a function that is not there, arguments
-that it does not take, and whatever else it raises. Nothing is evaluated here: a call has a name and values.
+What a model gets wrong is a result like any other, as in the package: "Error during execution: ..." for a function that
+is not there, arguments that it does not take, and whatever else it raises. Nothing is evaluated here: a call has a name
+and values.
 
 Source: bfcl_eval, eval_checker/multi_turn_eval/multi_turn_utils.py (execute_multi_turn_func_call).
 """
@@ -32,7 +33,8 @@ class Scene(NamedTuple):
 
 
 class Made(NamedTuple):
-    """One call: its result as text, `error` (unknown_function, bad_call, refused) where it went wrong, and `key`: name and arguments, defaults filled in."""
+    """One call: its result as text, `error` (unknown_function, bad_call, refused) where it went wrong, and `key`: name
+    and arguments, defaults filled in."""
 
     result: str
     error: str | None
@@ -52,9 +54,13 @@ class World:
                 try:
                     instance._load_scenario(copy.deepcopy(scene.config.get(name, {})), long_context=scene.long_context)
                 except Exception as e:  # whatever the package's code raises at data of another form
-                    raise ValueError(f"initial_config: {name} cannot be made of it: {type(e).__name__}: {e}. Correct the row.") from None
+                    raise ValueError(
+                        f"initial_config: {name} cannot be made of it: {type(e).__name__}: {e}. Correct the row."
+                    ) from None
             self.instances[name] = instance
-            self._methods |= {n: m for n, m in inspect.getmembers(instance, predicate=inspect.ismethod) if not n.startswith("_")}
+            self._methods |= {
+                n: m for n, m in inspect.getmembers(instance, predicate=inspect.ismethod) if not n.startswith("_")
+            }
 
     def call(self, call: Call) -> Made:
         method = self._methods.get(call.name)
@@ -73,8 +79,11 @@ class World:
             return Made(f"{FAILED}{e}", "bad_call", key)
 
 
-def _bound(method: Callable[..., Any], values: Sequence[Any], arguments: Mapping[str, Any]) -> inspect.BoundArguments | None:
-    """None for arguments that it does not take. Defaults are copies: `mention` adds to what `post_tweet` has `[]` for, which later tweets would begin with."""
+def _bound(
+    method: Callable[..., Any], values: Sequence[Any], arguments: Mapping[str, Any]
+) -> inspect.BoundArguments | None:
+    """None for arguments that it does not take. Defaults are copies: `mention` adds to what `post_tweet` has `[]` for,
+    which later tweets would begin with."""
     try:
         bound = inspect.signature(method).bind(*values, **arguments)
     except TypeError:
@@ -97,7 +106,12 @@ def _rendered(value: Any) -> str:
 
 def differing(world: World, gold: World) -> tuple[int, int]:
     """(public attributes of the gold's instances, those of them that differ in `world`)."""
-    pairs = [(world.instances[c], instance, name) for c, instance in gold.instances.items() for name in vars(instance) if not name.startswith("_")]
+    pairs = [
+        (world.instances[c], instance, name)
+        for c, instance in gold.instances.items()
+        for name in vars(instance)
+        if not name.startswith("_")
+    ]
     return len(pairs), sum(not _equal(getattr(ours, name, None), getattr(theirs, name)) for ours, theirs, name in pairs)
 
 

@@ -1,4 +1,5 @@
-"""python -m env_servers.adapters.gem: environments of GEM (gem-llm), by the name that they are registered under. --processes N for more than a core."""
+"""python -m env_servers.adapters.gem: environments of GEM (gem-llm), by the name that they are registered under.
+--processes N for more than a core."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from .room import Room
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.gem", description=__doc__)
     add_serving_flags(p, workers=64)
-    p.add_argument("--gem", metavar="NAME", help="the environment of tasks that name none, e.g. game:GuessTheNumber-v0-easy")
+    p.add_argument(
+        "--gem", metavar="NAME", help="the environment of tasks that name none, e.g. game:GuessTheNumber-v0-easy"
+    )
     p.add_argument("--list", action="store_true", help="print the registered names, and end")
     return p
 
@@ -33,10 +36,15 @@ def main() -> None:
         print("\n".join(sorted(ENV_REGISTRY)))
         return
     if args.gem is not None and args.gem not in ENV_REGISTRY:
-        sys.exit(f"gem does not start: --gem {args.gem} is not registered. --list prints the {len(ENV_REGISTRY)} names that are.")
+        sys.exit(
+            f"gem does not start: --gem {args.gem} is not registered. --list prints the {len(ENV_REGISTRY)} names that"
+            " are."
+        )
     run_copies(args)
     room = Room()
-    config = serving_config(args, env="gem", action="the model's text, as the GEM environment reads it", isolation=UNKNOWN, stateful=True)
+    config = serving_config(
+        args, env="gem", action="the model's text, as the GEM environment reads it", isolation=UNKNOWN, stateful=True
+    )
     serve(create_env_app(lambda: GemEnv(room, args.gem), config, on_stop=room.close), args)
 
 

@@ -1,8 +1,9 @@
-"""GemEnv: an episode of a GEM environment. Task: {"gem": "game:GuessTheNumber-v0-easy", "options": {...}}; an action is the model's text.
+"""GemEnv: an episode of a GEM environment. Task: {"gem": "game:GuessTheNumber-v0-easy", "options": {...}}; an action is
+the model's text.
 
-GEM's reward of the step is the step's, `terminated` is done, `truncated` is truncated. What the environment says after its observation
-(`suffix`, which asks for the next action) is shown behind it. Python's and numpy's random numbers are this session's own (room.py).
-"""
+GEM's reward of the step is the step's, `terminated` is done, `truncated` is truncated. What the environment says after
+its observation (`suffix`, which asks for the next action) is shown behind it. Python's and numpy's random numbers are
+this session's own (room.py)."""
 
 from __future__ import annotations
 
@@ -30,10 +31,14 @@ class GemEnv(Env):
         self._dice: Dice | None = None
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Raises ValueError, TypeError for an environment that is not registered, or options that it does not take; EnvError for one without text."""
+        """Raises ValueError, TypeError for an environment that is not registered, or options that it does not take;
+        EnvError for one without text."""
         name, options = task.get("gem", self._default), task.get("options", {})
         if not isinstance(name, str) or not isinstance(options, dict):
-            raise ValueError('task.gem names the environment ("game:Wordle-v0-easy") and task.options is an object; or start the server with --gem.')
+            raise ValueError(
+                'task.gem names the environment ("game:Wordle-v0-easy") and task.options is an object; or start the'
+                " server with --gem."
+            )
         self._dice = dice = Dice(seed % SEEDS)
         text, info = await self._room.run(dice, lambda: self._start(name, options, seed % SEEDS))
         return _shown(text, info)
@@ -48,23 +53,39 @@ class GemEnv(Env):
         assert self._dice is not None, "reset comes first"
         text, reward, terminated, truncated, info = await self._room.run(self._dice, lambda: self._gem.step(action))
         over = bool(terminated or truncated)
-        signals = {k: v for k, v in info.items() if isinstance(v, str | int | float | bool) and k not in ("suffix", "prefix")}
-        return Step(_shown(text, {} if over else info), reward=float(reward), done=bool(terminated), truncated=bool(truncated), signals=signals)
+        signals = {
+            k: v for k, v in info.items() if isinstance(v, str | int | float | bool) and k not in ("suffix", "prefix")
+        }
+        return Step(
+            _shown(text, {} if over else info),
+            reward=float(reward),
+            done=bool(terminated),
+            truncated=bool(truncated),
+            signals=signals,
+        )
 
     async def close(self) -> None:
-        """Some environments hold a container, or processes: what has a `close` is closed, in the room, behind a call that was given up."""
+        """Some environments hold a container, or processes: what has a `close` is closed, in the room, behind a call
+        that was given up."""
         if self._dice is None:
             return
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self._room.run(self._dice, lambda: getattr(self._gem, "close", bool)())
         except TimeoutError:
-            log.warning("the GEM environment %r was not closed within %g s; what it holds outlives its session", self._gem, CLOSE_S)
+            log.warning(
+                "the GEM environment %r was not closed within %g s; what it holds outlives its session",
+                self._gem,
+                CLOSE_S,
+            )
 
 
 def _shown(text: Any, info: dict[str, Any]) -> str:
     """The observation between what GEM's wrappers put around it. Raises EnvError for one that is no text."""
     if not isinstance(text, str):
-        raise EnvError(f"GEM's observation is {type(text).__name__}, not text: {str(text)[:200]!r}. Use an environment whose observations are text.")
+        raise EnvError(
+            f"GEM's observation is {type(text).__name__}, not text: {str(text)[:200]!r}. Use an environment whose"
+            " observations are text."
+        )
     parts = (info.get("prefix"), text, info.get("suffix"))
     return "\n".join(p.rstrip("\n") for p in parts if isinstance(p, str) and p)

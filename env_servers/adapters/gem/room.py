@@ -1,8 +1,9 @@
-"""Room: one thread in which environments run that draw from Python's and numpy's common random numbers, each as if it were alone.
+"""Room: one thread in which environments run that draw from Python's and numpy's common random numbers, each as if it
+were alone.
 
-GEM seeds the process's generators in `reset`, and draws from them in `step`: two episodes side by side would take each other's numbers,
-and one seed would give many episodes. So a session has a state of both generators, put in place before each of its calls and kept after it.
-"""
+GEM seeds the process's generators in `reset`, and draws from them in `step`: two episodes side by side would take each
+other's numbers, and one seed would give many episodes. So a session has a state of both generators, put in place before
+each of its calls and kept after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""python -m env_servers.adapters.mcp: the tools of any MCP server as an environment. It is asked for them at start; /schema tells them."""
+"""python -m env_servers.adapters.mcp: the tools of any MCP server as an environment. It is asked for them at start;
+/schema tells them."""
 
 from __future__ import annotations
 
@@ -30,22 +31,46 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.mcp", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.adapters.mcp", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+    )
     add_serving_flags(p, workers=64)
     which = p.add_mutually_exclusive_group(required=True)
-    which.add_argument("--command", metavar="COMMAND", help="a server over stdio: one process of COMMAND for each session")
+    which.add_argument(
+        "--command", metavar="COMMAND", help="a server over stdio: one process of COMMAND for each session"
+    )
     which.add_argument("--url", metavar="URL", help="a server over streamable HTTP, e.g. http://127.0.0.1:8000/mcp")
     p.add_argument("--token-env", metavar="NAME", help="environment variable that holds the bearer token of --url")
-    p.add_argument("--pass-env", nargs="*", default=[], metavar="NAME", help="environment variables that --command gets, besides PATH and HOME")
+    p.add_argument(
+        "--pass-env",
+        nargs="*",
+        default=[],
+        metavar="NAME",
+        help="environment variables that --command gets, besides PATH and HOME",
+    )
     p.add_argument("--tools", nargs="*", metavar="NAME", help="the tools that are offered (default: all)")
-    p.add_argument("--max-chars", type=int, default=1 << 16, metavar="N", help="characters of one result that are shown (default: %(default)s)")
-    p.add_argument("--start-timeout", type=float, default=60.0, metavar="S", help="until the MCP server has told its tools (default: %(default)s)")
+    p.add_argument(
+        "--max-chars",
+        type=int,
+        default=1 << 16,
+        metavar="N",
+        help="characters of one result that are shown (default: %(default)s)",
+    )
+    p.add_argument(
+        "--start-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="until the MCP server has told its tools (default: %(default)s)",
+    )
     return p
 
 
 def target_of(args: argparse.Namespace) -> Target:
     """Exits for a variable that is not set."""
-    if missing := [name for name in [*args.pass_env, *([args.token_env] if args.token_env else [])] if name not in os.environ]:
+    if missing := [
+        name for name in [*args.pass_env, *([args.token_env] if args.token_env else [])] if name not in os.environ
+    ]:
         sys.exit(f"mcp does not start: ${', $'.join(missing)} is not set.")
     token = os.environ[args.token_env] if args.token_env else None
     return Target(args.command, args.url, token, {name: os.environ[name] for name in args.pass_env})
@@ -58,7 +83,9 @@ async def tools_of(target: Target, timeout_s: float) -> list[dict[str, Any]]:
         async with asyncio.timeout(timeout_s):
             return await link.open()
     except TimeoutError:
-        raise McpServerFailed(f"{target} has not told its tools within {timeout_s:g} s. Give it more --start-timeout.") from None
+        raise McpServerFailed(
+            f"{target} has not told its tools within {timeout_s:g} s. Give it more --start-timeout."
+        ) from None
     finally:
         await link.close()
 

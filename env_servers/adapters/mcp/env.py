@@ -1,8 +1,9 @@
-"""McpEnv: action = a JSON list of calls of an MCP server's tools; observation = a line of JSON per call, {"result": text} or {"error": text}.
+"""McpEnv: action = a JSON list of calls of an MCP server's tools; observation = a line of JSON per call, {"result":
+text} or {"error": text}.
 
-One connection per session. What the model gets wrong is told to it and trained (outcome model_error, signals.error_type):
-`bad_call`, `unknown_function`, `refused` (the tool's own complaint). An MCP server that dies is env_error. There is no reward and no
-end: the run's own reward judges.
+One connection per session. What the model gets wrong is told to it and trained (outcome model_error,
+signals.error_type): `bad_call`, `unknown_function`, `refused` (the tool's own complaint). An MCP server that dies is
+env_error. There is no reward and no end: the run's own reward judges.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""python -m env_servers.adapters.mcp.functions: our functions as an MCP server, for any MCP client. Over stdio, or with --http PORT over HTTP.
+"""python -m env_servers.adapters.mcp.functions: our functions as an MCP server, for any MCP client. Over stdio, or with
+--http PORT over HTTP.
 
-Every client has a world of its own, made from --seed, for as long as it is connected: over stdio that is the process's life. Over HTTP it
-wants the protocol's handshake, which makes a session; a client that asks for the versions is told only those that have it.
-"""
+Every client has a world of its own, made from --seed, for as long as it is connected: over stdio that is the process's
+life. Over HTTP it wants the protocol's handshake, which makes a session; a client that asks for the versions is told
+only those that have it."""
 
 from __future__ import annotations
 
@@ -31,18 +32,23 @@ def new_world(domains: list[str], seed: int) -> World:
 
 
 class Worlds:
-    """Connection -> its world. Over HTTP a connection is known by what its handshake said, which lives as long as it does."""
+    """Connection -> its world. Over HTTP a connection is known by what its handshake said, which lives as long as it
+    does."""
 
     def __init__(self, domains: list[str], seed: int) -> None:
         self._make = partial(new_world, domains, seed)
         self._by_handshake: dict[int | None, World] = {}
 
     def of(self, ctx: Any) -> World:
-        """Raises MCPError for a request over HTTP that belongs to no session: nothing that it changes could be found again."""
+        """Raises MCPError for a request over HTTP that belongs to no session: nothing that it changes could be found
+        again."""
         from mcp import MCPError
 
         if ctx.request is not None and SESSION_HEADER not in ctx.request.headers:
-            raise MCPError(INVALID_REQUEST, "These functions have state: begin with the handshake (initialize), which makes a session.")
+            raise MCPError(
+                INVALID_REQUEST,
+                "These functions have state: begin with the handshake (initialize), which makes a session.",
+            )
         said = ctx.session.client_params if ctx.request is not None else None
         key = None if said is None else id(said)
         if key not in self._by_handshake:
@@ -62,15 +68,24 @@ def create_server(domains: list[str], seed: int, *, sessions: bool) -> Any:
 
     async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
         schemas = worlds.of(ctx).offered()
-        return types.ListToolsResult(tools=[types.Tool(name=s["name"], description=s["description"], input_schema=s["parameters"]) for s in schemas])
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(name=s["name"], description=s["description"], input_schema=s["parameters"]) for s in schemas
+            ]
+        )
 
     async def call_tool(ctx: Any, params: Any) -> types.CallToolResult:
         made = run(worlds.of(ctx), params.name, params.arguments or {})
-        return types.CallToolResult(content=[types.TextContent(text=made.error or made.result)], is_error=bool(made.error))
+        return types.CallToolResult(
+            content=[types.TextContent(text=made.error or made.result)], is_error=bool(made.error)
+        )
 
     async def discover(ctx: Any, params: Any) -> types.DiscoverResult:
         """Only the versions that have sessions."""
-        return types.DiscoverResult(supported_versions=list(HANDSHAKE_PROTOCOL_VERSIONS), capabilities=types.ServerCapabilities(tools=types.ToolsCapability()))
+        return types.DiscoverResult(
+            supported_versions=list(HANDSHAKE_PROTOCOL_VERSIONS),
+            capabilities=types.ServerCapabilities(tools=types.ToolsCapability()),
+        )
 
     server = Server("openrlhf-tir functions", on_list_tools=list_tools, on_call_tool=call_tool)
     if sessions:
@@ -87,10 +102,18 @@ async def over_stdio(server: Any) -> None:
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.mcp.functions", description=__doc__)
-    p.add_argument("--domains", nargs="+", choices=sorted(DOMAINS), default=["files"], help="whose functions are served (default: files)")
+    p.add_argument(
+        "--domains",
+        nargs="+",
+        choices=sorted(DOMAINS),
+        default=["files"],
+        help="whose functions are served (default: files)",
+    )
     p.add_argument("--seed", type=int, default=0, help="of the world that each client finds (default: %(default)s)")
     p.add_argument("--http", type=int, metavar="PORT", help="serve http://127.0.0.1:PORT/mcp instead of stdio")
-    p.add_argument("--list", action="store_true", help="print the functions' schemas as JSON, and end; needs no package")
+    p.add_argument(
+        "--list", action="store_true", help="print the functions' schemas as JSON, and end; needs no package"
+    )
     return p
 
 

@@ -3,9 +3,9 @@
     stdio    a process of its own, started from a command: state is this connection's alone
     HTTP     streamable HTTP with a session of its own (the handshake, so that a server with state knows who asks)
 
-The connection is entered and left by one task of its own, as the package's cancel scopes want; calls come from any task. A server that
-dies, cannot be started or speaks no version of the protocol that the package knows is McpServerFailed, never a result.
-"""
+The connection is entered and left by one task of its own, as the package's cancel scopes want; calls come from any
+task. A server that dies, cannot be started or speaks no version of the protocol that the package knows is
+McpServerFailed, never a result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ TIMEOUT_S = 300.0
 """Longest wait of one HTTP read; a step's own deadline ends it earlier."""
 
 CLOSE_S = 10.0
-"""How long a goodbye may take. Over stdio the package ends the process within 7 s; over HTTP it would wait for a server that hangs."""
+"""How long a goodbye may take. Over stdio the package ends the process within 7 s; over HTTP it would wait for a server
+that hangs."""
 
 
 class McpServerFailed(EnvError):
@@ -48,7 +49,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call gave; `error`: it is the tool's complaint, which the model is told. `refused`: the arguments were not taken."""
+    """What a call gave; `error`: it is the tool's complaint, which the model is told. `refused`: the arguments were not
+    taken."""
 
     text: str
     error: bool = False
@@ -68,7 +70,9 @@ class McpLink:
         self._owner = asyncio.create_task(self._own(ready), name=f"connection to {self.target}")
         await asyncio.wait({ready, self._owner}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
-            raise McpServerFailed(f"{self.target} does not answer as one: {_cause(self._owner)}. Start it by hand and look.")
+            raise McpServerFailed(
+                f"{self.target} does not answer as one: {_cause(self._owner)}. Start it by hand and look."
+            )
         self._client = ready.result()
         return await self._tools()
 
@@ -139,7 +143,9 @@ async def _connected(target: Target) -> AsyncIterator[Any]:
             import httpx2
 
             headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
-            http = await kept.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30.0, read=TIMEOUT_S)))
+            http = await kept.enter_async_context(
+                httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30.0, read=TIMEOUT_S))
+            )
             transport = streamable_http_client(target.url or "", http_client=http)
         yield await kept.enter_async_context(Client(transport, mode="legacy"))
 
@@ -153,7 +159,10 @@ def _cause(task: asyncio.Task[None]) -> str:
 
 
 def _schema(tool: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}}
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema},
+    }
 
 
 def _shown(block: Any) -> str:

@@ -1,1 +1,2 @@
-"""OpenEnv: any of its servers as an environment (no package needed), and any environment server of ours as one of its own."""
+"""OpenEnv: any of its servers as an environment (no package needed), and any environment server of ours as one of its
+own."""

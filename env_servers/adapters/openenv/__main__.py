@@ -1,4 +1,5 @@
-"""python -m env_servers.adapters.openenv --url URL: any OpenEnv server as an environment. Its schemas are read at start; needs no package."""
+"""python -m env_servers.adapters.openenv --url URL: any OpenEnv server as an environment. Its schemas are read at
+start; needs no package."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""OpenEnvEnv: an episode on an OpenEnv server. Its reward and its `done` are the step's; without a reward there is none.
+"""OpenEnvEnv: an episode on an OpenEnv server. Its reward and its `done` are the step's; without a reward there is
+none.
 
-action        the text of the one field that the server's actions have (`Shape.field`), else a JSON object of its fields, or the call
-              of the tool `step` with them, as a messages protocol sends it
+action        the text of the one field that the server's actions have (`Shape.field`), else a JSON object of its
+              fields, or the call of the tool `step` with them, as a messages protocol sends it
 observation   the text of the one field that its observations have (`Shape.shown`), else all fields as JSON
 
-What the server refuses as an action is told to the model and trained (model_error, signals.error_type "bad_action"). What it says of a
-failure of its own code, or of objects of its own that are not valid, is env_error: it may well be the model's doing, but nothing tells that
-apart from a server that is broken.
+What the server refuses as an action is told to the model and trained (model_error, signals.error_type "bad_action").
+What it says of a failure of its own code, or of objects of its own that are not valid, is env_error: it may well be the
+model's doing, but nothing tells that apart from a server that is broken.
 """
 
 from __future__ import annotations
@@ -39,14 +40,22 @@ class Shape:
 
     @classmethod
     def of(cls, schema: Schema, field: str | None, shown: str | None) -> Shape:
-        """`field`, `shown`: as asked for; "": JSON, None: by the schemas. Raises ValueError for a field that is not there."""
+        """`field`, `shown`: as asked for; "": JSON, None: by the schemas. Raises ValueError for a field that is not
+        there."""
         for asked, of in ((field, schema.action), (shown, schema.observation)):
             if asked and asked not in of.get("properties", {}):
                 raise ValueError(f"{asked!r}: the server's fields are {', '.join(_own(of))}.")
         description = str(schema.action.get("description", "")).strip() or "Acts in the environment."
-        parameters = {**schema.action, "properties": {n: p for n, p in schema.action.get("properties", {}).items() if n != "metadata"}}
+        parameters = {
+            **schema.action,
+            "properties": {n: p for n, p in schema.action.get("properties", {}).items() if n != "metadata"},
+        }
         tool = {"type": "function", "function": {"name": "step", "description": description, "parameters": parameters}}
-        return cls(_only_text(schema.action) if field is None else field or None, _only_text(schema.observation) if shown is None else shown or None, tool)
+        return cls(
+            _only_text(schema.action) if field is None else field or None,
+            _only_text(schema.observation) if shown is None else shown or None,
+            tool,
+        )
 
 
 def _own(schema: dict[str, Any]) -> list[str]:
@@ -64,10 +73,13 @@ class OpenEnvEnv(Env):
         self._steps = self._errors = 0
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """`task["reset"]`: what the environment's own reset takes besides the seed. Raises ValueError, and as OpenEnvLink.reset does."""
+        """`task["reset"]`: what the environment's own reset takes besides the seed. Raises ValueError, and as
+        OpenEnvLink.reset does."""
         options = task.get("reset", {})
         if not isinstance(options, dict):
-            raise ValueError(f"task.reset is {type(options).__name__}, not an object of what the environment's reset takes.")
+            raise ValueError(
+                f"task.reset is {type(options).__name__}, not an object of what the environment's reset takes."
+            )
         self._link = OpenEnvLink(self._http(), self._url, self._shape.tool["function"]["parameters"]["properties"])
         return self._text(await self._link.reset(**{"seed": seed % SEEDS, **options}))
 
@@ -99,8 +111,9 @@ class OpenEnvEnv(Env):
             return json.dumps(reply.observation, ensure_ascii=False)
         if self._shape.shown not in reply.observation:
             raise OpenEnvMismatch(
-                f"An observation of the OpenEnv server at {self._url} lacks {self._shape.shown!r}, which its schema had when this server started; it has "
-                f"{', '.join(reply.observation) or 'nothing'}. Start this server again, or choose another field with --show."
+                f"An observation of the OpenEnv server at {self._url} lacks {self._shape.shown!r}, which its schema had"
+                f" when this server started; it has {', '.join(reply.observation) or 'nothing'}. Start this server"
+                " again, or choose another field with --show."
             )
         text = reply.observation[self._shape.shown]
         return text if isinstance(text, str) else "" if text is None else json.dumps(text, ensure_ascii=False)

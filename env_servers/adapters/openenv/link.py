@@ -1,10 +1,12 @@
-"""OpenEnvLink: one episode on an OpenEnv server, over its WebSocket. reset(seed) -> Reply, step(action) -> Reply ..., close()
+"""OpenEnvLink: one episode on an OpenEnv server, over its WebSocket. reset(seed) -> Reply, step(action) -> Reply ...,
+close()
 
-    {"type": "reset", "data": {"seed": 7}}  ->  {"type": "observation", "data": {"observation": {...}, "reward": null, "done": false}}
+    {"type": "reset", "data": {"seed": 7}}  ->  {"type": "observation", "data": {"observation": {...}, "reward": null,
+                                            "done": false}}
     {"type": "step", "data": {...}}         ->  the same, or {"type": "error", "data": {"message", "code"}}
 
-A connection has an environment of its own there. What is no answer of this protocol is OpenEnvFailed, never an observation.
-"""
+A connection has an environment of its own there. What is no answer of this protocol is OpenEnvFailed, never an
+observation."""
 
 from __future__ import annotations
 
@@ -63,18 +65,21 @@ async def schema_of(http: aiohttp.ClientSession, url: str) -> Schema:
         async with http.get(f"{url}/schema", timeout=aiohttp.ClientTimeout(total=CONNECT_S)) as r:
             body = await r.json(content_type=None) if r.status == 200 else f"HTTP {r.status}"
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
-        raise OpenEnvFailed(f"The OpenEnv server at {url} does not answer: {type(e).__name__}: {e}. Start it, or correct --url.") from e
+        raise OpenEnvFailed(
+            f"The OpenEnv server at {url} does not answer: {type(e).__name__}: {e}. Start it, or correct --url."
+        ) from e
     if not isinstance(body, dict) or not all(isinstance(body.get(k), dict) for k in ("action", "observation")):
         raise OpenEnvMismatch(
-            f"What answers at {url} is no OpenEnv server of a version that is known here ({KNOWN}): GET /schema gives {str(body)[:200]!r} in place of "
-            "the schemas of action and observation. Use a server of such a version."
+            f"What answers at {url} is no OpenEnv server of a version that is known here ({KNOWN}): GET /schema gives"
+            f" {str(body)[:200]!r} in place of the schemas of action and observation. Use a server of such a version."
         )
     return Schema(body["action"], body["observation"])
 
 
 class OpenEnvLink:
     def __init__(self, http: aiohttp.ClientSession, url: str, fields: Collection[str] = ()) -> None:
-        """`fields`: of the server's actions; complaints about others than these, and those that were sent, are about the server's own objects."""
+        """`fields`: of the server's actions; complaints about others than these, and those that were sent, are about
+        the server's own objects."""
         self._http, self.url, self._fields = http, url, frozenset(fields)
         self._socket: aiohttp.ClientWebSocketResponse | None = None
 
@@ -82,9 +87,14 @@ class OpenEnvLink:
         """Connects. Raises OpenEnvFailed, OpenEnvMismatch, CapacityFull."""
         try:
             async with asyncio.timeout(CONNECT_S):
-                self._socket = await self._http.ws_connect(f"{self.url}/ws", max_msg_size=MAX_REPLY, timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S))
+                self._socket = await self._http.ws_connect(
+                    f"{self.url}/ws", max_msg_size=MAX_REPLY, timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
+                )
         except aiohttp.WSServerHandshakeError as e:
-            raise OpenEnvMismatch(f"{self.url}/ws is no WebSocket (HTTP {e.status}): a server from before OpenEnv had one, or another program.") from e
+            raise OpenEnvMismatch(
+                f"{self.url}/ws is no WebSocket (HTTP {e.status}): a server from before OpenEnv had one, or another"
+                " program."
+            ) from e
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise OpenEnvFailed(f"The OpenEnv server at {self.url} cannot be reached: {type(e).__name__}: {e}.") from e
         try:
@@ -98,14 +108,24 @@ class OpenEnvLink:
 
     async def _ask(self, kind: str, data: dict[str, Any]) -> Reply:
         if self._socket is None or self._socket.closed:
-            raise OpenEnvFailed(f"The connection to the OpenEnv server at {self.url} has ended, and its episode with it.")
+            raise OpenEnvFailed(
+                f"The connection to the OpenEnv server at {self.url} has ended, and its episode with it."
+            )
         answered = False
         try:
             await self._socket.send_json({"type": kind, "data": data})
             message = await self._socket.receive_json()
             answered = True
-        except (aiohttp.ClientError, TypeError, ValueError, OSError) as e:  # TypeError: a frame that is no text, such as the close
-            raise OpenEnvFailed(f"The OpenEnv server at {self.url} ended the connection in place of answering {kind!r}: {type(e).__name__}: {e}.") from e
+        except (
+            aiohttp.ClientError,
+            TypeError,
+            ValueError,
+            OSError,
+        ) as e:  # TypeError: a frame that is no text, such as the close
+            raise OpenEnvFailed(
+                f"The OpenEnv server at {self.url} ended the connection in place of answering {kind!r}:"
+                f" {type(e).__name__}: {e}."
+            ) from e
         finally:
             if not answered:  # an answer that comes late would be taken for the next one's
                 await self.close()
@@ -134,7 +154,8 @@ class OpenEnvLink:
 
     def _mismatch(self, kind: str, message: Any) -> OpenEnvMismatch:
         return OpenEnvMismatch(
-            f"The OpenEnv server at {self.url} answers {kind!r} with {str(message)[:200]!r}, which is no message of {KNOWN}. Use a server of such a version."
+            f"The OpenEnv server at {self.url} answers {kind!r} with {str(message)[:200]!r}, which is no message of"
+            f" {KNOWN}. Use a server of such a version."
         )
 
     async def close(self) -> None:
@@ -150,4 +171,6 @@ def _root(error: dict[str, Any]) -> str | None:
 
 def _told(errors: list[dict[str, Any]]) -> str:
     """pydantic's errors in short: field and what is wrong with it."""
-    return "; ".join(f"{'.'.join(map(str, e['loc'] if isinstance(e.get('loc'), list) else ()))}: {e.get('msg')}" for e in errors[:8])
+    return "; ".join(
+        f"{'.'.join(map(str, e['loc'] if isinstance(e.get('loc'), list) else ()))}: {e.get('msg')}" for e in errors[:8]
+    )

@@ -1,10 +1,11 @@
-"""python -m env_servers.adapters.openenv.serve --url URL: an environment server of ours as an OpenEnv environment, for any client of it.
+"""python -m env_servers.adapters.openenv.serve --url URL: an environment server of ours as an OpenEnv environment, for
+any client of it.
 
     OpenEnv client --ws--> Environment (one per connection) --/reset, /step--> the server at URL
 
-An action is {"action": text}; an observation {"text", "outcome", "signals", "truncated"}. `reset(task={...}, seed=7)` takes a row's task.
-What our protocol calls env_error, timeout or a full server is an error of the step, never an observation.
-"""
+An action is {"action": text}; an observation {"text", "outcome", "signals", "truncated"}. `reset(task={...}, seed=7)`
+takes a row's task. What our protocol calls env_error, timeout or a full server is an error of the step, never an
+observation."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Bridge:
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises EnvError."""
         await self.end()
-        self._url, self.session, self.steps = self._front, uuid.uuid4().hex, 0  # known before the answer, which may come too late
+        # known before the answer, which may come too late
+        self._url, self.session, self.steps = self._front, uuid.uuid4().hex, 0
         try:
             reply = await self._post("/reset", {"task": task, "seed": seed, "session_id": self.session}, ResetReply)
         except BaseException:
@@ -62,13 +64,16 @@ class Bridge:
 
     async def _post(self, path: str, body: dict[str, Any], kind: type[Wire]) -> Wire:
         try:
-            async with self._http().post(self._url + path, json=body, timeout=aiohttp.ClientTimeout(total=self._timeout_s + 5)) as r:
+            async with self._http().post(
+                self._url + path, json=body, timeout=aiohttp.ClientTimeout(total=self._timeout_s + 5)
+            ) as r:
                 if r.status != 200:
                     raise EnvError(f"{self._url}{path}: HTTP {r.status}: {(await r.text())[:500]}")
                 return kind.model_validate_json(await r.read())
         except ValidationError as e:  # OpenEnv would tell it as what is wrong with the action
             raise EnvError(
-                f"{self._url}{path} sent no valid {kind.__name__}: {e.errors(include_url=False)[0]['msg']}. Does this server speak the protocol?"
+                f"{self._url}{path} sent no valid {kind.__name__}: {e.errors(include_url=False)[0]['msg']}. Does this"
+                " server speak the protocol?"
             ) from e
         except (aiohttp.ClientError, TimeoutError) as e:
             raise EnvError(f"{self._url}{path}: {type(e).__name__}: {e}") from e
@@ -78,7 +83,9 @@ class Bridge:
         session, self.session = self.session, None
         if session is not None:
             try:
-                async with self._http().delete(f"{self._url}/session/{session}", timeout=aiohttp.ClientTimeout(total=5)):
+                async with self._http().delete(
+                    f"{self._url}/session/{session}", timeout=aiohttp.ClientTimeout(total=5)
+                ):
                     pass
             except (aiohttp.ClientError, TimeoutError):
                 return
@@ -110,14 +117,27 @@ def create_openenv_app(url: str, *, token: str | None, timeout_s: float, max_ses
             self.bridge = Bridge(pool, url, timeout_s)
             self.loop: asyncio.AbstractEventLoop | None = None
 
-        async def reset_async(self, seed: int | None = None, episode_id: str | None = None, task: dict[str, Any] | None = None, **more: Any) -> TirObservation:
+        async def reset_async(
+            self,
+            seed: int | None = None,
+            episode_id: str | None = None,
+            task: dict[str, Any] | None = None,
+            **more: Any,
+        ) -> TirObservation:
             self.loop = asyncio.get_running_loop()
             return TirObservation(text=await self.bridge.reset(task or {}, seed or 0))
 
         async def step_async(self, action: TirAction, timeout_s: float | None = None, **more: Any) -> TirObservation:
             r = await self.bridge.step(action.action)
             over = r.done or r.truncated
-            return TirObservation(text=r.observation, outcome=r.outcome, truncated=r.truncated, signals=r.signals, reward=r.reward, done=over)
+            return TirObservation(
+                text=r.observation,
+                outcome=r.outcome,
+                truncated=r.truncated,
+                signals=r.signals,
+                reward=r.reward,
+                done=over,
+            )
 
         def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> TirObservation:
             raise RuntimeError("Use the WebSocket: over plain HTTP no episode is kept from one request to the next.")
@@ -140,11 +160,23 @@ def create_openenv_app(url: str, *, token: str | None, timeout_s: float, max_ses
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.openenv.serve", description=__doc__.partition("\n")[0])
-    p.add_argument("--url", required=True, help=f"base URL of an environment server of ours; ${TOKEN_ENV} is its bearer token")
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.adapters.openenv.serve", description=__doc__.partition("\n")[0]
+    )
+    p.add_argument(
+        "--url", required=True, help=f"base URL of an environment server of ours; ${TOKEN_ENV} is its bearer token"
+    )
     p.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1 (default: %(default)s)")
-    p.add_argument("--step-timeout", type=float, default=60.0, metavar="S", help="deadline of one step (default: %(default)s)")
-    p.add_argument("--max-sessions", type=int, default=256, metavar="N", help="open connections; more are refused as OpenEnv does (default: %(default)s)")
+    p.add_argument(
+        "--step-timeout", type=float, default=60.0, metavar="S", help="deadline of one step (default: %(default)s)"
+    )
+    p.add_argument(
+        "--max-sessions",
+        type=int,
+        default=256,
+        metavar="N",
+        help="open connections; more are refused as OpenEnv does (default: %(default)s)",
+    )
     return p
 
 
@@ -153,8 +185,15 @@ def main() -> None:
     required("openenv.core.env_server", "openenv")
     import uvicorn
 
-    app = create_openenv_app(args.url.rstrip("/"), token=os.environ.get(TOKEN_ENV), timeout_s=args.step_timeout, max_sessions=args.max_sessions)
-    print(f"{args.url} is served as an OpenEnv environment at http://127.0.0.1:{args.port}", file=sys.stderr, flush=True)
+    app = create_openenv_app(
+        args.url.rstrip("/"),
+        token=os.environ.get(TOKEN_ENV),
+        timeout_s=args.step_timeout,
+        max_sessions=args.max_sessions,
+    )
+    print(
+        f"{args.url} is served as an OpenEnv environment at http://127.0.0.1:{args.port}", file=sys.stderr, flush=True
+    )
     uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="warning")
 
 

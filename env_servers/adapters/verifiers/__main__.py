@@ -1,4 +1,5 @@
-"""python -m env_servers.adapters.verifiers ENVIRONMENT RUN_DIR: roll out a verifiers environment beside a run with --rollout.agent external."""
+"""python -m env_servers.adapters.verifiers ENVIRONMENT RUN_DIR: roll out a verifiers environment beside a run with
+--rollout.agent external."""
 
 from __future__ import annotations
 
@@ -24,13 +25,31 @@ example:
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.verifiers", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.adapters.verifiers", description=__doc__, epilog=EXAMPLE, formatter_class=raw
+    )
     add_environment_flags(p)
-    p.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="of the training run; its endpoints/ lists the rollout actors")
+    p.add_argument(
+        "run_dir", type=Path, metavar="RUN_DIR", help="of the training run; its endpoints/ lists the rollout actors"
+    )
     p.add_argument("--workers", type=int, default=64, metavar="N", help="rollouts at once (default: %(default)s)")
-    p.add_argument("--max-tokens", type=int, metavar="N", help="of one answer (default: as many as the context has room for)")
-    p.add_argument("--gone", type=float, default=60.0, metavar="S", help="end when there has been no rollout actor for S seconds (default: %(default)s)")
-    p.add_argument("--rollout-timeout", type=float, default=3600.0, metavar="S", help="a rollout that takes longer has failed (default: %(default)s)")
+    p.add_argument(
+        "--max-tokens", type=int, metavar="N", help="of one answer (default: as many as the context has room for)"
+    )
+    p.add_argument(
+        "--gone",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="end when there has been no rollout actor for S seconds (default: %(default)s)",
+    )
+    p.add_argument(
+        "--rollout-timeout",
+        type=float,
+        default=3600.0,
+        metavar="S",
+        help="a rollout that takes longer has failed (default: %(default)s)",
+    )
     logs.add_log_flags(p)
     return p
 
@@ -44,7 +63,10 @@ def main() -> None:
     logs.configure(args.log_level, args.log_format)
     agent = Agent(args.run_dir, rollouts.run, workers=args.workers, gone_s=args.gone, rollout_s=args.rollout_timeout)
     asyncio.run(agent.work())
-    print(f"the run is over: {agent.ended['rewarded']} rollouts had a reward, {agent.ended['failed']} failed", file=sys.stderr)
+    print(
+        f"the run is over: {agent.ended['rewarded']} rollouts had a reward, {agent.ended['failed']} failed",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Agent: takes a run's tasks from its rollout actors, has each rolled out, and says how it ended. Ends when the run has.
+"""Agent: takes a run's tasks from its rollout actors, has each rolled out, and says how it ended. Ends when the run
+has.
 
     RUN_DIR/endpoints/rollout-N --> POST /agent/tasks --> Rollouts.run(base_url, row) --> POST /sessions/{id}/reward
 
-Actors come and go: every worker looks anew which there are. A task whose actor is gone is nobody's any more; the run issues it again.
-"""
+Actors come and go: every worker looks anew which there are. A task whose actor is gone is nobody's any more; the run
+issues it again."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ TOKEN_ENV = "TIR_ROLLOUT_TOKEN"
 WAIT_S = 30.0
 """How long an actor holds a request for a task before it says that there is none."""
 REPLY_S = 60.0
-"""Added to it, and the deadline of the reward: an actor waits up to 30 s for requests of the session that are still being answered."""
+"""Added to it, and the deadline of the reward: an actor waits up to 30 s for requests of the session that are still
+being answered."""
 LOOK_S = 1.0
 """Between two looks at the directory where none, or one that is gone, was found."""
 log = logging.getLogger(__name__)
@@ -32,8 +34,15 @@ Run = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 class Agent:
     def __init__(self, run_dir: Path, run: Run, *, workers: int, gone_s: float, rollout_s: float) -> None:
-        """`gone_s`: no rollout actor for so long, and the run is over. `rollout_s`: a rollout that takes longer has failed."""
-        self._endpoints, self._run, self._workers, self._gone_s, self._rollout_s = run_dir / "endpoints", run, workers, gone_s, rollout_s
+        """`gone_s`: no rollout actor for so long, and the run is over. `rollout_s`: a rollout that takes longer has
+        failed."""
+        self._endpoints, self._run, self._workers, self._gone_s, self._rollout_s = (
+            run_dir / "endpoints",
+            run,
+            workers,
+            gone_s,
+            rollout_s,
+        )
         self.ended: dict[str, int] = {"rewarded": 0, "failed": 0}
 
     async def work(self) -> None:
@@ -55,28 +64,42 @@ class Agent:
             await asyncio.sleep(LOOK_S)
 
     async def _one(self, http: aiohttp.ClientSession, url: str) -> None:
-        """One task, or none within WAIT_S. Raises aiohttp.ClientError, TimeoutError when the actor is gone or refuses."""
+        """One task, or none within WAIT_S. Raises aiohttp.ClientError, TimeoutError when the actor is gone or
+        refuses."""
         key = self._key()
         headers, timeout = {"Authorization": f"Bearer {key}"}, aiohttp.ClientTimeout(total=WAIT_S + REPLY_S)
-        async with http.post(f"{url}/agent/tasks", json={"wait_s": WAIT_S, "override_sampling": True}, headers=headers, timeout=timeout) as r:
+        async with http.post(
+            f"{url}/agent/tasks", json={"wait_s": WAIT_S, "override_sampling": True}, headers=headers, timeout=timeout
+        ) as r:
             if r.status == 204:
                 return
             r.raise_for_status()
             task = await r.json()
         end = await self._end(task, key)
         self.ended["failed" if "failed" in end else "rewarded"] += 1
-        async with http.post(f"{url}/sessions/{task['session_id']}/reward", json=end, headers=headers, timeout=timeout) as r:
+        async with http.post(
+            f"{url}/sessions/{task['session_id']}/reward", json=end, headers=headers, timeout=timeout
+        ) as r:
             r.raise_for_status()
 
     async def _end(self, task: dict[str, Any], key: str) -> dict[str, Any]:
         row = task["meta"].get("verifiers")
         if not isinstance(row, dict):
-            return {"failed": "the row has no meta.verifiers: make the data with python -m env_servers.adapters.verifiers.make_tasks"}
+            return {
+                "failed": (
+                    "the row has no meta.verifiers: make the data with python -m"
+                    " env_servers.adapters.verifiers.make_tasks"
+                )
+            }
         try:
             async with asyncio.timeout(self._rollout_s):
                 return await self._run(task["base_url"], key, row)
-        except TimeoutError:  # the session has failed in the run long since; this frees the worker that the environment holds
-            return {"failed": f"the rollout has not ended within {self._rollout_s:g} s. Give it more --rollout-timeout."}
+        except (
+            TimeoutError
+        ):  # the session has failed in the run long since; this frees the worker that the environment holds
+            return {
+                "failed": f"the rollout has not ended within {self._rollout_s:g} s. Give it more --rollout-timeout."
+            }
 
     def _urls(self) -> list[str]:
         """The actors that there are now. One may leave between the look at the directory and the look at its file."""

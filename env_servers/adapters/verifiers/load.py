@@ -1,4 +1,5 @@
-"""Load an environment of verifiers by its name, as the package does: the module of that name, and its `load_environment`."""
+"""Load an environment of verifiers by its name, as the package does: the module of that name, and its
+`load_environment`."""
 
 from __future__ import annotations
 
@@ -12,9 +13,13 @@ from openrlhf_tir.errors import ConfigError
 
 def add_environment_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "environment", metavar="ENVIRONMENT", help="its name: an installed package, or a module in the current directory, with load_environment"
+        "environment",
+        metavar="ENVIRONMENT",
+        help="its name: an installed package, or a module in the current directory, with load_environment",
     )
-    parser.add_argument("--args", type=json.loads, default={}, metavar="JSON", help="what its load_environment takes, as a JSON object")
+    parser.add_argument(
+        "--args", type=json.loads, default={}, metavar="JSON", help="what its load_environment takes, as a JSON object"
+    )
 
 
 def load(args: argparse.Namespace) -> Any:

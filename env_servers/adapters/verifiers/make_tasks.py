@@ -1,7 +1,8 @@
-"""python -m env_servers.adapters.verifiers.make_tasks ENVIRONMENT --out FILE: the rows of a verifiers environment's data set, for a run.
+"""python -m env_servers.adapters.verifiers.make_tasks ENVIRONMENT --out FILE: the rows of a verifiers environment's
+data set, for a run.
 
-A row holds what the environment wants to know of the example (`meta.verifiers`), so that the agent needs no data set of its own. Its
-prompt is for the run's logs and for filters by length: the environment writes the messages.
+A row holds what the environment wants to know of the example (`meta.verifiers`), so that the agent needs no data set of
+its own. Its prompt is for the run's logs and for filters by length: the environment writes the messages.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from .load import add_environment_flags, load
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.verifiers.make_tasks", description=__doc__.partition("\n")[0])
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.adapters.verifiers.make_tasks", description=__doc__.partition("\n")[0]
+    )
     add_environment_flags(p)
     p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="the rows")
     p.add_argument("--count", type=int, default=-1, metavar="N", help="the first N of them (default: all)")
@@ -31,7 +34,11 @@ def rows(environment: Any, count: int, *, evaluation: bool) -> Iterator[dict[str
     data = environment.get_eval_dataset(n=count) if evaluation else environment.get_dataset(n=count)
     for row in data:
         kept = {k: v for k, v in row.items() if v is not None}
-        yield {"prompt": prompt_text(kept["prompt"]), "label": str(kept.get("answer") or "-"), "meta": {"verifiers": kept}}
+        yield {
+            "prompt": prompt_text(kept["prompt"]),
+            "label": str(kept.get("answer") or "-"),
+            "meta": {"verifiers": kept},
+        }
 
 
 def prompt_text(prompt: Any) -> str:
@@ -45,7 +52,9 @@ def main() -> None:
     args = parser().parse_args()
     try:
         environment = load(args)
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows(environment, args.count, evaluation=args.eval)]
+        lines = [
+            json.dumps(row, ensure_ascii=False) + "\n" for row in rows(environment, args.count, evaluation=args.eval)
+        ]
     except (ConfigError, TypeError, ValueError) as e:
         sys.exit(f"verifiers makes no tasks: {e}")
     args.out.write_text("".join(lines))

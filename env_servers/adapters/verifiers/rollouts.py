@@ -1,10 +1,12 @@
-"""Rollouts: a verifiers environment, one row of it and an OpenAI endpoint -> how the session ends, as POST /sessions/{id}/reward takes it.
+"""Rollouts: a verifiers environment, one row of it and an OpenAI endpoint -> how the session ends, as POST
+/sessions/{id}/reward takes it.
 
     {"reward": 1.0, "parts": {metric: value}}     the rubric's word
     {"failed": why}                               nothing of it is trained
 
-verifiers makes 0 of a reward function that raises, or gives no number, and goes on. Here that is a failure: a broken judge says nothing about the model. So are
-an error that the environment recorded, and a rollout that the environment's own clock has ended.
+verifiers makes 0 of a reward function that raises, or gives no number, and goes on. Here that is a failure: a broken
+judge says nothing about the model. So are an error that the environment recorded, and a rollout that the environment's
+own clock has ended.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ _raised: ContextVar[list[str]] = ContextVar("reward functions that raised in thi
 
 class Rollouts:
     def __init__(self, environment: Any, *, max_tokens: int | None = None) -> None:
-        """`max_tokens`: of one answer; None: what the endpoint gives. Raises ConfigError for a rubric that needs the whole group."""
+        """`max_tokens`: of one answer; None: what the endpoint gives. Raises ConfigError for a rubric that needs the
+        whole group."""
         if environment.requires_group_rollouts:
             raise ConfigError(
-                f"The rubric of {environment.env_id!r} compares the rollouts of a group (a reward function takes prompts, completions, states, ...), "
-                "and each rollout runs by itself here. Give it functions of one rollout."
+                f"The rubric of {environment.env_id!r} compares the rollouts of a group (a reward function takes"
+                " prompts, completions, states, ...), and each rollout runs by itself here. Give it functions of one"
+                " rollout."
             )
         self._environment = environment
         self._sampling = {} if max_tokens is None else {"max_tokens": max_tokens}
@@ -36,7 +40,8 @@ class Rollouts:
             rubric.funcs = [_watched(f) for f in rubric.funcs]
 
     async def run(self, base_url: str, key: str, row: dict[str, Any]) -> dict[str, Any]:
-        """`row`: what the environment's data set says of the example. Raises nothing of its own doing but what is no Exception."""
+        """`row`: what the environment's data set says of the example. Raises nothing of its own doing but what is no
+        Exception."""
         from openai import AsyncOpenAI
         from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
 
@@ -44,12 +49,18 @@ class Rollouts:
         _raised.set(raised)
         try:
             async with AsyncOpenAI(base_url=base_url, api_key=key) as client:
-                output = await self._environment.run_rollout(row, OpenAIChatCompletionsClient(client), "policy", dict(self._sampling))
+                output = await self._environment.run_rollout(
+                    row, OpenAIChatCompletionsClient(client), "policy", dict(self._sampling)
+                )
         except Exception as e:  # the environment's, the package's or the endpoint's: never the model's
             return {"failed": f"{type(e).__name__}: {e}"[:WHY_CHARS]}
         if failed := _failure(output, raised):
             return {"failed": failed[:WHY_CHARS]}
-        parts = {name: float(v) for name, v in (output.get("metrics") or {}).items() if isinstance(v, int | float) and math.isfinite(v)}
+        parts = {
+            name: float(v)
+            for name, v in (output.get("metrics") or {}).items()
+            if isinstance(v, int | float) and math.isfinite(v)
+        }
         return {"reward": float(output["reward"]), "parts": parts}
 
 
@@ -67,7 +78,8 @@ def _failure(output: Any, raised: list[str]) -> str | None:
 
 
 def _rubrics(rubric: Any) -> Iterator[Any]:
-    """The rubric, and those within it: of a group of rubrics, of a group of environments, or wherever else a rubric keeps others."""
+    """The rubric, and those within it: of a group of rubrics, of a group of environments, or wherever else a rubric
+    keeps others."""
     found, look = set(), [rubric]
     while look:
         at = look.pop()
@@ -77,7 +89,9 @@ def _rubrics(rubric: Any) -> Iterator[Any]:
         found.add(id(at))
         yield at
         for value in vars(at).values():
-            look += value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+            look += (
+                value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+            )
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +101,8 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
     async def watched(*args: Any, **kwargs: Any) -> Any:
         try:
             result = function(*args, **kwargs)
-            return float(await result if inspect.isawaitable(result) else result)  # as verifiers does, and takes 0 for what is no number
+            # as verifiers does, and takes 0 for what is no number
+            return float(await result if inspect.isawaitable(result) else result)
         except Exception as e:
             if (raised := _raised.get(None)) is not None:
                 raised.append(f"{getattr(function, '__name__', 'function')}: {type(e).__name__}: {e}")

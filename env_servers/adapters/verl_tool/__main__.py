@@ -1,4 +1,5 @@
-"""python -m env_servers.adapters.verl_tool --url URL: a tool server of verl-tool as an environment, its actions sent in batches."""
+"""python -m env_servers.adapters.verl_tool --url URL: a tool server of verl-tool as an environment, its actions sent in
+batches."""
 
 from __future__ import annotations
 
@@ -19,26 +20,43 @@ from .env import VerlToolEnv
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.verl_tool", description=__doc__)
     add_serving_flags(p, workers=512)
-    p.add_argument("--url", required=True, help="base URL of the tool server; POST URL/get_observation is what is asked")
-    p.add_argument("--window-ms", type=float, default=5.0, metavar="MS", help="what comes within MS of the first action goes with it (default: %(default)s)")
-    p.add_argument("--max-batch", type=int, default=64, metavar="N", help="actions of one request (default: %(default)s)")
+    p.add_argument(
+        "--url", required=True, help="base URL of the tool server; POST URL/get_observation is what is asked"
+    )
+    p.add_argument(
+        "--window-ms",
+        type=float,
+        default=5.0,
+        metavar="MS",
+        help="what comes within MS of the first action goes with it (default: %(default)s)",
+    )
+    p.add_argument(
+        "--max-batch", type=int, default=64, metavar="N", help="actions of one request (default: %(default)s)"
+    )
     return p
 
 
 def main() -> None:
     args = parser().parse_args()
     if args.max_batch < 1 or args.window_ms < 0:
-        sys.exit(f"verl_tool does not start: --max-batch {args.max_batch} --window-ms {args.window_ms:g}: use 1 or more, and 0 or more.")
+        sys.exit(
+            f"verl_tool does not start: --max-batch {args.max_batch} --window-ms {args.window_ms:g}: use 1 or more, and"
+            " 0 or more."
+        )
     run_copies(args)
     pool = Pool()
-    batches = functools.cache(lambda: Batches(pool, args.url.rstrip("/"), window_s=args.window_ms / 1000, max_batch=args.max_batch))
+    batches = functools.cache(
+        lambda: Batches(pool, args.url.rstrip("/"), window_s=args.window_ms / 1000, max_batch=args.max_batch)
+    )
 
     async def stop() -> None:
         await batches().close()
         await pool.close()
 
     action = "text that one of the tool server's tools reads"
-    config = serving_config(args, env="verl_tool", action=action, isolation=UNKNOWN, stateful=True, prefers_batches=True)
+    config = serving_config(
+        args, env="verl_tool", action=action, isolation=UNKNOWN, stateful=True, prefers_batches=True
+    )
     serve(create_env_app(lambda: VerlToolEnv(batches), config, on_stop=stop), args)
 
 

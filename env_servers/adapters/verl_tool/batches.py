@@ -1,10 +1,11 @@
 """Batches: actions of many sessions -> one POST /get_observation -> each session's Observed.
 
-    {"trajectory_ids": [...], "actions": [...], "extra_fields": [{...}, ...]}  ->  {"observations": [...], "dones": [...], "valids": [...]}
+    {"trajectory_ids": [...], "actions": [...], "extra_fields": [{...}, ...]}  ->  {"observations": [...], "dones":
+    [...], "valids": [...]}
 
-What comes within `window_s` of the first goes together, up to `max_batch`; a batch is answered when its slowest action is. Nothing is
-sent twice: a tool server does not know a repeated action from a new one. What is no such answer is VerlToolFailed for all of the batch.
-"""
+What comes within `window_s` of the first goes together, up to `max_batch`; a batch is answered when its slowest action
+is. Nothing is sent twice: a tool server does not know a repeated action from a new one. What is no such answer is
+VerlToolFailed for all of the batch."""
 
 from __future__ import annotations
 
@@ -94,7 +95,11 @@ class Batches:
                 a.answer.set_result(o)
 
     async def _post(self, batch: list[_Asked]) -> list[Observed]:
-        body = {"trajectory_ids": [a.trajectory for a in batch], "actions": [a.action for a in batch], "extra_fields": [a.extra for a in batch]}
+        body = {
+            "trajectory_ids": [a.trajectory for a in batch],
+            "actions": [a.action for a in batch],
+            "extra_fields": [a.extra for a in batch],
+        }
         timeout = aiohttp.ClientTimeout(total=max(a.deadline_s for a in batch) + GRACE_S)
         try:
             async with self._http().post(f"{self._url}/get_observation", json=body, timeout=timeout) as r:
@@ -108,9 +113,13 @@ class Batches:
         try:
             answer = _Answer.model_validate(json.loads(text))
         except (ValueError, RecursionError) as e:  # ValueError: also pydantic's
-            raise VerlToolFailed(f"{self._url}/get_observation answers no lists of observations, dones and valids: {text[:200]!r}.") from e
+            raise VerlToolFailed(
+                f"{self._url}/get_observation answers no lists of observations, dones and valids: {text[:200]!r}."
+            ) from e
         if not len(answer.observations) == len(answer.dones) == len(answer.valids) == len(batch):
-            raise VerlToolFailed(f"{self._url}/get_observation answers {len(answer.observations)} observations for {len(batch)} actions.")
+            raise VerlToolFailed(
+                f"{self._url}/get_observation answers {len(answer.observations)} observations for {len(batch)} actions."
+            )
         return [Observed(*one) for one in zip(answer.observations, answer.dones, answer.valids, strict=True)]
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -118,7 +127,10 @@ class Batches:
         async for part in response.content.iter_any():
             content += part
             if len(content) > MAX_REPLY:
-                raise VerlToolFailed(f"{self._url}/get_observation answers more than {MAX_REPLY} bytes. Let its tools cut their observations.")
+                raise VerlToolFailed(
+                    f"{self._url}/get_observation answers more than {MAX_REPLY} bytes. Let its tools cut their"
+                    " observations."
+                )
         return bytes(content)
 
     async def close(self) -> None:

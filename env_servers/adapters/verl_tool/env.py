@@ -1,8 +1,9 @@
-"""VerlToolEnv: an action is text for the tool server, which finds the tool that reads it. One trajectory id per session.
+"""VerlToolEnv: an action is text for the tool server, which finds the tool that reads it. One trajectory id per
+session.
 
-An action that no tool reads (`valids` is false) is told to the model and trained (model_error, signals.error_type "invalid"). A tool that
-raised is env_error. A tool server gives no reward, unless a tool's observation is an object with a number `reward`.
-"""
+An action that no tool reads (`valids` is false) is told to the model and trained (model_error, signals.error_type
+"invalid"). A tool that raised is env_error. A tool server gives no reward, unless a tool's observation is an object
+with a number `reward`."""
 
 from __future__ import annotations
 
@@ -39,7 +40,11 @@ class VerlToolEnv(Env):
         self._steps += 1  # before the answer, which may never come: what the tools have begun they are told to forget
         observed = await self._batches.ask(self._trajectory, action, self._extra, deadline_s)
         self._invalid += not observed.valid
-        said = observed.observation if isinstance(observed.observation, dict) else {self._observed_in: observed.observation}
+        said = (
+            observed.observation
+            if isinstance(observed.observation, dict)
+            else {self._observed_in: observed.observation}
+        )
         if said.get("error"):
             raise VerlToolFailed(f"A tool failed: {str(said['error'])[:500]}")
         text, reward = said.get(self._observed_in), said.get("reward")
@@ -52,7 +57,11 @@ class VerlToolEnv(Env):
             reward=None if reward is None else float(reward),
             done=observed.done,
             outcome="ok" if observed.valid else "model_error",
-            signals={"steps": self._steps, "invalid": self._invalid, "error_type": None if observed.valid else "invalid"},
+            signals={
+                "steps": self._steps,
+                "invalid": self._invalid,
+                "error_type": None if observed.valid else "invalid",
+            },
         )
 
     async def close(self) -> None:

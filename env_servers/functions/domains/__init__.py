@@ -1,4 +1,5 @@
-"""The domains by name. Each file is one: a class of typed functions, the state that it starts with, and goals whose solution is known."""
+"""The domains by name. Each file is one: a class of typed functions, the state that it starts with, and goals whose
+solution is known."""
 
 from __future__ import annotations
 

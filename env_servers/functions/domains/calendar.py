@@ -25,7 +25,8 @@ def minutes_of(time: str) -> int:
 
 
 class Calendar(Domain):
-    """state: `events` (id -> day, start and end in minutes, title, guests), `reminders` (id -> minutes before), `next_id`."""
+    """state: `events` (id -> day, start and end in minutes, title, guests), `reminders` (id -> minutes before),
+    `next_id`."""
 
     name = "calendar"
 
@@ -34,7 +35,13 @@ class Calendar(Domain):
         events = {}
         for i, day in enumerate(rng.sample(DAYS, 4), 1):
             start = rng.randrange(9, 15) * 60
-            events[f"E{i}"] = {"day": day, "start": start, "end": start + rng.choice([30, 60]), "title": rng.choice(TITLES), "guests": []}
+            events[f"E{i}"] = {
+                "day": day,
+                "start": start,
+                "end": start + rng.choice([30, 60]),
+                "title": rng.choice(TITLES),
+                "guests": [],
+            }
         return {"events": events, "reminders": {}, "next_id": 5}
 
     def _event(self, event_id: str) -> dict[str, Any]:
@@ -132,6 +139,9 @@ class Calendar(Domain):
     def free_slot(self, day: Day, minutes: int) -> str:
         """Tell the first time (HH:MM) of a day with so many free minutes."""
         for begin in range(OPENS, CLOSES - minutes + 1, 15):
-            if all(e["day"] != day or begin >= e["end"] or e["start"] >= begin + minutes for e in self.state["events"].values()):
+            if all(
+                e["day"] != day or begin >= e["end"] or e["start"] >= begin + minutes
+                for e in self.state["events"].values()
+            ):
                 return clock(begin)
         raise ToolError(f"{day} has no {minutes} free minutes.")

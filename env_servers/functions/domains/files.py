@@ -20,7 +20,10 @@ class Files(Domain):
         names = rng.sample(["notes", "report", "budget", "plan", "draft", "summary", "todo", "log"], 4)
         words = ["alpha", "beta", "gamma", "delta", "echo", "kilo", "lima", "oscar"]
         text = {f"{n}.txt": "\n".join(rng.choices(words, k=rng.randint(2, 5))) for n in names}
-        return {"tree": {"home": {"docs": dict(list(text.items())[:2]), "work": dict(list(text.items())[2:]), "tmp": {}}}, "here": ["home"]}
+        return {
+            "tree": {"home": {"docs": dict(list(text.items())[:2]), "work": dict(list(text.items())[2:]), "tmp": {}}},
+            "here": ["home"],
+        }
 
     def _parts(self, path: str) -> list[str]:
         parts = [] if path.startswith("/") else list(self.state["here"])

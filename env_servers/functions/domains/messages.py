@@ -19,7 +19,15 @@ class Messages(Domain):
     @classmethod
     def initial(cls, rng: random.Random) -> dict[str, Any]:
         contacts = rng.sample(PEOPLE, 5)
-        inbox = {f"M{i}": {"sender": rng.choice(contacts), "text": f"About {rng.choice(TOPICS)}.", "read": False, "flagged": False} for i in range(1, 6)}
+        inbox = {
+            f"M{i}": {
+                "sender": rng.choice(contacts),
+                "text": f"About {rng.choice(TOPICS)}.",
+                "read": False,
+                "flagged": False,
+            }
+            for i in range(1, 6)
+        }
         return {"contacts": contacts, "inbox": inbox, "sent": []}
 
     def _message(self, message_id: str) -> dict[str, Any]:

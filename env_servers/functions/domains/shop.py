@@ -1,4 +1,5 @@
-"""A shop's help desk: customers, orders, and a policy that says what may be done. The model speaks for the shop (see `policy`)."""
+"""A shop's help desk: customers, orders, and a policy that says what may be done. The model speaks for the shop (see
+`policy`)."""
 
 from __future__ import annotations
 
@@ -12,14 +13,18 @@ NAMES = ("Ada Moss", "Ben Hale", "Cleo Park", "Dan Frost", "Eva Stone", "Finn Re
 
 
 class Shop(Domain):
-    """state: `customers` (id -> name, address, credit), `orders` (id -> customer, items, status, card), `stock`, `transferred`."""
+    """state: `customers` (id -> name, address, credit), `orders` (id -> customer, items, status, card), `stock`,
+    `transferred`."""
 
     name = "shop"
 
     @classmethod
     def initial(cls, rng: random.Random) -> dict[str, Any]:
         names = rng.sample(NAMES, 4)
-        customers = {f"C{i}": {"name": n, "address": f"{rng.randint(1, 99)} Oak Street", "credit": rng.choice([0, 50])} for i, n in enumerate(names, 1)}
+        customers = {
+            f"C{i}": {"name": n, "address": f"{rng.randint(1, 99)} Oak Street", "credit": rng.choice([0, 50])}
+            for i, n in enumerate(names, 1)
+        }
         orders = {}
         for i in range(1, 9):
             orders[f"R{i}"] = {
@@ -97,7 +102,8 @@ class Shop(Domain):
 
     @tool
     def exchange_item(self, order_id: str, item: str, new_item: str) -> int:
-        """Exchange an item of an order for one in stock; the difference is taken from, or becomes, credit. Tells the difference."""
+        """Exchange an item of an order for one in stock; the difference is taken from, or becomes, credit. Tells the
+        difference."""
         order = self._order(order_id)
         if item not in order["items"]:
             raise ToolError(f"{order_id} holds no {item}.")
@@ -106,7 +112,9 @@ class Shop(Domain):
         difference = ITEMS[new_item] - ITEMS[item]
         customer = self._customer(order["customer"])
         if customer["credit"] < difference:
-            raise ToolError(f"{customer['name']} has {customer['credit']} EUR of credit, the difference is {difference}.")
+            raise ToolError(
+                f"{customer['name']} has {customer['credit']} EUR of credit, the difference is {difference}."
+            )
         order["items"][order["items"].index(item)] = new_item
         self.state["stock"][new_item] -= 1
         self.state["stock"][item] += 1

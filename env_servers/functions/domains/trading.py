@@ -19,7 +19,13 @@ class Trading(Domain):
     def initial(cls, rng: random.Random) -> dict[str, Any]:
         prices = {s: rng.randint(5, 200) for s in SYMBOLS}
         holdings = {s: rng.randint(1, 20) for s in rng.sample(SYMBOLS, 2)}
-        return {"prices": prices, "cash": rng.randint(10, 50) * 100, "holdings": holdings, "watchlist": rng.sample(SYMBOLS, 2), "orders": {}}
+        return {
+            "prices": prices,
+            "cash": rng.randint(10, 50) * 100,
+            "holdings": holdings,
+            "watchlist": rng.sample(SYMBOLS, 2),
+            "orders": {},
+        }
 
     def _price(self, symbol: str) -> float:
         if symbol not in self.state["prices"]:
@@ -96,7 +102,13 @@ class Trading(Domain):
         if quantity < 1:
             raise ToolError(f"{quantity} cannot be ordered.")
         number = f"O{len(self.state['orders']) + 1}"
-        self.state["orders"][number] = {"symbol": symbol, "side": side, "quantity": quantity, "price": price, "status": "open"}
+        self.state["orders"][number] = {
+            "symbol": symbol,
+            "side": side,
+            "quantity": quantity,
+            "price": price,
+            "status": "open",
+        }
         return number
 
     @tool

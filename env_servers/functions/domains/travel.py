@@ -21,9 +21,23 @@ class Travel(Domain):
         flights = {}
         for i in range(8):
             a, b = rng.sample(CITIES, 2)
-            flights[f"F{100 + i}"] = {"origin": a, "destination": b, "date": f"2030-05-{rng.randint(1, 9):02d}", "price": rng.randint(5, 40) * 10}
-        hotels = {f"H{i}": {"city": c, "price": rng.randint(4, 20) * 10, "stars": rng.randint(2, 5)} for i, c in enumerate(CITIES)}
-        return {"flights": flights, "hotels": hotels, "cards": {"4242": 2000, "7777": rng.randint(1, 9) * 100}, "bookings": {}, "budget": None}
+            flights[f"F{100 + i}"] = {
+                "origin": a,
+                "destination": b,
+                "date": f"2030-05-{rng.randint(1, 9):02d}",
+                "price": rng.randint(5, 40) * 10,
+            }
+        hotels = {
+            f"H{i}": {"city": c, "price": rng.randint(4, 20) * 10, "stars": rng.randint(2, 5)}
+            for i, c in enumerate(CITIES)
+        }
+        return {
+            "flights": flights,
+            "hotels": hotels,
+            "cards": {"4242": 2000, "7777": rng.randint(1, 9) * 100},
+            "bookings": {},
+            "budget": None,
+        }
 
     def _booking(self, booking_id: str) -> dict[str, Any]:
         if booking_id not in self.state["bookings"]:
@@ -48,7 +62,11 @@ class Travel(Domain):
     @tool
     def search_flights(self, origin: str, destination: str) -> list[dict[str, Any]]:
         """List the flights between two cities, the cheapest first."""
-        found = [{"flight_id": k, **f} for k, f in self.state["flights"].items() if (f["origin"], f["destination"]) == (origin, destination)]
+        found = [
+            {"flight_id": k, **f}
+            for k, f in self.state["flights"].items()
+            if (f["origin"], f["destination"]) == (origin, destination)
+        ]
         return sorted(found, key=lambda f: (f["price"], f["flight_id"]))
 
     @tool
@@ -63,12 +81,18 @@ class Travel(Domain):
         """Book a flight and pay by card; tells the booking's id."""
         price = self.flight_details(flight_id)["price"]
         self._pay(card, price)
-        return self._book({"kind": "flight", "item": flight_id, "name": passenger, "card": card, "price": price, "insured": False})
+        return self._book(
+            {"kind": "flight", "item": flight_id, "name": passenger, "card": card, "price": price, "insured": False}
+        )
 
     @tool
     def search_hotels(self, city: str, min_stars: int = 0) -> list[dict[str, Any]]:
         """List the hotels of a city with at least so many stars."""
-        return [{"hotel_id": k, **h} for k, h in self.state["hotels"].items() if h["city"] == city and h["stars"] >= min_stars]
+        return [
+            {"hotel_id": k, **h}
+            for k, h in self.state["hotels"].items()
+            if h["city"] == city and h["stars"] >= min_stars
+        ]
 
     @tool
     def book_hotel(self, hotel_id: str, guest: str, nights: int, card: str) -> str:
@@ -79,7 +103,9 @@ class Travel(Domain):
             raise ToolError(f"{nights} nights cannot be booked.")
         price = self.state["hotels"][hotel_id]["price"] * nights
         self._pay(card, price)
-        return self._book({"kind": "hotel", "item": hotel_id, "name": guest, "card": card, "price": price, "insured": False})
+        return self._book(
+            {"kind": "hotel", "item": hotel_id, "name": guest, "card": card, "price": price, "insured": False}
+        )
 
     @tool
     def booking_details(self, booking_id: str) -> dict[str, Any]:

@@ -14,7 +14,8 @@ TANK_LITRES, KM_PER_LITRE = 50.0, 10.0
 
 
 class Vehicle(Domain):
-    """state: `doors` (door -> locked), `brake`, `engine`, `fuel` (litres), `climate` (degrees Celsius), `lights`, `tyres` (bar), `cruise`, `route`."""
+    """state: `doors` (door -> locked), `brake`, `engine`, `fuel` (litres), `climate` (degrees Celsius), `lights`,
+    `tyres` (bar), `cruise`, `route`."""
 
     name = "vehicle"
 

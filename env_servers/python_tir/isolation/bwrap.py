@@ -1,21 +1,25 @@
 """BwrapSandbox: each call is one fresh bubblewrap container with one fresh interpreter.
 
 Covered
-- Namespaces: user, pid, mount, network (a loopback of its own and nothing else), ipc, uts, cgroup. An unprivileged uid, without capabilities.
-- Files: a read-only root with /usr, the interpreter and its site-packages; /tmp and /dev/shm are size-limited tmpfs of this call
-  only. Nothing else of the host: no /etc, no /home, no /sys. The environment is empty but for what is set here.
+- Namespaces: user, pid, mount, network (a loopback of its own and nothing else), ipc, uts, cgroup. An unprivileged uid,
+  without capabilities.
+- Files: a read-only root with /usr, the interpreter and its site-packages; /tmp and /dev/shm are size-limited tmpfs of
+  this call only. Nothing else of the host: no /etc, no /home, no /sys. The environment is empty but for what is set
+  here.
 - Code comes in an anonymous memory file, output goes out through pipes: other requests, other users see neither.
-- rlimits per process, a memory cap over all processes of the call, output caps, a wall clock; see `limits`. When the call ends,
-  by itself or not, every process of its pid namespace is dead before the result is returned.
-- seccomp (when libseccomp is there; /health says "bwrap+seccomp"): no nested namespaces, mounts, ptrace, keyrings, io_uring, bpf,
-  perf; no memory that outlives its mappings; sockets AF_UNIX, TCP and UDP only. See `seccomp`.
+- rlimits per process, a memory cap over all processes of the call, output caps, a wall clock; see `limits`. When the
+  call ends, by itself or not, every process of its pid namespace is dead before the result is returned.
+- seccomp (when libseccomp is there; /health says "bwrap+seccomp"): no nested namespaces, mounts, ptrace, keyrings,
+  io_uring, bpf, perf; no memory that outlives its mappings; sockets AF_UNIX, TCP and UDP only. See `seccomp`.
 
 Not covered
 - Kernel bugs reachable through the allowed system calls.
-- Without a control group memory caps are checked every quarter second: a burst can overshoot before it is killed. What counts is in
-  `memory`. CPU is bounded by the wall clock times the number of cores, not by cgroups. Files are counted then, too.
+- Without a control group memory caps are checked every quarter second: a burst can overshoot before it is killed. What
+  counts is in `memory`. CPU is bounded by the wall clock times the number of cores, not by cgroups. Files are counted
+  then, too.
 - What a snippet prints is taken at its word: it can print anything and exit with any code.
-- /proc/self/mountinfo names the directories of the host that are bound. flock() on a read-only file is seen by other calls.
+- /proc/self/mountinfo names the directories of the host that are bound. flock() on a read-only file is seen by other
+  calls.
 - Timing: snippets on one machine can tell that others are running.
 """
 
@@ -40,8 +44,13 @@ from .control_group import ControlGroup, ControlGroups
 from .stage import Stage
 from .supervise import memory_file, supervise
 
-RUNNER = marshal.dumps(compile(Path(__file__).with_name("runner.py").read_text(), "<runner>", "exec", dont_inherit=True, optimize=2))
-BOOT = f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})), {{'__name__': '__main__', '__builtins__': dict(vars(__builtins__))}})"
+RUNNER = marshal.dumps(
+    compile(Path(__file__).with_name("runner.py").read_text(), "<runner>", "exec", dont_inherit=True, optimize=2)
+)
+BOOT = (
+    f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})), {{'__name__': '__main__', '__builtins__':"
+    " dict(vars(__builtins__))})"
+)
 """The boot code has builtins of its own: a snippet may do to its own what it likes."""
 ENVIRONMENT = {
     "HOME": "/tmp",
@@ -54,7 +63,8 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
 }
 ALTERNATIVES = "/etc/alternatives"
-"""Debian's links: /usr/bin/awk is one to awk in here, which is one to the awk that is installed. Inside are links of the sandbox's own."""
+"""Debian's links: /usr/bin/awk is one to awk in here, which is one to the awk that is installed. Inside are links of
+the sandbox's own."""
 _PR_SET_CHILD_SUBREAPER = 36
 UNPRIVILEGED_UID = 65400
 """Base of the uids that a server running as root drops to before bubblewrap starts; one per concurrent call."""
@@ -66,8 +76,11 @@ def site_packages() -> list[str]:
     return list(dict.fromkeys(os.path.realpath(paths[name]) for name in ("purelib", "platlib")))
 
 
-def interpreter_command(status_fd: int, workdir: str, limits: Limits, *, boot: str = BOOT, inside: Callable[[str], str] = os.path.realpath) -> list[str]:
-    """The interpreter without `site` (it would cost more than the rest of the start), with the runner as its program. `inside`: Stage.inside."""
+def interpreter_command(
+    status_fd: int, workdir: str, limits: Limits, *, boot: str = BOOT, inside: Callable[[str], str] = os.path.realpath
+) -> list[str]:
+    """The interpreter without `site` (it would cost more than the rest of the start), with the runner as its program.
+    `inside`: Stage.inside."""
     options = ["-s", "-S", "-P", "-X", "utf8", "-c", boot, str(status_fd), workdir, limits.rlimits()]
     return [inside(sys.executable), *options, *map(inside, site_packages())]
 
@@ -85,11 +98,15 @@ async def run_job(
 ) -> Execution:
     """`supervise` an interpreter that reads `before`, the runner and a job from its stdin. Raises SandboxError."""
     if not snippet.fetch:
-        return await supervise(argv, before + RUNNER + job.pack(snippet), limits, pass_fds=pass_fds, env=env, warden=warden, group=group)
+        return await supervise(
+            argv, before + RUNNER + job.pack(snippet), limits, pass_fds=pass_fds, env=env, warden=warden, group=group
+        )
     fetch_fd = memory_file(b"")
     try:
         program = before + RUNNER + job.pack(snippet, fetch_fd)
-        execution = await supervise(argv, program, limits, pass_fds=(*pass_fds, fetch_fd), env=env, warden=warden, group=group)
+        execution = await supervise(
+            argv, program, limits, pass_fds=(*pass_fds, fetch_fd), env=env, warden=warden, group=group
+        )
         return replace(execution, files=job.unpack(fetch_fd, snippet.fetch))
     finally:
         os.close(fetch_fd)
@@ -97,16 +114,25 @@ async def run_job(
 
 class BwrapSandbox(Sandbox):
     def __init__(
-        self, limits: Limits = Limits(), *, seccomp: bytes | None = None, proc: bool = True, groups: ControlGroups | None = None, shown: Sequence[str] = ()
+        self,
+        limits: Limits = Limits(),
+        *,
+        seccomp: bytes | None = None,
+        proc: bool = True,
+        groups: ControlGroups | None = None,
+        shown: Sequence[str] = (),
     ) -> None:
-        """`seccomp` is a BPF program; `proc` False: without /proc, which some containers do not let one mount; `groups`: each call gets one that
-        bounds its memory; `shown`: see WarmSandbox.
+        """`seccomp` is a BPF program; `proc` False: without /proc, which some containers do not let one mount;
+        `groups`: each call gets one that bounds its memory; `shown`: see WarmSandbox.
 
         Raises SandboxError with a remedy.
         """
         bwrap = shutil.which("bwrap")
         if bwrap is None:
-            raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
+            raise SandboxError(
+                "bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine"
+                " that may be harmed."
+            )
         self.limits, self._seccomp, self._groups = limits, seccomp, groups
         self.isolation = ("bwrap+seccomp" if seccomp else "bwrap") + ("" if proc else ", no /proc")
         self._stage = Stage([sys.base_prefix, *site_packages(), *shown], uid=UNPRIVILEGED_UID)
@@ -124,7 +150,13 @@ class BwrapSandbox(Sandbox):
 
         def argv(status_fd: int, info_fd: int) -> Sequence[str]:
             options = ["--json-status-fd", str(info_fd), *(["--seccomp", str(fds[0])] if fds else [])]
-            return [*drop, *self._fixed, *options, "--", *interpreter_command(status_fd, "/tmp", limits, inside=self._stage.inside)]
+            return [
+                *drop,
+                *self._fixed,
+                *options,
+                "--",
+                *interpreter_command(status_fd, "/tmp", limits, inside=self._stage.inside),
+            ]
 
         try:
             with own_group(self._groups, limits) as group:
@@ -158,15 +190,26 @@ def own_group(groups: ControlGroups | None, limits: Limits) -> Iterator[ControlG
 
 
 def become_subreaper() -> None:
-    """The init of a container whose bubblewrap ended first becomes our child: we can wait for it, and no zombie stays where the host has no reaping init."""
+    """The init of a container whose bubblewrap ended first becomes our child: we can wait for it, and no zombie stays
+    where the host has no reaping init."""
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise SandboxError("prctl(PR_SET_CHILD_SUBREAPER) failed: the kernel is older than 3.4.")
 
 
-def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = True, hidden: Sequence[str] = ()) -> list[str]:
+def root_file_system(
+    bwrap: str, stage: Stage, limits: Limits, *, proc: bool = True, hidden: Sequence[str] = ()
+) -> list[str]:
     """`hidden`: directories of the host that are empty inside where they would be seen, as below site-packages."""
     size = str(limits.file_bytes)
-    args = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    args = [
+        bwrap,
+        "--unshare-user",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+    ]
     args += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
     args += ["--ro-bind", "/usr", "/usr"]
     for link in ("/bin", "/lib", "/lib64", "/sbin"):
@@ -174,8 +217,13 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
             args += ["--symlink", os.readlink(link), link]
         elif os.path.isdir(link):
             args += ["--ro-bind", link, link]
-    for parent in dict.fromkeys(str(p) for t in ("/dev/shm", f"{ALTERNATIVES}/awk", *(t for _, t in stage.mounts)) for p in reversed(Path(t).parents[:-1])):
-        args += ["--perms", "0755", "--dir", parent]  # left to bubblewrap they are 0700, and warm children have another uid
+    for parent in dict.fromkeys(
+        str(p)
+        for t in ("/dev/shm", f"{ALTERNATIVES}/awk", *(t for _, t in stage.mounts))
+        for p in reversed(Path(t).parents[:-1])
+    ):
+        # left to bubblewrap they are 0700, and warm children have another uid
+        args += ["--perms", "0755", "--dir", parent]
     for name, program in _alternatives():
         args += ["--symlink", program, f"{ALTERNATIVES}/{name}"]
     for source, target in stage.mounts:
@@ -187,9 +235,27 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
         args += ["--proc", "/proc"]
     for device in ("null", "full", "random", "urandom"):
         args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    args += ["--dev-bind", "/dev/full", "/dev/zero"]  # reads as zeros too, and cannot be mapped: shared pages of /dev/zero are in nobody's account
-    args += ["--symlink", "/proc/self/fd", "/dev/fd", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp", "--remount-ro", "/"]
-    for name, value in {**ENVIRONMENT, "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/local/bin:/usr/bin:/bin"}.items():
+    # reads as zeros too, and cannot be mapped: shared pages of /dev/zero are in nobody's account
+    args += ["--dev-bind", "/dev/full", "/dev/zero"]
+    args += [
+        "--symlink",
+        "/proc/self/fd",
+        "/dev/fd",
+        "--size",
+        size,
+        "--tmpfs",
+        "/dev/shm",
+        "--size",
+        size,
+        "--tmpfs",
+        "/tmp",
+        "--remount-ro",
+        "/",
+    ]
+    for name, value in {
+        **ENVIRONMENT,
+        "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/local/bin:/usr/bin:/bin",
+    }.items():
         args += ["--setenv", name, value]
     return args
 

@@ -1,12 +1,14 @@
 """ControlGroup: a memory limit that the kernel keeps to the byte, over all processes of a slot or a call together.
 
-    version 2   where the server was started in a group that it has for itself, which is divided: a leaf for the server, one group for each slot
+    version 2   where the server was started in a group that it has for itself, which is divided: a leaf for the server,
+                one group for each slot
                     systemd-run [--user] --scope -p Delegate=yes -p MemoryMax=16G python -m env_servers.python_tir ...
-    version 1   below the group that the server is in, where the memory hierarchy may be written: as root, in a container that shows it
+    version 1   below the group that the server is in, where the memory hierarchy may be written: as root, in a
+                container that shows it
 
-A version 2 group that holds other processes cannot be divided without moving them, so it is left alone. Nobody else's process, and no limit
-that is there, is ever touched. Where no group can be had `memory` looks at intervals, which a burst outruns; a server says so at start.
-"""
+A version 2 group that holds other processes cannot be divided without moving them, so it is left alone. Nobody else's
+process, and no limit that is there, is ever touched. Where no group can be had `memory` looks at intervals, which a
+burst outruns; a server says so at start."""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SLACK_BYTES = 32 << 20
-"""Above the call's limit: what its slot holds itself, and so that a creeping allocation is seen by `memory` first, which spares the slot."""
+"""Above the call's limit: what its slot holds itself, and so that a creeping allocation is seen by `memory` first,
+which spares the slot."""
 NONE = (
-    "no control group can be had here: what all processes of a snippet hold together is looked at four times a second, so a burst can pass the limit meanwhile"
+    "no control group can be had here: what all processes of a snippet hold together is looked at four times a second,"
+    " so a burst can pass the limit meanwhile"
 )
 _SERVER, _SLOT = "server", "tir-slot"
 _ENTER = 'echo 0 > "$0" && exec "$@"'
@@ -54,7 +58,8 @@ class ControlGroup:
                 (path / files.with_swap).write_text("0")
 
     def bound(self, memory_bytes: int) -> None:
-        """Another limit from now on. Kept as it was where the kernel cannot free what an earlier call has left of its files' cache."""
+        """Another limit from now on. Kept as it was where the kernel cannot free what an earlier call has left of its
+        files' cache."""
         if memory_bytes != self._memory_bytes:
             with suppress(OSError):
                 self._write(memory_bytes)
@@ -111,11 +116,14 @@ class ControlGroups:
         if directory is None:
             return None
         try:
-            if (directory / "cgroup.procs").read_text().split() != [str(os.getpid())] or "memory" not in (directory / "cgroup.controllers").read_text().split():
+            if (directory / "cgroup.procs").read_text().split() != [str(os.getpid())] or "memory" not in (
+                directory / "cgroup.controllers"
+            ).read_text().split():
                 return None
             leaf = directory / _SERVER
             leaf.mkdir(exist_ok=True)
-            (leaf / "cgroup.procs").write_text(str(os.getpid()))  # a group with processes of its own cannot limit groups below it
+            # a group with processes of its own cannot limit groups below it
+            (leaf / "cgroup.procs").write_text(str(os.getpid()))
             (directory / "cgroup.subtree_control").write_text("+memory")
         except OSError:  # not ours to write
             return None
@@ -162,7 +170,8 @@ def groups_or_said() -> ControlGroups | None:
 
 
 def _own_group(proc: Path, kind: str, controller: str) -> Path | None:
-    """The directory of this process's group in that hierarchy; None where it is not mounted. `controller` "": version 2's, which has them all."""
+    """The directory of this process's group in that hierarchy; None where it is not mounted. `controller` "": version
+    2's, which has them all."""
     path = None
     for line in (proc / "cgroup").read_text().splitlines():
         _, controllers, its_path = line.split(":", 2)

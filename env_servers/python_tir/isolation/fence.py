@@ -1,22 +1,26 @@
-"""FenceSandbox: isolation for containers without user namespaces, where bubblewrap cannot work. Landlock, seccomp, rlimits; no root needed.
+"""FenceSandbox: isolation for containers without user namespaces, where bubblewrap cannot work. Landlock, seccomp,
+rlimits; no root needed.
 
-Weaker than `bwrap`, so only used where that fails, and said so: a warning at start, "landlock+seccomp" in /health. Linux 6.12 or later.
+Weaker than `bwrap`, so only used where that fails, and said so: a warning at start, "landlock+seccomp" in /health.
+Linux 6.12 or later.
 
 Covered
-- Files: reads /usr, the interpreter and its site-packages; writes one directory of its own, gone after the call. No other file can be
-  opened, listed, made, moved, removed, or given other rights, times or attributes.
-- No sockets but pairs; no signal, trace or priority for a process outside; no System V objects; the same refused calls as in `bwrap`.
-- Code, input and output go through memory files and pipes. When the call ends, one kill(-1) inside its Landlock domain ends every
-  process of it; none can leave that domain.
-- A server that runs as root drops to an unprivileged uid, another one for each concurrent call, which bounds its processes exactly.
-  Any other shares one kernel count with all of its user's processes: the limit is that count and what the running calls may have, and a
-  call with more than its own share is killed at the next look at its memory.
+- Files: reads /usr, the interpreter and its site-packages; writes one directory of its own, gone after the call. No
+  other file can be opened, listed, made, moved, removed, or given other rights, times or attributes.
+- No sockets but pairs; no signal, trace or priority for a process outside; no System V objects; the same refused calls
+  as in `bwrap`.
+- Code, input and output go through memory files and pipes. When the call ends, one kill(-1) inside its Landlock domain
+  ends every process of it; none can leave that domain.
+- A server that runs as root drops to an unprivileged uid, another one for each concurrent call, which bounds its
+  processes exactly. Any other shares one kernel count with all of its user's processes: the limit is that count and
+  what the running calls may have, and a call with more than its own share is killed at the next look at its memory.
 
 Not covered, besides what `bwrap` lists
 - Names, sizes and times of host files can be seen, their contents not. /proc, /dev/shm and sockets are missing.
 - Disk: one file is limited, their sum only by time.
 - Locks (flock) on readable files of the host: calls that run at the same time can signal each other so.
-- A warden (the parent of the snippet's process) that the host kills out of memory leaves the processes of its call behind.
+- A warden (the parent of the snippet's process) that the host kills out of memory leaves the processes of its call
+  behind.
 """
 
 from __future__ import annotations
@@ -33,7 +37,16 @@ from pathlib import Path
 
 from ..limits import Limits
 from ..sandbox import Execution, Sandbox, SandboxError, Snippet
-from .bwrap import ENVIRONMENT, RUNNER, UNPRIVILEGED_UID, become_subreaper, interpreter_command, own_group, run_job, site_packages
+from .bwrap import (
+    ENVIRONMENT,
+    RUNNER,
+    UNPRIVILEGED_UID,
+    become_subreaper,
+    interpreter_command,
+    own_group,
+    run_job,
+    site_packages,
+)
 from .control_group import ControlGroups
 from .stage import reachable
 
@@ -49,20 +62,33 @@ def _compiled(path: Path) -> bytes:
 class FenceSandbox(Sandbox):
     isolation = "landlock+seccomp"
 
-    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None, groups: ControlGroups | None = None, shown: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        limits: Limits = Limits(),
+        *,
+        seccomp: bytes | None,
+        groups: ControlGroups | None = None,
+        shown: Sequence[str] = (),
+    ) -> None:
         """`seccomp` is a BPF program made for it; `groups`, `shown`: see BwrapSandbox.
 
         Raises SandboxError where the kernel, libseccomp or the interpreter's place do not allow it.
         """
         abi = ctypes.CDLL(None).syscall(444, None, 0, 1)
         if abi < NEEDED_ABI:
-            raise SandboxError(f"the kernel's Landlock has version {max(abi, 0)}, {NEEDED_ABI} is needed. Use Linux 6.12 or later with Landlock enabled.")
+            raise SandboxError(
+                f"the kernel's Landlock has version {max(abi, 0)}, {NEEDED_ABI} is needed. Use Linux 6.12 or later with"
+                " Landlock enabled."
+            )
         if seccomp is None:
             raise SandboxError("libseccomp is missing. Run `apt-get install libseccomp2`.")
         self.limits, self._groups, self._as_root = limits, groups, os.geteuid() == 0
         places = [sys.base_prefix, *site_packages(), *shown]
         if self._as_root and (hidden := [p for p in places if not reachable(p)]):
-            raise SandboxError(f"an unprivileged user cannot enter {hidden[0]}. Install Python elsewhere, or run the server as its owner.")
+            raise SandboxError(
+                f"an unprivileged user cannot enter {hidden[0]}. Install Python elsewhere, or run the server as its"
+                " owner."
+            )
         kernel = (_HERE.parent / "warm" / "kernel.py").read_text()
         options = {
             "kernel": compile(kernel, "<kernel>", "exec", dont_inherit=True, optimize=2),
@@ -84,13 +110,26 @@ class FenceSandbox(Sandbox):
             if self._as_root:
                 uid = self._free_uids.pop()
                 os.chown(workdir, uid, uid)
-                drop = ["/usr/bin/setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--bounding-set=-all", "--no-new-privs", "--"]
+                drop = [
+                    "/usr/bin/setpriv",
+                    f"--reuid={uid}",
+                    f"--regid={uid}",
+                    "--clear-groups",
+                    "--bounding-set=-all",
+                    "--no-new-privs",
+                    "--",
+                ]
             else:
                 bounded = replace(limits, processes=tasks_of(os.getuid()) + limits.processes * (self._running + 1))
 
             def argv(status_fd: int, info_fd: int) -> Sequence[str]:
                 # The other end of `info_fd` believes what it reads, and nothing here has anything to say on it.
-                return [*drop, *interpreter_command(status_fd, workdir, bounded, boot=f"import os; os.close({info_fd}); {self._boot}")]
+                return [
+                    *drop,
+                    *interpreter_command(
+                        status_fd, workdir, bounded, boot=f"import os; os.close({info_fd}); {self._boot}"
+                    ),
+                ]
 
             env = {**ENVIRONMENT, "HOME": workdir, "TMPDIR": workdir, "PATH": "/usr/bin:/bin"}
             self._running += 1

@@ -1,8 +1,11 @@
-"""The program of a `fence.FenceSandbox`'s interpreter, run before `runner`: two processes, the warden and the snippet's.
+"""The program of a `fence.FenceSandbox`'s interpreter, run before `runner`: two processes, the warden and the
+snippet's.
 
     stdin: this program, 4 bytes of length, options (marshal), the runner, the job
-    warden   collects every orphan; when the snippet's process ends, or on SIGTERM, one kill(-1) ends all others of its Landlock domain
-    snippet  in a domain of its own inside: reads `readable`, writes the working directory, signals nobody outside; then seccomp, then the runner
+    warden   collects every orphan; when the snippet's process ends, or on SIGTERM, one kill(-1) ends all others of its
+             Landlock domain
+    snippet  in a domain of its own inside: reads `readable`, writes the working directory, signals nobody outside; then
+             seccomp, then the runner
 
 Compiled by the server and never imported.
 """
@@ -76,7 +79,8 @@ def watch(child):
 
 
 def kill_all(*_):
-    """Every process that the domain may signal, in one system call that no fork outruns; the caller itself is spared."""
+    """Every process that the domain may signal, in one system call that no fork outruns; the caller itself is
+    spared."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(-1, signal.SIGKILL)
 
@@ -84,8 +88,8 @@ def kill_all(*_):
 def fork():
     """os.fork() within the call's limit of processes, which is in the third argument, for the runner.
 
-    The server counts what it sees of its user's tasks. Those of other containers count too, and nothing tells their number: the limit grows
-    until the fork succeeds.
+    The server counts what it sees of its user's tasks. Those of other containers count too, and nothing tells their
+    number: the limit grows until the fork succeeds.
     """
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     given = re.fullmatch(r"(.*NPROC=)(\d+)(.*)", sys.argv[3])
@@ -122,7 +126,10 @@ def main():
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()
     rules = [(path, EXECUTE | READ_FILE | READ_DIR) for path in options["readable"]]
-    rules += [("/dev/null", READ_FILE | WRITE_FILE | TRUNCATE), *((f"/dev/{name}", READ_FILE) for name in ("zero", "full", "random", "urandom"))]
+    rules += [
+        ("/dev/null", READ_FILE | WRITE_FILE | TRUNCATE),
+        *((f"/dev/{name}", READ_FILE) for name in ("zero", "full", "random", "urandom")),
+    ]
     rules += [(sys.argv[2], ALL_FILES)]
     restrict(Ruleset(ALL_FILES, ALL_TCP, SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL), rules)
     kernel.keep_capabilities()

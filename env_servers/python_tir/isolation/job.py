@@ -1,7 +1,8 @@
 """Job: one call as bytes that the runner reads, and the files it hands back. The runner's half is in `runner.py`.
 
 pack(snippet) ->                  bytes behind the runner in its stdin          trusted: marshal
-unpack(fd, fetch)               <- a memory file that the snippet could write to  not trusted: lengths and bytes, checked
+unpack(fd, fetch)               <- a memory file that the snippet could write to  not trusted: lengths and bytes,
+                                checked
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def pack(snippet: Snippet, fetch_fd: int = -1) -> bytes:
 
 
 def unpack(fd: int, fetch: Sequence[str]) -> dict[str, bytes]:
-    """Path -> content of the files that existed. A broken end (the runner was killed as it wrote) leaves out the rest."""
+    """Path -> content of the files that existed. A broken end (the runner was killed as it wrote) leaves out the
+    rest."""
     data = os.pread(fd, FETCH_BYTES, 0)
     files, at = {}, 0
     for name in fetch:

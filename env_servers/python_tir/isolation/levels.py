@@ -1,4 +1,5 @@
-"""Levels: the strongest sandbox that this machine allows and that has proved itself. What is weaker than bubblewrap is said on stderr.
+"""Levels: the strongest sandbox that this machine allows and that has proved itself. What is weaker than bubblewrap is
+said on stderr.
 
     bwrap+seccomp            warm workers; without them a fresh process per call
     bwrap+seccomp, no /proc  in a container that masks /proc
@@ -26,16 +27,27 @@ from .selftest import proved
 
 NO_ISOLATION = """WARNING: --isolation none: model-written code runs with the rights of this server.
 WARNING: it can read and change its files, use the network and leave processes behind."""
-NO_SECCOMP = "WARNING: libseccomp is missing (`apt-get install libseccomp2`): snippets keep system calls that namespaces do not stop."
+NO_SECCOMP = (
+    "WARNING: libseccomp is missing (`apt-get install libseccomp2`): snippets keep system calls that namespaces do not"
+    " stop."
+)
 NO_WARM = "WARNING: no warm workers, each call starts an interpreter of its own (10 to 300 ms slower): {reason}"
 LANDLOCK = """WARNING: no namespaces, so snippets are confined by Landlock and seccomp alone (what that leaves open: env_servers/python_tir/isolation/fence.py).
 WARNING: bubblewrap does not work: {reason}"""
 
 
 def strongest(
-    isolation: str, limits: Limits, *, warm: bool = True, workers: int = 2, echo_last: bool = False, imports: Sequence[str] = (), shown: Sequence[str] = ()
+    isolation: str,
+    limits: Limits,
+    *,
+    warm: bool = True,
+    workers: int = 2,
+    echo_last: bool = False,
+    imports: Sequence[str] = (),
+    shown: Sequence[str] = (),
 ) -> Sandbox:
-    """`isolation`: auto, bwrap, landlock or none. `imports`, `shown`: as of WarmSandbox. Raises SandboxError with a remedy."""
+    """`isolation`: auto, bwrap, landlock or none. `imports`, `shown`: as of WarmSandbox. Raises SandboxError with a
+    remedy."""
     if isolation == "none":
         print(NO_ISOLATION, file=sys.stderr)
         return BareSandbox(limits)
@@ -50,7 +62,9 @@ def strongest(
     else:
         reason = SandboxError("--isolation landlock")
     try:
-        sandbox = asyncio.run(proved(FenceSandbox(limits, seccomp=filter_program(namespaces=False), groups=groups, shown=shown)))
+        sandbox = asyncio.run(
+            proved(FenceSandbox(limits, seccomp=filter_program(namespaces=False), groups=groups, shown=shown))
+        )
     except SandboxError as e:
         raise SandboxError(f"{reason} (nor does Landlock work: {e})") from e
     print(LANDLOCK.format(reason=reason), file=sys.stderr)
@@ -58,13 +72,21 @@ def strongest(
 
 
 def _bubblewrap(
-    limits: Limits, groups: ControlGroups | None, warm: bool, workers: int, echo_last: bool, imports: Sequence[str], shown: Sequence[str]
+    limits: Limits,
+    groups: ControlGroups | None,
+    warm: bool,
+    workers: int,
+    echo_last: bool,
+    imports: Sequence[str],
+    shown: Sequence[str],
 ) -> Sandbox:
     seccomp = filter_program()
     reason = None
     if warm:
         try:
-            warm_one = WarmSandbox(limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=groups, imports=imports, shown=shown)
+            warm_one = WarmSandbox(
+                limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=groups, imports=imports, shown=shown
+            )
             return _said(asyncio.run(proved(warm_one)), seccomp)
         except SandboxError as e:
             reason = e
@@ -74,7 +96,8 @@ def _bubblewrap(
         if "proc" not in str(e):
             raise
         sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp, proc=False, groups=groups, shown=shown)))
-    if reason is not None:  # said only now: without any isolation the message of the fresh sandbox is the one that helps
+    # said only now: without any isolation the message of the fresh sandbox is the one that helps
+    if reason is not None:
         print(NO_WARM.format(reason=reason), file=sys.stderr)
     return _said(sandbox, seccomp)
 

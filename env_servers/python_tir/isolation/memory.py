@@ -2,13 +2,14 @@
 
     private pages       of every process; pages shared by a fork count once (Pss)
     page tables         of every process
-    files               of the call's own tmpfs: blocks in use, mapped or not, with a name or without; and the kernel's record of each
-    sockets             of the call's own network namespace, in flight ones too: each as what its buffers may hold. Where there is no such
-                        namespace every open descriptor counts as one
+    files               of the call's own tmpfs: blocks in use, mapped or not, with a name or without; and the kernel's
+                        record of each
+    sockets             of the call's own network namespace, in flight ones too: each as what its buffers may hold.
+                        Where there is no such namespace every open descriptor counts as one
 
-Memory that no process maps any more cannot be read anywhere, so what would make it is refused by `seccomp`: shared anonymous mappings
-(a file in /dev/shm does the same), vmsplice, larger socket buffers. Not counted: pipe buffers (the kernel gives a user 64 MiB, then two
-pages for each pipe), and the kernel's records of mappings, descriptors and locks.
+Memory that no process maps any more cannot be read anywhere, so what would make it is refused by `seccomp`: shared
+anonymous mappings (a file in /dev/shm does the same), vmsplice, larger socket buffers. Not counted: pipe buffers (the
+kernel gives a user 64 MiB, then two pages for each pipe), and the kernel's records of mappings, descriptors and locks.
 """
 
 from __future__ import annotations
@@ -21,23 +22,29 @@ from contextlib import suppress
 from .tree import descendants
 
 SOCKET_BYTES = 512 << 10
-"""Twice the kernel's default of a buffer, rounded up: a buffer's last packet may pass its limit. TCP's are bounded to this in `warm.slot`."""
+"""Twice the kernel's default of a buffer, rounded up: a buffer's last packet may pass its limit. TCP's are bounded to
+this in `warm.slot`."""
 PAIR_BYTES = 256 << 10
-"""One end of a socket pair, which is the only kind of socket where the network is the host's: what was sent and not yet read."""
+"""One end of a socket pair, which is the only kind of socket where the network is the host's: what was sent and not yet
+read."""
 MOST_TCP_BYTES = 64 << 20
-"""Hosts with fast networks allow connections gigabytes, which hardly one ever holds; counted so, no snippet could have any."""
+"""Hosts with fast networks allow connections gigabytes, which hardly one ever holds; counted so, no snippet could have
+any."""
 INODE_BYTES = 1 << 10
 """What tmpfs keeps of a file besides its content: inode, name, a short symbolic link."""
 WALKS = 5
-"""How often the process tree is read when processes end meanwhile: a chain of forks outruns one reading, hardly five."""
+"""How often the process tree is read when processes end meanwhile: a chain of forks outruns one reading, hardly
+five."""
 _SOCKETS = re.compile(rb"sockets: used (\d+)\nTCP: inuse (\d+)")
 
 
-def used_bytes(pid: int, enough: int, *, directories: Sequence[int] = (), net: int | None = None, tcp_bytes: int = SOCKET_BYTES) -> int:
+def used_bytes(
+    pid: int, enough: int, *, directories: Sequence[int] = (), net: int | None = None, tcp_bytes: int = SOCKET_BYTES
+) -> int:
     """Memory of everything below `pid`: exact above `enough`, an upper bound below it.
 
-    `directories`: descriptors of the call's tmpfs mounts; `net`: a process in its network namespace, None where it has none of its own;
-    `tcp_bytes`: what each end of a connection may hold.
+    `directories`: descriptors of the call's tmpfs mounts; `net`: a process in its network namespace, None where it has
+    none of its own; `tcp_bytes`: what each end of a connection may hold.
     """
     files = sum(map(file_bytes, directories))
     rest = files + (_descriptors(pid) * PAIR_BYTES if net is None else socket_bytes(net, tcp_bytes))
@@ -48,7 +55,8 @@ def used_bytes(pid: int, enough: int, *, directories: Sequence[int] = (), net: i
 
 
 def session_bytes(pid: int, own: int, directories: Sequence[int]) -> int:
-    """What the stopped processes below `pid` hold beyond the `own` private memory of the warm interpreter that each began with."""
+    """What the stopped processes below `pid` hold beyond the `own` private memory of the warm interpreter that each
+    began with."""
     private = [_fields(child, "status", (b"RssAnon:",)) or 0 for child in descendants(pid)]
     return sum(max(0, held - own) for held in private) + sum(map(file_bytes, directories)) + socket_bytes(pid)
 

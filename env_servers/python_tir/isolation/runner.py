@@ -1,17 +1,19 @@
-"""The program inside the sandbox: limits itself, then runs the snippet from stdin as a script, or becomes the program that it is.
+"""The program inside the sandbox: limits itself, then runs the snippet from stdin as a script, or becomes the program
+that it is.
 
-Compiled by the server and never imported; it uses only modules that an interpreter without `site` has at hand. Every import,
-every line of source and every object to free shows here: a trivial call is a few milliseconds.
+Compiled by the server and never imported; it uses only modules that an interpreter without `site` has at hand. Every
+import, every line of source and every object to free shows here: a trivial call is a few milliseconds.
 
-    stdin (a memory file: this program, then what `job.pack` made) -> <workdir>/main.py, kept for tracebacks, and the files of the
-    call -> rlimits -> the snippet as `__main__`, with its own stdin; a `sandbox.Program`: its file, and exec
-    status pipe: "R" limits are set, the snippet is next; "S" it does not compile. Closed before the first line of it runs.
+    stdin (a memory file: this program, then what `job.pack` made) -> <workdir>/main.py, kept for tracebacks, and the
+    files of the call -> rlimits -> the snippet as `__main__`, with its own stdin; a `sandbox.Program`: its file, and
+    exec status pipe: "R" limits are set, the snippet is next; "S" it does not compile. Closed before the first line of
+    it runs.
 
-What runs after the snippet uses names taken before it (`_exit`, `_modules` and the like, and builtins of the runner's own): a snippet may
-replace any attribute of any module, and ends as it would in a plain interpreter.
+What runs after the snippet uses names taken before it (`_exit`, `_modules` and the like, and builtins of the runner's
+own): a snippet may replace any attribute of any module, and ends as it would in a plain interpreter.
 
-Argv: status fd, workdir, rlimits "NAME=value,...", then entries for sys.path. When files are to be handed back, the snippet runs in a
-child and this process stays behind to read them.
+Argv: status fd, workdir, rlimits "NAME=value,...", then entries for sys.path. When files are to be handed back, the
+snippet runs in a child and this process stays behind to read them.
 """
 
 import _signal
@@ -28,7 +30,8 @@ OUR_FRAMES = 6
 
 
 def main() -> None:
-    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # ignored by what a shell starts in the background: the server, and so we
+    # ignored by what a shell starts in the background: the server, and so we
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     status, workdir, limits, *paths = sys.argv[1:]
     path = f"{workdir}/{SCRIPT}"
     source, stdin, files, fetch, program, fetch_fd = marshal.loads(_take_stdin())
@@ -43,7 +46,9 @@ def main() -> None:
     run(source, path, int(status))
 
 
-def arrange(workdir: str, source: bytes, stdin: bytes, files: list, limits: str, program: list, more: dict | None = None) -> None:
+def arrange(
+    workdir: str, source: bytes, stdin: bytes, files: list, limits: str, program: list, more: dict | None = None
+) -> None:
     """Put everything in its place, then set the limits; `more` is added to some of them."""
     os.chdir(workdir)
     _write(program[0] if program else SCRIPT, source, 0o755 if program else 0o644)
@@ -60,11 +65,13 @@ def limit(limits: str, more: dict | None = None) -> None:
     for item in limits.split(","):
         name, value = item.split("=")
         soft = int(value) + (more.get(name, 0) if more else 0)
-        resource.setrlimit(getattr(resource, "RLIMIT_" + name), (soft, soft + (name == "CPU")))  # soft CPU limit: SIGXCPU, told from other kills
+        # soft CPU limit: SIGXCPU, told from other kills
+        resource.setrlimit(getattr(resource, "RLIMIT_" + name), (soft, soft + (name == "CPU")))
 
 
 def become(argv: list, status: int) -> None:
-    """Does not return. Nothing of ours is left to it: no descriptor, and no signal that an interpreter ignores and programs rely on."""
+    """Does not return. Nothing of ours is left to it: no descriptor, and no signal that an interpreter ignores and
+    programs rely on."""
     _tell(status, b"R\n")
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal_to(number, _signal.SIG_DFL)
@@ -94,7 +101,8 @@ def _give_stdin(workdir: str, content: bytes) -> None:
 
 
 def stay_behind(names: list, fd: int, status: int) -> None:
-    """Fork and return in the child. The parent waits for it, writes the files to `fd` as `job.unpack` reads them, and ends as the child did."""
+    """Fork and return in the child. The parent waits for it, writes the files to `fd` as `job.unpack` reads them, and
+    ends as the child did."""
     child = os.fork()
     if child == 0:
         os.close(fd)
@@ -174,7 +182,10 @@ def script_names(builtins) -> None:
     """What `site` gives to a script."""
     import _sitebuiltins
 
-    builtins.exit, builtins.quit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)"), _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
+    builtins.exit, builtins.quit = (
+        _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)"),
+        _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)"),
+    )
 
 
 def exit_code(code: object) -> int:
@@ -189,9 +200,11 @@ def exit_code(code: object) -> int:
 
 
 def _end(code: int, namespace: dict) -> None:
-    """End as the interpreter does, but leave its memory to the kernel: freeing every object takes a fifth of a trivial call."""
+    """End as the interpreter does, but leave its memory to the kernel: freeing every object takes a fifth of a trivial
+    call."""
     try:
-        for last in (_end_threads, _run_exit_functions, namespace.clear, _flush):  # clear runs __del__ of what the snippet still held
+        # clear runs __del__ of what the snippet still held
+        for last in (_end_threads, _run_exit_functions, namespace.clear, _flush):
             try:
                 last()
             except BaseException:

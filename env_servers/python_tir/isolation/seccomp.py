@@ -1,15 +1,20 @@
-"""Seccomp: the system calls a snippet is refused, as a BPF program made by libseccomp (a package of every Debian system).
+"""Seccomp: the system calls a snippet is refused, as a BPF program made by libseccomp (a package of every Debian
+system).
 
 Everything else is allowed: this closes what namespaces and rlimits leave open, it is no allow-list.
 
-    EPERM     new namespaces and mounts, ptrace and other processes' memory, keyrings, bpf, perf, io_uring, userfaultfd, modules, reboot ...
+    EPERM     new namespaces and mounts, ptrace and other processes' memory, keyrings, bpf, perf, io_uring, userfaultfd,
+              modules, reboot ...
     EPERM     prlimit() of another process
-    EPERM     socket() of any family but AF_UNIX, and TCP and UDP where the network namespace is the sandbox's own and holds a loopback only
-              (netlink, vsock and packet sockets exist even without a network)
-    EPERM     memory that outlives its mappings, where nothing can count it (`memory`): shared anonymous mappings, vmsplice, MSG_ZEROCOPY
-    EPERM     what wakes or kills a session between two calls (`warm.freeze`): POSIX timers, a signal of one's choice for a file's events
+    EPERM     socket() of any family but AF_UNIX, and TCP and UDP where the network namespace is the sandbox's own and
+              holds a loopback only (netlink, vsock and packet sockets exist even without a network)
+    EPERM     memory that outlives its mappings, where nothing can count it (`memory`): shared anonymous mappings,
+              vmsplice, MSG_ZEROCOPY
+    EPERM     what wakes or kills a session between two calls (`warm.freeze`): POSIX timers, a signal of one's choice
+              for a file's events
     0         socket buffer sizes: accepted and ignored, so that a socket holds no more than the kernel's default
-    ENOSYS    clone3, whose flags a filter cannot see: glibc falls back to clone; io_uring and memfd, whose callers fall back too
+    ENOSYS    clone3, whose flags a filter cannot see: glibc falls back to clone; io_uring and memfd, whose callers fall
+              back too
 """
 
 from __future__ import annotations
@@ -33,10 +38,12 @@ DENIED_WITHOUT_NAMESPACES = """
     lremovexattr fremovexattr removexattrat setpriority ioprio_set migrate_pages move_pages sched_setparam sched_setscheduler sched_setattr
     sched_setaffinity shmat shmctl msgsnd msgrcv msgctl semop semtimedop semctl socket mq_timedsend mq_timedreceive
 """
-"""Calls denied where the host's files, processes and objects are in reach by name, and only the calls that open them are confined otherwise."""
+"""Calls denied where the host's files, processes and objects are in reach by name, and only the calls that open them
+are confined otherwise."""
 ABSENT = ["clone3", "memfd_create", "memfd_secret", "io_uring_setup", "io_uring_enter", "io_uring_register"]
 NEW_NAMESPACES = 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
-"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (NEWTIME cannot be had by clone: there it is part of the exit signal.)"""
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (NEWTIME cannot be had by clone: there it is part of
+the exit signal.)"""
 
 MAP_TYPE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_ANONYMOUS = 0x0F, 0x01, 0x03, 0x20
 F_SETSIG = 10
@@ -57,7 +64,8 @@ class _Compare(ctypes.Structure):
 
 
 def filter_program(*, namespaces: bool = True) -> bytes | None:
-    """The BPF program for `bwrap --seccomp`, or for a sandbox without `namespaces`; None where libseccomp is missing."""
+    """The BPF program for `bwrap --seccomp`, or for a sandbox without `namespaces`; None where libseccomp is
+    missing."""
     name = ctypes.util.find_library("seccomp")
     if name is None:
         return None
@@ -65,7 +73,13 @@ def filter_program(*, namespaces: bool = True) -> bytes | None:
     lib.seccomp_init.restype = ctypes.c_void_p
     lib.seccomp_release.argtypes = [ctypes.c_void_p]
     lib.seccomp_export_bpf.argtypes = [ctypes.c_void_p, ctypes.c_int]
-    lib.seccomp_rule_add_array.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(_Compare)]
+    lib.seccomp_rule_add_array.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_uint32,
+        ctypes.c_int,
+        ctypes.c_uint,
+        ctypes.POINTER(_Compare),
+    ]
     context = lib.seccomp_init(ctypes.c_uint32(_ALLOW))
 
     def refuse(syscall: str, error: int, *conditions: _Compare) -> None:
@@ -83,12 +97,18 @@ def filter_program(*, namespaces: bool = True) -> bytes | None:
             refuse(syscall, errno.ENOSYS)
         for flag in NEW_NAMESPACES:
             refuse("clone", errno.EPERM, _Compare(0, _MASKED_EQ, flag, flag))
-        refuse("prlimit64", errno.EPERM, _Compare(0, _NE, 0, 0))  # where a slot's PID 1 has the snippet's uid, its limits are the next call's
+        # where a slot's PID 1 has the snippet's uid, its limits are the next call's
+        refuse("prlimit64", errno.EPERM, _Compare(0, _NE, 0, 0))
         for kind in (MAP_SHARED, MAP_SHARED_VALIDATE):
             refuse("mmap", errno.EPERM, _Compare(3, _MASKED_EQ, MAP_TYPE | MAP_ANONYMOUS, kind | MAP_ANONYMOUS))
         refuse("fcntl", errno.EPERM, _Compare(1, _MASKED_EQ, INT, F_SETSIG))
         for option, error in ((SO_ZEROCOPY, errno.EPERM), (SO_SNDBUF, 0), (SO_RCVBUF, 0)):
-            refuse("setsockopt", error, _Compare(1, _MASKED_EQ, INT, socket.SOL_SOCKET), _Compare(2, _MASKED_EQ, INT, option))
+            refuse(
+                "setsockopt",
+                error,
+                _Compare(1, _MASKED_EQ, INT, socket.SOL_SOCKET),
+                _Compare(2, _MASKED_EQ, INT, option),
+            )
         refuse("socketpair", errno.EPERM, _Compare(0, _NE, socket.AF_UNIX, 0))
         for conditions in _strange_sockets() if namespaces else ():
             refuse("socket", errno.EPERM, *conditions)
@@ -104,7 +124,8 @@ def filter_program(*, namespaces: bool = True) -> bytes | None:
 
 
 def _strange_sockets() -> Iterator[list[_Compare]]:
-    """Every socket() but AF_UNIX, and TCP and UDP over IPv4 and IPv6. A rule may compare an argument once only, hence the lists."""
+    """Every socket() but AF_UNIX, and TCP and UDP over IPv4 and IPv6. A rule may compare an argument once only, hence
+    the lists."""
     inet = socket.AF_INET, socket.AF_INET6
     known = {socket.AF_UNIX, *inet}
     yield [_Compare(0, _LT, min(known), 0)]

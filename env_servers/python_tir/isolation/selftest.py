@@ -1,4 +1,5 @@
-"""Self-test: before it serves, a sandbox runs a snippet that tries what must not work. The level in /health is what was proved."""
+"""Self-test: before it serves, a sandbox runs a snippet that tries what must not work. The level in /health is what was
+proved."""
 
 from __future__ import annotations
 
@@ -61,12 +62,16 @@ async def proved(sandbox: SandboxT) -> SandboxT:
 
 async def self_test(sandbox: Sandbox) -> None:
     """Raises SandboxError when a snippet cannot run, or can do what it must not."""
-    with tempfile.NamedTemporaryFile(prefix="tir-secret-") as secret, socket.create_server(("127.0.0.1", 0)) as listener:
+    with (
+        tempfile.NamedTemporaryFile(prefix="tir-secret-") as secret,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
         secret.write(b"secret")
         secret.flush()
         os.chmod(secret.name, 0o644)
         given = os.path.realpath(secret.name), listener.getsockname()[1], sandbox.isolation.startswith("bwrap")
-        for first_line in ("", "# numpy"):  # warm workers run the two in different interpreters, which both are up when this returns
+        # warm workers run the two in different interpreters, which both are up when this returns
+        for first_line in ("", "# numpy"):
             await _probe(sandbox, f"{first_line}\nSECRET, PORT, NAMESPACES = {given}\n{PROBE}")
 
 
@@ -82,7 +87,10 @@ async def _probe(sandbox: Sandbox, code: str) -> None:
 
 def _remedy(error: str) -> str:
     if "namespace" in error or "Operation not permitted" in error:
-        return f"Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`; in a container `--security-opt seccomp=unconfined`), {OR_NONE}"
+        return (
+            "Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`; in a container `--security-opt"
+            f" seccomp=unconfined`), {OR_NONE}"
+        )
     if "proc" in error:
         return f"Let the container mount /proc (docker: `--security-opt systempaths=unconfined`), {OR_NONE}"
     return f"Run `bwrap --unshare-user --ro-bind / / true` to see what bubblewrap lacks, {OR_NONE}"

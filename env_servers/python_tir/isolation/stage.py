@@ -1,10 +1,10 @@
 """Stage: makes the interpreter's directories reachable, for an unprivileged uid and inside the sandbox.
 
-A server that runs as root drops to an unprivileged uid before bubblewrap starts. When Python lives below a directory that this uid
-cannot enter (/root/.pyenv, say), the server binds it to a place that it can, in a mount namespace of its own: no other process of
-the host sees it, and it is gone with the server. Inside a sandbox they are where they are outside, but for those below a directory
-that the sandbox has of its own: a checkout in /tmp keeps its packages though the snippet's /tmp is empty.
-"""
+A server that runs as root drops to an unprivileged uid before bubblewrap starts. When Python lives below a directory
+that this uid cannot enter (/root/.pyenv, say), the server binds it to a place that it can, in a mount namespace of its
+own: no other process of the host sees it, and it is gone with the server. Inside a sandbox they are where they are
+outside, but for those below a directory that the sandbox has of its own: a checkout in /tmp keeps its packages though
+the snippet's /tmp is empty."""
 
 from __future__ import annotations
 
@@ -39,12 +39,23 @@ class Stage:
             self.mounts.append((path if here else self._bind(path), self._targets[path]))
 
     def inside(self, path: str) -> str:
-        """What the sandbox calls a path of the host, links resolved, that is in one of the directories; others keep their name."""
+        """What the sandbox calls a path of the host, links resolved, that is in one of the directories; others keep
+        their name."""
         path = os.path.realpath(path)
-        return next((target + path[len(outer) :] for outer, target in self._targets.items() if f"{path}/".startswith(f"{outer}/")), path)
+        return next(
+            (
+                target + path[len(outer) :]
+                for outer, target in self._targets.items()
+                if f"{path}/".startswith(f"{outer}/")
+            ),
+            path,
+        )
 
     def _bind(self, path: str) -> str:
-        remedy = f"Install Python outside of {path}, run the server as its owner, or give the container the SYS_ADMIN capability."
+        remedy = (
+            f"Install Python outside of {path}, run the server as its owner, or give the container the SYS_ADMIN"
+            " capability."
+        )
         if not self._mounted:
             try:
                 os.makedirs(_MOUNT_POINT, mode=0o755, exist_ok=True)

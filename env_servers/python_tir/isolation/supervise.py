@@ -2,10 +2,11 @@
 
     argv + memory file with the code -> Popen -> stdout, stderr, status pipe, pidfd -> Execution
 
-Output is read while the program runs and capped as it comes. The snippet's clock starts when the status pipe says that its
-process is up. Whatever ends a run (the program's own end, clock, flood, memory, cancellation), the *init* of the sandbox is then
-killed: the kernel kills every process of its pid namespace, and reports the init's exit only when all of them are gone. That exit
-is the proof, and is always awaited. A sandbox without an init has a warden that does it (landlock), or is one process group, killed as such (none).
+Output is read while the program runs and capped as it comes. The snippet's clock starts when the status pipe says that
+its process is up. Whatever ends a run (the program's own end, clock, flood, memory, cancellation), the *init* of the
+sandbox is then killed: the kernel kills every process of its pid namespace, and reports the init's exit only when all
+of them are gone. That exit is the proof, and is always awaited. A sandbox without an init has a warden that does it
+(landlock), or is one process group, killed as such (none).
 
 The status pipe carries `{ "child-pid": N, ... }` of bubblewrap (the init), then "R" and "S" of the runner.
 """
@@ -29,7 +30,8 @@ from .memory import files, host_tcp_bytes, used_bytes
 from .tree import tasks
 
 MEMORY_CHECK_S = 0.25
-"""How often the memory of all processes together is looked at; short snippets never are. The kernel has no event for it."""
+"""How often the memory of all processes together is looked at; short snippets never are. The kernel has no event for
+it."""
 TMPFS = "/tmp", "/dev/shm"
 """Where a sandbox with an init has file systems of its own, in memory."""
 WARDEN_S = 3.0
@@ -84,7 +86,8 @@ async def supervise(
     warden: bool = False,
     group: ControlGroup | None = None,
 ) -> Execution:
-    """Run `argv(status_fd, info_fd)` with `stdin` as a memory file; both descriptors lead to the status pipe. Raises SandboxError.
+    """Run `argv(status_fd, info_fd)` with `stdin` as a memory file; both descriptors lead to the status pipe. Raises
+    SandboxError.
 
     `group`: it runs in this one, empty so far, and what the kernel kills there is killed for its memory.
 
@@ -115,7 +118,14 @@ async def supervise(
 
 
 class _Run:
-    def __init__(self, process: subprocess.Popen, streams: tuple[Stream, Stream, Stream], limits: Limits, warden: bool, group: ControlGroup | None) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen,
+        streams: tuple[Stream, Stream, Stream],
+        limits: Limits,
+        warden: bool,
+        group: ControlGroup | None,
+    ) -> None:
         self.process, self.streams, self.limits, self.warden, self.group = process, streams, limits, warden, group
         self.out, self.err, self.status = streams
         self.start = time.monotonic()
@@ -167,7 +177,9 @@ class _Run:
                 with suppress(OSError):  # it has ended
                     self.directories.append(os.open(f"/proc/{self.init_pid}/root{name}", os.O_PATH | os.O_CLOEXEC))
         limit = self.limits.memory_bytes
-        used = used_bytes(self.process.pid, limit, directories=self.directories, net=self.init_pid, tcp_bytes=host_tcp_bytes())
+        used = used_bytes(
+            self.process.pid, limit, directories=self.directories, net=self.init_pid, tcp_bytes=host_tcp_bytes()
+        )
         too_many = self.warden and tasks(self.process.pid) > self.limits.processes  # elsewhere the kernel counts them
         too_many = too_many or any(files(directory) > self.limits.files for directory in self.directories)
         if used > limit or too_many or self.killed_by_kernel():

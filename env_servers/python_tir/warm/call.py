@@ -1,11 +1,14 @@
-"""Call: one request on one slot, from the descriptors that go in to the proof that nothing of it is left. Events on the loop; no threads.
+"""Call: one request on one slot, from the descriptors that go in to the proof that nothing of it is left. Events on the
+loop; no threads.
 
-    code -> read-only memory file + two pipes -> slot -> reply: every process of the call is dead, its files are gone -> Execution
+    code -> read-only memory file + two pipes -> slot -> reply: every process of the call is dead, its files are gone ->
+    Execution
 
-Output is read while the snippet runs and capped as it comes. The slot keeps the snippet's clock, which begins when the snippet is up: however
-little time it was given, using it up is its own fault; not to come up within `Limits.start_timeout_s` is the host's. The server asks it to end a call
-(flood, memory, cancellation) and kills the slot itself, with all its processes, when no answer comes: `ended by us` is then the
-result; a slot that ends by itself is a SandboxError.
+Output is read while the snippet runs and capped as it comes. The slot keeps the snippet's clock, which begins when the
+snippet is up: however little time it was given, using it up is its own fault; not to come up within
+`Limits.start_timeout_s` is the host's. The server asks it to end a call (flood, memory, cancellation) and kills the
+slot itself, with all its processes, when no answer comes: `ended by us` is then the result; a slot that ends by itself
+is a SandboxError.
 """
 
 from __future__ import annotations
@@ -79,7 +82,8 @@ class Slot:
 
 
 async def until_ended(turn: asyncio.Task[Execution], given_up: asyncio.Future[None]) -> Execution:
-    """The result of `turn`. Cancelled: `given_up` is, and `turn` is waited for, but not cancelled, however often the caller is."""
+    """The result of `turn`. Cancelled: `given_up` is, and `turn` is waited for, but not cancelled, however often the
+    caller is."""
     try:
         return await asyncio.shield(turn)
     except asyncio.CancelledError:
@@ -100,9 +104,11 @@ class Call:
         self.kills_before = slot.group.kills() if slot.group is not None else 0
         self.id = secrets.token_hex(8).encode()  # what an earlier cell has left running cannot answer for this one
 
-    async def run(self, job: bytes, given_up: asyncio.Future[None], *fds: int, sent: Callable[[], None] = lambda: None) -> Execution:
-        """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr, then `sent` is called. `given_up` ends it early: never
-        cancel this."""
+    async def run(
+        self, job: bytes, given_up: asyncio.Future[None], *fds: int, sent: Callable[[], None] = lambda: None
+    ) -> Execution:
+        """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr, then `sent` is called.
+        `given_up` ends it early: never cancel this."""
         if self.slot.group is not None:
             self.slot.group.bound(self.limits.memory_bytes)
         self._send(job, fds)
@@ -110,7 +116,9 @@ class Call:
         for stream in (self.out, self.err):
             self.loop.add_reader(stream.read_fd, self._on_output, stream)
         self.loop.add_reader(self.slot.sock.fileno(), self._on_reply)
-        clock = self.loop.call_later(self.limits.start_timeout_s + self.limits.code_timeout_s + ANSWER_S, self._too_late, "time_limit")
+        clock = self.loop.call_later(
+            self.limits.start_timeout_s + self.limits.code_timeout_s + ANSWER_S, self._too_late, "time_limit"
+        )
         self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self._check_memory)
         given_up.add_done_callback(lambda _: self.stop("cancelled"))
         await self.done
@@ -124,7 +132,11 @@ class Call:
         fds = [os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC), self.out.write_fd, self.err.write_fd]
         os.close(writable)
         try:
-            socket.send_fds(self.slot.sock, [b"%s %f %f" % (self.id, self.limits.code_timeout_s, self.limits.start_timeout_s)], [*fds, *more])
+            socket.send_fds(
+                self.slot.sock,
+                [b"%s %f %f" % (self.id, self.limits.code_timeout_s, self.limits.start_timeout_s)],
+                [*fds, *more],
+            )
         except OSError as e:
             os.close(self.out.read_fd)
             os.close(self.err.read_fd)
@@ -188,15 +200,20 @@ class Call:
             os.close(stream.read_fd)
 
     def _describe(self) -> Execution:
-        status, reason, report = (int(self.reply[1]), self.reply[2], self.reply[3]) if self.reply else (0, b"cancel", b"R")
+        status, reason, report = (
+            (int(self.reply[1]), self.reply[2], self.reply[3]) if self.reply else (0, b"cancel", b"R")
+        )
         if self.stopped is None and self._killed_by_kernel():
             self.stopped = "memory"
         ended: Stop | None = self.stopped or ("time_limit" if reason == b"time" else None)
         if self.reply is None and self.stopped is None:
             raise SandboxError("the slot that ran the snippet ended: killed from outside, or out of memory on the host")
         if reason == b"lost":
-            raise SandboxError("the session's interpreter was killed between two calls: from outside, or out of memory on the host")
-        if not report.startswith(b"R") and self.stopped != "cancelled":  # ended before it was up, by us: its slot is as good as before
+            raise SandboxError(
+                "the session's interpreter was killed between two calls: from outside, or out of memory on the host"
+            )
+        # ended before it was up, by us: its slot is as good as before
+        if not report.startswith(b"R") and self.stopped != "cancelled":
             self.slot.kill()
             late = f"within {self.limits.start_timeout_s:g} s" if ended == "time_limit" else f"(wait status {status})"
             raise SandboxError(f"the snippet's process did not come up {late}; its slot is replaced")

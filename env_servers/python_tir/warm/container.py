@@ -1,8 +1,8 @@
 """Container: starts bubblewrap with the master in it, and asks the master for slots.
 
-A server that runs as root drops to an unprivileged uid first and maps a range of uids, so that each slot's snippets have one of
-their own (sessions share one). Any other user maps itself only. Where a uid is shared, each counts its processes in a user namespace of its own.
-"""
+A server that runs as root drops to an unprivileged uid first and maps a range of uids, so that each slot's snippets
+have one of their own (sessions share one). Any other user maps itself only. Where a uid is shared, each counts its
+processes in a user namespace of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ SLOT_TIMEOUT_S = 10.0
 _CAPABILITIES = "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"
 """What the master needs to make slots, within the container's user namespace; snippets have none."""
 OOM_SCORE_ADJ = 500
-"""When the host runs out of memory, snippets go first. The kernel lets a process without privilege raise this, not lower it."""
+"""When the host runs out of memory, snippets go first. The kernel lets a process without privilege raise this, not
+lower it."""
 _HERE = Path(__file__).parent
 _CHILD_PID = re.compile(rb'"child-pid": (\d+)')
 _CREDENTIALS, _FD = struct.Struct("3i"), struct.Struct("i")
@@ -41,9 +42,14 @@ _FDS = 4
 
 
 def _programs(seccomp: bytes | None) -> bytes:
-    sources = {name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "freeze", "notebook", "kernel", "warmup")}
+    sources = {
+        name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "freeze", "notebook", "kernel", "warmup")
+    }
     sources["runner"] = _HERE.parent / "isolation" / "runner.py"
-    compiled = {name: compile(path.read_text(), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name, path in sources.items()}
+    compiled = {
+        name: compile(path.read_text(), f"<{name}>", "exec", dont_inherit=True, optimize=2)
+        for name, path in sources.items()
+    }
     return marshal.dumps({**compiled, "seccomp": seccomp})
 
 
@@ -62,8 +68,15 @@ class Container:
         light: bool = False,
         imports: Sequence[str] = (),
     ) -> None:
-        """`inside`: Stage.inside. `light`: the master imports the standard library only. `imports`: modules that it has besides, where they are installed."""
-        self._bwrap, self._limits, self._slots, self._programs, self._echo_last = bwrap, limits, slots, _programs(seccomp), echo_last
+        """`inside`: Stage.inside. `light`: the master imports the standard library only. `imports`: modules that it has
+        besides, where they are installed."""
+        self._bwrap, self._limits, self._slots, self._programs, self._echo_last = (
+            bwrap,
+            limits,
+            slots,
+            _programs(seccomp),
+            echo_last,
+        )
         self._inside, self._light, self._imports = inside, light, list(imports)
         self._control: socket.socket | None = None
         self._process: subprocess.Popen | None = None
@@ -77,11 +90,28 @@ class Container:
         info_r, info_w = os.pipe2(os.O_CLOEXEC)
         mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
         programs, self._log = memory_file(self._programs), os.memfd_create("tir-log", os.MFD_CLOEXEC)
-        drop = ["/usr/bin/setpriv", f"--reuid={UNPRIVILEGED_UID}", f"--regid={UNPRIVILEGED_UID}", "--clear-groups", "--"] if as_root else []
+        drop = (
+            ["/usr/bin/setpriv", f"--reuid={UNPRIVILEGED_UID}", f"--regid={UNPRIVILEGED_UID}", "--clear-groups", "--"]
+            if as_root
+            else []
+        )
         user = ["--userns-block-fd", str(mapped_r)] if as_root else ["--uid", "0", "--gid", "0"]
         caps = [arg for name in _CAPABILITIES for arg in ("--cap-add", f"CAP_{name}")]
-        boot = f"import marshal, os; programs = marshal.loads(os.read(0, {len(self._programs)})); exec(programs['master'])"
-        python = [self._inside(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(inside.fileno()), self._options(as_root)]
+        boot = (
+            f"import marshal, os; programs = marshal.loads(os.read(0, {len(self._programs)})); exec(programs['master'])"
+        )
+        python = [
+            self._inside(sys.executable),
+            "-s",
+            "-S",
+            "-P",
+            "-X",
+            "utf8",
+            "-c",
+            boot,
+            str(inside.fileno()),
+            self._options(as_root),
+        ]
         try:
             self._process = subprocess.Popen(
                 [*drop, *self._bwrap, *user, *caps, "--as-pid-1", "--info-fd", str(info_w), "--", *python],
@@ -111,7 +141,9 @@ class Container:
                 Path(f"/proc/{child}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
         except (OSError, TimeoutError) as e:
             self.kill()
-            raise SandboxError(f"the warm container did not start: {self.said() or e or f'no answer within {START_TIMEOUT_S:g} s'}") from e
+            raise SandboxError(
+                f"the warm container did not start: {self.said() or e or f'no answer within {START_TIMEOUT_S:g} s'}"
+            ) from e
         finally:
             inside.close()
             for fd in (info_r, info_w, mapped_r, mapped_w, programs):
@@ -120,7 +152,13 @@ class Container:
 
     def _options(self, as_root: bool) -> str:
         tmpfs = f"size={self._limits.file_bytes},nr_inodes={self._limits.files},mode=1777"
-        options = {"paths": [*map(self._inside, site_packages())], "uid_range": as_root, "tmpfs": tmpfs, "echo_last": self._echo_last, "light": self._light}
+        options = {
+            "paths": [*map(self._inside, site_packages())],
+            "uid_range": as_root,
+            "tmpfs": tmpfs,
+            "echo_last": self._echo_last,
+            "light": self._light,
+        }
         options |= {"imports": self._imports}
         options |= {"session_uid": self._slots + 1 if as_root else 0, "session_limits": self._limits.rlimits(cpu=False)}
         return json.dumps(options)
@@ -130,7 +168,8 @@ class Container:
             Path(f"/proc/{child}/{kind}_map").write_text(f"0 {UNPRIVILEGED_UID} {self._slots + 2}\n")
 
     async def open_slot(self, index: int | None) -> tuple[socket.socket, int, int, list[int]]:
-        """(socket, pid, pidfd, descriptors of its tmpfs mounts) of a new slot; `index` None: of a session's. Raises SandboxError."""
+        """(socket, pid, pidfd, descriptors of its tmpfs mounts) of a new slot; `index` None: of a session's. Raises
+        SandboxError."""
         assert self._control is not None, "start() comes first"
         ours, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -147,7 +186,11 @@ class Container:
     @property
     def alive(self) -> bool:
         """A master that is killed closes its socket before its slots die; its own end is told only after theirs."""
-        return self._control is not None and self._master >= 0 and not (has_ended(self._master) or has_ended(self._control.fileno()))
+        return (
+            self._control is not None
+            and self._master >= 0
+            and not (has_ended(self._master) or has_ended(self._control.fileno()))
+        )
 
     def said(self) -> str:
         """The end of what bubblewrap, master and slots wrote to stderr."""
@@ -183,13 +226,18 @@ async def readable(fd: int) -> None:
 
 
 async def hello(sock: socket.socket) -> tuple[int, list[int]]:
-    """Wait for the first message; (its sender's process id, as the kernel vouches for it, descriptors in it). Raises OSError when the sender is gone."""
+    """Wait for the first message; (its sender's process id, as the kernel vouches for it, descriptors in it). Raises
+    OSError when the sender is gone."""
     await readable(sock.fileno())
-    message, ancillary, _, _ = sock.recvmsg(64, socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_FDS * _FD.size), socket.MSG_CMSG_CLOEXEC)
+    message, ancillary, _, _ = sock.recvmsg(
+        64, socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_FDS * _FD.size), socket.MSG_CMSG_CLOEXEC
+    )
     if not message:
         raise ConnectionError("")
     data = {kind: content for _, kind, content in ancillary}
-    return _CREDENTIALS.unpack(data[socket.SCM_CREDENTIALS])[0], [fd for (fd,) in _FD.iter_unpack(data.get(socket.SCM_RIGHTS, b""))]
+    return _CREDENTIALS.unpack(data[socket.SCM_CREDENTIALS])[0], [
+        fd for (fd,) in _FD.iter_unpack(data.get(socket.SCM_RIGHTS, b""))
+    ]
 
 
 def has_ended(fd: int) -> bool:

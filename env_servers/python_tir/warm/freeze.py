@@ -1,7 +1,8 @@
 """Freeze: stops every thread of a session between two cells, so that nothing in it can start it again.
 
-A stop signal would not do: a timer, a file's event or a neighbour that was slow to stop sends SIGCONT. A thread that is traced and
-interrupted runs on when its tracer lets it, and for no signal but SIGKILL, which a stopped session has nobody to send.
+A stop signal would not do: a timer, a file's event or a neighbour that was slow to stop sends SIGCONT. A thread that is
+traced and interrupted runs on when its tracer lets it, and for no signal but SIGKILL, which a stopped session has
+nobody to send.
 
 The tracer is the session's PID 1. Cells cannot trace (seccomp), so nobody else does.
 """
@@ -12,9 +13,11 @@ import os
 import time
 
 FREEZE_S = 1.0
-"""How long the threads of a session may take to stop. Hundreds take some milliseconds; who makes new ones all the time does not end."""
+"""How long the threads of a session may take to stop. Hundreds take some milliseconds; who makes new ones all the time
+does not end."""
 YIELDS, PAUSE_S = 50, 0.0005
-"""Between two looks at threads that are about to stop the core is left to them, and after so many looks for a while: the kernel has no event for it."""
+"""Between two looks at threads that are about to stop the core is left to them, and after so many looks for a while:
+the kernel has no event for it."""
 _WALL = 0x40000000
 _EVENT_STOP = 128
 _GONE, _WAITS_FOR_EXEC = b"ZX", b"D"
@@ -29,7 +32,8 @@ class Freezer:
         self.stopped = {}  # thread -> signal that it was about to get
 
     def freeze(self, is_ready):
-        """Whether all is stopped, and `is_ready` is true of it. If not, the session cannot go on: within FREEZE_S it came to no rest."""
+        """Whether all is stopped, and `is_ready` is true of it. If not, the session cannot go on: within FREEZE_S it
+        came to no rest."""
         for turn in self.pauses():
             if turn < YIELDS and not is_ready():  # as good as there: stopped now, it would have to go on once more
                 continue
@@ -59,7 +63,8 @@ class Freezer:
                     os.waitpid(thread, os.WNOHANG | _WALL)
 
     def _stop_all(self):
-        """Until a look at all threads finds none that is not stopped. False: start again, a thread waits in the kernel for one that is stopped."""
+        """Until a look at all threads finds none that is not stopped. False: start again, a thread waits in the kernel
+        for one that is stopped."""
         pending: set[int] = set()
         for _ in self.pauses():
             threads = {thread: state for thread, state in _threads() if state not in _GONE}
@@ -93,11 +98,16 @@ class Freezer:
         return True
 
     def _let_go(self, pending):
-        """These were seized but have not stopped, and only a stopped thread can be let go: the others go on first, and then these stop."""
+        """These were seized but have not stopped, and only a stopped thread can be let go: the others go on first, and
+        then these stop."""
         self.thaw()
         for _ in self.pauses():
             alive = dict(_threads())
-            pending = {thread for thread in pending if thread in alive and alive[thread] not in _GONE and not self._has_stopped(thread)}
+            pending = {
+                thread
+                for thread in pending
+                if thread in alive and alive[thread] not in _GONE and not self._has_stopped(thread)
+            }
             self.thaw()
             if not pending:
                 break

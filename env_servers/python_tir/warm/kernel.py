@@ -1,4 +1,5 @@
-"""Kernel: the system calls of the zygotes that Python 3.11 does not have. Every failure raises OSError with the call's name."""
+"""Kernel: the system calls of the zygotes that Python 3.11 does not have. Every failure raises OSError with the call's
+name."""
 
 import ctypes
 import fcntl
@@ -67,7 +68,8 @@ def empty_bounding_set():
 def keep_capabilities(*kept):
     mask = sum(1 << capability for capability in kept)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    sets = (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0)  # low words: effective, permitted, inheritable; then the high words
+    # low words: effective, permitted, inheritable; then the high words
+    sets = (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0)
     _call("capset", header, sets)
 
 

@@ -1,10 +1,10 @@
 """Master: the first process of the container. Imports, warms up, then forks a slot whenever the server asks for one.
 
-    control socket: "ready" goes out once; b"slot <index>" or b"session" with the slot's socket comes in, any number of times; EOF ends everything
+    control socket: "ready" goes out once; b"slot <index>" or b"session" with the slot's socket comes in, any number of
+    times; EOF ends everything
 
-It never sees a request. Frames matter: a request's child returns from `serve_slots` and calls the runner from `main`, so that a
-snippet finds as many frames above it as in a fresh interpreter, and recursion ends at the same depth.
-"""
+It never sees a request. Frames matter: a request's child returns from `serve_slots` and calls the runner from `main`,
+so that a snippet finds as many frames above it as in a fresh interpreter, and recursion ends at the same depth."""
 
 import builtins
 import gc
@@ -18,7 +18,9 @@ import sys
 def main(programs: dict) -> None:
     control_fd, options = int(sys.argv[1]), json.loads(sys.argv[2])
     sys.path += options["paths"]
-    modules = {name: _load(programs, name) for name in ("kernel", "slot", "session", "freeze", "notebook", "warmup", "runner")}
+    modules = {
+        name: _load(programs, name) for name in ("kernel", "slot", "session", "freeze", "notebook", "warmup", "runner")
+    }
     slot, warmup, runner = modules["slot"], modules["warmup"], modules["runner"]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     warmup.warm_up(light=options["light"], imports=options["imports"])
@@ -57,7 +59,9 @@ def serve_slots(control: socket.socket, modules: dict, options: dict, filter_pro
             if kind == b"slot":
                 uid, apart = (1 + int(index), False) if options["uid_range"] else (0, True)
                 return slot.Slot(descriptors[0], uid, apart, kernel, options, filter_program).serve()
-            own = slot.Slot(descriptors[0], options["session_uid"], True, kernel, options, filter_program, kernel.SYS_PTRACE)
+            own = slot.Slot(
+                descriptors[0], options["session_uid"], True, kernel, options, filter_program, kernel.SYS_PTRACE
+            )
             return session.serve(own, modules, options)
         os.close(descriptors[0])
 

@@ -3,10 +3,10 @@
     from its slot   "<id>" with descriptors: the cell's source, stdout, stderr
     to its slot     "up" once; then "<id> <exit code> <report>" for each cell; report: R it ran, RS it does not compile
 
-A cell reads as a script does: its own traceback, sys.exit ends the cell (not the session), stdin is at its end. With `echo` a last line
-that is an expression is shown as a prompt would show it. Source lines of all cells stay known to tracebacks and `inspect`.
-Not as in a script: atexit functions never run, there is no `__file__`, and output of a thread belongs to the cell that runs.
-"""
+A cell reads as a script does: its own traceback, sys.exit ends the cell (not the session), stdin is at its end. With
+`echo` a last line that is an expression is shown as a prompt would show it. Source lines of all cells stay known to
+tracebacks and `inspect`. Not as in a script: atexit functions never run, there is no `__file__`, and output of a thread
+belongs to the cell that runs."""
 
 import ast
 import builtins
@@ -61,7 +61,9 @@ class Notebook:
                 if not request:
                     break
                 numbers = b"".join(data for _, _, data in ancillary)
-                source = self._take([int.from_bytes(numbers[i : i + _FD_BYTES], _ORDER) for i in range(0, len(numbers), _FD_BYTES)])
+                source = self._take(
+                    [int.from_bytes(numbers[i : i + _FD_BYTES], _ORDER) for i in range(0, len(numbers), _FD_BYTES)]
+                )
                 code, report = self._run(source)
                 self._flush()
                 if _getpid() != me:
@@ -84,7 +86,8 @@ class Notebook:
         """(exit code, report) of one cell."""
         self.count += 1
         name = f"<cell {self.count}>"
-        text = source.decode("utf-8", "replace") + "\n"  # without a last newline the markers under it would be one column off
+        # without a last newline the markers under it would be one column off
+        text = source.decode("utf-8", "replace") + "\n"
         _lines[name] = len(text), None, text.splitlines(True), name
         try:
             parts = _compile(source, name, self.options["echo_last"])
@@ -112,7 +115,10 @@ def _compile(source, name, echo_last):
         return [compile(source, name, "exec", dont_inherit=True)]
     tree = compile(source, name, "exec", _compile_ast, dont_inherit=True)
     last = [tree.body.pop()] if tree.body and isinstance(tree.body[-1], ast.Expr) else []
-    return [compile(tree, name, "exec", dont_inherit=True), *(compile(ast.Interactive([e]), name, "single", dont_inherit=True) for e in last)]
+    return [
+        compile(tree, name, "exec", dont_inherit=True),
+        *(compile(ast.Interactive([e]), name, "single", dont_inherit=True) for e in last),
+    ]
 
 
 def _flushed(stream, fd):

@@ -1,12 +1,14 @@
 """Notebooks: interpreters that keep their state from call to call, one per session, within a cap and a memory budget.
 
-    Notebook.run(code) -> Cell(execution, restarted)     the interpreter starts with the first call; nothing runs between two calls
+    Notebook.run(code) -> Cell(execution, restarted)     the interpreter starts with the first call; nothing runs
+    between two calls
     Notebook.close()   -> every process of it is dead, its files are gone
 
-Covered as by `WarmSandbox`: a session has its own namespaces, /tmp, process count and limits, and sees nothing of another one.
-A call that exceeds a limit or is cancelled, and code that ends or breaks its interpreter, lose the session's state: the next call finds a
-new interpreter, and `restarted` says so once. An interpreter that dies between two calls is a SandboxError, never the model's fault: it is
-stopped then (`freeze`), and nothing that it has set up can end it.
+Covered as by `WarmSandbox`: a session has its own namespaces, /tmp, process count and limits, and sees nothing of
+another one. A call that exceeds a limit or is cancelled, and code that ends or breaks its interpreter, lose the
+session's state: the next call finds a new interpreter, and `restarted` says so once. An interpreter that dies between
+two calls is a SandboxError, never the model's fault: it is stopped then (`freeze`), and nothing that it has set up can
+end it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Cell(NamedTuple):
 
 class Notebooks:
     def __init__(self, sandbox: WarmSandbox, *, cap: int, memory_bytes: int) -> None:
-        """At most `cap` interpreters at once, and no new one while those there hold `memory_bytes` together (measured after each call)."""
+        """At most `cap` interpreters at once, and no new one while those there hold `memory_bytes` together (measured
+        after each call)."""
         self.sandbox, self.cap, self.memory_bytes = sandbox, cap, memory_bytes
         self._held: dict[Notebook, int] = {}
 
@@ -82,7 +85,8 @@ class Places(Protocol):
 
 
 class Notebook:
-    """One session's interpreter. Calls come one at a time; one that was cancelled may still be ending when the next one comes."""
+    """One session's interpreter. Calls come one at a time; one that was cancelled may still be ending when the next one
+    comes."""
 
     def __init__(self, notebooks: Places) -> None:
         self._notebooks = notebooks

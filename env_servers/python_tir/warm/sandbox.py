@@ -1,16 +1,19 @@
-"""WarmSandbox: `sandbox.Sandbox` by forks of a warm interpreter. A free place per call, and in it a slot of the template that suits the call.
+"""WarmSandbox: `sandbox.Sandbox` by forks of a warm interpreter. A free place per call, and in it a slot of the
+template that suits the call.
 
     "light" (the standard library)     every call but those of "full"
-    "full"  (numpy and sympy besides)  code or files that name one of `template.LIBRARIES`; sessions, unless `light_sessions`
+    "full"  (numpy and sympy besides)  code or files that name one of `template.LIBRARIES`; sessions, unless
+            `light_sessions`
 
-A library that is imported otherwise, `__import__("num" + "py")` or through a package that needs it, comes from disk: slower
-(numpy 50 ms, sympy 0.25 s), and its memory counts as the snippet's.
+A library that is imported otherwise, `__import__("num" + "py")` or through a package that needs it, comes from disk:
+slower (numpy 50 ms, sympy 0.25 s), and its memory counts as the snippet's.
 One call at a time runs in a place, whichever its template: capacity, limits and the place's uid are those of one slot.
 
 Covered, besides what `bwrap` lists (the same root, namespaces, limits and seccomp filter):
-- A call is PID 1's only child tree; the reply comes after all of it is dead, and /tmp, /dev/shm and the network hold nothing: no block,
-  no inode, no socket. A slot that cannot prove that is replaced, not used again.
-- Where control groups can be had each slot has one (`control_group`): the kernel then keeps the memory limit, also in a burst.
+- A call is PID 1's only child tree; the reply comes after all of it is dead, and /tmp, /dev/shm and the network hold
+  nothing: no block, no inode, no socket. A slot that cannot prove that is replaced, not used again.
+- Where control groups can be had each slot has one (`control_group`): the kernel then keeps the memory limit, also in a
+  burst.
 - Code reaches only the process that runs it: earlier calls are in no memory that a later one can read.
 - The result is told by a process that the snippet cannot signal, trace or talk to.
 - Processes of one slot cannot use up the process limit of another.
@@ -60,15 +63,18 @@ class WarmSandbox(Sandbox):
         hidden: Sequence[str] = (),
         shown: Sequence[str] = (),
     ) -> None:
-        """Starts nothing: the first call does. `echo_last` is for sessions. `imports`: modules that the full template has loaded, too; they start no threads;
-        `light_imports`: the same of the light one, from which `light_sessions` are forked. `hidden`: see `root_file_system`;
-        `shown`: further directories of the host that snippets may read.
+        """Starts nothing: the first call does. `echo_last` is for sessions. `imports`: modules that the full template
+        has loaded, too; they start no threads; `light_imports`: the same of the light one, from which `light_sessions`
+        are forked. `hidden`: see `root_file_system`; `shown`: further directories of the host that snippets may read.
 
         Raises SandboxError when bubblewrap is not installed.
         """
         bwrap = shutil.which("bwrap")
         if bwrap is None:
-            raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
+            raise SandboxError(
+                "bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine"
+                " that may be harmed."
+            )
         self.limits = limits
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
         self._stage = Stage([sys.base_prefix, *site_packages(), *shown], uid=UNPRIVILEGED_UID)
@@ -76,7 +82,9 @@ class WarmSandbox(Sandbox):
         root = root_file_system(bwrap, self._stage, limits, hidden=hidden)
         container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
         self._groups = groups
-        self._light = Template("light", partial(container, light=True, imports=light_imports), slots, groups, limits.memory_bytes)
+        self._light = Template(
+            "light", partial(container, light=True, imports=light_imports), slots, groups, limits.memory_bytes
+        )
         self._full = Template("full", partial(container, imports=imports), slots, groups, limits.memory_bytes)
         self._of_sessions = self._light if light_sessions else self._full
         self._free: deque[int] = deque(range(slots))
@@ -87,7 +95,8 @@ class WarmSandbox(Sandbox):
         return await self._execute(snippet, limits, None)
 
     async def converse(self, snippet: Snippet, limits: Limits, channel: socket.socket) -> Execution:
-        """`execute`, with `channel` as descriptor 4 of the snippet, which fetches no files. It is closed here: once the call has ended, nobody holds it."""
+        """`execute`, with `channel` as descriptor 4 of the snippet, which fetches no files. It is closed here: once the
+        call has ended, nobody holds it."""
         try:
             return await self._execute(snippet, limits, channel)
         finally:
@@ -97,13 +106,21 @@ class WarmSandbox(Sandbox):
         is_full = snippet.program is None and needs_full((snippet.source, *snippet.files.values()))
         template = self._full if is_full else self._light
         place, given_up = await self._take(), asyncio.get_running_loop().create_future()
-        turn = asyncio.create_task(self._turn(place, template, snippet, limits, given_up, channel), name=f"call in place {place}")
+        turn = asyncio.create_task(
+            self._turn(place, template, snippet, limits, given_up, channel), name=f"call in place {place}"
+        )
         self._turns.add(turn)
         turn.add_done_callback(self._ended)
         return await until_ended(turn, given_up)
 
     async def _turn(
-        self, place: int, template: Template, snippet: Snippet, limits: Limits, given_up: asyncio.Future[None], channel: socket.socket | None
+        self,
+        place: int,
+        template: Template,
+        snippet: Snippet,
+        limits: Limits,
+        given_up: asyncio.Future[None],
+        channel: socket.socket | None,
     ) -> Execution:
         """Holds the place until its call has ended, however often and impatiently the caller is cancelled."""
         try:

@@ -1,17 +1,19 @@
 """Session: a slot (PID 1 of namespaces of its own) around one interpreter that keeps its state from cell to cell.
 
-    request   "<id> <seconds>" with descriptors: the cell (a read-only memory file), stdout, stderr     -> handed on to the notebook
+    request   "<id> <seconds>" with descriptors: the cell (a read-only memory file), stdout, stderr     -> handed on to
+              the notebook
     "K"       end the session now
     reply     "<id> <wait status> <reason> <report> <alive>"; reason: end | time | cancel | lost
 
-Between two cells every thread of the session is stopped (`freeze`): nothing runs, prints or grows that no call pays for. A cell that misses
-its time, and an interpreter that ends or breaks the agreement, end the session: everything in it is killed and `alive` is 0. `lost` is an
-interpreter that was killed while it was stopped: from outside, since nothing inside could.
+Between two cells every thread of the session is stopped (`freeze`): nothing runs, prints or grows that no call pays
+for. A cell that misses its time, and an interpreter that ends or breaks the agreement, end the session: everything in
+it is killed and `alive` is 0. `lost` is an interpreter that was killed while it was stopped: from outside, since
+nothing inside could.
 
-A cell has ended when its interpreter's main thread waits for the next one. The notebook's word for it counts only then: code that writes
-such a word itself and goes on has broken the agreement. The word must come from that process, and bear the id of this very request, which
-nobody knew before. How the cell ended (the word's exit code) is the snippet's word, as an exit code is.
-"""
+A cell has ended when its interpreter's main thread waits for the next one. The notebook's word for it counts only then:
+code that writes such a word itself and goes on has broken the agreement. The word must come from that process, and bear
+the id of this very request, which nobody knew before. How the cell ended (the word's exit code) is the snippet's word,
+as an exit code is."""
 
 import contextlib
 import os
@@ -36,7 +38,9 @@ def serve(slot, modules, options):
     theirs.close()
     if ours.recv(WORD) != b"up":
         os._exit(1)
-    session = _Session(slot, ours, pid, modules["slot"].end_all, modules["freeze"].Freezer(slot.kernel), modules["notebook"].SOCKET_FD)
+    session = _Session(
+        slot, ours, pid, modules["slot"].end_all, modules["freeze"].Freezer(slot.kernel), modules["notebook"].SOCKET_FD
+    )
     if not session.learn_how_it_waits() or not session.freezer.freeze(session.is_waiting):
         remedy = "Allow ptrace in this container (kernel.yama.ptrace_scope below 3)."
         print(f"an interpreter cannot be stopped between two calls. {remedy}", file=sys.stderr, flush=True)
@@ -76,7 +80,8 @@ class _Session:
         return b"%s %d %s %s 1" % (request, code << 8, reason, report)
 
     def learn_how_it_waits(self):
-        """The system call in which the notebook's main thread sleeps before its first cell: `is_waiting` compares with that."""
+        """The system call in which the notebook's main thread sleeps before its first cell: `is_waiting` compares with
+        that."""
         for _ in self.freezer.pauses():
             call = self._system_call()
             if call is not None and call[1] == self.channel_fd:
@@ -89,7 +94,8 @@ class _Session:
         return self._system_call() == self.waiting_call or bool(self._ready(0, self.pidfd))
 
     def _system_call(self):
-        """(number, first argument) of the system call in which the notebook's main thread sleeps or has stopped; None where it is in none."""
+        """(number, first argument) of the system call in which the notebook's main thread sleeps or has stopped; None
+        where it is in none."""
         try:
             with open(f"/proc/{self.pid}/syscall") as f:
                 number, first, *_ = f.read().split()

@@ -1,15 +1,18 @@
-"""Slot: PID 1 of a namespace of its own. One request at a time: fork, supervise, kill what is left, prove it, wipe, answer.
+"""Slot: PID 1 of a namespace of its own. One request at a time: fork, supervise, kill what is left, prove it, wipe,
+answer.
 
-    request   "<id> <seconds> <seconds to come up>" with descriptors: the job (a read-only memory file), stdout, stderr, and where fetched files
-              go, if any
+    request   "<id> <seconds> <seconds to come up>" with descriptors: the job (a read-only memory file), stdout, stderr,
+              and where fetched files go, if any
     "K"       end the running request now
-    reply     "<id> <wait status> <reason> <report> <clean>"; reason: end | time | cancel; report: what the child said, "R" and "S" of `runner`
+    reply     "<id> <wait status> <reason> <report> <clean>"; reason: end | time | cancel; report: what the child said,
+              "R" and "S" of `runner`
 
-Before the first request goes "ready" with descriptors of the slot's tmpfs mounts, by which the server reads what they hold. `clean` says
-that the slot is as it was then: no block and no inode of theirs is in use, with a name or without, and no socket is left in its network.
+Before the first request goes "ready" with descriptors of the slot's tmpfs mounts, by which the server reads what they
+hold. `clean` says that the slot is as it was then: no block and no inode of theirs is in use, with a name or without,
+and no socket is left in its network.
 
-Code, input and files never pass through this process: it hands their descriptors to the child. The reply's socket is closed in the child
-before any line of the snippet runs. The child's own report ends when the snippet starts.
+Code, input and files never pass through this process: it hands their descriptors to the child. The reply's socket is
+closed in the child before any line of the snippet runs. The child's own report ends when the snippet starts.
 """
 
 import contextlib
@@ -27,12 +30,14 @@ PATH = "/tmp/main.py"
 STATUS_FD, FETCH_FD = 3, 4
 SHARED = ("/tmp", "/dev/shm")
 TCP_BUFFER = "4096 65536 262144"
-"""Smallest, first and largest size in bytes of each of a connection's two buffers: together no more than `memory.SOCKET_BYTES`."""
+"""Smallest, first and largest size in bytes of each of a connection's two buffers: together no more than
+`memory.SOCKET_BYTES`."""
 
 
 class Slot:
     def __init__(self, socket_fd, uid, apart, kernel, options, filter_program, *more_capabilities):
-        """`uid` is the snippet's, 0 where no other is mapped; `apart`: slots share it, so its processes are counted in a user namespace of its own."""
+        """`uid` is the snippet's, 0 where no other is mapped; `apart`: slots share it, so its processes are counted in
+        a user namespace of its own."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.socket, self.kernel, self.uid, self.apart = socket.socket(fileno=socket_fd), kernel, uid, apart
         kernel.unshare(kernel.NEWNS | kernel.NEWIPC | kernel.NEWNET | kernel.NEWUTS)
@@ -42,7 +47,8 @@ class Slot:
         for name in ("tcp_rmem", "tcp_wmem"):
             with open(f"/proc/sys/net/ipv4/{name}", "w") as f:
                 f.write(TCP_BUFFER)
-        kernel.mount("proc", "/proc", no_programs | kernel.MS_RDONLY | kernel.MS_REMOUNT | kernel.MS_BIND)  # no oom_score_adj from here on
+        # no oom_score_adj from here on
+        kernel.mount("proc", "/proc", no_programs | kernel.MS_RDONLY | kernel.MS_REMOUNT | kernel.MS_BIND)
         for directory in SHARED:
             kernel.mount("tmpfs", directory, kernel.MS_NOSUID | kernel.MS_NODEV, options["tmpfs"])
         self.directories = [os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for directory in SHARED]
@@ -82,10 +88,13 @@ class Slot:
             status = end_all(pid)
             report += os.read(report_fd, 16)
             os.close(report_fd)
-            self.socket.send(b"%s %d %s %s %d" % (request, status, reason, b"".join(report.split()) or b"-", self._wipe()))
+            self.socket.send(
+                b"%s %d %s %s %d" % (request, status, reason, b"".join(report.split()) or b"-", self._wipe())
+            )
 
     def _watch(self, pid, report_fd, seconds, start_seconds):
-        """(reason, the child's report so far). The snippet's clock runs from when it is up, which the report says: before, the host is late, not it."""
+        """(reason, the child's report so far). The snippet's clock runs from when it is up, which the report says:
+        before, the host is late, not it."""
         pidfd = os.pidfd_open(pid)
         try:
             poll = select.poll()
@@ -123,10 +132,11 @@ class Slot:
             return False
 
     def _in_use(self):
-        """What is in use of the tmpfs mounts (blocks and inodes) and of the network (sockets, and connections that only wait to be forgotten).
+        """What is in use of the tmpfs mounts (blocks and inodes) and of the network (sockets, and connections that only
+        wait to be forgotten).
 
-        Names do not tell: a file that was deleted lives on in a descriptor, and a descriptor in a message that nobody has read.
-        """
+        Names do not tell: a file that was deleted lives on in a descriptor, and a descriptor in a message that nobody
+        has read."""
         held: list[int] = []
         for directory in self.directories:
             fs = os.fstatvfs(directory)
@@ -151,7 +161,8 @@ def end_all(pid):
 
 
 class Job:
-    """What a request's child is and does before the snippet runs. A failure here is the sandbox's: no report is written."""
+    """What a request's child is and does before the snippet runs. A failure here is the sandbox's: no report is
+    written."""
 
     def __init__(self, slot, descriptors, status_fd):
         self.slot, self.descriptors, self.status_fd = slot, descriptors, status_fd
@@ -179,12 +190,14 @@ class Job:
 
 
 def new_stdin():
-    """Opened for each request: flags, locks and the owner belong to what one open() made, and would reach the next request."""
+    """Opened for each request: flags, locks and the owner belong to what one open() made, and would reach the next
+    request."""
     return os.open("/dev/null", os.O_RDONLY)
 
 
 def keep_descriptors(kept):
-    """`kept` is {number from now on: open descriptor}; 0 to 2 pass through exec. All others are closed, the slot's socket among them."""
+    """`kept` is {number from now on: open descriptor}; 0 to 2 pass through exec. All others are closed, the slot's
+    socket among them."""
     aside = {target: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for target, fd in kept.items()}
     os.closerange(0, 64)
     for target, fd in aside.items():

@@ -1,4 +1,5 @@
-"""Template: one warm interpreter, in a container of its own, and the slots that fork from it: at most one for each place.
+"""Template: one warm interpreter, in a container of its own, and the slots that fork from it: at most one for each
+place.
 
     full    numpy and sympy are there: calls that mention a library of LIBRARIES, and sessions
     light   the standard library only: a trivial call costs under half the CPU time, 3 ms where full takes 7
@@ -30,7 +31,14 @@ def needs_full(texts: Iterable[bytes]) -> bool:
 
 
 class Template:
-    def __init__(self, name: str, new_container: Callable[[], Container], places: int, groups: ControlGroups | None = None, memory_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        new_container: Callable[[], Container],
+        places: int,
+        groups: ControlGroups | None = None,
+        memory_bytes: int = 0,
+    ) -> None:
         """`groups`: each slot gets one that bounds its memory."""
         self.name, self._new_container, self._groups, self._memory_bytes = name, new_container, groups, memory_bytes
         self.container: Container | None = None
@@ -64,7 +72,11 @@ class Template:
         async with self._starting:
             if self.container is None or not self.container.alive:
                 if self.container is not None:
-                    log.error("the %s warm container ended; starting another. It said: %s", self.name, self.container.said() or "nothing")
+                    log.error(
+                        "the %s warm container ended; starting another. It said: %s",
+                        self.name,
+                        self.container.said() or "nothing",
+                    )
                     self.container.kill()
                 self.container = self._new_container()
                 await self.container.start()

@@ -1,7 +1,7 @@
 """Warm-up: typical calls of the libraries that snippets use, made once before any request.
 
-An import alone leaves lazy imports and caches to every child, which then pays for them each time. These are everyday calls of school
-and contest maths; nothing here may print, warn, start a thread, or change a global setting.
+An import alone leaves lazy imports and caches to every child, which then pays for them each time. These are everyday
+calls of school and contest maths; nothing here may print, warn, start a thread, or change a global setting.
 """
 
 
@@ -92,9 +92,22 @@ def _sympy():
     sp.diff(sp.sin(x) * x**2, x), sp.integrate(x**2 + sp.cos(x), x), sp.integrate(x, (x, 0, 1))
     sp.limit(sp.sin(x) / x, x, 0), sp.series(sp.exp(x), x, 0, 3)
     str(sp.summation(n, (n, 1, 10))), sp.Rational(1, 3) + sp.sqrt(8), sp.N(sp.pi, 10)
-    sp.isprime(97), sp.factorint(360), sp.gcd(12, 18), sp.lcm(4, 6), sp.divisors(12), sp.totient(9), sp.mod_inverse(3, 7)
+    (
+        sp.isprime(97),
+        sp.factorint(360),
+        sp.gcd(12, 18),
+        sp.lcm(4, 6),
+        sp.divisors(12),
+        sp.totient(9),
+        sp.mod_inverse(3, 7),
+    )
     m = sp.Matrix([[1, 2], [3, 4]])
     m.det(), m.inv(), m.eigenvals(), str(m)
     sp.Eq(x, 1).subs(x, 1), sp.solveset(x**2 - 4, x, domain=sp.S.Reals), sp.latex(x / 2), sp.sympify("x + 1")
-    sp.nsolve(sp.cos(x) - x, x, 1), sp.trigsimp(sp.sin(x) ** 2 + sp.cos(x) ** 2), sp.binomial(5, 2), sp.Poly(x**2 + 1, x).degree()
+    (
+        sp.nsolve(sp.cos(x) - x, x, 1),
+        sp.trigsimp(sp.sin(x) ** 2 + sp.cos(x) ** 2),
+        sp.binomial(5, 2),
+        sp.Poly(x**2 + 1, x).degree(),
+    )
     sp.lambdify(x, x**2)(3), (x > 2).subs(x, 3), sp.solve(x**2 < 4, x), sp.Abs(-x), sp.floor(sp.Rational(7, 2))

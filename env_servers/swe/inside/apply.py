@@ -1,10 +1,11 @@
-"""Apply: a git patch onto the files in ./repo, as SkyRL does: `git apply`, else `patch --fuzz=5`. What comes of it goes to ./result as JSON.
+"""Apply: a git patch onto the files in ./repo, as SkyRL does: `git apply`, else `patch --fuzz=5`. What comes of it goes
+to ./result as JSON.
 
     {"how": "git" | "patch", "files": {path: base64}, "gone": [path], "left_out": [path], "error": null}
 
-Only what differs from before is told. Regular files alone come back: a link, a pipe or a device that the patch makes is left out by name,
-and so is what is behind one. No git directory is there, hence no hook, filter or attribute driver runs.
-"""
+Only what differs from before is told. Regular files alone come back: a link, a pipe or a device that the patch makes is
+left out by name, and so is what is behind one. No git directory is there, hence no hook, filter or attribute driver
+runs."""
 
 import base64
 import json
@@ -17,7 +18,16 @@ GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CEILIN
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", **GIT}
 COMMANDS = {
     "git": ["/usr/bin/git", "apply", "--whitespace=nowarn", "../patch"],
-    "patch": ["/usr/bin/patch", "--batch", "--fuzz=5", "-p1", "--no-backup-if-mismatch", "--reject-file=-", "-i", "../patch"],
+    "patch": [
+        "/usr/bin/patch",
+        "--batch",
+        "--fuzz=5",
+        "-p1",
+        "--no-backup-if-mismatch",
+        "--reject-file=-",
+        "-i",
+        "../patch",
+    ],
 }
 
 
@@ -28,7 +38,15 @@ def main(executables):
     said = []
     for how, command in COMMANDS.items():
         try:
-            done = subprocess.run(command, cwd="repo", env=ENV, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False)
+            done = subprocess.run(
+                command,
+                cwd="repo",
+                env=ENV,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=SECONDS,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             return answer(error=f"{how} took more than {SECONDS:g} s")
         if done.returncode == 0:

@@ -1,7 +1,7 @@
 """Editor: view, create, str_replace, insert and undo_edit, with the words of OpenHands' str_replace_editor.
 
-What cannot be done is a Refused, whose text is for the model. Nothing is kept but the earlier contents that undo_edit brings back.
-"""
+What cannot be done is a Refused, whose text is for the model. Nothing is kept but the earlier contents that undo_edit
+brings back."""
 
 import os
 
@@ -35,16 +35,25 @@ class Editor:
         if os.path.isdir(path):
             if view_range:
                 raise Refused("The `view_range` parameter is not allowed when `path` points to a directory.")
-            return f"Here's the files and directories up to 2 levels deep in {path}, excluding hidden items:\n" + "\n".join(_listing(path))
+            return (
+                f"Here's the files and directories up to 2 levels deep in {path}, excluding hidden items:\n"
+                + "\n".join(_listing(path))
+            )
         text = _read(path)
         first, lines = 1, text.split("\n")
         if view_range:
             first, last = (*view_range, None)[:2] if len(view_range) == 2 else (0, 0)
             if not 1 <= first <= len(lines):
-                raise Refused(f"Invalid `view_range`: {view_range}. Its first element should be within the range of lines of the file: [1, {len(lines)}].")
+                raise Refused(
+                    f"Invalid `view_range`: {view_range}. Its first element should be within the range of lines of the"
+                    f" file: [1, {len(lines)}]."
+                )
             last = len(lines) if last == -1 else last
             if not first <= last <= len(lines):
-                raise Refused(f"Invalid `view_range`: {view_range}. Its second element should be -1, or within [{first}, {len(lines)}].")
+                raise Refused(
+                    f"Invalid `view_range`: {view_range}. Its second element should be -1, or within [{first},"
+                    f" {len(lines)}]."
+                )
             lines = lines[first - 1 : last]
         return f"Here's the result of running `cat -n` on {path}:\n{_numbered(lines, first)}\n"
 
@@ -70,16 +79,30 @@ class Editor:
             while at >= 0:
                 starts.append(text.count("\n", 0, at) + 1)
                 at = text.find(old_str, at + 1)
-            raise Refused(f"No replacement was performed. Multiple occurrences of old_str `{old_str}` in lines {starts}. Please ensure it is unique.")
+            raise Refused(
+                f"No replacement was performed. Multiple occurrences of old_str `{old_str}` in lines {starts}. Please"
+                " ensure it is unique."
+            )
         at = text.index(old_str)
-        return self._edited(path, text, text[:at] + new_str + text[at + len(old_str) :], text.count("\n", 0, at), new_str)
+        return self._edited(
+            path, text, text[:at] + new_str + text[at + len(old_str) :], text.count("\n", 0, at), new_str
+        )
 
     def insert(self, path, insert_line=0, new_str=""):
         text = _read(path)
         lines = text.split("\n")
         if not 0 <= insert_line <= len(lines):
-            raise Refused(f"Invalid `insert_line` parameter: {insert_line}. It should be within the range of lines of the file: [0, {len(lines)}].")
-        return self._edited(path, text, "\n".join([*lines[:insert_line], *new_str.split("\n"), *lines[insert_line:]]), insert_line, new_str)
+            raise Refused(
+                f"Invalid `insert_line` parameter: {insert_line}. It should be within the range of lines of the file:"
+                f" [0, {len(lines)}]."
+            )
+        return self._edited(
+            path,
+            text,
+            "\n".join([*lines[:insert_line], *new_str.split("\n"), *lines[insert_line:]]),
+            insert_line,
+            new_str,
+        )
 
     def undo_edit(self, path):
         if not self.history.get(path):
@@ -89,14 +112,20 @@ class Editor:
             os.unlink(path)
             return f"Last edit to {path} undone successfully: the file was created by it and is gone."
         _write(path, before)
-        return f"Last edit to {path} undone successfully. Here's the result of running `cat -n` on {path}:\n{_numbered(before.split(chr(10)), 1)}\n"
+        return (
+            f"Last edit to {path} undone successfully. Here's the result of running `cat -n` on"
+            f" {path}:\n{_numbered(before.split(chr(10)), 1)}\n"
+        )
 
     def _edited(self, path, before, after, line, new_str):
         _write(path, after)
         self.history.setdefault(path, []).append(before)
         first = max(0, line - SNIPPET_LINES)
         snippet = after.split("\n")[first : line + SNIPPET_LINES + new_str.count("\n") + 1]
-        shown = f"The file {path} has been edited. Here's the result of running `cat -n` on a snippet of {path}:\n{_numbered(snippet, first + 1)}\n"
+        shown = (
+            f"The file {path} has been edited. Here's the result of running `cat -n` on a snippet of"
+            f" {path}:\n{_numbered(snippet, first + 1)}\n"
+        )
         return shown + "Review the changes and make sure they are as expected. Edit the file again if necessary."
 
 
@@ -119,7 +148,9 @@ def _write(path, text):
 
 def _numbered(lines, first):
     text = "\n".join(f"{i:6}\t{line}" for i, line in enumerate(lines, first))
-    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}\n[... the rest is left out: give a `view_range` ...]"
+    return (
+        text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}\n[... the rest is left out: give a `view_range` ...]"
+    )
 
 
 def _listing(top):
@@ -127,7 +158,11 @@ def _listing(top):
     for directory, names, files in os.walk(top):
         depth = directory[len(top) :].count("/")
         names[:] = sorted(n for n in names if not n.startswith(".") and n != "__pycache__") if depth < 2 else []
-        found += [f"{directory}/{n}/" for n in names] + [f"{directory}/{n}" for n in sorted(files) if not n.startswith(".")] if depth < 2 else []
+        found += (
+            [f"{directory}/{n}/" for n in names] + [f"{directory}/{n}" for n in sorted(files) if not n.startswith(".")]
+            if depth < 2
+            else []
+        )
         if len(found) > MOST_ENTRIES:
             return [*found[:MOST_ENTRIES], "[... and more ...]"]
     return sorted(found)

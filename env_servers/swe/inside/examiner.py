@@ -1,10 +1,12 @@
-"""Examiner: runs hidden tests with pytest. What they import of the repository are stand-ins, each of which asks the subject over a socket.
+"""Examiner: runs hidden tests with pytest. What they import of the repository are stand-ins, each of which asks the
+subject over a socket.
 
     from roman import to_roman      -> ["import", "roman"], ["get", ...]
     to_roman(4) == "IV"             -> ["call", ...] -> "IV", compared here
 
-No line of the code under test runs here, so nothing it does can reach the tests, their report or pytest. A stand-in is equal to another one when
-the subject says so, and to a plain value never. A subject that has ended fails what comes after.
+No line of the code under test runs here, so nothing it does can reach the tests, their report or pytest. A stand-in is
+equal to another one when the subject says so, and to a plain value never. A subject that has ended fails what comes
+after.
 """
 
 import builtins
@@ -104,7 +106,8 @@ class SubjectLost(Exception):
 
 
 def exception_type(names):
-    """Ours for [[module, name], ...], an exception's type and its bases: built-in ones are themselves, if they cannot end this process."""
+    """Ours for [[module, name], ...], an exception's type and its bases: built-in ones are themselves, if they cannot
+    end this process."""
     module, name = names[0]
     if module == "builtins":
         found = getattr(builtins, name, None)
@@ -114,7 +117,11 @@ def exception_type(names):
     key = json.dumps(names)
     if key not in _ours:
         parent = exception_type(names[1:])
-        _ours[key] = type(str(name), (parent,), {"__module__": str(module), "__str__": lambda self: self._text, "_text": "", "__init__": _keep_args})
+        _ours[key] = type(
+            str(name),
+            (parent,),
+            {"__module__": str(module), "__str__": lambda self: self._text, "_text": "", "__init__": _keep_args},
+        )
     return _ours[key]
 
 
@@ -175,11 +182,20 @@ class Remote:
         return isinstance(value, Remote) and self._link.ask("do", "isinstance", (value, self)) is True
 
     __hash__ = _of_type("hash", int)
-    __bool__, __str__, __repr__, __len__ = _of_type("bool", bool), _of_type("str", str), _of_type("repr", str), _of_type("len", int)
+    __bool__, __str__, __repr__, __len__ = (
+        _of_type("bool", bool),
+        _of_type("str", str),
+        _of_type("repr", str),
+        _of_type("len", int),
+    )
     __int__, __float__ = _of_type("int", int), _of_type("float", float)
 
 
-_COMPARED, _COUNTED, _REFLECTED = ("lt", "le", "gt", "ge"), ("neg", "pos", "invert", "abs", "round"), ("add", "sub", "mul", "truediv", "floordiv", "mod")
+_COMPARED, _COUNTED, _REFLECTED = (
+    ("lt", "le", "gt", "ge"),
+    ("neg", "pos", "invert", "abs", "round"),
+    ("add", "sub", "mul", "truediv", "floordiv", "mod"),
+)
 _HELD = ("contains", "getitem", "setitem", "delitem", "iter", "next", "reversed")
 for _name in (*_COMPARED, *_COUNTED, *_REFLECTED, *_HELD, "pow", "matmul"):
     setattr(Remote, f"__{_name}__", _operator(_name))
@@ -247,7 +263,8 @@ def said(shown):
     entries = getattr(getattr(shown, "reprtraceback", None), "reprentries", ())
     lines = [line for entry in entries[:1] for line in getattr(entry, "lines", ()) if line.startswith((">", "E"))]
     crash = getattr(shown, "reprcrash", None)
-    if crash is not None and not any(line.startswith("E") for line in lines):  # raised further down: by the code under test
+    # raised further down: by the code under test
+    if crash is not None and not any(line.startswith("E") for line in lines):
         lines.append(f"E       {crash.message}")
     return "\n".join(lines) if lines else str(shown)
 
@@ -257,7 +274,19 @@ def main(wire, packages, names, chosen):
     link = Link(wire, socket.socket(fileno=4))
     sys.meta_path.insert(0, Finder(link, frozenset(packages)))
     collector = Collector()
-    options = ["-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--noconftest", "-c", "/dev/null"]
+    options = [
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:terminal",
+        "-p",
+        "no:faulthandler",
+        "-p",
+        "no:junitxml",
+        "--noconftest",
+        "-c",
+        "/dev/null",
+    ]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     sys.dont_write_bytecode = True
     with contextlib.redirect_stdout(io.StringIO()):

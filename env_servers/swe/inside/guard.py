@@ -3,9 +3,9 @@
 keep       before the patch: what is protected is copied to ./kept beside this file, and listed in ./kept.json
 restore    after it: what differs goes, or is put back; its paths are written to ./out/left_out
 
-It looks at the disk. What git ignores, filters or takes for a repository of its own is for a patch to say, and a directory may stand where a file was.
-It runs in the image's own Python, 3.6 or later, with -I and -S (a sitecustomize.py may be the patch's) and with the repository as current directory.
-"""
+It looks at the disk. What git ignores, filters or takes for a repository of its own is for a patch to say, and a
+directory may stand where a file was. It runs in the image's own Python, 3.6 or later, with -I and -S (a
+sitecustomize.py may be the patch's) and with the repository as current directory."""
 
 import json
 import os
@@ -38,7 +38,11 @@ def restore(place):
     changed = {path for path, seen in now.items() if path not in kept or kept[path][: len(seen)] != seen}
     changed |= {path for path in kept if path not in now and not COMPILED.search(path)}
     for path in changed | protected(place)[0]:
-        changed |= {above for above in parents(path) if above not in kept and os.path.lexists(raw(above)) and not os.path.isdir(raw(above))}
+        changed |= {
+            above
+            for above in parents(path)
+            if above not in kept and os.path.lexists(raw(above)) and not os.path.isdir(raw(above))
+        }
     for path in sorted(changed):
         remove(raw(path))
     for path in sorted(path for path in changed & set(kept) if not COMPILED.search(path)):
@@ -55,7 +59,8 @@ def protected(place):
 
 
 def watched(place):
-    """What is there of the protected, whatever it is, and all links. The repository's own .git is not the patch's to write to."""
+    """What is there of the protected, whatever it is, and all links. The repository's own .git is not the patch's to
+    write to."""
     paths, pattern = protected(place)
     found = []
     for directory, directories, files in os.walk(b"."):

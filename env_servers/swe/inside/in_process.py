@@ -1,9 +1,10 @@
-"""In process: pytest on hidden tests that import the code, with the repository's own settings of pytest but for its addopts, and the plugins that are
-installed. The report goes out over a descriptor, once, with the word of this run. In a container it runs in the image's own Python, 3.6 or later.
+"""In process: pytest on hidden tests that import the code, with the repository's own settings of pytest but for its
+addopts, and the plugins that are installed. The report goes out over a descriptor, once, with the word of this run. In
+a container it runs in the image's own Python, 3.6 or later.
 
-pytest and all that it needs are imported before the repository's directory is on the path, so nothing there takes their names. Two tests beside the
-hidden ones must fail, one by an assertion and one by an error: where they pass, what runs is no pytest any more.
-"""
+pytest and all that it needs are imported before the repository's directory is on the path, so nothing there takes their
+names. Two tests beside the hidden ones must fail, one by an assertion and one by an error: where they pass, what runs
+is no pytest any more."""
 
 import contextlib
 import io
@@ -55,13 +56,32 @@ def main(word, chosen, control, repo="/tmp/repo", out=4):
     with open(path, "w") as f:
         f.write(CONTROLS.format(a=control, b=control[::-1] + "b"))
     collector = Collector(control)
-    options = ["-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--rootdir", repo, "-o", "addopts="]
+    options = [
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:terminal",
+        "-p",
+        "no:faulthandler",
+        "-p",
+        "no:junitxml",
+        "--rootdir",
+        repo,
+        "-o",
+        "addopts=",
+    ]
     sys.path[:0] = [path for path in (repo, repo + "/src") if os.path.isdir(path)]
     with contextlib.redirect_stdout(io.StringIO()):
         code = pytest.main([*options, *chosen, path], plugins=[collector])
     controls = list(collector.controls.values())
     well = code == 1 and "failed" not in collector.tests.values()  # the controls have failed
-    report = {"word": word, "exit": int(not well), "controls": controls, "tests": collector.tests, "failures": collector.failures}
+    report = {
+        "word": word,
+        "exit": int(not well),
+        "controls": controls,
+        "tests": collector.tests,
+        "failures": collector.failures,
+    }
     data = dumps(report).encode()
     while data:
         data = data[write(out, data) :]

@@ -3,9 +3,9 @@
     command -> a pipe that bash reads until NUL -> eval -> "status directory NUL" on another pipe
     output  <- stdout and stderr together, the middle left out when it is long
 
-A command that is still running when its time is up goes on: more of its output comes for an empty command, text for its stdin with `is_input`,
-and C-c ends it. A bash that was ended (exit, set -e, a kill) is started anew, and the output says so.
-"""
+A command that is still running when its time is up goes on: more of its output comes for an empty command, text for its
+stdin with `is_input`, and C-c ends it. A bash that was ended (exit, set -e, a kill) is started anew, and the output
+says so."""
 
 import contextlib
 import os
@@ -70,7 +70,13 @@ class Shell:
                 return self._input(command, seconds)
             if command.strip():
                 busy = f"{self.running[:80]!r} is still running"
-                return f"[The command is not run: {busy}. End it with C-c and is_input true, or wait with an empty command.]", None
+                return (
+                    (
+                        f"[The command is not run: {busy}. End it with C-c and is_input true, or wait with an empty"
+                        " command.]"
+                    ),
+                    None,
+                )
             return self._wait(seconds)
         if is_input:
             return "[No command is running that could take input.]", 1
@@ -101,8 +107,9 @@ class Shell:
         return text, code
 
     def _asked_to_end(self):
-        """SIGINT for everything below bash, also for what it starts meanwhile; once more after half of the time, since a process that is just being
-        started may lose the first. A bash without a process below it is about to start one, or is busy itself: it gets a part of the time."""
+        """SIGINT for everything below bash, also for what it starts meanwhile; once more after half of the time, since
+        a process that is just being started may lose the first. A bash without a process below it is about to start
+        one, or is busy itself: it gets a part of the time."""
         begun, again = time.monotonic(), False
         asked: set[int] = set()
         text, code = "", None
@@ -143,7 +150,13 @@ class Shell:
                     kept.add(os.read(self.output, _READ))
                 if kept.total > FLOOD_BYTES:
                     self.stop()
-                    return f"{kept.text()}\n[More than {FLOOD_BYTES >> 20} MiB of output: the command was ended.]\n{RESTARTED}", 137
+                    return (
+                        (
+                            f"{kept.text()}\n[More than {FLOOD_BYTES >> 20} MiB of output: the command was"
+                            f" ended.]\n{RESTARTED}"
+                        ),
+                        137,
+                    )
             if self.status in ready:
                 part = os.read(self.status, 4096)
                 word += part

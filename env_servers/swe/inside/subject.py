@@ -1,10 +1,13 @@
-"""Subject: runs the code under test, and does what the examiner asks over a socket. The hidden tests are in another process, in another sandbox.
+"""Subject: runs the code under test, and does what the examiner asks over a socket. The hidden tests are in another
+process, in another sandbox.
 
-    ["import", module]  ["get", object, name]  ["set", object, name, value]  ["call", object, args, kwargs]  ["do", operator, args]
-    -> ["is", value] or ["raises", exception];  meanwhile ["callback", number, args, kwargs] <- ["is", value] or ["raises", [name, text]]
+    ["import", module]  ["get", object, name]  ["set", object, name, value]  ["call", object, args, kwargs]  ["do",
+                        operator, args]
+    -> ["is", value] or ["raises", exception];  meanwhile ["callback", number, args, kwargs] <- ["is", value] or
+                                                ["raises", [name, text]]
 
-The code may do here what it likes, and answer what it likes: an answer is a value that the tests compare, never a verdict.
-"""
+The code may do here what it likes, and answer what it likes: an answer is a value that the tests compare, never a
+verdict."""
 
 import builtins
 import importlib
@@ -32,7 +35,10 @@ FUNCTIONS: dict[str, Any] = {
     "enter": lambda value: type(value).__enter__(value),
     "exit": lambda value, *error: type(value).__exit__(value, *(error or (None, None, None))),
 }
-_COMPARED, _COUNTED = ("eq", "ne", "lt", "le", "gt", "ge"), ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "neg", "pos", "invert")
+_COMPARED, _COUNTED = (
+    ("eq", "ne", "lt", "le", "gt", "ge"),
+    ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "neg", "pos", "invert"),
+)
 _OTHERS = ("and_", "or_", "xor", "lshift", "rshift", "contains", "getitem", "setitem", "delitem")
 FUNCTIONS.update({name: getattr(operator, name) for name in (*_COMPARED, *_COUNTED, *_OTHERS)})
 

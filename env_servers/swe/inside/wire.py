@@ -1,14 +1,17 @@
-"""Wire: what examiner and subject say to each other. Frames of JSON over a socket; plain values by content, everything else by number.
+"""Wire: what examiner and subject say to each other. Frames of JSON over a socket; plain values by content, everything
+else by number.
 
     null, booleans, integers, texts             as they are
-    ["float", "1.5"]  ["list", [...]]  ["tuple", [...]]  ["dict", [[k, v], ...]]  ["set", [...]]  ["frozenset", [...]]  ["bytes", "00ff"]
-    ["date", "2024-01-31"]  ["datetime", iso]  ["timedelta", [days, s, us]]  ["fraction", [n, d]]  ["decimal", "1.5"]  ["slice", [a, b, c]]
+    ["float", "1.5"]  ["list", [...]]  ["tuple", [...]]  ["dict", [[k, v], ...]]  ["set", [...]]  ["frozenset", [...]]
+                      ["bytes", "00ff"]
+    ["date", "2024-01-31"]  ["datetime", iso]  ["timedelta", [days, s, us]]  ["fraction", [n, d]]  ["decimal", "1.5"]
+                            ["slice", [a, b, c]]
     ["object", number, type's name]             lives on the other side
     ["exception type", number, [[module, name], ...]]
     ["own", number]                             lives on this side
 
-A value counts as plain by its exact type: a subclass of `int` that is equal to everything stays where it is, and is equal to nothing here.
-What the other side sends is data: no type, no code and no attribute is looked up by its word.
+A value counts as plain by its exact type: a subclass of `int` that is equal to everything stays where it is, and is
+equal to nothing here. What the other side sends is data: no type, no code and no attribute is looked up by its word.
 """
 
 import datetime

@@ -1,11 +1,12 @@
-"""Workspace: a session's copy of the repository, and the two tools at work on it. Runs as cells of a session's interpreter; each prints JSON.
+"""Workspace: a session's copy of the repository, and the two tools at work on it. Runs as cells of a session's
+interpreter; each prints JSON.
 
     open(...)           the files and a git directory with one commit are there
     bash(...)  edit(...)   one call of a tool
     patch(...)          every other process of the session is ended; what differs from the commit, as a git patch
 
-The git directory that makes the patch is not the one that the model can write to: it is made anew, from memory, when it is needed.
-"""
+The git directory that makes the patch is not the one that the model can write to: it is made anew, from memory, when it
+is needed."""
 
 import base64
 import contextlib
@@ -18,7 +19,16 @@ import sys
 import tempfile
 
 GIT_S = 20.0
-DIFF = ["--cached", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "--src-prefix=a/", "--dst-prefix=b/"]
+DIFF = [
+    "--cached",
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-renames",
+    "--full-index",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+]
 
 
 class Workspace:
@@ -41,7 +51,11 @@ class Workspace:
             "OMP_NUM_THREADS": "1",
             "PAGER": "cat",
             "GIT_PAGER": "cat",
-            **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "agent"), ("EMAIL", "agent@localhost"))},
+            **{
+                f"GIT_{who}_{what}": value
+                for who in ("AUTHOR", "COMMITTER")
+                for what, value in (("NAME", "agent"), ("EMAIL", "agent@localhost"))
+            },
         }
         self.env = env
         self.shell = self.shell_type(root, env)
@@ -50,7 +64,9 @@ class Workspace:
     def bash(self, command, is_input, seconds):
         try:
             text, code = self.shell.run(command, is_input, seconds)
-        except Exception as e:  # no process or no descriptor is left: of the session's own doing, as nothing else is in here
+        except (
+            Exception
+        ) as e:  # no process or no descriptor is left: of the session's own doing, as nothing else is in here
             text, code = f"bash failed: {type(e).__name__}: {e}", 1
         _say({"text": text, "code": code, "directory": self.shell.directory})
 
@@ -78,7 +94,13 @@ class Workspace:
         directory = tempfile.mkdtemp(dir="/dev/shm")
         _write_tree(directory, self.git)
         command = ["/usr/bin/git", f"--git-dir={directory}", f"--work-tree={self.root}", "-c", "core.fsmonitor=false"]
-        env = {**self.env, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_OPTIONAL_LOCKS": "0", "PYTHONPATH": ""}
+        env = {
+            **self.env,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "PYTHONPATH": "",
+        }
         added = _git([*command, "add", "-A"], env)
         made = _git([*command, "diff", *DIFF, "HEAD"], env) if added.returncode == 0 else added
         shutil.rmtree(directory, ignore_errors=True)
@@ -92,7 +114,9 @@ class Workspace:
 
 def _git(command, env):
     try:
-        return subprocess.run(command, cwd="/", env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_S, check=False)
+        return subprocess.run(
+            command, cwd="/", env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 1, b"", b"git took more than %d s" % GIT_S)
 

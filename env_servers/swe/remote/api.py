@@ -1,13 +1,15 @@
-"""RuntimeApi: image -> a container that answers, and its end. The API that OpenHands' remote runtime speaks (runtime/impl/remote/remote_runtime.py).
+"""RuntimeApi: image -> a container that answers, and its end. The API that OpenHands' remote runtime speaks
+(runtime/impl/remote/remote_runtime.py).
 
     GET  /image_exists?image=   {exists}                                an API without it (404) is not asked
-    POST /start                 {image, command, working_dir, environment, session_id, resource_factor} -> {runtime_id, url, session_api_key?}
+    POST /start                 {image, command, working_dir, environment, session_id, resource_factor} -> {runtime_id,
+                                url, session_api_key?}
     GET  /sessions/{session_id} the same, {status}                      after a /start whose answer was lost
     GET  /runtime/{runtime_id}  {pod_status, restart_reasons}           until running, then GET {url}/alive
     POST /stop                  {runtime_id}
 
-Readiness can only be asked for: the API tells nobody. Every container that may have been started is stopped, also when its start was given up.
-"""
+Readiness can only be asked for: the API tells nobody. Every container that may have been started is stopped, also when
+its start was given up."""
 
 from __future__ import annotations
 
@@ -24,7 +26,16 @@ from .faults import ImageUnavailable, RuntimeBroken, RuntimeFault, RuntimeGone, 
 from .http import RuntimeHttp, pause_s
 
 log = logging.getLogger(__name__)
-ENDED = ("failed", "unknown", "crashloopbackoff", "error", "errimagepull", "imagepullbackoff", "invalidimagename", "stopped")
+ENDED = (
+    "failed",
+    "unknown",
+    "crashloopbackoff",
+    "error",
+    "errimagepull",
+    "imagepullbackoff",
+    "invalidimagename",
+    "stopped",
+)
 """What `pod_status` says of a container that will not come up by itself."""
 STOP_TRIES = 3
 
@@ -56,13 +67,21 @@ class RuntimeApi:
                 await self._check(image)
                 asked = True
                 told = await self._started(image, session)
-                container = Container(self._http, str(told["url"]).rstrip("/"), str(told["runtime_id"]), str(told.get("session_api_key") or ""))
+                container = Container(
+                    self._http,
+                    str(told["url"]).rstrip("/"),
+                    str(told["runtime_id"]),
+                    str(told.get("session_api_key") or ""),
+                )
                 await self._until_ready(container, image)
                 return container
         except BaseException as e:
             self._in_background(self._stop(told.get("runtime_id"), session if asked else ""))
             if isinstance(e, TimeoutError):
-                raise RuntimeLate(f"{self._url} had no container of {image} that answers within {self._options.start_s:g} s (--start-timeout).") from None
+                raise RuntimeLate(
+                    f"{self._url} had no container of {image} that answers within {self._options.start_s:g} s"
+                    " (--start-timeout)."
+                ) from None
             raise
 
     def stop(self, container: Container) -> None:
@@ -80,7 +99,9 @@ class RuntimeApi:
         except RuntimeGone:
             return
         if told.get("exists") is False:
-            raise ImageUnavailable(f"{self._url} has no image {image}. Build or push it there, or correct the row's image (--image).")
+            raise ImageUnavailable(
+                f"{self._url} has no image {image}. Build or push it there, or correct the row's image (--image)."
+            )
 
     async def _started(self, image: str, session: str) -> dict[str, Any]:
         body = {
@@ -94,7 +115,9 @@ class RuntimeApi:
         failures = 0
         while True:
             try:
-                return _whole(_read(await self._http.ask("POST", f"{self._url}/start", self._headers, again=False, json=body)))
+                return _whole(
+                    _read(await self._http.ask("POST", f"{self._url}/start", self._headers, again=False, json=body))
+                )
             except RuntimeUnusable:
                 raise
             except RuntimeFault:
@@ -130,13 +153,16 @@ class RuntimeApi:
         return _read(await self._http.ask("GET", self._url + path, self._headers, again=True, params=params))
 
     async def _stop(self, runtime: str | None, session: str) -> None:
-        """`session` instead: of a start that was given up, and may yet show. A container that stays is said, and is the API's to expire."""
+        """`session` instead: of a start that was given up, and may yet show. A container that stays is said, and is the
+        API's to expire."""
         for failures in range(1, STOP_TRIES + 1):
             try:
                 if runtime is None and session and (found := await self._existing(session)):
                     runtime = str(found["runtime_id"])
                 if runtime is not None:
-                    await self._http.ask("POST", f"{self._url}/stop", self._headers, again=True, json={"runtime_id": runtime})
+                    await self._http.ask(
+                        "POST", f"{self._url}/stop", self._headers, again=True, json={"runtime_id": runtime}
+                    )
                 if runtime is not None or not session:
                     break
                 if failures < STOP_TRIES:

@@ -1,11 +1,14 @@
-"""Remote: sessions in containers of a runtime API, one image for each row, and a fresh container for each patch that is judged.
+"""Remote: sessions in containers of a runtime API, one image for each row, and a fresh container for each patch that is
+judged.
 
-What fails by no fault of the row is tried again in another container, `retries` times, with a growing pause: a start as a whole, a judgement as a
-whole. What fails in the middle of a session is not: what the model has done there is gone, and with it the sample.
+What fails by no fault of the row is tried again in another container, `retries` times, with a growing pause: a start as
+a whole, a judgement as a whole. What fails in the middle of a session is not: what the model has done there is gone,
+and with it the sample.
 
-A container that is lost while tests run is told apart by trial: a patch that loses one, and another after the same tests without it have lost none, ends
-its own containers (`container_ended`, no reward). Where they are lost without it too it is the runtime's fault, or the row's; so that a bad moment of the
-runtime is not the patch's, the trial without it is in between.
+A container that is lost while tests run is told apart by trial: a patch that loses one, and another after the same
+tests without it have lost none, ends its own containers (`container_ended`, no reward). Where they are lost without it
+too it is the runtime's fault, or the row's; so that a bad moment of the runtime is not the patch's, the trial without
+it is in between.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class Containers(Protocol):
 
 class Remote:
     def __init__(self, api: Containers, place: Place, *, image: str | None, retries: int) -> None:
-        """`image`: the name of a row's image, with {instance_id} (as the row has it), {instance_s} or {instance_1776} (__ written _s_ or _1776_)."""
+        """`image`: the name of a row's image, with {instance_id} (as the row has it), {instance_s} or {instance_1776}
+        (__ written _s_ or _1776_)."""
         self._api, self._place, self._image, self._retries = api, place, image, retries
         self.faults: Counter[type[RuntimeFault]] = Counter()
 
@@ -55,12 +59,19 @@ class Remote:
         image = image_of(task, self._image)
         if strange := [name for name in [*task.fail_to_pass, *task.pass_to_pass] if "::" not in name]:
             raise ValueError(
-                f"FAIL_TO_PASS and PASS_TO_PASS name {strange[0]!r}, which is no test of pytest's (FILE::NAME): nothing else is run in a container."
+                f"FAIL_TO_PASS and PASS_TO_PASS name {strange[0]!r}, which is no test of pytest's (FILE::NAME): nothing"
+                " else is run in a container."
             )
 
         async def start() -> Work:
             container = await self._api.start(image)
-            work = RemoteWork(container, await self._kept(container, prepared(container, task, self._place)), self._place, judge, self._api.stop)
+            work = RemoteWork(
+                container,
+                await self._kept(container, prepared(container, task, self._place)),
+                self._place,
+                judge,
+                self._api.stop,
+            )
             await self._kept(container, work.begin())
             return _Counted(work, self._count)
 
@@ -125,7 +136,10 @@ class Remote:
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], float]]:
-        found: dict[str, Callable[[], float]] = {"containers": lambda: self._api.running, "containers_not_stopped": lambda: self._api.stops_failed}
+        found: dict[str, Callable[[], float]] = {
+            "containers": lambda: self._api.running,
+            "containers_not_stopped": lambda: self._api.stops_failed,
+        }
         return found | {f"runtime_faults_{name}": lambda kind=kind: self.faults[kind] for kind, name in NAMES.items()}
 
 
@@ -168,6 +182,11 @@ def image_of(task: SweTask, template: str | None) -> str:
     if task.image:
         return task.image
     if template is None or not task.instance_id:
-        raise ValueError(f"the row of {task.repo} names no image, and --image or its instance_id is missing. Add the row's field `image`, or both of these.")
+        raise ValueError(
+            f"the row of {task.repo} names no image, and --image or its instance_id is missing. Add the row's field"
+            " `image`, or both of these."
+        )
     name = task.instance_id.lower()
-    return template.format(instance_id=task.instance_id, instance_s=name.replace("__", "_s_"), instance_1776=name.replace("__", "_1776_"))
+    return template.format(
+        instance_id=task.instance_id, instance_s=name.replace("__", "_s_"), instance_1776=name.replace("__", "_1776_")
+    )

@@ -1,4 +1,5 @@
-"""Container: what OpenHands' server of actions inside a container offers (runtime/action_execution_server.py). Its words are the model's, with bounds.
+"""Container: what OpenHands' server of actions inside a container offers (runtime/action_execution_server.py). Its
+words are the model's, with bounds.
 
 execute   an action -> its observation. Not repeated: a command may have run although its answer was lost
 upload    files into a directory, as one zip
@@ -20,7 +21,8 @@ from .faults import RuntimeBroken, RuntimeFault
 from .http import MOST_BYTES, RuntimeHttp
 
 MARGIN_S = 10.0
-"""Between the deadline that an action is given and the end of our patience with its answer; OpenHands' own client has 5."""
+"""Between the deadline that an action is given and the end of our patience with its answer; OpenHands' own client has
+5."""
 
 
 class Container:
@@ -38,7 +40,9 @@ class Container:
     async def execute(self, action: str, args: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """The observation: {"observation": kind, "content": text, "extras": {...}}. Raises RuntimeFault."""
         body = {"action": {"action": action, "args": dict(args), "timeout": seconds}}
-        answer = await self._http.ask("POST", f"{self._url}/execute_action", self._headers, again=False, seconds=seconds + MARGIN_S, json=body)
+        answer = await self._http.ask(
+            "POST", f"{self._url}/execute_action", self._headers, again=False, seconds=seconds + MARGIN_S, json=body
+        )
         try:
             told = json.loads(answer)
         except (ValueError, RecursionError):
@@ -58,11 +62,20 @@ class Container:
             data.add_field("file", packed.getvalue(), filename="files.zip", content_type="application/zip")
             return data
 
-        await self._http.ask("POST", f"{self._url}/upload_file", self._headers, again=True, form=form, params={"destination": directory, "recursive": "true"})
+        await self._http.ask(
+            "POST",
+            f"{self._url}/upload_file",
+            self._headers,
+            again=True,
+            form=form,
+            params={"destination": directory, "recursive": "true"},
+        )
 
     async def download(self, directory: str) -> dict[str, bytes]:
         """Path below `directory` -> content; what is larger than is sensible is left out. Raises RuntimeFault."""
-        body = await self._http.ask("GET", f"{self._url}/download_files", self._headers, again=True, params={"path": directory})
+        body = await self._http.ask(
+            "GET", f"{self._url}/download_files", self._headers, again=True, params={"path": directory}
+        )
         found: dict[str, bytes] = {}
         try:
             with zipfile.ZipFile(io.BytesIO(body)) as archive:

@@ -1,9 +1,10 @@
-"""Docker: image -> a container of this machine that answers, by the `docker` command. For where there is a daemon and no runtime API.
+"""Docker: image -> a container of this machine that answers, by the `docker` command. For where there is a daemon and
+no runtime API.
 
     docker run -d ... IMAGE COMMAND -> id;  docker port -> its address on loopback, asked until /alive;  docker rm -f
 
-The image holds OpenHands' server of actions, as with a runtime API; a key of its own keeps other processes of this machine out of it.
-"""
+The image holds OpenHands' server of actions, as with a runtime API; a key of its own keeps other processes of this
+machine out of it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ PORT = 60000
 """The port inside, where `--runtime-command` tells the server of actions to listen."""
 KEY_ENV = "SESSION_API_KEY"
 """Where OpenHands' server of actions looks for its key."""
-NO_IMAGE = ("no such image", "pull access denied", "manifest unknown", "not found: manifest", "repository does not exist", "executable file not found")
+NO_IMAGE = (
+    "no such image",
+    "pull access denied",
+    "manifest unknown",
+    "not found: manifest",
+    "repository does not exist",
+    "executable file not found",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +57,28 @@ class Docker:
         self.running += 1
         try:
             async with asyncio.timeout(self._options.start_s):
-                await self._docker("run", "--detach", *own, *self._options.flags, image, *self._options.command, key=key)
+                await self._docker(
+                    "run", "--detach", *own, *self._options.flags, image, *self._options.command, key=key
+                )
                 address = (await self._docker("port", name, f"{PORT}/tcp")).split()[0]
                 container = Container(self._http, f"http://{address}", name, key)
                 asked = 0
                 while not await container.is_alive():
                     if (status := await self._docker("inspect", "--format", "{{.State.Status}}", name)) != "running":
-                        raise ImageUnavailable(f"a container of {image} does not stay up: {status}, {(await self._docker('logs', '--tail', '5', name))[-300:]}")
+                        raise ImageUnavailable(
+                            f"a container of {image} does not stay up: {status},"
+                            f" {(await self._docker('logs', '--tail', '5', name))[-300:]}"
+                        )
                     asked += 1
                     await asyncio.sleep(pause_s(asked))
                 return container
         except BaseException as e:
             self._in_background(self._stop(name))
             if isinstance(e, TimeoutError):
-                raise RuntimeLate(f"docker had no container of {image} that answers within {self._options.start_s:g} s (--start-timeout).") from None
+                raise RuntimeLate(
+                    f"docker had no container of {image} that answers within {self._options.start_s:g} s"
+                    " (--start-timeout)."
+                ) from None
             if isinstance(e, IndexError):
                 raise RuntimeBroken(f"docker published no port {PORT} of {image}.") from None
             raise
@@ -91,7 +107,9 @@ class Docker:
         Raises RuntimeBroken, or ImageUnavailable where it says that there is no such image."""
         pipe = asyncio.subprocess.PIPE
         none, environment = asyncio.subprocess.DEVNULL, {**os.environ, KEY_ENV: key} if key else None
-        process = await asyncio.create_subprocess_exec(self._options.program, *words, stdin=none, stdout=pipe, stderr=pipe, env=environment)
+        process = await asyncio.create_subprocess_exec(
+            self._options.program, *words, stdin=none, stdout=pipe, stderr=pipe, env=environment
+        )
         try:
             out, said = await process.communicate()
         finally:

@@ -17,8 +17,8 @@ from .place import Place
 KEY_ENV = "SANDBOX_API_KEY"
 """The environment variable of the key, as OpenHands calls it."""
 COMMAND = (
-    "/openhands/micromamba/bin/micromamba run -n openhands poetry run python -u -m openhands.runtime.action_execution_server 60000 "
-    "--working-dir /workspace --username root --user-id 0"
+    "/openhands/micromamba/bin/micromamba run -n openhands poetry run python -u -m"
+    " openhands.runtime.action_execution_server 60000 --working-dir /workspace --username root --user-id 0"
 )
 
 
@@ -27,30 +27,79 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--runtime-api",
         metavar="URL",
-        help=f"runtime API as OpenHands' remote runtime has it; its key is in ${KEY_ENV}. Bundled repositories are not served then",
+        help=(
+            f"runtime API as OpenHands' remote runtime has it; its key is in ${KEY_ENV}. Bundled repositories are not"
+            " served then"
+        ),
     )
     add("--docker", action="store_true", help="containers of this machine's Docker instead")
-    add("--docker-flags", default="", metavar="FLAGS", help="of `docker run`, one text: '--memory=8g --cpus=2 --pids-limit=512'")
-    image = "image of a row that names none: {instance_id} as the row has it, {instance_s} and {instance_1776} in lower case with __ written _s_ or _1776_"
+    add(
+        "--docker-flags",
+        default="",
+        metavar="FLAGS",
+        help="of `docker run`, one text: '--memory=8g --cpus=2 --pids-limit=512'",
+    )
+    image = (
+        "image of a row that names none: {instance_id} as the row has it, {instance_s} and {instance_1776} in lower"
+        " case with __ written _s_ or _1776_"
+    )
     add("--image", metavar="NAME", help=image)
-    add("--repo-root", default=Place().root, metavar="PATH", help="where an image has its repository (default: %(default)s)")
-    add("--repo-setup", default=Place().setup, metavar="BASH", help="makes the repository's own Python `python` (default: %(default)s)")
-    add("--runtime-command", default=COMMAND, metavar="COMMAND", help="the action server in the images (default: OpenHands')")
-    add("--runtime-timeout", type=float, default=60.0, metavar="S", help="one request, and one script of git in a container (default: %(default)s)")
+    add(
+        "--repo-root",
+        default=Place().root,
+        metavar="PATH",
+        help="where an image has its repository (default: %(default)s)",
+    )
+    add(
+        "--repo-setup",
+        default=Place().setup,
+        metavar="BASH",
+        help="makes the repository's own Python `python` (default: %(default)s)",
+    )
+    add(
+        "--runtime-command",
+        default=COMMAND,
+        metavar="COMMAND",
+        help="the action server in the images (default: OpenHands')",
+    )
+    add(
+        "--runtime-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="one request, and one script of git in a container (default: %(default)s)",
+    )
     again = "tries after the first one, of a request that may be repeated, a start, a judgement (default: %(default)s)"
     add("--runtime-retries", type=int, default=2, metavar="N", help=again)
-    add("--resource-factor", type=int, default=1, metavar="N", help="how large a container the API is asked for (default: %(default)s)")
+    add(
+        "--resource-factor",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how large a container the API is asked for (default: %(default)s)",
+    )
 
 
 def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
     """Exits where the flags cannot work. `start_s`: from a request to an answering container."""
-    if not args.runtime_timeout > 0 or args.runtime_retries < 0 or args.resource_factor < 1 or not args.repo_root.startswith("/"):
-        sys.exit("swe does not start: --runtime-timeout and --resource-factor must be above 0, --runtime-retries at least 0, --repo-root an absolute path.")
+    if (
+        not args.runtime_timeout > 0
+        or args.runtime_retries < 0
+        or args.resource_factor < 1
+        or not args.repo_root.startswith("/")
+    ):
+        sys.exit(
+            "swe does not start: --runtime-timeout and --resource-factor must be above 0, --runtime-retries at least 0,"
+            " --repo-root an absolute path."
+        )
     if args.image:
         try:
             args.image.format(instance_id="", instance_s="", instance_1776="")
         except (LookupError, ValueError) as e:
-            sys.exit(f"swe does not start: --image {args.image} has another field than instance_id, instance_s, instance_1776 ({type(e).__name__}: {e}).")
+            sys.exit(
+                f"swe does not start: --image {args.image} has another field than instance_id, instance_s,"
+                f" instance_1776 ({type(e).__name__}: {e})."
+            )
     http = RuntimeHttp(request_s=args.runtime_timeout, retries=args.runtime_retries)
     place = Place(args.repo_root, args.repo_setup.strip() or "true", args.runtime_timeout, args.test_timeout)
     command, api = shlex.split(args.runtime_command), args.runtime_api
@@ -60,5 +109,7 @@ def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
             sys.exit("swe does not start: --docker needs the command docker, and goes without --runtime-api.")
         containers = Docker(http, DockerOptions(command, start_s, shlex.split(args.docker_flags)))
     else:
-        containers = RuntimeApi(http, api, os.environ.get(KEY_ENV, ""), StartOptions(command, start_s, args.resource_factor))
+        containers = RuntimeApi(
+            http, api, os.environ.get(KEY_ENV, ""), StartOptions(command, start_s, args.resource_factor)
+        )
     return Remote(containers, place, image=args.image, retries=args.runtime_retries)

@@ -1,4 +1,5 @@
-"""RuntimeHttp: one request to a runtime API or to one of its containers -> bytes, or a RuntimeFault. Bounded in time, in size and in retries."""
+"""RuntimeHttp: one request to a runtime API or to one of its containers -> bytes, or a RuntimeFault. Bounded in time,
+in size and in retries."""
 
 from __future__ import annotations
 
@@ -38,14 +39,17 @@ class RuntimeHttp:
         form: Callable[[], aiohttp.FormData] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> bytes:
-        """The body of a 200. `again`: doing it twice is as good as once; else it is repeated only when it was not taken. Raises RuntimeFault."""
+        """The body of a 200. `again`: doing it twice is as good as once; else it is repeated only when it was not
+        taken. Raises RuntimeFault."""
         failures = 0
         while True:
             try:
                 async with asyncio.timeout(seconds or self.request_s):
                     return await self._once(method, url, headers, json, form() if form else None, params)
             except TimeoutError:
-                fault: RuntimeFault = RuntimeLate(f"{method} {url} had no answer within {seconds or self.request_s:g} s.")
+                fault: RuntimeFault = RuntimeLate(
+                    f"{method} {url} had no answer within {seconds or self.request_s:g} s."
+                )
             except (RuntimeRefused, RuntimeGone):
                 raise
             except RuntimeFault as e:
@@ -55,16 +59,27 @@ class RuntimeHttp:
                 raise fault
             await asyncio.sleep(pause_s(failures))
 
-    async def _once(self, method: str, url: str, headers: Mapping[str, str], json: Any, form: Any, params: Mapping[str, str] | None) -> bytes:
+    async def _once(
+        self, method: str, url: str, headers: Mapping[str, str], json: Any, form: Any, params: Mapping[str, str] | None
+    ) -> bytes:
         try:
             # No redirects: what answers may be the model's, and is not to send this machine's requests anywhere.
             async with self._pool().request(
-                method, url, headers=headers, json=json, data=form, params=params, allow_redirects=False, timeout=aiohttp.ClientTimeout(total=None)
+                method,
+                url,
+                headers=headers,
+                json=json,
+                data=form,
+                params=params,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None),
             ) as reply:
                 body = await _bounded(reply, url)
                 if reply.status == 200:
                     return body
-                raise _fault_of(reply.status, f"{method} {url} answered {reply.status}: {body[:300].decode('utf-8', 'replace')}")
+                raise _fault_of(
+                    reply.status, f"{method} {url} answered {reply.status}: {body[:300].decode('utf-8', 'replace')}"
+                )
         except aiohttp.ClientConnectorError as e:
             lost = RuntimeLost(f"{method} {url}: {e}.")
             lost.unsent = True

@@ -1,9 +1,10 @@
-"""Jobs: a bash script in a container, apart from the model's own bash -> its exit status and the files that it leaves in ./out.
+"""Jobs: a bash script in a container, apart from the model's own bash -> its exit status and the files that it leaves
+in ./out.
 
     upload (script and files) -> start it, in a session of its own -> wait, in requests of some seconds -> download
 
-Tests take minutes, and what stands between here and a container cuts a connection that is silent for so long. Commands are words without quotes:
-OpenHands hands a static command to a shell in more than one way.
+Tests take minutes, and what stands between here and a container cuts a connection that is silent for so long. Commands
+are words without quotes: OpenHands hands a static command to a shell in more than one way.
 """
 
 from __future__ import annotations
@@ -46,9 +47,14 @@ class Done:
 
 
 async def run_job(container: Container, script: str, files: Mapping[str, bytes], seconds: float) -> Done:
-    """`script` runs in a new directory that holds `files`, for `seconds` at most. Raises RuntimeFault: with `began` where it may have run."""
+    """`script` runs in a new directory that holds `files`, for `seconds` at most. Raises RuntimeFault: with `began`
+    where it may have run."""
     place = f"/tmp/tir-{secrets.token_hex(12)}"
-    scripts = {"run.sh": script, "start.sh": _START.format(seconds=seconds), "wait.sh": _WAIT.format(tenths=WAIT_S * 10)}
+    scripts = {
+        "run.sh": script,
+        "start.sh": _START.format(seconds=seconds),
+        "wait.sh": _WAIT.format(tenths=WAIT_S * 10),
+    }
     await container.upload(place, {**files, **{name: text.encode() for name, text in scripts.items()}})
     said = await _static(container, f"bash {place}/start.sh")
     if "started" not in said:
@@ -74,7 +80,14 @@ async def _ended(container: Container, place: str, seconds: float) -> Done:
 
 
 async def _static(container: Container, command: str) -> str:
-    args: dict[str, Any] = {"command": command, "is_input": False, "blocking": True, "is_static": True, "cwd": "/", "hidden": True}
+    args: dict[str, Any] = {
+        "command": command,
+        "is_input": False,
+        "blocking": True,
+        "is_static": True,
+        "cwd": "/",
+        "hidden": True,
+    }
     told = await container.execute("run", args, WAIT_S + MARGIN_S)
     if told.get("observation") != "run":
         raise RuntimeBroken(f"{command} was no command there: {json.dumps(told)[:300]}")

@@ -1,11 +1,13 @@
-"""Judging: a patch, in a fresh container -> Report. As SWE-bench does it: the tests import the code into their own process.
+"""Judging: a patch, in a fresh container -> Report. As SWE-bench does it: the tests import the code into their own
+process.
 
-    git apply, else patch --fuzz=5 -> what configures pytest or Python, the tests' files, and links are put back (inside/guard.py)
+    git apply, else patch --fuzz=5 -> what configures pytest or Python, the tests' files, and links are put back
+    (inside/guard.py)
     -> the row's test patch -> pytest on the files of FAIL_TO_PASS and PASS_TO_PASS (inside/in_process.py) -> its report
 
-No line of the patch runs before the tests do: until then what fails is the image's, the row's or the runtime's, and from then on it may be the patch's
-(`LostInTests`). Not covered, as in SWE-bench: code that rewrites the test runner in its own process.
-"""
+No line of the patch runs before the tests do: until then what fails is the image's, the row's or the runtime's, and
+from then on it may be the patch's (`LostInTests`). Not covered, as in SWE-bench: code that rewrites the test runner in
+its own process."""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
     test_patch = (task.test_patch or "").encode()
     suite = Suite("inside", {}, must_pass=must_pass)
     protected = {"paths": sorted({*files, *paths_of(test_patch)}), "pattern": CONFIGURATION.pattern}
-    root, here = shlex.quote(place.root), "import os, sys\nplace = os.path.dirname(os.path.abspath(__file__))\nsys.path.pop(0)\n"
+    root, here = (
+        shlex.quote(place.root),
+        "import os, sys\nplace = os.path.dirname(os.path.abspath(__file__))\nsys.path.pop(0)\n",
+    )
     given = {
         "model.patch": patch,
         "test.patch": test_patch,
@@ -70,7 +75,9 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
     if done.status == DOES_NOT_APPLY:
         return Report(False, "patch_does_not_apply", detail=done.log)
     if done.status == TEST_PATCH_BROKEN:
-        raise RowBroken(f"test_patch does not apply to {task.instance_id or task.repo} at {task.base_commit}: {done.log}")
+        raise RowBroken(
+            f"test_patch does not apply to {task.instance_id or task.repo} at {task.base_commit}: {done.log}"
+        )
     if done.status == TEST_PATCH_HINDERED:
         return Report(False, "tests_failed", detail=f"with the patch, the row's test_patch does not apply: {done.log}")
     if done.status != 0:
@@ -79,9 +86,14 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
 
     word = secrets.token_hex(16)
     report = "os.open(place + '/out/report', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)"
-    tests = f"{here}{source('in_process')}\nos.unlink(__file__)\nmain({word!r}, {files!r}, {secrets.token_hex(8)!r}, {place.root!r}, {report})\n"
+    tests = (
+        f"{here}{source('in_process')}\nos.unlink(__file__)\nmain({word!r}, {files!r}, {secrets.token_hex(8)!r},"
+        f" {place.root!r}, {report})\n"
+    )
     try:
-        done = await run_job(container, TESTS.format(root=root, setup=place.setup), {"tests.py": tests.encode()}, place.test_s)
+        done = await run_job(
+            container, TESTS.format(root=root, setup=place.setup), {"tests.py": tests.encode()}, place.test_s
+        )
     except RuntimeFault as e:
         if not e.began:
             raise
@@ -91,7 +103,9 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
     if done.status in TIME_LIMIT:
         return report_of(Outcome({}, "time_limit"), suite, left_out)
     outcome = judge(done.out.get("report", b""), word)
-    return report_of(Outcome(_by_first_word(outcome.tests), outcome.ended, outcome.failures, outcome.all_well), suite, left_out)
+    return report_of(
+        Outcome(_by_first_word(outcome.tests), outcome.ended, outcome.failures, outcome.all_well), suite, left_out
+    )
 
 
 def paths_of(patch: bytes) -> set[str]:
@@ -103,7 +117,8 @@ def paths_of(patch: bytes) -> set[str]:
 
 
 def _by_first_word(tests: Mapping[str, str]) -> dict[str, str]:
-    """SWE-bench's lists have the names of tests up to their first blank: such a name has passed when all have that begin so."""
+    """SWE-bench's lists have the names of tests up to their first blank: such a name has passed when all have that
+    begin so."""
     named: dict[str, str] = {}
     for name, how in tests.items():
         first = name.split(" ")[0]

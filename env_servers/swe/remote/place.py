@@ -1,7 +1,8 @@
-"""Place: what the images of a server have, and a container of one made ready: its repository is one commit without history.
+"""Place: what the images of a server have, and a container of one made ready: its repository is one commit without
+history.
 
-No later commit, branch, tag or remote tells then how the bug was mended. What the image has besides, tracked or not, belongs to that commit.
-"""
+No later commit, branch, tag or remote tells then how the bug was mended. What the image has besides, tracked or not,
+belongs to that commit."""
 
 from __future__ import annotations
 
@@ -56,6 +57,7 @@ async def prepared(container: Container, task: SweTask, place: Place) -> str:
     base = done.out.get("base", b"").decode("ascii", "replace").strip()
     if done.status != 0 or not base:
         raise ImageUnfit(
-            f"{place.root} in the image of {task.instance_id or task.repo} is no repository with {task.base_commit} (exit {done.status}): {done.log}"
+            f"{place.root} in the image of {task.instance_id or task.repo} is no repository with {task.base_commit}"
+            f" (exit {done.status}): {done.log}"
         )
     return base

@@ -1,4 +1,5 @@
-"""RemoteWork: one session's repository in a container: the model's own bash, OpenHands' editor, and the patch that is made of it in the end."""
+"""RemoteWork: one session's repository in a container: the model's own bash, OpenHands' editor, and the patch that is
+made of it in the end."""
 
 from __future__ import annotations
 
@@ -26,7 +27,14 @@ else mv "$here/patch" "$here/out/patch"; fi
 
 
 class RemoteWork:
-    def __init__(self, container: Container, base: str, place: Place, judging: Callable[[bytes], Awaitable[Report]], end: Callable[[Container], None]) -> None:
+    def __init__(
+        self,
+        container: Container,
+        base: str,
+        place: Place,
+        judging: Callable[[bytes], Awaitable[Report]],
+        end: Callable[[Container], None],
+    ) -> None:
         self._container, self._base, self._place, self._judging, self._end = container, base, place, judging, end
 
     async def begin(self) -> None:
@@ -45,8 +53,15 @@ class RemoteWork:
         if text and not text.endswith("\n"):
             text += "\n"
         if more.get("exit_code") == -1:
-            return Said(shown(text + (more.get("suffix") or f"[The command runs on after {seconds:g} seconds. Exit code -1]")))
-        return Said(shown(f"{text}[Current working directory: {more.get('working_dir')}]\n[Command finished with exit code {more.get('exit_code')}]"))
+            return Said(
+                shown(text + (more.get("suffix") or f"[The command runs on after {seconds:g} seconds. Exit code -1]"))
+            )
+        return Said(
+            shown(
+                f"{text}[Current working directory: {more.get('working_dir')}]\n[Command finished with exit code"
+                f" {more.get('exit_code')}]"
+            )
+        )
 
     async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> Said:
         given = {"path": path, "impl_source": "oh_aci", **arguments}
@@ -58,10 +73,15 @@ class RemoteWork:
         return Said(shown(text), refused=refused)
 
     async def patch(self) -> bytes | Said:
-        script = PATCH.format(root=shlex.quote(self._place.root), base=self._base, most=MOST_PATCH_BYTES, options=" ".join(DIFF))
+        script = PATCH.format(
+            root=shlex.quote(self._place.root), base=self._base, most=MOST_PATCH_BYTES, options=" ".join(DIFF)
+        )
         done = await run_job(self._container, script, {}, self._place.work_s)
         if "too_large" in done.out:
-            return Said(f"{done.out['too_large'][:20].decode('ascii', 'replace').strip()} bytes; at most {MOST_PATCH_BYTES}", lost="patch_too_large")
+            return Said(
+                f"{done.out['too_large'][:20].decode('ascii', 'replace').strip()} bytes; at most {MOST_PATCH_BYTES}",
+                lost="patch_too_large",
+            )
         if done.status != 0 or "patch" not in done.out:
             return Said(shown(f"git made no patch (exit {done.status}): {done.log}"), lost="patch_failed")
         return done.out["patch"]
@@ -73,7 +93,9 @@ class RemoteWork:
         self._end(self._container)
 
     async def _run(self, command: str, is_input: bool, seconds: float) -> dict[str, Any]:
-        return await self._container.execute("run", {"command": command, "is_input": is_input, "blocking": False}, seconds)
+        return await self._container.execute(
+            "run", {"command": command, "is_input": is_input, "blocking": False}, seconds
+        )
 
 
 def _metadata(told: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Advantage estimators: algo.advantage.estimator -> Estimator. One file each: formula, paper, edge case.
 
-One of one's own is a function AdvantageInputs -> one array [T] per trajectory, or an `Estimator` that also says whether the batch is whitened
-(docs/algorithms.md).
+One of one's own is a function AdvantageInputs -> one array [T] per trajectory, or an `Estimator` that also says whether
+the batch is whitened (docs/algorithms.md).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ ESTIMATOR = plugins.Place(
 
 
 def get_estimator(name: str) -> Estimator:
-    """The registered estimator, or one's own: a plain function is not whitened. Raises ConfigError for a name that cannot be loaded."""
+    """The registered estimator, or one's own: a plain function is not whitened. Raises ConfigError for a name that
+    cannot be loaded."""
     if name in ESTIMATORS:
         return ESTIMATORS[name]
     own = plugins.load(ESTIMATOR, name)
@@ -53,18 +54,26 @@ def get_estimator(name: str) -> Estimator:
 
 
 def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.ndarray]:
-    """What a function of one's own returned, as float64 arrays that fit the masks. Raises MethodBroken with file, line and what is wrong."""
+    """What a function of one's own returned, as float64 arrays that fit the masks. Raises MethodBroken with file, line
+    and what is wrong."""
     try:
         advantages = [np.asarray(a, np.float64) for a in fn(inputs)]
     except Exception as e:
         at = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
-        raise MethodBroken(f"algo.advantage.estimator = {name!r}: {at}: {type(e).__name__}: {e}. It is a bug in that line.") from e
+        raise MethodBroken(
+            f"algo.advantage.estimator = {name!r}: {at}: {type(e).__name__}: {e}. It is a bug in that line."
+        ) from e
     said = f"algo.advantage.estimator = {name!r}: {plugins.location(fn)}"
     got, wanted = [a.shape for a in advantages], [m.shape for m in inputs.trained_G]
     if got != wanted:
-        raise MethodBroken(f"{said}: it returned arrays of shapes {got}, and the responses have {wanted}. One advantage per token, 0 where not trained.")
+        raise MethodBroken(
+            f"{said}: it returned arrays of shapes {got}, and the responses have {wanted}. One advantage per token, 0"
+            " where not trained."
+        )
     if not all(np.isfinite(a).all() for a in advantages):
-        raise MethodBroken(f"{said}: it returned an advantage that is not finite, for rewards {inputs.rewards_G.tolist()}.")
+        raise MethodBroken(
+            f"{said}: it returned an advantage that is not finite, for rewards {inputs.rewards_G.tolist()}."
+        )
     return advantages
 
 

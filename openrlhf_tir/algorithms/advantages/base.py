@@ -1,4 +1,5 @@
-"""What an advantage estimator sees and returns: AdvantageInputs (one group) -> advantages [T] per trajectory. numpy only.
+"""What an advantage estimator sees and returns: AdvantageInputs (one group) -> advantages [T] per trajectory. numpy
+only.
 
 Shapes: G valid trajectories of a group, T response tokens of one trajectory (model and environment tokens in order).
 """
@@ -16,8 +17,8 @@ import numpy as np
 class AdvantageInputs:
     """One group. Failed trajectories are not in it: an infrastructure fault has no reward and moves no statistic.
 
-    rewards_G [G] float64, one outcome reward per trajectory; trained_G: G masks [T] bool, True where the token is trained.
-    """
+    rewards_G [G] float64, one outcome reward per trajectory; trained_G: G masks [T] bool, True where the token is
+    trained."""
 
     rewards_G: np.ndarray
     trained_G: Sequence[np.ndarray]
@@ -35,7 +36,8 @@ AdvantageFn = Callable[[AdvantageInputs], list[np.ndarray]]
 class Estimator:
     """`fn` turns one group into advantages; `whiten` says whether the batch's advantages are then whitened (whiten.py).
 
-    `critic`: what `fn` gives are rewards per token; the learner has a critic, and GAE makes advantages of them (../gae.py)."""
+    `critic`: what `fn` gives are rewards per token; the learner has a critic, and GAE makes advantages of them
+    (../gae.py)."""
 
     fn: AdvantageFn
     whiten: bool
@@ -48,8 +50,8 @@ class Estimator:
 def returns_to_go(score: float, trained: np.ndarray, gamma: float) -> np.ndarray:
     """[T] float64: `score` paid at the last trained token, discounted back to every trained token; 0.0 elsewhere.
 
-    The distance is counted in tokens of the response, environment tokens included, as OpenRLHF's get_cumulative_returns counts it.
-    A trajectory without a trained token gets all zeros: nothing of it enters the loss.
+    The distance is counted in tokens of the response, environment tokens included, as OpenRLHF's get_cumulative_returns
+    counts it. A trajectory without a trained token gets all zeros: nothing of it enters the loss.
     """
     positions = np.flatnonzero(trained)
     out = np.zeros(len(trained))
@@ -60,4 +62,6 @@ def returns_to_go(score: float, trained: np.ndarray, gamma: float) -> np.ndarray
 
 def over_tokens(scores_G: np.ndarray, inputs: AdvantageInputs, gamma: float = 1.0) -> list[np.ndarray]:
     """One score per trajectory -> advantages per token."""
-    return [returns_to_go(float(score), trained, gamma) for score, trained in zip(scores_G, inputs.trained_G, strict=True)]
+    return [
+        returns_to_go(float(score), trained, gamma) for score, trained in zip(scores_G, inputs.trained_G, strict=True)
+    ]

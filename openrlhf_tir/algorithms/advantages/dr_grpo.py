@@ -1,8 +1,7 @@
 """Dr. GRPO (arXiv 2503.20783): A = R - mean(R of the group), with neither the group's std nor whitening.
 
-Dividing by the group's std favours questions that are too easy or too hard; leaving it out keeps the policy gradient unbiased.
-The paper's other half, no 1/length in the loss, is actor.loss_agg_mode = "seq-mean-token-sum-norm".
-"""
+Dividing by the group's std favours questions that are too easy or too hard; leaving it out keeps the policy gradient
+unbiased. The paper's other half, no 1/length in the loss, is actor.loss_agg_mode = "seq-mean-token-sum-norm"."""
 
 from __future__ import annotations
 

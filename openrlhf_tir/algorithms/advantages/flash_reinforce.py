@@ -1,7 +1,8 @@
-"""FlashREINFORCE (OpenRLHF's estimator for one sample per prompt): A = R - mean(R of the whole rollout batch), without whitening.
+"""FlashREINFORCE (OpenRLHF's estimator for one sample per prompt): A = R - mean(R of the whole rollout batch), without
+whitening.
 
-The one estimator that needs no group: with rollout.n_samples_per_prompt = 1 it is the only baseline there is. Easy prompts are then pushed up and
-hard ones down, which a group's own mean would not do.
+The one estimator that needs no group: with rollout.n_samples_per_prompt = 1 it is the only baseline there is. Easy
+prompts are then pushed up and hard ones down, which a group's own mean would not do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""PPO with a critic (arXiv 1707.06347): the outcome reward at the last trained token; the learner's critic makes advantages of it (../gae.py).
+"""PPO with a critic (arXiv 1707.06347): the outcome reward at the last trained token; the learner's critic makes
+advantages of it (../gae.py).
 
 The group is no baseline here: a trajectory's reward stays what it is. Whitened over the batch, as OpenRLHF does.
 """
@@ -13,10 +14,11 @@ from .base import AdvantageInputs, Estimator
 
 
 def by_turn(inputs: AdvantageInputs, turns_G: Sequence[np.ndarray], earned_G: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The same with algo.advantage.credit = turn: what a turn earned is at its last trained token, the rest of the outcome at the last of all.
+    """The same with algo.advantage.credit = turn: what a turn earned is at its last trained token, the rest of the
+    outcome at the last of all.
 
-    turns_G: G arrays [T] int, the turn of each token; earned_G: G arrays [turns of the trajectory] float64. A turn without a trained token has its reward
-    with the rest: none is lost.
+    turns_G: G arrays [T] int, the turn of each token; earned_G: G arrays [turns of the trajectory] float64. A turn
+    without a trained token has its reward with the rest: none is lost.
     """
     rewards = []
     for score, trained, turns, earned in zip(inputs.rewards_G, inputs.trained_G, turns_G, earned_G, strict=True):

@@ -1,7 +1,8 @@
-"""OPO (arXiv 2505.23585): A = R - b, b = sum_i l_i R_i / sum_i l_i, with l_i the trained tokens of sample i of the group.
+"""OPO (arXiv 2505.23585): A = R - b, b = sum_i l_i R_i / sum_i l_i, with l_i the trained tokens of sample i of the
+group.
 
-The baseline of least gradient variance is E[|grad log pi|^2 R] / E[|grad log pi|^2]; the paper takes the squared norm as proportional to the length.
-No std, no whitening. Equal lengths: the group mean. A group without a trained token: 0.
+The baseline of least gradient variance is E[|grad log pi|^2 R] / E[|grad log pi|^2]; the paper takes the squared norm
+as proportional to the length. No std, no whitening. Equal lengths: the group mean. A group without a trained token: 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""REINFORCE++-baseline (arXiv 2501.03262, section 3.2): A = R - mean(R of the group), then whitened over the batch's trained tokens.
+"""REINFORCE++-baseline (arXiv 2501.03262, section 3.2): A = R - mean(R of the group), then whitened over the batch's
+trained tokens.
 
-ZeroTIR's estimator. A group whose rewards are all equal has A = 0 before whitening; the batch mean then moves it a little,
-which is why such groups are filtered rather than trained.
+ZeroTIR's estimator. A group whose rewards are all equal has A = 0 before whitening; the batch mean then moves it a
+little, which is why such groups are filtered rather than trained.
 """
 
 from __future__ import annotations

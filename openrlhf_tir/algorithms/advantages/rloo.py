@@ -1,7 +1,7 @@
 """RLOO (arXiv 2402.14740): A_i = R_i - mean of the *other* rewards of the group.
 
-Leaving the sample out makes the baseline independent of it, hence unbiased. A group of one has no others: A = 0, nothing is learned.
-"""
+Leaving the sample out makes the baseline independent of it, hence unbiased. A group of one has no others: A = 0,
+nothing is learned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Policy losses that are not OpenRLHF's: actor.policy_loss_type -> loss per token. One file each: formula, paper, edge case. (ppo and gspo are OpenRLHF's.)"""
+"""Policy losses that are not OpenRLHF's: actor.policy_loss_type -> loss per token. One file each: formula, paper, edge
+case. (ppo and gspo are OpenRLHF's.)"""
 
 from __future__ import annotations
 

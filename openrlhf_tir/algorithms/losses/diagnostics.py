@@ -1,31 +1,49 @@
-"""Diagnostics of a policy update: sums over trained tokens that add up over micro batches and ranks, and the metrics made of them.
+"""Diagnostics of a policy update: sums over trained tokens that add up over micro batches and ranks, and the metrics
+made of them.
 
 With l = log pi - log mu (pi: the learner's weights, mu: the policy that sampled the token) and n sampled tokens:
 
     kl_rollout         1/n sum(exp(l) - 1 - l)                      k3 estimate of KL(mu || pi), never negative
     ess                (sum exp(l))^2 / (n sum exp(l)^2)            1 on-policy; small: few tokens carry the update
-    clip_low/high      share of trained tokens whose gradient PPO cuts: ratio < 1 - eps_low with A < 0; ratio > 1 + eps_high with A > 0
-    log_ratio_abs_max  max |l|, whatever the lag; log_ratio_abs_p50, _p95, _p99: percentiles of |l| over sampled tokens, to 12 %
+    clip_low/high      share of trained tokens whose gradient PPO cuts: ratio < 1 - eps_low with A < 0; ratio > 1 +
+                       eps_high with A > 0
+    log_ratio_abs_max  max |l|, whatever the lag; log_ratio_abs_p50, _p95, _p99: percentiles of |l| over sampled tokens,
+                       to 12 %
     nll_model          mean of -log pi over the trained tokens that the policy sampled
-    nll_env            the same over trained tokens of tool output, where those are trained: how well the policy foretells its environment
+    nll_env            the same over trained tokens of tool output, where those are trained: how well the policy
+                       foretells its environment
 
-l is split by lag, the learner's version minus that of the weights that sampled the token. Where lag = 0 pi and mu are the same weights, so
-what is left of l is the *engine mismatch* (dtype, kernels); where lag > 0 the *version lag* comes on top of it:
+l is split by lag, the learner's version minus that of the weights that sampled the token. Where lag = 0 pi and mu are
+the same weights, so what is left of l is the *engine mismatch* (dtype, kernels); where lag > 0 the *version lag* comes
+on top of it:
 
     mismatch_max, mismatch_mean_abs, mismatch_kl       max |l|, mean |l| and mean k3 where lag = 0
-    lag_mean_abs, lag_kl, lag_share                    mean |l| and mean k3 where lag > 0; share of sampled tokens that lag
+    lag_mean_abs, lag_kl, lag_share                    mean |l| and mean k3 where lag > 0; share of sampled tokens that
+    lag
 
-and a half without tokens is left out. With an IS correction, is_filtered is the share of tokens (or sequences) outside its band.
+and a half without tokens is left out. With an IS correction, is_filtered is the share of tokens (or sequences) outside
+its band.
 
-Only tokens the policy sampled enter these; environment tokens that are trained (env_mask off) count in entropy and trained_tokens.
-"""
+Only tokens the policy sampled enter these; environment tokens that are trained (env_mask off) count in entropy and
+trained_tokens."""
 
 from __future__ import annotations
 
 import torch
 
 SUMS = (
-    *("trained", "sampled", "lagging", "entropy", "abs_advantage", "clip_low", "clip_high", "weight", "weight_sq", "lag"),
+    *(
+        "trained",
+        "sampled",
+        "lagging",
+        "entropy",
+        "abs_advantage",
+        "clip_low",
+        "clip_high",
+        "weight",
+        "weight_sq",
+        "lag",
+    ),
     *("k3", "lag_k3", "abs_ratio", "lag_abs_ratio", "nll_model", "nll_env"),
 )
 MAXIMA = ("log_ratio_abs_max", "mismatch_max", "staleness_max")
@@ -55,7 +73,8 @@ class Tally:
         fields: dict[str, torch.Tensor],
         clip: tuple[float, float],
     ) -> None:
-        """All [b, L-1]. log_ratio: l above, 0 where not sampled; ratio: PPO's, whose denominator may be another policy; log_probs: of pi."""
+        """All [b, L-1]. log_ratio: l above, 0 where not sampled; ratio: PPO's, whose denominator may be another policy;
+        log_probs: of pi."""
         with torch.no_grad():
             trained = fields["trained"] > 0
             sampled = trained & (fields["sampled"] > 0)
@@ -83,10 +102,13 @@ class Tally:
             }
             self.sums += torch.stack([terms[name].sum(dtype=torch.float64) for name in SUMS])
             distance = log_ratio.abs() * sampled
-            maxima = torch.stack([distance.max(), (distance * (lag == 0)).max(), (lag * sampled).max().to(distance.dtype)])
+            maxima = torch.stack(
+                [distance.max(), (distance * (lag == 0)).max(), (lag * sampled).max().to(distance.dtype)]
+            )
             self.maxima = torch.maximum(self.maxima, maxima.double())
             decades = (distance[sampled].double().clamp(min=SMALLEST) / SMALLEST).log10()
-            bins = (decades * PER_DECADE).long().clamp(0, len(self.distances) - 1)  # NaN, which the norm of the gradient tells, is no integer
+            # NaN, which the norm of the gradient tells, is no integer
+            bins = (decades * PER_DECADE).long().clamp(0, len(self.distances) - 1)
             self.distances += torch.bincount(bins, minlength=len(self.distances))
 
     def add_gate(self, outside: torch.Tensor, units: torch.Tensor) -> None:
@@ -118,14 +140,20 @@ class Tally:
         if not below[-1]:
             return {}
         bins = [int((below < q / 100 * below[-1]).sum()) for q in PERCENTILES]
-        return {f"log_ratio_abs_p{q}": SMALLEST * 10 ** ((b + 1) / PER_DECADE) for q, b in zip(PERCENTILES, bins, strict=True)}
+        return {
+            f"log_ratio_abs_p{q}": SMALLEST * 10 ** ((b + 1) / PER_DECADE)
+            for q, b in zip(PERCENTILES, bins, strict=True)
+        }
 
     def _split(self, s: dict[str, float]) -> dict[str, float]:
         out: dict[str, float] = {"nll_model": s["nll_model"] / max(s["sampled"], 1.0)}
         if of_env := s["trained"] - s["sampled"]:
             out["nll_env"] = s["nll_env"] / of_env
         if fresh := s["sampled"] - s["lagging"]:
-            out |= {"mismatch_mean_abs": (s["abs_ratio"] - s["lag_abs_ratio"]) / fresh, "mismatch_kl": (s["k3"] - s["lag_k3"]) / fresh}
+            out |= {
+                "mismatch_mean_abs": (s["abs_ratio"] - s["lag_abs_ratio"]) / fresh,
+                "mismatch_kl": (s["k3"] - s["lag_k3"]) / fresh,
+            }
         if s["lagging"]:
             out |= {"lag_mean_abs": s["lag_abs_ratio"] / s["lagging"], "lag_kl": s["lag_k3"] / s["lagging"]}
         if units := self.gated[1].item():

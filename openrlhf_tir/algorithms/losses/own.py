@@ -1,4 +1,5 @@
-"""A policy loss of one's own: LossInputs -> loss per token, not reduced. `aggregate.py` alone knows means and the scaling over ranks.
+"""A policy loss of one's own: LossInputs -> loss per token, not reduced. `aggregate.py` alone knows means and the
+scaling over ranks.
 
 Shapes: b rows of a micro batch, L-1 positions of a padded row; entry t is about token t+1. Nothing here imports torch.
 """
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 class LossInputs:
     """All tensors [b, L-1] float32. `log_probs` alone takes a gradient.
 
-    old_log_probs: of the policy in the ratio's denominator (learner/objective.py says which); rollout_log_probs: of the policy that sampled
-    the token; mask: 1.0 where the token is trained; clip: (low, high) of actor.eps_clip_low_high; options: actor.policy_loss_options.
-    """
+    old_log_probs: of the policy in the ratio's denominator (learner/objective.py says which); rollout_log_probs: of the
+    policy that sampled the token; mask: 1.0 where the token is trained; clip: (low, high) of actor.eps_clip_low_high;
+    options: actor.policy_loss_options."""
 
     log_probs: torch.Tensor
     old_log_probs: torch.Tensor
@@ -34,11 +35,18 @@ class LossInputs:
 
 
 OwnLoss = Callable[[LossInputs], "torch.Tensor"]
-POLICY_LOSS = plugins.Place("policy loss", "actor.policy_loss", "(inputs: LossInputs) -> a tensor [b, L-1], the loss of each token", {}, plugins.takes(1))
+POLICY_LOSS = plugins.Place(
+    "policy loss",
+    "actor.policy_loss",
+    "(inputs: LossInputs) -> a tensor [b, L-1], the loss of each token",
+    {},
+    plugins.takes(1),
+)
 
 
 def load(name: str) -> OwnLoss:
-    """Raises ConfigError; see plugins.py. When it is called and fails, MethodBroken names file, line and what is wrong."""
+    """Raises ConfigError; see plugins.py. When it is called and fails, MethodBroken names file, line and what is
+    wrong."""
     fn = plugins.load(POLICY_LOSS, name)
 
     def loss(inputs: LossInputs) -> torch.Tensor:
@@ -46,12 +54,15 @@ def load(name: str) -> OwnLoss:
             per_token = fn(inputs)
         except Exception as e:
             at = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
-            raise MethodBroken(f"actor.policy_loss = {name!r}: {at}: {type(e).__name__}: {e}. It is a bug in that line.") from e
+            raise MethodBroken(
+                f"actor.policy_loss = {name!r}: {at}: {type(e).__name__}: {e}. It is a bug in that line."
+            ) from e
         shape = getattr(per_token, "shape", None)
         if shape != inputs.log_probs.shape or not per_token.requires_grad:
             raise MethodBroken(
-                f"actor.policy_loss = {name!r}: {plugins.location(fn)}: it returned {type(per_token).__name__} of shape {shape}, not a loss of each token "
-                f"with a gradient, {tuple(inputs.log_probs.shape)}. Leave the mean to the trainer (actor.loss_agg_mode)."
+                f"actor.policy_loss = {name!r}: {plugins.location(fn)}: it returned {type(per_token).__name__} of shape"
+                f" {shape}, not a loss of each token with a gradient, {tuple(inputs.log_probs.shape)}. Leave the mean"
+                " to the trainer (actor.loss_agg_mode)."
             )
         return per_token
 

@@ -1,7 +1,7 @@
 """Plain policy gradient (Williams 1992): l_t = -A_t log pi_t. No ratio, no clipping.
 
-Unbiased on-policy. On stale data it is not corrected, unless algo.advantage.is_correction_level weighs its tokens (truncated: TIS; masked: ICEPOP).
-"""
+Unbiased on-policy. On stale data it is not corrected, unless algo.advantage.is_correction_level weighs its tokens
+(truncated: TIS; masked: ICEPOP)."""
 
 from __future__ import annotations
 

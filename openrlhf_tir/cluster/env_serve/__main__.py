@@ -1,8 +1,9 @@
-"""python -m openrlhf_tir.cluster.env_serve ENV [-n N] [-- flags of the server]: N copies of an environment's server under Ray Serve, behind one URL.
+"""python -m openrlhf_tir.cluster.env_serve ENV [-n N] [-- flags of the server]: N copies of an environment's server
+under Ray Serve, behind one URL.
 
-Joins the cluster of $RAY_ADDRESS, or starts one of its own on this machine. Prints the URL (for --env.url) once every copy answers, and keeps them
-until Ctrl-C or SIGTERM. A --host other than loopback needs the bearer token in $TIR_ENV_TOKEN, as every server does.
-"""
+Joins the cluster of $RAY_ADDRESS, or starts one of its own on this machine. Prints the URL (for --env.url) once every
+copy answers, and keeps them until Ctrl-C or SIGTERM. A --host other than loopback needs the bearer token in
+$TIR_ENV_TOKEN, as every server does."""
 
 from __future__ import annotations
 
@@ -35,11 +36,25 @@ def parser() -> argparse.ArgumentParser:
     usage = f"{name} [-h] [-n N] [--host HOST] [--port PORT] [--cpus N] [--drain S] ENV [-- FLAGS...]"
     p = argparse.ArgumentParser(prog=name, usage=usage, description=__doc__, formatter_class=raw)
     p.add_argument("env", help=f"one of {', '.join(SERVERS)}, or a server's module")
-    p.add_argument("-n", "--replicas", type=int, default=1, metavar="N", help="copies of the server (default: %(default)s)")
-    p.add_argument("--host", default="127.0.0.1", help="address of the URL; other than loopback: copies are on their nodes' addresses (default: %(default)s)")
+    p.add_argument(
+        "-n", "--replicas", type=int, default=1, metavar="N", help="copies of the server (default: %(default)s)"
+    )
+    p.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address of the URL; other than loopback: copies are on their nodes' addresses (default: %(default)s)",
+    )
     p.add_argument("--port", type=int, default=8000, help="port of the URL (default: %(default)s)")
-    p.add_argument("--cpus", type=float, default=1.0, metavar="N", help="CPUs that Ray keeps for a copy (default: %(default)s)")
-    p.add_argument("--drain", type=float, default=30.0, metavar="S", help="on the end let running steps finish for S seconds (default: %(default)s)")
+    p.add_argument(
+        "--cpus", type=float, default=1.0, metavar="N", help="CPUs that Ray keeps for a copy (default: %(default)s)"
+    )
+    p.add_argument(
+        "--drain",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="on the end let running steps finish for S seconds (default: %(default)s)",
+    )
     return p
 
 
@@ -54,9 +69,15 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 def main() -> None:
     args = parsed(sys.argv[1:])
     if args.replicas < 1 or not 0 < args.port < 1 << 16:
-        sys.exit("Nothing would serve: -n must be at least 1, and --port one of 1 to 65535 (Serve takes no free one by itself).")
+        sys.exit(
+            "Nothing would serve: -n must be at least 1, and --port one of 1 to 65535 (Serve takes no free one by"
+            " itself)."
+        )
     if args.host not in LOOPBACK and not os.environ.get(TOKEN_ENV):
-        sys.exit(f"--host {args.host} is reachable from other machines and ${TOKEN_ENV} is not set: anyone could run code here.")
+        sys.exit(
+            f"--host {args.host} is reachable from other machines and ${TOKEN_ENV} is not set: anyone could run code"
+            " here."
+        )
     _heed_signals()
     try:
         run(args, module_of(args.env))
@@ -79,9 +100,14 @@ def run(args: argparse.Namespace, module: str) -> None:
     try:
         from ray import serve
     except ImportError as e:
-        sys.exit(f"Ray Serve cannot be imported ({e}). Install it: pip install 'ray[serve]=={ray.__version__}' 'protobuf<7'.")
+        sys.exit(
+            f"Ray Serve cannot be imported ({e}). Install it: pip install 'ray[serve]=={ray.__version__}' 'protobuf<7'."
+        )
     if needs_older_protobuf():
-        sys.exit(f"Ray Serve {ray.__version__} does not work with protobuf {version('protobuf')}. Install an older one: pip install 'protobuf<7'.")
+        sys.exit(
+            f"Ray Serve {ray.__version__} does not work with protobuf {version('protobuf')}. Install an older one: pip"
+            " install 'protobuf<7'."
+        )
     from .replica import EnvReplica
 
     _join(args)
@@ -101,7 +127,11 @@ def run(args: argparse.Namespace, module: str) -> None:
         own = args.host if args.host in LOOPBACK else None
         signal.signal(signal.SIGALRM, _late)
         signal.alarm(round(START_S * CONSTRUCTOR_TRIES))  # Serve itself would wait for room in the cluster for ever
-        serve.run(deployment.bind(module, [*args.flags, "--drain", str(args.drain)], own, START_S, args.drain), name=f"env-{name}", route_prefix=f"/{name}")
+        serve.run(
+            deployment.bind(module, [*args.flags, "--drain", str(args.drain)], own, START_S, args.drain),
+            name=f"env-{name}",
+            route_prefix=f"/{name}",
+        )
         signal.alarm(0)
         print(f"http://{args.host}:{args.port}/{name}", flush=True)
         while True:
@@ -117,8 +147,8 @@ def run(args: argparse.Namespace, module: str) -> None:
 
 
 def needs_older_protobuf() -> bool:
-    """Serve reads a deployment's settings with what protobuf 7 has no more (ray-project/ray, issue 64710). Asked by doing it, since later versions of Ray
-    can: else its controller would fail, after a minute and with a traceback."""
+    """Serve reads a deployment's settings with what protobuf 7 has no more (ray-project/ray, issue 64710). Asked by
+    doing it, since later versions of Ray can: else its controller would fail, after a minute and with a traceback."""
     try:
         from ray.serve._private.config import DeploymentConfig
 
@@ -136,11 +166,20 @@ def _join(args: argparse.Namespace) -> None:
         alive = [node for node in ray.nodes() if node["Alive"]]
         if len(alive) > 1 and args.host in LOOPBACK:
             ray.shutdown()
-            sys.exit(f"--host {args.host}: the cluster has {len(alive)} nodes, and loopback is another place on each. Give the head's own address.")
+            sys.exit(
+                f"--host {args.host}: the cluster has {len(alive)} nodes, and loopback is another place on each. Give"
+                " the head's own address."
+            )
         return
     # CPUs enough for the copies and Serve's own two actors: on a small machine they share them.
     cpus = max(os.cpu_count() or 1, int(args.replicas * args.cpus) + 2)
-    ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE, logging_level="warning")
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE,
+        logging_level="warning",
+    )
 
 
 def _heed_signals() -> None:

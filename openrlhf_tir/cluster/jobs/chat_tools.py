@@ -22,7 +22,9 @@ def with_tools(cfg: Config) -> Config:
         if e.env.tools or not turns.of_messages(turns.load(e.env.protocol)):
             continue
         if name in cfg.envs:
-            cfg = cfg.model_copy(update={"envs": {**cfg.envs, name: cfg.envs[name].model_copy(update={"tools": tools_of(cfg, e)})}})
+            cfg = cfg.model_copy(
+                update={"envs": {**cfg.envs, name: cfg.envs[name].model_copy(update={"tools": tools_of(cfg, e)})}}
+            )
         else:
             cfg = cfg.model_copy(update={"env": cfg.env.model_copy(update={"tools": tools_of(cfg, e)})})
     return cfg

@@ -5,9 +5,9 @@
                                    python_tir = ["http://10.0.0.5:8100", "http://10.0.0.6:8100"]
     run_dir/control.applied.json   what the controller made of it: {"rollout_actors", "env_urls", "error"}
 
-The controller looks at the file every POLL_S seconds (a shared file system has no events) and applies it as a whole or not at all:
-a URL whose server does not answer as that environment is refused. Environments that the file does not name keep their servers.
-A resumed run applies the file that it finds; a new one removes it.
+The controller looks at the file every POLL_S seconds (a shared file system has no events) and applies it as a whole or
+not at all: a URL whose server does not answer as that environment is refused. Environments that the file does not name
+keep their servers. A resumed run applies the file that it finds; a new one removes it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def read(path: Path) -> Control:
         return Control.model_validate(read_toml(path, "Control file"))
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
-        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}. Correct it, or use `openrlhf-tir control`.") from None
+        raise ConfigError(
+            f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}. Correct it, or use `openrlhf-tir control`."
+        ) from None
 
 
 def write(path: Path, control: Control) -> None:
@@ -68,7 +70,14 @@ def write(path: Path, control: Control) -> None:
     _replace(path, "\n".join(lines) + "\n")
 
 
-async def apply(control: Control, run: Steered, *, token: str | None, serves: Mapping[str, str] | None = None, probe: Callable[..., Any] = probe_env) -> None:
+async def apply(
+    control: Control,
+    run: Steered,
+    *,
+    token: str | None,
+    serves: Mapping[str, str] | None = None,
+    probe: Callable[..., Any] = probe_env,
+) -> None:
     """`serves`: what the servers of each environment say that they are (default: its name).
 
     Raises ConfigError or Unavailable (a URL does not answer), and then nothing was changed.
@@ -89,7 +98,8 @@ async def apply(control: Control, run: Steered, *, token: str | None, serves: Ma
 
 @asynccontextmanager
 async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
-    """Apply the run's control file whenever it changes. A disk or file system that fails meanwhile is tried again, and never ends the run."""
+    """Apply the run's control file whenever it changes. A disk or file system that fails meanwhile is tried again, and
+    never ends the run."""
     if not cfg.train.resume:
         for name in (FILE, APPLIED):
             (cfg.run_dir / name).unlink(missing_ok=True)
@@ -112,7 +122,9 @@ async def _follow(run_dir: Path, run: Steered, token: str | None, serves: Mappin
             except (ConfigError, Unavailable) as e:
                 error = str(e)
                 log.error("%s is not applied: %s", path, e)
-            _replace(run_dir / APPLIED, json.dumps((control or Control()).model_dump() | {"error": error, "stamp": stamp}))
+            _replace(
+                run_dir / APPLIED, json.dumps((control or Control()).model_dump() | {"error": error, "stamp": stamp})
+            )
             seen = stamp
         await asyncio.sleep(POLL_S)
 

@@ -26,7 +26,8 @@ CONCURRENT_GROUPS = 32
 EVAL_EPOCH = -1
 ACTOR_RETRIES = 120
 MAX_FAILED = 0.02
-"""Share of samples that may be lost to infrastructure before the figures are refused: they would be of other problems."""
+"""Share of samples that may be lost to infrastructure before the figures are refused: they would be of other
+problems."""
 
 
 class Samples(Protocol):
@@ -48,7 +49,8 @@ class EnvResult:
 
 @dataclass(slots=True)
 class EvalResult:
-    """Fractions over all valid samples. `failed` counts samples lost to infrastructure, which are no part of the fractions."""
+    """Fractions over all valid samples. `failed` counts samples lost to infrastructure, which are no part of the
+    fractions."""
 
     accuracy: float
     code_ratio: float
@@ -65,8 +67,11 @@ class EvalResult:
     """Environment -> its own figures; empty where all tasks are of one."""
 
 
-async def evaluate_held_out(services: Services, cfg: Config, tasks: list[Task], what: str) -> tuple[EvalResult, EvalResult]:
-    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
+async def evaluate_held_out(
+    services: Services, cfg: Config, tasks: list[Task], what: str
+) -> tuple[EvalResult, EvalResult]:
+    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises
+    EvaluationFailed."""
     n = cfg.eval.n_samples_per_prompt
     with bar(f"evaluate {what}", (n + 1) * len(tasks), services.console) as advance:
         sampled = await evaluate(services.rollout, tasks, mode_of(cfg), tick=lambda: advance(n))
@@ -75,8 +80,14 @@ async def evaluate_held_out(services: Services, cfg: Config, tasks: list[Task], 
 
 
 async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], what: str) -> Scores | None:
-    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do not depend on them."""
-    figures = await attempt(lambda: evaluate_held_out(services, cfg, tasks, what), what, tries=cfg.eval.max_tries, timeout_s=cfg.eval.timeout_s)
+    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do not depend on
+    them."""
+    figures = await attempt(
+        lambda: evaluate_held_out(services, cfg, tasks, what),
+        what,
+        tries=cfg.eval.max_tries,
+        timeout_s=cfg.eval.timeout_s,
+    )
     if isinstance(figures, EvaluationFailed):
         services.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
         return None
@@ -86,7 +97,12 @@ async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], wh
 def scores(sampled: EvalResult, greedy: EvalResult) -> Scores:
     """As the run's summary holds them; by environment those that both evaluations have."""
     envs = {
-        env: EnvScores(accuracy=figures.accuracy, code_ratio=figures.code_ratio, calls=figures.calls, greedy_accuracy=greedy.by_env[env].accuracy)
+        env: EnvScores(
+            accuracy=figures.accuracy,
+            code_ratio=figures.code_ratio,
+            calls=figures.calls,
+            greedy_accuracy=greedy.by_env[env].accuracy,
+        )
         for env, figures in sampled.by_env.items()
         if env in greedy.by_env
     }
@@ -98,8 +114,11 @@ def mode_of(cfg: Config) -> EvalMode:
     return EvalMode(cfg.eval.n_samples_per_prompt, cfg.eval.temperature, cfg.eval.top_p, cfg.eval.max_calls)
 
 
-async def evaluate(pool: Samples, tasks: list[Task], mode: EvalMode, *, tick: Callable[[], None] = lambda: None) -> EvalResult:
-    """mode.n samples per task (temperature 0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
+async def evaluate(
+    pool: Samples, tasks: list[Task], mode: EvalMode, *, tick: Callable[[], None] = lambda: None
+) -> EvalResult:
+    """mode.n samples per task (temperature 0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of
+    the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
     async def one(i: int, task: Task) -> GroupMeta | str:
@@ -117,7 +136,8 @@ async def evaluate(pool: Samples, tasks: list[Task], mode: EvalMode, *, tick: Ca
 
 
 async def sampled_group(pool: Samples, i: int, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any] | str:
-    """A group of the i-th task and its payload, or the reason why nothing came back. An actor that dies under it is waited for."""
+    """A group of the i-th task and its payload, or the reason why nothing came back. An actor that dies under it is
+    waited for."""
     for _ in range(ACTOR_RETRIES):
         try:
             return await pool.run_group(GroupKey(EVAL_EPOCH, i), task, mode)
@@ -136,7 +156,16 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> EvalRe
     failed, samples = reasons.total(), n * len(tasks)
     if failed > max(1, MAX_FAILED * samples) or failed == samples:
         why = ", ".join(f"{reason} {k}" for reason, k in reasons.most_common())
-        broken = next((said for m in ended if isinstance(m, GroupMeta) for reason, said in m.why.items() if reason in METHOD_REASONS), None)
+        broken = next(
+            (
+                said
+                for m in ended
+                if isinstance(m, GroupMeta)
+                for reason, said in m.why.items()
+                if reason in METHOD_REASONS
+            ),
+            None,
+        )
         remedy = f"The last error: {broken}" if broken else "See the actors' and the servers' logs."
         raise EvaluationFailed(f"{failed} of {samples} evaluation samples failed ({why}). {remedy}", failed, samples)
     measured = [(t, m) for t, m in zip(tasks, ended, strict=True) if isinstance(m, GroupMeta)]
@@ -158,12 +187,15 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> EvalRe
         calls=float(np.average([m.stats.get("calls", 0.0) for m in metas], weights=weights)),
         parts=reward_parts(metas, [len(m.correct) for m in metas]),
         by_env=_by_env(tasks, ended, n),
-        by_kind={k: (float(np.mean([c for c, _ in v])), float(np.mean([u for _, u in v]))) for k, v in sorted(kinds.items())},
+        by_kind={
+            k: (float(np.mean([c for c, _ in v])), float(np.mean([u for _, u in v]))) for k, v in sorted(kinds.items())
+        },
     )
 
 
 def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str, EnvResult]:
-    """Environment -> its figures, empty where all tasks are of one. An environment of which nothing could be measured has none."""
+    """Environment -> its figures, empty where all tasks are of one. An environment of which nothing could be measured
+    has none."""
     ends: dict[str, list[GroupMeta | str]] = {}
     for task, end in zip(tasks, ended, strict=True):
         ends.setdefault(task.env, []).append(end)

@@ -1,8 +1,9 @@
-"""Suites: a plan (evaluation/plan.py) and engines that are up -> items on disk, figures and tables. One session serves all sets and the whole sweep.
+"""Suites: a plan (evaluation/plan.py) and engines that are up -> items on disk, figures and tables. One session serves
+all sets and the whole sweep.
 
     per set and setting:  store -> problems that are left -> groups -> items, each on disk as it ends -> figures.json
-Infrastructure that loses more than 2 % of the samples costs the figures, never the items: the same command goes on where it ended.
-"""
+Infrastructure that loses more than 2 % of the samples costs the figures, never the items: the same command goes on
+where it ended."""
 
 from __future__ import annotations
 
@@ -72,26 +73,44 @@ async def evaluate_plan(services: Services, plan: Plan, tasks: dict[str, list[Ta
     return done
 
 
-async def _one(services: Services, cfg: Config, asked: Asked, directory: Path, how: Sampled, tasks: list[Task], what: str) -> dict[str, Any]:
+async def _one(
+    services: Services, cfg: Config, asked: Asked, directory: Path, how: Sampled, tasks: list[Task], what: str
+) -> dict[str, Any]:
     store = Store(directory, made_under(cfg, how, asked.name, digest_of(tasks)), tasks)
     try:
         if store.done:
-            services.console.print(f"{what}: {len(store.done)} of {len(tasks)} problems are in {directory} already", soft_wrap=True, highlight=False)
+            services.console.print(
+                f"{what}: {len(store.done)} of {len(tasks)} problems are in {directory} already",
+                soft_wrap=True,
+                highlight=False,
+            )
         with bar(f"evaluate {what}", len(store.left), services.console) as advance:
             await sample(services.pool, store, asked.name, how, cfg.reward.max_failed_groups, tick=advance)
         check_lost(store.items, how.n, directory)
-        found = figures(store.items, how.n, seed=cfg.train.seed) | {"rows": len(tasks), "published": asked.published, "facts": list(asked.facts)}
+        found = figures(store.items, how.n, seed=cfg.train.seed) | {
+            "rows": len(tasks),
+            "published": asked.published,
+            "facts": list(asked.facts),
+        }
         store.finish(found)
         return found
     finally:
         store.close()
 
 
-async def sample(pool: RolloutPool, store: Store, suite: str, how: Sampled, max_broken: int = 3, *, tick: Callable[[], None] = lambda: None) -> None:
+async def sample(
+    pool: RolloutPool,
+    store: Store,
+    suite: str,
+    how: Sampled,
+    max_broken: int = 3,
+    *,
+    tick: Callable[[], None] = lambda: None,
+) -> None:
     """Samples every problem that is left; each item is on disk when `tick` is called.
 
-    Raises EvaluationFailed once `max_broken` problems one after the other were lost to an error of the method's own code.
-    """
+    Raises EvaluationFailed once `max_broken` problems one after the other were lost to an error of the method's own
+    code."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
     mode = EvalMode(how.n, how.temperature, how.top_p, how.max_calls)
     broken = 0
@@ -104,7 +123,11 @@ async def sample(pool: RolloutPool, store: Store, suite: str, how: Sampled, max_
             store.add(item)
         broken = broken + 1 if why and not item.n else 0
         if broken >= max_broken:
-            raise EvaluationFailed(f"{broken} problems of {suite} one after the other cannot be judged. The last error: {why}", how.n * broken, how.n * broken)
+            raise EvaluationFailed(
+                f"{broken} problems of {suite} one after the other cannot be judged. The last error: {why}",
+                how.n * broken,
+                how.n * broken,
+            )
         tick()
 
     async with asyncio.TaskGroup() as tg:
@@ -135,8 +158,8 @@ def check_lost(items: list[Item], n: int, directory: Path) -> None:
     if lost > max(1, MAX_FAILED * samples) or (lost and lost == samples):
         why = ", ".join(f"{reason} {k}" for reason, k in reasons.most_common())
         raise EvaluationFailed(
-            f"{lost} of {samples} evaluation samples failed ({why}). What is whole stays in {directory}: the same command samples only the rest. "
-            "See the actors' and the servers' logs.",
+            f"{lost} of {samples} evaluation samples failed ({why}). What is whole stays in {directory}: the same"
+            " command samples only the rest. See the actors' and the servers' logs.",
             lost,
             samples,
         )

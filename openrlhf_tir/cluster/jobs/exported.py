@@ -1,7 +1,8 @@
 """Exported: a model directory that the learner wrote -> one that can be asked as the run asked it.
 
 chat_template.jinja       the run's prompt, with the question in place (data/export_template.py)
-generation_config.json    also answer_stop_strings, with which an answer ends. A key of ours: with transformers' own, `generate` fails without a tokenizer
+generation_config.json    also answer_stop_strings, with which an answer ends. A key of ours: with transformers' own,
+                          `generate` fails without a tokenizer
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def models(cfg: Config, directory: Path) -> list[Path]:
 
 
 def complete(cfg: Config, directory: Path) -> None:
-    """Add the chat template and the stop strings to an export, and to that of the average beside it. Raises OSError when the disk refuses them."""
+    """Add the chat template and the stop strings to an export, and to that of the average beside it. Raises OSError
+    when the disk refuses them."""
     for each in models(cfg, directory):
         _complete(cfg, each)
 
@@ -37,17 +39,24 @@ def _complete(cfg: Config, directory: Path) -> None:
     own = template_of(AutoTokenizer.from_pretrained(directory))
     if cfg.rollout.agent == "external":  # agents sent messages of their own, and ended their answers themselves
         return
-    template = chat_template(own, cfg.data) if own and cfg.data.apply_chat_template else raw_template(cfg.data, block_of(cfg))
+    template = (
+        chat_template(own, cfg.data) if own and cfg.data.apply_chat_template else raw_template(cfg.data, block_of(cfg))
+    )
     (directory / TEMPLATE).write_text(template, encoding="utf-8")
     if stops := answer_stops(cfg):
         path = directory / "generation_config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"answer_stop_strings": list(stops)}, indent=2) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps(json.loads(path.read_text()) | {"answer_stop_strings": list(stops)}, indent=2) + "\n",
+            encoding="utf-8",
+        )
 
 
 def block_of(cfg: Config) -> Block | None:
-    """The block of the run's turn protocol; None where it is not text, output, text. It is asked with a short output, and must show it whole."""
+    """The block of the run's turn protocol; None where it is not text, output, text. It is asked with a short output,
+    and must show it whole."""
     protocol: Any = turns.make(cfg.env)
-    if cfg.env.protocol == "function" or not hasattr(protocol, "insertion"):  # its block names the function that was called; it answers with messages
+    # its block names the function that was called; it answers with messages
+    if cfg.env.protocol == "function" or not hasattr(protocol, "insertion"):
         return None
     try:
         before, found, after = protocol.insertion(_OUTPUT).partition(_OUTPUT)
@@ -60,5 +69,6 @@ def block_of(cfg: Config) -> Block | None:
 
 
 def answer_stops(cfg: Config) -> tuple[str, ...]:
-    """The stop strings of a model that has no calls left: with them a text that is no call ends where a response of the run did."""
+    """The stop strings of a model that has no calls left: with them a text that is no call ends where a response of the
+    run did."""
     return tuple(turns.make(cfg.env.model_copy(update={"max_calls": 0})).stops)

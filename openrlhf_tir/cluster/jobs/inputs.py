@@ -1,4 +1,5 @@
-"""Inputs: a configuration -> prompts, held-out problems and canary prompts. Read before Ray or a model is started, so that bad data is told at once."""
+"""Inputs: a configuration -> prompts, held-out problems and canary prompts. Read before Ray or a model is started, so
+that bad data is told at once."""
 
 from __future__ import annotations
 
@@ -39,7 +40,13 @@ class TaskPrompts:
         lanes = lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
         curriculum = curriculum_of(cfg, [task.env for task in prompts.tasks])
         stream = PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes, lanes, curriculum)
-        self.next, self.more, self.in_place_of, self.learned, self.facts = stream.next, stream.more, stream.in_place_of, stream.learned, stream.facts
+        self.next, self.more, self.in_place_of, self.learned, self.facts = (
+            stream.next,
+            stream.more,
+            stream.in_place_of,
+            stream.learned,
+            stream.facts,
+        )
         self.state, self.restore = stream.state, stream.restore
 
     def task(self, prompt: int) -> Task:
@@ -50,7 +57,9 @@ def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int |
     """The prompts of `data` for the environments of the run. Raises as load_prompts does."""
     templates = {name: e.input_template for name, e in cfg.environments.items()} if cfg.envs else None
     tools = {name: e.env.tools for name, e in cfg.environments.items()}
-    return load_prompts(data, tokenizer, env=cfg.env.name, templates_of=templates, tools_of=tools, max_prompt_tokens=max_prompt_tokens)
+    return load_prompts(
+        data, tokenizer, env=cfg.env.name, templates_of=templates, tools_of=tools, max_prompt_tokens=max_prompt_tokens
+    )
 
 
 def tokenizer_of(cfg: Config) -> Any:
@@ -58,11 +67,14 @@ def tokenizer_of(cfg: Config) -> Any:
     try:
         return AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
     except OSError as e:
-        raise fault_of(e)(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path.") from e
+        raise fault_of(e)(
+            f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path."
+        ) from e
 
 
 def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
-    """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit; Unavailable when the hub is."""
+    """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit; Unavailable
+    when the hub is."""
     tokenizer = tokenizer_of(cfg)
     for chats in chats_of(cfg, HfCodec(tokenizer), tokenizer).values():
         for fact in chats.checked.facts() if chats else ():
@@ -71,11 +83,14 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
     prompts = prompts_of(cfg, cfg.data, tokenizer, longest) if training else PromptSet([])
     if training and len(prompts) < cfg.rollout.batch_size:
         raise DataError(
-            f"{len(prompts)} prompts of {cfg.data.prompt_dataset} can be used ({prompts.dropped or 'none dropped'}; a prompt may have {longest} tokens), "
-            f"a batch needs rollout.batch_size = {cfg.rollout.batch_size}. Raise data.max_len, or give more data."
+            f"{len(prompts)} prompts of {cfg.data.prompt_dataset} can be used ({prompts.dropped or 'none dropped'}; a"
+            f" prompt may have {longest} tokens), a batch needs rollout.batch_size = {cfg.rollout.batch_size}. Raise"
+            " data.max_len, or give more data."
         )
     if training:
         lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
     held_out = prompts_of(cfg, cfg.held_out, tokenizer, longest).tasks if cfg.eval.dataset else []
-    canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in (prompts.tasks or held_out)[:CANARY_PROMPTS]]
+    canary = [
+        tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in (prompts.tasks or held_out)[:CANARY_PROMPTS]
+    ]
     return Inputs(prompts, held_out, canary)

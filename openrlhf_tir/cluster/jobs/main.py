@@ -1,5 +1,6 @@
-"""Entry points of the commands that need a cluster: Config -> a session -> the work -> figures. Called after the preflight checks; whoever calls
-`train`, `quickstart` or `toy_model` holds the lock of the run directory, which they write (run_lock.py)."""
+"""Entry points of the commands that need a cluster: Config -> a session -> the work -> figures. Called after the
+preflight checks; whoever calls `train`, `quickstart` or `toy_model` holds the lock of the run directory, which they
+write (run_lock.py)."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResu
 
 
 def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
-    """The `eval` command with suites, own rows with items, or a sweep: prints a table, writes items, figures and plots, and all figures to `out`."""
+    """The `eval` command with suites, own rows with items, or a sweep: prints a table, writes items, figures and plots,
+    and all figures to `out`."""
     cfg = with_tools(freeze(plan.cfg))
     plan = replace(plan, cfg=cfg)
 
@@ -103,7 +105,8 @@ def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
 
 
 def toy_model(cfg: Config, lesson: str = QUICKSTART) -> Path:
-    """The `toy-model` command: problems, tokenizer and a cold-started base model that passed its gates; returns its directory."""
+    """The `toy-model` command: problems, tokenizer and a cold-started base model that passed its gates; returns its
+    directory."""
 
     async def go() -> Path:
         base = ToyBase(cfg, lesson)
@@ -136,8 +139,11 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
             figures = scores(*await make_base(services, base, inputs))
             async with services.learning():
                 await services.learner.reload(rl)
-            known = figures if len(cfg.environments) == 1 else None  # of the problems only: with games, the base is measured on all
-            return await run_training(services, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started)
+            # of the problems only: with games, the base is measured on all
+            known = figures if len(cfg.environments) == 1 else None
+            return await run_training(
+                services, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started
+            )
 
     return _run(go())
 

@@ -1,4 +1,5 @@
-"""Play: one problem -> one episode on the terminal. What the model wrote (and training would learn from) is green, the rest is not."""
+"""Play: one problem -> one episode on the terminal. What the model wrote (and training would learn from) is green, the
+rest is not."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from .inputs import prompts_of
 
 
 def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Task:
-    """The question through the template of the (first) environment, or a row of eval.dataset (else of the training data)."""
+    """The question through the template of the (first) environment, or a row of eval.dataset (else of the training
+    data)."""
     if question is not None:
         first = next(iter(cfg.environments.values()))
         return Task(render(resolve(first.input_template), question), label="", env=first.name)
@@ -29,7 +31,9 @@ def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Ta
 
 async def play(services: Services, cfg: Config, task: Task) -> Trajectory:
     """Sample one response at eval.temperature and print it."""
-    _, payload = await services.pool.run_group(GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature, cfg.eval.top_p))
+    _, payload = await services.pool.run_group(
+        GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature, cfg.eval.top_p)
+    )
     (group,) = await services.pool.fetch([payload])
     show(services.console, task, group.trajectories[0])
     return group.trajectories[0]
@@ -44,8 +48,8 @@ def show(console: Console, task: Task, traj: Trajectory) -> None:
     console.rule(style="dim")
     trained = int(traj.is_model.sum())
     facts = (
-        f"{trained} tokens by the model (green, trained), {len(traj.token_ids) - trained} by the environment (yellow, masked), "
-        f"{len(traj.calls)} calls, ended by {traj.stop_reason or traj.finish_reason!r}"
+        f"{trained} tokens by the model (green, trained), {len(traj.token_ids) - trained} by the environment (yellow,"
+        f" masked), {len(traj.calls)} calls, ended by {traj.stop_reason or traj.finish_reason!r}"
     )
     console.print(facts, soft_wrap=True, highlight=False)
     if traj.failed:

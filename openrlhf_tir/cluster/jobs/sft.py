@@ -1,4 +1,5 @@
-"""Fine-tuning on the learner's ranks: inputs -> Ray, ranks, the loop (pipeline/fine_tuning.py) -> an exported model. No engine is started.
+"""Fine-tuning on the learner's ranks: inputs -> Ray, ranks, the loop (pipeline/fine_tuning.py) -> an exported model. No
+engine is started.
 
 Learner ranks that die start again from the last checkpoint, at most train.max_learner_restarts times.
 """
@@ -37,8 +38,11 @@ from .sft_inputs import SftInputs, checkpoints_of
 SUMMARY = "sft.json"
 
 
-def fine_tune(cfg: Config, inputs: SftInputs, resume: Path | None = None, console: Console | None = None) -> dict[str, Any]:
-    """The `sft` command, after its checks; whoever calls holds the lock of the run directory. Returns the summary, which is also in run_dir."""
+def fine_tune(
+    cfg: Config, inputs: SftInputs, resume: Path | None = None, console: Console | None = None
+) -> dict[str, Any]:
+    """The `sft` command, after its checks; whoever calls holds the lock of the run directory. Returns the summary,
+    which is also in run_dir."""
     try:
         return asyncio.run(_session(cfg, inputs, resume, console or Console()))
     except TirError as e:  # what a rank raised carries its whole traceback as text: the error itself says what is wrong
@@ -57,7 +61,9 @@ async def _session(cfg: Config, inputs: SftInputs, resume: Path | None, console:
             return await _run(cfg, inputs, resume, console, signals.stop, ranks)
 
 
-async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Console, stop: StopRequest, ranks: LearnerGroup) -> dict[str, Any]:
+async def _run(
+    cfg: Config, inputs: SftInputs, resume: Path | None, console: Console, stop: StopRequest, ranks: LearnerGroup
+) -> dict[str, Any]:
     started = time.monotonic()
     checkpoints = checkpoints_of(cfg, inputs.made_of)
     if resume is None:
@@ -67,11 +73,16 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
             said = [*ranks_said(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]
         for sentence in said:
             console.print(f"resume: {sentence}", soft_wrap=True, highlight=False, markup=False)
-    public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
+    public = cfg.model_copy(
+        update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})}
+    )
     (cfg.run_dir / "config.toml").write_text(to_toml(public))
     losses: dict[str, float] = {}
     try:
-        with MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics, bar("fine-tuning", inputs.schedule.steps, console) as advance:
+        with (
+            MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics,
+            bar("fine-tuning", inputs.schedule.steps, console) as advance,
+        ):
             shown = _Shown(cfg.run_dir, metrics, advance, losses)
             for left in reversed(range(cfg.train.max_learner_restarts + 1)):
                 shown.goes_on_from(Checkpoints.state(resume)["step"] if resume else -1)
@@ -81,8 +92,12 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
                 except LearnerDied as e:
                     if not left:
                         raise
-                    if stop.asked:  # signals reach the learner's processes too, if whoever sends them means all of a job
-                        raise Stopped(f"The run was stopped: {stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from e
+                    # signals reach the learner's processes too, if whoever sends them means all of a job
+                    if stop.asked:
+                        raise Stopped(
+                            f"The run was stopped: {stop.asked}, and a learner rank died meanwhile. The checkpoint"
+                            " before counts."
+                        ) from e
                     restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
                     console.print(f"[yellow]{e} All ranks start again, {restart}.", soft_wrap=True, highlight=False)
                 await ranks.stop()
@@ -92,7 +107,13 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
         await ranks.export(model)
     finally:
         await ranks.stop()
-    summary = {"steps": inputs.schedule.steps, "rows": len(inputs.rows.rows), **losses, "seconds": round(time.monotonic() - started, 1), "model": str(model)}
+    summary = {
+        "steps": inputs.schedule.steps,
+        "rows": len(inputs.rows.rows),
+        **losses,
+        "seconds": round(time.monotonic() - started, 1),
+        "model": str(model),
+    }
     (cfg.run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
     console.print(", ".join(f"{name} {value:.4f}" for name, value in losses.items()), soft_wrap=True, highlight=False)
     console.print(f"model:  {model}", soft_wrap=True, highlight=False)
@@ -101,7 +122,9 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
     return summary
 
 
-def _tuning(cfg: Config, inputs: SftInputs, ranks: LearnerGroup, checkpoints: Checkpoints, shown: _Shown, stop: StopRequest) -> FineTuning:
+def _tuning(
+    cfg: Config, inputs: SftInputs, ranks: LearnerGroup, checkpoints: Checkpoints, shown: _Shown, stop: StopRequest
+) -> FineTuning:
     s, steps = cfg.sft, inputs.schedule.steps
     warmup = math.ceil(steps * s.lr_warmup_ratio)
     lr_at = lr_schedule(s.lr_scheduler, peak=s.learning_rate, total=steps, warmup=warmup, min_ratio=s.min_lr_ratio)
@@ -112,11 +135,14 @@ def _tuning(cfg: Config, inputs: SftInputs, ranks: LearnerGroup, checkpoints: Ch
 class _Shown:
     """metrics.jsonl, the bar, and the losses for the summary."""
 
-    def __init__(self, run_dir: Path, metrics: MetricsLog, advance: Callable[..., None], losses: dict[str, float]) -> None:
+    def __init__(
+        self, run_dir: Path, metrics: MetricsLog, advance: Callable[..., None], losses: dict[str, float]
+    ) -> None:
         self.run_dir, self.metrics, self.advance, self.losses, self.step = run_dir, metrics, advance, losses, 0
 
     def goes_on_from(self, step: int) -> None:
-        """Rows of later updates are forgotten: they are made again. -1: all of them. The losses before count on, whoever measured them."""
+        """Rows of later updates are forgotten: they are made again. -1: all of them. The losses before count on,
+        whoever measured them."""
         self.metrics.truncate_after(step)
         self.losses.clear()
         columns = read(self.run_dir)

@@ -1,4 +1,5 @@
-"""Fine-tuning's inputs: a configuration -> rows as tokens, and what a resume compares. Read before Ray or a model is started."""
+"""Fine-tuning's inputs: a configuration -> rows as tokens, and what a resume compares. Read before Ray or a model is
+started."""
 
 from __future__ import annotations
 
@@ -42,13 +43,19 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
         tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
     except (OSError, ValueError) as e:
         kind = fault_of(e) if isinstance(e, OSError) else ConfigError
-        raise kind(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {shorten(str(e).splitlines()[0])} Correct actor.model_name_or_path.") from e
+        raise kind(
+            f"There is no tokenizer in {cfg.actor.model_name_or_path}: {shorten(str(e).splitlines()[0])} Correct"
+            " actor.model_name_or_path."
+        ) from e
     vocabulary, template = vocabulary_of(tokenizer), chat_template_of(cfg, tokenizer)
     rows = load_set(cfg, vocabulary, template, tick=tick)
     held_out = load_set(cfg, vocabulary, template, held_out=True, tick=tick) if cfg.sft.eval_dataset else None
     longest = max(len(row.token_ids) for row in [*rows.rows, *(held_out.rows if held_out else ())])
     if (most := _positions(cfg)) and longest > most:
-        raise ConfigError(f"A row has {longest} tokens, and the model knows {most} positions (max_position_embeddings). Set --sft.max_len {most}.")
+        raise ConfigError(
+            f"A row has {longest} tokens, and the model knows {most} positions (max_position_embeddings). Set"
+            f" --sft.max_len {most}."
+        )
     schedule = Schedule.of(cfg, len(rows.rows))
     made_of = {
         "rows (sft.dataset, what is read of it, and the tokenizer)": rows.digest,
@@ -59,7 +66,10 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
     }
     facts = rows.facts(", ".join(cfg.sft.datasets), cfg.sft.max_len)
     facts += held_out.facts(f"held out: {cfg.sft.eval_dataset}", cfg.sft.max_len) if held_out else []
-    facts.append(f"{schedule.steps} updates of {cfg.sft.batch_size} rows, {schedule.epoch(schedule.steps):.4g} passes over the rows")
+    facts.append(
+        f"{schedule.steps} updates of {cfg.sft.batch_size} rows, {schedule.epoch(schedule.steps):.4g} passes over the"
+        " rows"
+    )
     return SftInputs(rows, held_out, schedule, made_of, facts)
 
 
@@ -87,34 +97,51 @@ def _positions(cfg: Config) -> int | None:
 
 def checkpoints_of(cfg: Config, made_of: dict[str, Any] | None = None) -> Checkpoints:
     facts = None if made_of is None else {"sft": made_of}
-    return Checkpoints(cfg.run_dir / cfg.ckpt.path, cfg.ckpt.max_num, facts=facts, max_bytes=lineage.max_bytes(cfg), expected_bytes=checkpoint_bytes(cfg))
+    return Checkpoints(
+        cfg.run_dir / cfg.ckpt.path,
+        cfg.ckpt.max_num,
+        facts=facts,
+        max_bytes=lineage.max_bytes(cfg),
+        expected_bytes=checkpoint_bytes(cfg),
+    )
 
 
 def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path | None:
-    """The verified checkpoint that a run with train.resume goes on from; None: there is none, and train.resume_or_start allows that.
+    """The verified checkpoint that a run with train.resume goes on from; None: there is none, and train.resume_or_start
+    allows that.
 
-    Raises ConfigError for a checkpoint of another run, of passes that ended elsewhere, or none at all; CheckpointDamaged.
-    """
+    Raises ConfigError for a checkpoint of another run, of passes that ended elsewhere, or none at all;
+    CheckpointDamaged."""
     checkpoints = checkpoints_of(cfg)
     path = checkpoints.choose(cfg.train.resume_from)
     if path is None:
         if cfg.train.resume_or_start:
             return None
         raise ConfigError(
-            f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct --run-dir, or leave --resume out to start "
-            "anew; --train.resume_or_start starts anew by itself as long as there is none."
+            f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct"
+            " --run-dir, or leave --resume out to start anew; --train.resume_or_start starts anew by itself as long as"
+            " there is none."
         )
     state = checkpoints.state(path)
     before = (state.get("facts") or {}).get("sft")
     if before is None:
-        raise ConfigError(f"{path} is a checkpoint of `openrlhf-tir train`. Resume it with that command, or give this run another --run-dir.")
-    wrong = [f"{name} = {before.get(name)}, this run has {now}" for name, now in made_of.items() if before.get(name) != now]
+        raise ConfigError(
+            f"{path} is a checkpoint of `openrlhf-tir train`. Resume it with that command, or give this run another"
+            " --run-dir."
+        )
+    wrong = [
+        f"{name} = {before.get(name)}, this run has {now}" for name, now in made_of.items() if before.get(name) != now
+    ]
     if wrong := [*wrong, *filter(None, [ranks.refused(state, cfg)])]:
-        raise ConfigError(f"The checkpoint {path.name} was made with {'; '.join(wrong)}. Resume with the same, or start anew in another --run-dir.")
+        raise ConfigError(
+            f"The checkpoint {path.name} was made with {'; '.join(wrong)}. Resume with the same, or start anew in"
+            " another --run-dir."
+        )
     taken, now = state.get(TAKEN), schedule.taken(state["step"])
     if taken not in (None, now):
         raise ConfigError(
-            f"The updates of {path.name} have taken {taken} rows; with sft.max_epochs = {schedule.epochs} they would have taken {now}, since an update that "
-            "ends the passes is smaller. Resume with the same passes, or fine-tune that run's model further in another --run-dir."
+            f"The updates of {path.name} have taken {taken} rows; with sft.max_epochs = {schedule.epochs} they would"
+            f" have taken {now}, since an update that ends the passes is smaller. Resume with the same passes, or"
+            " fine-tune that run's model further in another --run-dir."
         )
     return path

@@ -48,7 +48,13 @@ class ToyBase:
     def prepare(self) -> None:
         """Write problems, tokenizer and random weights."""
         if self.taught == lessons.QUICKSTART:
-            write_data(self.data, self.seed, env=self._serving("python_tir"), game=self._serving("guess"), puzzles=self._serving("puzzles"))
+            write_data(
+                self.data,
+                self.seed,
+                env=self._serving("python_tir"),
+                game=self._serving("guess"),
+                puzzles=self._serving("puzzles"),
+            )
         else:
             write_splits(self.data, self.seed, self.lesson.rows)
         if self.lesson.examples:
@@ -57,10 +63,13 @@ class ToyBase:
 
     def _serving(self, what: str) -> str | None:
         """The environment, of several, that the toy's rows of this kind are for."""
-        return next((e.name for e in self.cfg.environments.values() if e.serves == what), None) if self.cfg.envs else None
+        return (
+            next((e.name for e in self.cfg.environments.values() if e.serves == what), None) if self.cfg.envs else None
+        )
 
     def config(self, model: Path) -> Config:
-        """The run's configuration with `model` as the policy and the toy problems as data, where the user named none."""
+        """The run's configuration with `model` as the policy and the toy problems as data, where the user named
+        none."""
         data = {} if self.cfg.data.prompt_dataset else {"prompt_dataset": str(self.data / "train.jsonl")}
         held_out = {} if self.cfg.eval.dataset else {"dataset": str(self.data / "test.jsonl")}
         return self.cfg.model_copy(
@@ -73,8 +82,8 @@ class ToyBase:
 
 
 async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[EvalResult, EvalResult]:
-    """Fine-tune the services' learner, prove it on the services' engines, export. Returns (sampled, greedy) figures of the base on the problems,
-    without the games.
+    """Fine-tune the services' learner, prove it on the services' engines, export. Returns (sampled, greedy) figures of
+    the base on the problems, without the games.
 
     Raises ColdStartError when the gates are still missed after the schedule's repairs.
     """
@@ -106,9 +115,16 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             await services.publishing(publisher).publish(0)
             if measured:
                 missed = "; ".join(check_gates(measured[-1][0], gates))
-                services.console.print(f"outside the gates: {missed}. Trained some more.", soft_wrap=True, highlight=False)
+                services.console.print(
+                    f"outside the gates: {missed}. Trained some more.", soft_wrap=True, highlight=False
+                )
             measured.append(
-                await evaluate_held_out(services, cfg, [t for t in inputs.held_out if t.meta.get("kind") not in (guess.KIND, puzzles.KIND)], "the base model")
+                await evaluate_held_out(
+                    services,
+                    cfg,
+                    [t for t in inputs.held_out if t.meta.get("kind") not in (guess.KIND, puzzles.KIND)],
+                    "the base model",
+                )
             )
             return measured[-1][0]
 
@@ -116,9 +132,19 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             if not measured:
                 advance(note=f"loss {metrics['loss']:.3f}")
 
-        await cold_start(sft_step, judge, seed=base.seed, schedule=schedule, draw=lesson.draw, gates=gates, steered=lesson.steered, on_step=on_step)
+        await cold_start(
+            sft_step,
+            judge,
+            seed=base.seed,
+            schedule=schedule,
+            draw=lesson.draw,
+            gates=gates,
+            steered=lesson.steered,
+            on_step=on_step,
+        )
     await services.learner.export(base.directory)
-    services.pool.on_join, services.pool.model = None, str(base.directory)  # what starts from here on loads what the others hold
+    # what starts from here on loads what the others hold
+    services.pool.on_join, services.pool.model = None, str(base.directory)
     await publisher.close()
     sampled, greedy = measured[-1]
     found = {"seed": base.seed, "lesson": base.taught, "sampled": asdict(sampled), "greedy": asdict(greedy)}

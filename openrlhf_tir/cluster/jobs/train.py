@@ -1,4 +1,5 @@
-"""Train: a configuration and a running session -> a trained model, its figures and a report. Wires the real parts into the loop."""
+"""Train: a configuration and a running session -> a trained model, its figures and a report. Wires the real parts into
+the loop."""
 
 from __future__ import annotations
 
@@ -51,15 +52,23 @@ log = logging.getLogger(__name__)
 BUSY_EVERY_S = 5.0
 BASE = "base.json"
 CALIBRATIONS = 3
-"""Tries to calibrate the canary's tolerance, while every engine dies under it: an engine that is lost for a reason of its own is not lost three times."""
+"""Tries to calibrate the canary's tolerance, while every engine dies under it: an engine that is lost for a reason of
+its own is not lost three times."""
 RESTARTED = (LearnerDied, PayloadLost)
 """What is answered by learner ranks that start again from the last checkpoint."""
 
 
 async def run_training(
-    services: Services, cfg: Config, inputs: Inputs, *, base: summaries.Scores | None = None, setup_s: float = 0.0, cold_start_s: float = 0.0
+    services: Services,
+    cfg: Config,
+    inputs: Inputs,
+    *,
+    base: summaries.Scores | None = None,
+    setup_s: float = 0.0,
+    cold_start_s: float = 0.0,
 ) -> summaries.Summary:
-    """RL from the services' engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if already measured."""
+    """RL from the services' engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if
+    already measured."""
     started = time.monotonic()
     checkpoints = checkpoints_of(cfg, inputs.prompts.tasks)
     resuming = _resuming(services.console, cfg, inputs, checkpoints)
@@ -69,7 +78,9 @@ async def run_training(
             (cfg.run_dir / name).unlink(missing_ok=True)
         for path in (cfg.run_dir / trajectories.DIRECTORY).glob("*.jsonl"):
             os.truncate(path, 0)  # actors have them open already
-    public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
+    public = cfg.model_copy(
+        update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})}
+    )
     with _not_fatal("config.toml"):
         (cfg.run_dir / "config.toml").write_text(to_toml(public))
     base = base or _read_base(cfg)
@@ -85,7 +96,8 @@ async def run_training(
             if base:
                 metrics.log(0, _eval_row(base))
         rl_started = time.monotonic()
-        async with AsyncExitStack() as pushing:  # the last push stays until the evaluation is over: an engine that is replaced meanwhile needs it
+        # the last push stays until the evaluation is over: an engine that is replaced meanwhile needs it
+        async with AsyncExitStack() as pushing:
             async with followed(cfg, services.pool):
                 version = await _pipeline(services, cfg, inputs, checkpoints, metrics, resuming, pushing)
             training_s = time.monotonic() - rl_started
@@ -107,7 +119,12 @@ async def run_training(
         base=base,
         trained=trained,
         steps=version,
-        seconds=summaries.Durations(setup=setup_s, cold_start=cold_start_s, training=training_s, total=setup_s + cold_start_s + time.monotonic() - started),
+        seconds=summaries.Durations(
+            setup=setup_s,
+            cold_start=cold_start_s,
+            training=training_s,
+            total=setup_s + cold_start_s + time.monotonic() - started,
+        ),
         peak_pss_gib=services.pss.peak_gib,
         overlap_ratio=timelines.overlap_ratio(timelines.read(cfg.run_dir)),
         trained_tokens_per_s=_sum(columns, "trained_tokens") / (_sum(columns, "wall_s") or 1.0),
@@ -116,7 +133,9 @@ async def run_training(
     )
     with _not_fatal(summaries.FILE):
         summaries.write(cfg.run_dir, summary)
-    services.console.print(summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set")
+    services.console.print(
+        summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set"
+    )
     with _not_fatal("the report"):
         services.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
     for what, path in zip(("model: ", "average:"), exported.models(cfg, model), strict=False):
@@ -127,27 +146,38 @@ async def run_training(
 
 def _not_exported(model: Path, fault: Exception, checkpoints: Checkpoints) -> str:
     """The audit before it told of the prompts; this is of the weights, and of what is left of them."""
-    last, why = checkpoints.latest(), fault.args[0] if isinstance(fault, LearnerDied) else f"{fault}; {room(model.parent)}. Make room"
-    left = f"--resume goes on from {last.name}, and exports it" if last else "There is no checkpoint either: what was trained is lost"
+    last, why = (
+        checkpoints.latest(),
+        fault.args[0] if isinstance(fault, LearnerDied) else f"{fault}; {room(model.parent)}. Make room",
+    )
+    left = (
+        f"--resume goes on from {last.name}, and exports it"
+        if last
+        else "There is no checkpoint either: what was trained is lost"
+    )
     return f"Training is done, but the model could not be exported to {model}: {str(why).rstrip('.')}. {left}."
 
 
 async def _export_best(services: Services, cfg: Config, checkpoints: Checkpoints, directory: Path) -> None:
-    """Beside the model, which is there: what a disk refuses or has damaged here is said, and ends no run that is done."""
+    """Beside the model, which is there: what a disk refuses or has damaged here is said, and ends no run that is
+    done."""
     name, score = checkpoints.best()
     if name:
         try:
             async with services.learning():
                 await checkpoints.export_best(services.learner, directory)
             exported.complete(cfg, directory)
-            services.console.print(f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
+            services.console.print(
+                f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True
+            )
         except (CheckpointDamaged, OSError) as e:
             services.console.print(f"[red]best:   not exported. {e}", soft_wrap=True, highlight=False)
 
 
 @contextmanager
 def _not_fatal(what: str) -> Iterator[None]:
-    """What is written for people ends no run when the disk refuses it, or when somebody's editor has been at what it is made of."""
+    """What is written for people ends no run when the disk refuses it, or when somebody's editor has been at what it is
+    made of."""
     try:
         yield
     except (OSError, DataError) as e:
@@ -160,7 +190,8 @@ def _sum(columns: dict[str, list], name: str) -> float:
 
 
 def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkpoints) -> bool:
-    """Whether there is a checkpoint to go on from, which is verified and fits; what is to be said about it is printed."""
+    """Whether there is a checkpoint to go on from, which is verified and fits; what is to be said about it is
+    printed."""
     if not cfg.train.resume:
         return False
     path, said = resumable(cfg, checkpoints, inputs.prompts.tasks)
@@ -175,7 +206,13 @@ def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkp
 
 
 async def _pipeline(
-    services: Services, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog, resume: bool, pushing: AsyncExitStack
+    services: Services,
+    cfg: Config,
+    inputs: Inputs,
+    checkpoints: Checkpoints,
+    metrics: metrics_log.MetricsLog,
+    resume: bool,
+    pushing: AsyncExitStack,
 ) -> int:
     """The loop to its end; returns the final version, whose push stays until `pushing` is closed.
 
@@ -197,7 +234,8 @@ async def _pipeline(
             transport=transport_of(cfg, services.learner),
         )
         pushing.push_async_callback(publisher.close)
-        pushing.callback(setattr, services.pool, "on_join", None)  # an engine that starts later waits for no learner or file that is gone
+        # an engine that starts later waits for no learner or file that is gone
+        pushing.callback(setattr, services.pool, "on_join", None)
         services.pool.on_join = publisher.join
         try:
             if tolerance is None:
@@ -207,11 +245,17 @@ async def _pipeline(
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
             if not left or lost.split(RESTARTED)[1] is not None:
                 raise
-            if services.stop.asked:  # signals reach the learner's processes too, if whoever sends them means all of a job
-                raise Stopped(f"The run was stopped: {services.stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from error
+            # signals reach the learner's processes too, if whoever sends them means all of a job
+            if services.stop.asked:
+                raise Stopped(
+                    f"The run was stopped: {services.stop.asked}, and a learner rank died meanwhile. The checkpoint"
+                    " before counts."
+                ) from error
             restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
             what = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
-            services.console.print(f"[yellow]{what}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
+            services.console.print(
+                f"[yellow]{what}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True
+            )
         await pushing.aclose()
         await services.replace_learner(cfg)
         resume = True
@@ -219,7 +263,8 @@ async def _pipeline(
 
 
 async def _calibrated(services: Services, cfg: Config, publisher: WeightPublisher) -> Tolerance:
-    """Engines that all died or were given up under the canary are being replaced: those that come are asked. Raises WeightsUnverified when none answers."""
+    """Engines that all died or were given up under the canary are being replaced: those that come are asked. Raises
+    WeightsUnverified when none answers."""
     for left in reversed(range(CALIBRATIONS)):
         try:
             async with services.sampling():
@@ -227,7 +272,9 @@ async def _calibrated(services: Services, cfg: Config, publisher: WeightPublishe
         except WeightsUnverified as e:
             if not left:
                 raise
-            services.console.print(f"[yellow]{e} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False)
+            services.console.print(
+                f"[yellow]{e} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False
+            )
             await within(Deadline.of(cfg, "timeouts.start_s"), services.pool.some(), "The replacement of the engines")
         else:
             services.console.print(f"canary tolerance, calibrated: {tolerance:.2g} nats", highlight=False)
@@ -249,22 +296,30 @@ async def _attempt(
     async def evaluate_now() -> dict[str, float]:
         sampled = await evaluate(services.rollout, inputs.held_out, mode_of(cfg), tick=pipeline.watchdog.beat)
         row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/calls": sampled.calls}
-        row |= {f"eval/{part}": mean for part, mean in sampled.parts.items()} | {"eval/failed_samples": float(sampled.failed)}
+        row |= {f"eval/{part}": mean for part, mean in sampled.parts.items()} | {
+            "eval/failed_samples": float(sampled.failed)
+        }
         for env, figures in sampled.by_env.items():
-            row |= {f"eval/{env}/accuracy": figures.accuracy, f"eval/{env}/code_ratio": figures.code_ratio, f"eval/{env}/calls": figures.calls}
+            row |= {
+                f"eval/{env}/accuracy": figures.accuracy,
+                f"eval/{env}/code_ratio": figures.code_ratio,
+                f"eval/{env}/calls": figures.calls,
+            }
         return row
 
     if cfg.rollout.agent == "external":
         urls = ", ".join(m.url for m in services.pool.members)
         services.console.print(
-            f"rollout.agent = external: waiting for agents that take tasks (POST /agent/tasks) at {urls}; {cfg.run_dir / ENDPOINTS} lists them. "
-            "examples/openai_agent.py is one.",
+            f"rollout.agent = external: waiting for agents that take tasks (POST /agent/tasks) at {urls};"
+            f" {cfg.run_dir / ENDPOINTS} lists them. examples/openai_agent.py is one.",
             soft_wrap=True,
             highlight=False,
         )
     timeline = timelines.Timeline(cfg.run_dir / timelines.FILE)
     ledger = Ledger(cfg.run_dir / LEDGER)
-    with Progress(cfg.train.max_steps, services.console, runs_code=any(e.runs_code for e in cfg.environments.values())) as progress:
+    with Progress(
+        cfg.train.max_steps, services.console, runs_code=any(e.runs_code for e in cfg.environments.values())
+    ) as progress:
         observer = Observer(metrics, timeline, progress, [*cfg.environments], without_calls(cfg))
         pipeline = Pipeline(
             cfg,
@@ -290,7 +345,9 @@ async def _attempt(
 
 def _eval_row(s: summaries.Scores) -> dict[str, float]:
     row = {f"eval/{name}": value for name, value in s.model_dump(exclude={"envs"}).items()}
-    return row | {f"eval/{env}/{name}": value for env, scores in s.envs.items() for name, value in scores.model_dump().items()}
+    return row | {
+        f"eval/{env}/{name}": value for env, scores in s.envs.items() for name, value in scores.model_dump().items()
+    }
 
 
 def _read_base(cfg: Config) -> summaries.Scores | None:
@@ -306,14 +363,17 @@ def _read_base(cfg: Config) -> summaries.Scores | None:
 def _say_audit(console: Console, ledger: Path) -> None:
     report = audit(ledger)
     ends = ", ".join(f"{what} {n}" for what, n in sorted(report.ended.items()))
-    console.print(f"ledger: {ends}; open {len(report.open)}, errors {len(report.errors)}", soft_wrap=True, highlight=False)
+    console.print(
+        f"ledger: {ends}; open {len(report.open)}, errors {len(report.errors)}", soft_wrap=True, highlight=False
+    )
     for error in report.errors:
         console.print(f"[red]ledger: {error}")
 
 
 @asynccontextmanager
 async def _busy_spans(services: Services, timeline: timelines.Timeline) -> AsyncIterator[None]:
-    """Collect from the actors when they were decoding, and when their environments started and judged, for the timeline and the overlap ratio."""
+    """Collect from the actors when they were decoding, and when their environments started and judged, for the timeline
+    and the overlap ratio."""
 
     async def collect() -> None:
         async with asyncio.timeout(BUSY_EVERY_S):

@@ -1,7 +1,8 @@
-"""Reward models: a process per replica, found by name from the rollout actors, which ask them for the scores of their trajectories.
+"""Reward models: a process per replica, found by name from the rollout actors, which ask them for the scores of their
+trajectories.
 
-A replica that dies is started again by Ray; what was asked of it meanwhile fails its sample (RewardModelError), whose group is issued again. It never
-becomes a reward.
+A replica that dies is started again by Ray; what was asked of it meanwhile fails its sample (RewardModelError), whose
+group is issued again. It never becomes a reward.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def _name(replica: int) -> str:
 
 
 class RewardModelActor:
-    """A replica's process. It loads the model when it is first asked: by `ready`, or after Ray started it again by whoever wants a score."""
+    """A replica's process. It loads the model when it is first asked: by `ready`, or after Ray started it again by
+    whoever wants a score."""
 
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg
@@ -84,7 +86,9 @@ class RewardModels:
                 }
                 self.actors.append(ray.remote(RewardModelActor).options(**options).remote(cfg))
             for actor in self.actors:
-                await within(Deadline.of(cfg, "timeouts.start_s"), _result(actor.ready.remote()), "The start of a reward model")
+                await within(
+                    Deadline.of(cfg, "timeouts.start_s"), _result(actor.ready.remote()), "The start of a reward model"
+                )
         except BaseException:
             await self.stop()
             raise
@@ -127,7 +131,9 @@ class RewardModelClient:
             ref = self._actors[name].score.remote(ids)
             return await within(Deadline.of(self.cfg, "reward.model_timeout_s"), _result(ref), f"A score by {name}")
         except DeadlineMissed as e:
-            raise RewardModelError(f"{e} It is overloaded or hangs; add reward.model_replicas, or raise the deadline.") from e
+            raise RewardModelError(
+                f"{e} It is overloaded or hangs; add reward.model_replicas, or raise the deadline."
+            ) from e
         except (ray.exceptions.RayError, ValueError) as e:  # ValueError: no actor of that name
             raise RewardModelError(f"{name} gave no score: {death(e) or e}") from e
 

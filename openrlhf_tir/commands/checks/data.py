@@ -20,14 +20,19 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
     facts = []
     if training or not cfg.eval.dataset:
         if not cfg.data.datasets:
-            raise ConfigError("data.prompt_dataset is not set. Give a JSONL or parquet file, a directory of them, or a name on the hub.")
+            raise ConfigError(
+                "data.prompt_dataset is not set. Give a JSONL or parquet file, a directory of them, or a name on the"
+                " hub."
+            )
         found, bad = _scan(cfg, cfg.data)
         rows, named = found.total(), ", ".join(cfg.data.datasets)
         facts += [f"{rows} problems in {named}{_by_env(found)}", *bad.facts()]
         if training:
             facts += _check_enough(cfg, found, rows, named)
     if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
-        raise ConfigError("eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset.")
+        raise ConfigError(
+            "eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset."
+        )
     if cfg.eval.dataset:
         found, bad = _scan(cfg, cfg.held_out)
         facts += [f"{found.total()} problems for evaluation in {cfg.eval.dataset}{_by_env(found)}", *bad.facts()]
@@ -38,18 +43,26 @@ def _check_enough(cfg: Config, found: Counter[str], rows: int, named: str) -> li
     """A batch can be filled, and every environment with a share has problems."""
     b = cfg.rollout.batch_size
     if rows < b:
-        raise ConfigError(f"{named} has {rows} problems, a batch needs rollout.batch_size = {b}. Add problems or lower rollout.batch_size.")
+        raise ConfigError(
+            f"{named} has {rows} problems, a batch needs rollout.batch_size = {b}. Add problems or lower"
+            " rollout.batch_size."
+        )
     shares = {e.name: e.share for e in environments_of(cfg)}
     if without := [name for name, share in shares.items() if share and not found[name]]:
         raise DataError(
-            f"envs.{without[0]}.share = {shares[without[0]]:g}, but no row of {named} is of env {without[0]!r}. Give rows with that name, or a share of 0."
+            f"envs.{without[0]}.share = {shares[without[0]]:g}, but no row of {named} is of env {without[0]!r}. Give"
+            " rows with that name, or a share of 0."
         )
-    facts = [f"{found[name]} problems of env {name!r} are not trained: envs.{name}.share = 0" for name, share in shares.items() if share == 0 and found[name]]
+    facts = [
+        f"{found[name]} problems of env {name!r} are not trained: envs.{name}.share = 0"
+        for name, share in shares.items()
+        if share == 0 and found[name]
+    ]
     steps = rows * cfg.train.num_episodes // b * cfg.updates_per_batch
     if steps < cfg.train.max_steps and not cfg.data.prompt_probs and not any(shares.values()):
         facts.append(
-            f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups shorten that. "
-            "Raise train.num_episodes for more"
+            f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups"
+            " shorten that. Raise train.num_episodes for more"
         )
     return facts
 

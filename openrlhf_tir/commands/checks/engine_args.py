@@ -1,4 +1,5 @@
-"""Engine-argument checks: what vllm.engine_args names is known to the vLLM that is installed. Its source is read; vLLM is not imported."""
+"""Engine-argument checks: what vllm.engine_args names is known to the vLLM that is installed. Its source is read; vLLM
+is not imported."""
 
 from __future__ import annotations
 
@@ -16,18 +17,24 @@ CLASSES = ("EngineArgs", "AsyncEngineArgs")
 
 
 def check_engine_args(cfg: Config, known: frozenset[str] | None = None) -> list[str]:
-    """`known`: the arguments there are; tests pass their own. Where no vLLM is installed (a head without GPUs) the actors say it."""
+    """`known`: the arguments there are; tests pass their own. Where no vLLM is installed (a head without GPUs) the
+    actors say it."""
     given = cfg.vllm.engine_args
     if not given:
         return []
     if cfg.rollout.engine != "vllm":
-        raise ConfigError(f"vllm.engine_args is set, and rollout.engine = {cfg.rollout.engine!r} has no such arguments. Leave it out.")
+        raise ConfigError(
+            f"vllm.engine_args is set, and rollout.engine = {cfg.rollout.engine!r} has no such arguments. Leave it out."
+        )
     known = _known() if known is None else known
     unknown = [name for name in given if known and name not in known]
     if unknown:
         close = {name: difflib.get_close_matches(name, known, n=1) for name in unknown}
         said = ", ".join(f"{name} (did you mean {near[0]}?)" if near else name for name, near in close.items())
-        raise ConfigError(f"vllm.engine_args: the vLLM that is installed has no {said}. Correct it; AsyncEngineArgs lists what there is.")
+        raise ConfigError(
+            f"vllm.engine_args: the vLLM that is installed has no {said}. Correct it; AsyncEngineArgs lists what"
+            " there is."
+        )
     return [f"vLLM is also given {', '.join(f'{name} = {value!r}' for name, value in given.items())}"]
 
 
@@ -42,4 +49,6 @@ def _known() -> frozenset[str]:
     except (OSError, SyntaxError):
         return frozenset()
     classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in CLASSES)
-    return frozenset(f.target.id for c in classes for f in c.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name))
+    return frozenset(
+        f.target.id for c in classes for f in c.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
+    )

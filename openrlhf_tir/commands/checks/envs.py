@@ -1,4 +1,5 @@
-"""Environment checks: every server that the run will use answers and is the right one, and every one that it will start can be started."""
+"""Environment checks: every server that the run will use answers and is the right one, and every one that it will start
+can be started."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ def environments_of(cfg: Config) -> list[Environment]:
 def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float = 0.0) -> list[str]:
     """Every server answers and is the environment that the tasks use; without a URL, one of ours can be started."""
     if cfg.train.agent_func_path:
-        return [f"agent file {cfg.train.agent_func_path}: {cfg.rollout.agent_workers} process(es) for each rollout actor, in place of an environment"]
+        return [
+            f"agent file {cfg.train.agent_func_path}: {cfg.rollout.agent_workers} process(es) for each rollout actor,"
+            " in place of an environment"
+        ]
     facts: list[str] = []
     environments = environments_of(cfg)
     for e in environments:
@@ -47,7 +51,10 @@ def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float 
             of_url.setdefault(url, []).append(e)
     for url, users in of_url.items():
         if len(users) > 1:
-            facts.append(f"{url} serves {' and '.join(f'{e.name} (protocol {e.env.protocol})' for e in users)}: it runs what each of them sends")
+            facts.append(
+                f"{url} serves {' and '.join(f'{e.name} (protocol {e.env.protocol})' for e in users)}: it runs what"
+                " each of them sends"
+            )
     return facts
 
 
@@ -62,12 +69,16 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     if e.runs_code:
         check_isolation(machine, e.serves)
     check_server_flags(e, flags)
-    of, workers = "" if e.serves == e.name else f" of {e.serves}", f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else ""
+    of, workers = (
+        "" if e.serves == e.name else f" of {e.serves}",
+        f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else "",
+    )
     return [f"environment {e.name}: a server{of}{workers} will be started"]
 
 
 def check_server_flags(e: Environment, flags: list[str]) -> None:
-    """A server of ours takes the flags that it would be started with, by its own parser; a corpus is there. Raises ConfigError."""
+    """A server of ours takes the flags that it would be started with, by its own parser; a corpus is there. Raises
+    ConfigError."""
     if not e.env.server_options and e.serves not in NEED_OPTIONS:
         return
     parser = import_module(f"{server_module(e)}.__main__").parser()
@@ -75,7 +86,10 @@ def check_server_flags(e: Environment, flags: list[str]) -> None:
         args = parser.parse_args(flags)
     corpus = getattr(args, "corpus", None)
     if corpus is not None and not Path(corpus).is_file():
-        raise ConfigError(f"{e.section}.server_options.corpus = {str(corpus)!r} is no file (looked at {Path(corpus).absolute()}). Correct the path.")
+        raise ConfigError(
+            f"{e.section}.server_options.corpus = {str(corpus)!r} is no file (looked at {Path(corpus).absolute()})."
+            " Correct the path."
+        )
 
 
 def check_class(e: Environment, flags: list[str]) -> None:
@@ -100,7 +114,8 @@ def _words_of(e: Environment) -> Iterator[None]:
     except SystemExit:
         wrong = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         raise ConfigError(
-            f"{e.section}.server_options = {e.env.server_options}: the {e.serves} server says: {wrong}. `python -m {server_module(e)} --help` lists its flags."
+            f"{e.section}.server_options = {e.env.server_options}: the {e.serves} server says: {wrong}. `python -m"
+            f" {server_module(e)} --help` lists its flags."
         ) from None
 
 
@@ -109,9 +124,13 @@ def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
     health, schema = until_available(lambda: probe_env(url, token=token), wait_s)
     if schema.env != e.serves:
         fields = "env.name or env.url" if e.section == "env" else f"{e.section}.server or {e.section}.url"
-        raise ConfigError(f"The server at {url} is env {schema.env!r}, the tasks use {e.serves!r}. Set {fields} to match.")
+        raise ConfigError(
+            f"The server at {url} is env {schema.env!r}, the tasks use {e.serves!r}. Set {fields} to match."
+        )
     if health.isolation == UNISOLATED:
-        return f"environment {e.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
+        return (
+            f"environment {e.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
+        )
     if health.isolation == NOT_NEEDED:
         return f"environment {e.name} at {url}: capacity {schema.capacity}"
     return f"environment {e.name} at {url}: isolation {health.isolation}, capacity {schema.capacity}"

@@ -1,7 +1,8 @@
-"""Host checks: what this machine must have for a Config, each asked without loading anything heavy. `preflight` calls them.
+"""Host checks: what this machine must have for a Config, each asked without loading anything heavy. `preflight` calls
+them.
 
-GPUs and attention kernels, room for weight pushes, the run's directory, the endpoints' ports, isolation for model-written code, loggers
-"""
+GPUs and attention kernels, room for weight pushes, the run's directory, the endpoints' ports, isolation for
+model-written code, loggers"""
 
 from __future__ import annotations
 
@@ -29,16 +30,23 @@ BWRAP_TRIAL_S = 10
 """Deadline of one `bwrap true`, which takes milliseconds; a starved machine may need seconds."""
 LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_ABI = 6
-"""The version of Linux 6.12, the first that also confines signals and abstract sockets (env_servers/python_tir/isolation/fence.py needs it)."""
+"""The version of Linux 6.12, the first that also confines signals and abstract sockets
+(env_servers/python_tir/isolation/fence.py needs it)."""
 
 
 def isolation_fault() -> str | None:
-    """Why neither bubblewrap nor Landlock can confine code here; None: one of them can, so far as a trial of a second tells."""
+    """Why neither bubblewrap nor Landlock can confine code here; None: one of them can, so far as a trial of a second
+    tells."""
     bwrap = shutil.which("bwrap")
     fault = "bubblewrap is not installed"
     if bwrap:
         try:
-            trial = subprocess.run([bwrap, "--unshare-user", "--ro-bind", "/", "/", "true"], capture_output=True, text=True, timeout=BWRAP_TRIAL_S)
+            trial = subprocess.run(
+                [bwrap, "--unshare-user", "--ro-bind", "/", "/", "true"],
+                capture_output=True,
+                text=True,
+                timeout=BWRAP_TRIAL_S,
+            )
             if trial.returncode == 0:
                 return None
             fault = f"bubblewrap does not work ({(trial.stderr.strip().splitlines() or ['no message'])[-1][:200]})"
@@ -54,7 +62,9 @@ class Machine:
 
     gpus: int = field(default_factory=gpu_count)
     cpus: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
-    shm_free: int = field(default_factory=lambda: shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0)
+    shm_free: int = field(
+        default_factory=lambda: shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
+    )
     has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None
     isolation_fault: Callable[[], str | None] = isolation_fault
 
@@ -67,7 +77,10 @@ def runs_here(cfg: Config) -> bool:
 def check_backend(cfg: Config, machine: Machine) -> None:
     """Raises ConfigError for pushes by NCCL between CPUs."""
     if cfg.vllm.sync_backend == "nccl" and machine.gpus == 0 and runs_here(cfg):
-        raise ConfigError("vllm.sync_backend = 'nccl' needs GPUs, and this machine has none. Use 'gloo', which is the same on CPUs, or 'file'.")
+        raise ConfigError(
+            "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none. Use 'gloo', which is the same on CPUs,"
+            " or 'file'."
+        )
 
 
 def check_gpus(cfg: Config, machine: Machine) -> list[str]:
@@ -77,46 +90,57 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
     if flash and machine.gpus == 0 and here:
         packing = " and ds.packing_samples to false" if cfg.ds.packing_samples else ""
         raise ConfigError(
-            f"This is a GPU recipe on a CPU machine: ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a GPU, and this machine has none. "
-            f"Run it where GPUs are, start from --recipe quickstart_cpu, or set it to 'sdpa' or 'eager'{packing}."
+            f"This is a GPU recipe on a CPU machine: ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a"
+            " GPU, and this machine has none. Run it where GPUs are, start from --recipe quickstart_cpu, or set it to"
+            f" 'sdpa' or 'eager'{packing}."
         )
     if machine.gpus and cfg.ds.attn_implementation == "flash_attention_2" and not machine.has_module("flash_attn"):
         raise ConfigError(
-            "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install it (requirements.txt), or set 'sdpa'."
+            "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install"
+            " it (requirements.txt), or set 'sdpa'."
         )
     if cfg.ds.packing_samples and not flash and cfg.ds.attn_implementation != "sdpa":
         raise ConfigError(
-            f"ds.packing_samples needs flash attention or sdpa; with {cfg.ds.attn_implementation!r} a packed row costs the square of its length. "
-            "Set ds.attn_implementation to sdpa, or turn packing off."
+            f"ds.packing_samples needs flash attention or sdpa; with {cfg.ds.attn_implementation!r} a packed row costs"
+            " the square of its length. Set ds.attn_implementation to sdpa, or turn packing off."
         )
     rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
     engines = 0 if cfg.train.colocate_all else cfg.vllm.num_engines * cfg.vllm.world_size  # else on the learner's
     need = cfg.actor.num_gpus_per_node + engines + rewarding
     if machine.gpus and here and need > machine.gpus:
         raise ConfigError(
-            f"{cfg.actor.num_gpus_per_node} learner ranks{f', {rewarding} reward models' * (rewarding > 0)} and {cfg.vllm.num_engines} engines"
-            f"{' on the same GPUs' if cfg.train.colocate_all else f' x {cfg.vllm.world_size} GPUs'} need {need} GPUs, this machine has {machine.gpus}. "
-            f"Lower actor.num_gpus_per_node, vllm.num_engines{', reward.model_replicas' * (rewarding > 0)} or vllm.tensor_parallel_size."
+            f"{cfg.actor.num_gpus_per_node} learner ranks{f', {rewarding} reward models' * (rewarding > 0)} and"
+            f" {cfg.vllm.num_engines}"
+            f" engines{' on the same GPUs' if cfg.train.colocate_all else f' x {cfg.vllm.world_size} GPUs'} need {need}"
+            f" GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
+            f" vllm.num_engines{', reward.model_replicas' * (rewarding > 0)} or vllm.tensor_parallel_size."
         )
     return [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
 
 
 def check_colocation(cfg: Config, machine: Machine) -> list[str]:
-    """What train.colocate_all needs of this machine, and what it takes of a GPU's memory. Raises ConfigError where there is none to share."""
+    """What train.colocate_all needs of this machine, and what it takes of a GPU's memory. Raises ConfigError where
+    there is none to share."""
     if not cfg.train.colocate_all:
         return []
     if machine.gpus == 0 and runs_here(cfg) and cfg.rollout.engine != STAND_IN:
         raise ConfigError(f"train.colocate_all needs GPUs, and this machine has none. {NO_SLEEP_ON_CPU}")
-    shared = f"each of {cfg.actor.world_size} learner ranks, {cfg.vllm.num_engines} of them with an engine, which take turns"
+    shared = (
+        f"each of {cfg.actor.world_size} learner ranks, {cfg.vllm.num_engines} of them with an engine, which take turns"
+    )
     said = [f"train.colocate_all: a GPU for {shared}. It has never been run on GPUs: look at the first steps"]
     if cfg.actor.num_gpus_per_node and (plan := memory_plan(cfg, 0)):
         said.append(
-            f"train.colocate_all: while engines sample a rank keeps {size(plan.kept)} of its GPU: vllm.gpu_memory_utilization = "
-            f"{cfg.vllm.gpu_memory_utilization:g} must leave as much. While it trains it needs {size(plan.learner_gpu)}, and the engine keeps about "
-            f"{size(plan.asleep)} (openrlhf-tir size --gpu-gib says whether they fit)"
+            f"train.colocate_all: while engines sample a rank keeps {size(plan.kept)} of its GPU:"
+            f" vllm.gpu_memory_utilization = {cfg.vllm.gpu_memory_utilization:g} must leave as much. While it trains it"
+            f" needs {size(plan.learner_gpu)}, and the engine keeps about {size(plan.asleep)} (openrlhf-tir size"
+            " --gpu-gib says whether they fit)"
         )
     if machine.gpus and not cfg.ds.adam_offload and not shutil.which("nvcc"):
-        said.append("train.colocate_all: DeepSpeed moves its own FusedAdam, which it compiles at the first start with nvcc; there is none in PATH")
+        said.append(
+            "train.colocate_all: DeepSpeed moves its own FusedAdam, which it compiles at the first start with nvcc;"
+            " there is none in PATH"
+        )
     return said
 
 
@@ -127,7 +151,10 @@ def check_push_room(cfg: Config, machine: Machine) -> list[str]:
     one = push_bytes(cfg)
     if one is None:
         name = cfg.actor.model_name_or_path
-        return [f"weight pushes go through {cfg.run_dir}: how much they need is not known, as neither files nor config.json of {name} can be read here"]
+        return [
+            f"weight pushes go through {cfg.run_dir}: how much they need is not known, as neither files nor config.json"
+            f" of {name} can be read here"
+        ]
     need = 2 * one
     if need <= machine.shm_free:
         return []
@@ -141,57 +168,84 @@ def check_loggers(cfg: Config, machine: Machine) -> None:
     """What the configured loggers import is installed, and wandb has its key."""
     key = cfg.logger.wandb.key
     if key and not machine.has_module("wandb"):
-        raise ConfigError("logger.wandb.key is set, but wandb is not installed. pip install wandb, or leave the key unset.")
+        raise ConfigError(
+            "logger.wandb.key is set, but wandb is not installed. pip install wandb, or leave the key unset."
+        )
     if key == "env" and not os.environ.get("WANDB_API_KEY"):
-        raise ConfigError("logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, or leave logger.wandb.key unset.")
+        raise ConfigError(
+            "logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, or leave logger.wandb.key unset."
+        )
     if cfg.logger.tensorboard and not machine.has_module("tensorboard"):
-        raise ConfigError("logger.tensorboard is on, but tensorboard is not installed. pip install tensorboard, or --no-logger.tensorboard.")
+        raise ConfigError(
+            "logger.tensorboard is on, but tensorboard is not installed. pip install tensorboard, or"
+            " --no-logger.tensorboard."
+        )
 
 
 def check_writable(cfg: Config) -> None:
-    """The directories that the run makes can be made: the first that exists above each is a directory, and takes new files."""
-    for setting, path in (("run_dir", cfg.run_dir), ("ckpt.path", cfg.run_dir / cfg.ckpt.path), ("ckpt.output_dir", cfg.run_dir / cfg.ckpt.output_dir)):
+    """The directories that the run makes can be made: the first that exists above each is a directory, and takes new
+    files."""
+    for setting, path in (
+        ("run_dir", cfg.run_dir),
+        ("ckpt.path", cfg.run_dir / cfg.ckpt.path),
+        ("ckpt.output_dir", cfg.run_dir / cfg.ckpt.output_dir),
+    ):
         try:
             above = next(p for p in (path, *path.parents) if os.path.lexists(p))
             is_dir = above.is_dir()
             if any(len(os.fsencode(part)) > 255 for part in path.parts):
-                raise ConfigError(f"{setting} = {path} has a name of more than 255 bytes, which no file system takes. Shorten it.")
+                raise ConfigError(
+                    f"{setting} = {path} has a name of more than 255 bytes, which no file system takes. Shorten it."
+                )
         except OSError as e:
             raise ConfigError(f"{setting} = {path} cannot be used: {e.strerror or e}. Choose another.") from None
         if not is_dir:
             raise ConfigError(f"{setting} = {path} cannot be made: {above} is not a directory. Choose another path.")
         try:
-            tempfile.TemporaryFile(dir=above).close()  # permission bits say nothing to root, nor of a read-only or full disk
+            # permission bits say nothing to root, nor of a read-only or full disk
+            tempfile.TemporaryFile(dir=above).close()
         except OSError as e:
-            raise ConfigError(f"{setting} = {path} cannot be written: {above} takes no new files ({e.strerror}). Choose another path.") from None
+            raise ConfigError(
+                f"{setting} = {path} cannot be written: {above} takes no new files ({e.strerror}). Choose another path."
+            ) from None
 
 
 def check_ports(cfg: Config) -> None:
-    """rollout.port and those that follow it, one per actor, are free. On a cluster the actors may be elsewhere: then only their number counts."""
+    """rollout.port and those that follow it, one per actor, are free. On a cluster the actors may be elsewhere: then
+    only their number counts."""
     first, count = cfg.rollout.port, cfg.vllm.num_engines
     if first == 0:
         return
     if first + count - 1 > 65535:
-        raise ConfigError(f"rollout.port = {first} with {count} actors ends at port {first + count - 1}; the last there is is 65535. Lower it, or set 0.")
+        raise ConfigError(
+            f"rollout.port = {first} with {count} actors ends at port {first + count - 1}; the last there is is 65535."
+            " Lower it, or set 0."
+        )
     if "RAY_ADDRESS" in os.environ or cfg.actor.num_nodes > 1:
         return
-    host = "0.0.0.0" if any(map(os.environ.get, (cfg.rollout.token_env, cfg.env.token_env))) else "127.0.0.1"  # a token: other machines are served
+    # a token: other machines are served
+    host = "0.0.0.0" if any(map(os.environ.get, (cfg.rollout.token_env, cfg.env.token_env))) else "127.0.0.1"
     for port in range(first, first + count):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as s:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: a port of the last minute's run is free
+            # as the server does: a port of the last minute's run is free
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 s.bind((host, port))
                 s.listen(1)
             except OSError as e:
                 what = "" if port == first else f" (actor {port - first} takes port {port})"
-                kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError  # in use, maybe by the run that this one is the restart of
-                raise kind(f"rollout.port = {first}{what} cannot be used: {e.strerror}. Choose a free one, or 0 for any.") from None
+                # in use, maybe by the run that this one is the restart of
+                kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError
+                raise kind(
+                    f"rollout.port = {first}{what} cannot be used: {e.strerror}. Choose a free one, or 0 for any."
+                ) from None
 
 
 def check_isolation(machine: Machine, server: str) -> None:
     """The `server` of ours that runs model-written code can confine it here."""
     if fault := machine.isolation_fault():
         raise ConfigError(
-            f"The {server} server that the run would start cannot confine model-written code here: {fault}. "
-            "Install bubblewrap (apt-get install bubblewrap) where user namespaces are allowed, or point env.url at a server on another machine."
+            f"The {server} server that the run would start cannot confine model-written code here: {fault}. Install"
+            " bubblewrap (apt-get install bubblewrap) where user namespaces are allowed, or point env.url at a server"
+            " on another machine."
         )

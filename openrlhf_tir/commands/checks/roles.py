@@ -1,4 +1,5 @@
-"""Checks of the models beside the policy: they are there, and a reward model has a head of one number. Headers are read, nothing is loaded."""
+"""Checks of the models beside the policy: they are there, and a reward model has a head of one number. Headers are
+read, nothing is loaded."""
 
 from __future__ import annotations
 
@@ -17,23 +18,31 @@ def check_roles(cfg: Config) -> list[str]:
     """Facts. Raises ConfigError."""
     facts = []
     if cfg.algo.kl.init_coef:
-        facts.append(f"reference model: {cfg.actor.model_name_or_path or 'the policy that the run starts from'}, KL in the {_place(cfg)}")
+        facts.append(
+            f"reference model: {cfg.actor.model_name_or_path or 'the policy that the run starts from'}, KL in the"
+            f" {_place(cfg)}"
+        )
     if critic := cfg.critic.model_name_or_path:
         _directory(critic, "critic.model_name_or_path")
     if (reward := cfg.reward.model_name_or_path) and (path := _directory(reward, "reward.model_name_or_path")):
         try:
             shapes = dict(_head_shapes(path, cfg.ds.value_head_prefix))
         except (OSError, ValueError, KeyError, SafetensorError) as e:
-            raise ConfigError(f"reward.model_name_or_path = {reward!r} holds weights that cannot be read ({e}). Download or save it again.") from e
+            raise ConfigError(
+                f"reward.model_name_or_path = {reward!r} holds weights that cannot be read ({e}). Download or save it"
+                " again."
+            ) from e
         if shapes and 1 not in shapes.values():
             raise ConfigError(
-                f"reward.model_name_or_path = {reward!r} has no scalar head: {cfg.ds.value_head_prefix}.weight is of {next(iter(shapes.values()))} rows. "
-                "Give a sequence classifier of one label, as openrlhf's train_rm makes them."
+                f"reward.model_name_or_path = {reward!r} has no scalar head: {cfg.ds.value_head_prefix}.weight is of"
+                f" {next(iter(shapes.values()))} rows. Give a sequence classifier of one label, as openrlhf's train_rm"
+                " makes them."
             )
         if not shapes and any(path.glob("*.safetensors")):
             raise ConfigError(
-                f"reward.model_name_or_path = {reward!r} has no scalar head: {cfg.ds.value_head_prefix}.weight is not among its weights. "
-                "Give a sequence classifier of one label, as openrlhf's train_rm makes them; ds.value_head_prefix names its head."
+                f"reward.model_name_or_path = {reward!r} has no scalar head: {cfg.ds.value_head_prefix}.weight is not"
+                " among its weights. Give a sequence classifier of one label, as openrlhf's train_rm makes them;"
+                " ds.value_head_prefix names its head."
             )
     return facts
 
@@ -57,7 +66,11 @@ def _directory(name: str, setting: str) -> Path | None:
 def _head_shapes(path: Path, prefix: str) -> Iterator[tuple[str, int]]:
     """(file, rows) of PREFIX.weight."""
     index, key = path / "model.safetensors.index.json", f"{prefix}.weight"
-    files = {json.loads(index.read_text())["weight_map"].get(key)} if index.is_file() else {p.name for p in path.glob("*.safetensors")}
+    files = (
+        {json.loads(index.read_text())["weight_map"].get(key)}
+        if index.is_file()
+        else {p.name for p in path.glob("*.safetensors")}
+    )
     for name in sorted(filter(None, files)):
         with safe_open(path / name, "np") as weights:
             if key in weights.keys():  # noqa: SIM118  it is no mapping

@@ -1,6 +1,8 @@
-"""Labels: whether a row is of the kind that its environment's reward compares and its environment plays, before a model is loaded.
+"""Labels: whether a row is of the kind that its environment's reward compares and its environment plays, before a model
+is loaded.
 
-    answer      a number, a formula, a text                                 mathematics; exact match takes it as the one gold answer
+    answer      a number, a formula, a text                                 mathematics; exact match takes it as the one
+                gold answer
     answers     {"target": [text, ...]}                                     exact match of Search-R1
     steps       <think>, <tool_call>, <response>                            ToolRL
     calls       [{"name": ..., "arguments": {...}}, ...]                    Tool-N1
@@ -19,7 +21,12 @@ from ...errors import DataError
 from ...rewards import tooln1, toolrl
 
 MATHS = ("math", "zerotir", "torl", "retool", "artist")
-COMPARES = {**dict.fromkeys(MATHS, ("answer",)), "searchr1": ("answer", "answers"), "toolrl": ("steps",), "tooln1": ("calls",)}
+COMPARES = {
+    **dict.fromkeys(MATHS, ("answer",)),
+    "searchr1": ("answer", "answers"),
+    "toolrl": ("steps",),
+    "tooln1": ("calls",),
+}
 SAID = {
     "answer": "an answer as text",
     "answers": "Search-R1's list of gold answers (recipe search_r1_7b)",
@@ -35,29 +42,40 @@ HOLDS_REPOSITORIES = ("mirror", "docker", "runtime_api")
 
 
 def check_row(problem: Problem, e: Environment) -> None:
-    """Raises DataError for a row that is of another method: whose label its reward cannot compare, or that says nothing our server could play."""
+    """Raises DataError for a row that is of another method: whose label its reward cannot compare, or that says nothing
+    our server could play."""
     found = _kind(problem.label)
     for reward in _rewards(e):
         if found and found not in COMPARES.get(reward, (found,)):
             wanted = " or ".join(SAID[kind] for kind in COMPARES[reward])
             raise DataError(
-                f"{problem.where}: the label {problem.label[:60]!r} is {SAID[found]}, and the reward {reward!r} of {e.section} compares with {wanted}. "
-                "Give rows of this method, or use the recipe of these rows."
+                f"{problem.where}: the label {problem.label[:60]!r} is {SAID[found]}, and the reward {reward!r} of"
+                f" {e.section} compares with {wanted}. Give rows of this method, or use the recipe of these rows."
             )
         try:
             READ.get(reward, str)(problem.label)
         except ValueError as fault:
-            raise DataError(f"{problem.where}: the label, which the reward {reward!r} reads: {fault}. Correct or remove the row.") from None
-    if missing := [key for key in PLAYED_FROM.get(e.serves, ()) if key not in problem.meta and not e.urls and not e.env.file]:
+            raise DataError(
+                f"{problem.where}: the label, which the reward {reward!r} reads: {fault}. Correct or remove the row."
+            ) from None
+    if missing := [
+        key for key in PLAYED_FROM.get(e.serves, ()) if key not in problem.meta and not e.urls and not e.env.file
+    ]:
         raise DataError(
-            f"{problem.where}: meta has no {missing[0]!r}, from which the environment {e.serves!r} plays an episode. Give rows of its own "
-            f"(python -m env_servers.{e.serves}.make_tasks), or use the recipe of these rows."
+            f"{problem.where}: meta has no {missing[0]!r}, from which the environment {e.serves!r} plays an episode."
+            f" Give rows of its own (python -m env_servers.{e.serves}.make_tasks), or use the recipe of these rows."
         )
     options = {key.replace("-", "_") for key in e.env.server_options}
-    if e.serves == "swe" and "/" in str(problem.meta.get("repo", "")) and not e.urls and not e.env.file and not options & {*HOLDS_REPOSITORIES}:
+    if (
+        e.serves == "swe"
+        and "/" in str(problem.meta.get("repo", ""))
+        and not e.urls
+        and not e.env.file
+        and not options & {*HOLDS_REPOSITORIES}
+    ):
         raise DataError(
-            f"{problem.where}: repo = {problem.meta['repo']!r} is none of the server's own, and it is not told where it is. Give "
-            f"{e.section}.server_options mirror=DIR, or containers (docs/environments.md)."
+            f"{problem.where}: repo = {problem.meta['repo']!r} is none of the server's own, and it is not told where it"
+            f" is. Give {e.section}.server_options mirror=DIR, or containers (docs/environments.md)."
         )
 
 

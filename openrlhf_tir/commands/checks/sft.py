@@ -1,4 +1,5 @@
-"""Fine-tuning's checks: machine, model files, loggers, run directory; then every row, tokenised. Before Ray or a model is loaded."""
+"""Fine-tuning's checks: machine, model files, loggers, run directory; then every row, tokenised. Before Ray or a model
+is loaded."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from ...cluster.jobs.sft_inputs import SftInputs
 
 
-def check_sft(cfg: Config, problems: Problems, machine: Machine | None = None) -> tuple[SftInputs, Path | None, list[str]]:
-    """(rows as tokens, checkpoint to go on from, facts worth a line each). Raises ConfigError or DataError, one line for each thing that cannot work.
+def check_sft(
+    cfg: Config, problems: Problems, machine: Machine | None = None
+) -> tuple[SftInputs, Path | None, list[str]]:
+    """(rows as tokens, checkpoint to go on from, facts worth a line each). Raises ConfigError or DataError, one line
+    for each thing that cannot work.
 
     problems: mistakes found before, in recipe and flags; they are told together with those found here.
     """

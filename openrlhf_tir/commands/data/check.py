@@ -1,4 +1,5 @@
-"""data check: rows -> what they hold, and every bad row with file, line, field and expected type. Exit code 2 when there is one, unless it may be skipped."""
+"""data check: rows -> what they hold, and every bad row with file, line, field and expected type. Exit code 2 when
+there is one, unless it may be skipped."""
 
 from __future__ import annotations
 

@@ -26,12 +26,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_row_arguments(parser, schemas=sorted([*SCHEMAS, *SOURCES]))
     add = parser.add_argument
-    add("--to", default="jsonl", metavar="NAME", help=f"what is written: {', '.join(WRITERS)}. jsonl is this project's own: prompt, label, env, meta [jsonl]")
+    add(
+        "--to",
+        default="jsonl",
+        metavar="NAME",
+        help=f"what is written: {', '.join(WRITERS)}. jsonl is this project's own: prompt, label, env, meta [jsonl]",
+    )
     add("--out", type=Path, required=True, metavar="FILE", help="where to: .jsonl, .json or .parquet")
-    add("--join", type=Path, metavar="FILE", help="a file with fields that the rows lack, joined by id: BFCL's possible_answer")
-    group = parser.add_argument_group("augmentation of xlam, hammer and toolace (in Tool-N1's code, not behind its main result)")
-    group.add_argument("--mask-names", type=share, default=0.0, metavar="P", help="share of rows whose functions get names without meaning; Tool-N1: 0.67 [0]")
-    group.add_argument("--irrelevant", type=share, default=0.0, metavar="P", help="one more row for this share, whose tools do not fit; Tool-N1: 0.15 [0]")
+    add(
+        "--join",
+        type=Path,
+        metavar="FILE",
+        help="a file with fields that the rows lack, joined by id: BFCL's possible_answer",
+    )
+    group = parser.add_argument_group(
+        "augmentation of xlam, hammer and toolace (in Tool-N1's code, not behind its main result)"
+    )
+    group.add_argument(
+        "--mask-names",
+        type=share,
+        default=0.0,
+        metavar="P",
+        help="share of rows whose functions get names without meaning; Tool-N1: 0.67 [0]",
+    )
+    group.add_argument(
+        "--irrelevant",
+        type=share,
+        default=0.0,
+        metavar="P",
+        help="one more row for this share, whose tools do not fit; Tool-N1: 0.15 [0]",
+    )
     group.add_argument("--seed", type=whole(at_least=0), default=0, metavar="N", help="of both [0]")
 
 
@@ -49,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     augment = Augment(args.mask_names, args.irrelevant, args.seed) if args.mask_names or args.irrelevant else None
     if augment and args.row_schema not in SOURCES:
         raise ConfigError(
-            f"--mask-names and --irrelevant change rows of {', '.join(SOURCES)}. Name the one that these are with --row-schema, or leave them out."
+            f"--mask-names and --irrelevant change rows of {', '.join(SOURCES)}. Name the one that these are with"
+            " --row-schema, or leave them out."
         )
     bad, left_out = BadRows(args.on_bad_row, MOST_BAD), Counter[str]()
     answers = answers_of(args.join, bad) if args.join else None

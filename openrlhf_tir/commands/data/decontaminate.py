@@ -1,4 +1,5 @@
-"""data decontaminate: training rows and evaluation rows -> the training rows that are in none of the latter, as they were."""
+"""data decontaminate: training rows and evaluation rows -> the training rows that are in none of the latter, as they
+were."""
 
 from __future__ import annotations
 
@@ -23,12 +24,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_row_arguments(parser, schemas=sorted(SCHEMAS))
     add = parser.add_argument
-    add("--against", nargs="+", required=True, metavar="DATA", help="the evaluation sets; read by the same columns, or by those that they show")
+    add(
+        "--against",
+        nargs="+",
+        required=True,
+        metavar="DATA",
+        help="the evaluation sets; read by the same columns, or by those that they show",
+    )
     add("--out", type=Path, required=True, metavar="FILE", help="rows that stay: .jsonl, .json or .parquet")
     add("--report", type=Path, metavar="FILE", help="rows that go, with what they are like: JSONL")
-    add("--ngram", type=whole(at_least=1, at_most=1000), default=8, metavar="N", help="words of an n-gram; a shorter problem is one [8]")
     add(
-        "--share", type=share, default=0.5, metavar="X", help="of an evaluation problem's n-grams; a row that holds so many goes, 0: a row that holds any [0.5]"
+        "--ngram",
+        type=whole(at_least=1, at_most=1000),
+        default=8,
+        metavar="N",
+        help="words of an n-gram; a shorter problem is one [8]",
+    )
+    add(
+        "--share",
+        type=share,
+        default=0.5,
+        metavar="X",
+        help="of an evaluation problem's n-grams; a row that holds so many goes, 0: a row that holds any [0.5]",
     )
 
 
@@ -42,9 +59,13 @@ def run(args: argparse.Namespace) -> int:
     for path, flag in ((args.out, "--out"), (args.report, "--report")):
         check_new_file(path, flag)
     cfg, bad = data_of(args), BadRows(args.on_bad_row, MOST_BAD)
-    evaluations = Evaluations(problems(data_of(args, args.against, row_schema=None, max_samples=100_000_000)), args.ngram)
+    evaluations = Evaluations(
+        problems(data_of(args, args.against, row_schema=None, max_samples=100_000_000)), args.ngram
+    )
     with counting("look for the data set's own wording") as tick:
-        wording = evaluations.learn_wording(_ticked((asked(p.input) for p in problems(cfg, BadRows(args.on_bad_row))), tick))
+        wording = evaluations.learn_wording(
+            _ticked((asked(p.input) for p in problems(cfg, BadRows(args.on_bad_row))), tick)
+        )
     gone: list[dict[str, Any]] = []
 
     def staying() -> Iterator[Any]:
@@ -54,16 +75,29 @@ def run(args: argparse.Namespace) -> int:
             if found is None:
                 yield row
             else:
-                gone.append({"row": problem.where, "like": found.place, "share": round(found.share, 3), "text": asked(problem.input), "like_text": found.text})
+                gone.append(
+                    {
+                        "row": problem.where,
+                        "like": found.place,
+                        "share": round(found.share, 3),
+                        "text": asked(problem.input),
+                        "like_text": found.text,
+                    }
+                )
 
     with counting("decontaminate") as tick:
         count = write_rows(args.out, staying())
     bad.check_some_good(count + len(gone), args.sources)
     if args.report:
         write_rows(args.report.with_suffix(".jsonl") if args.report.suffix != ".jsonl" else args.report, gone)
-    print(f"{count} rows stay in {args.out}; {len(gone)} go, as they hold one of the {len(evaluations)} problems of {', '.join(args.against)}")
+    print(
+        f"{count} rows stay in {args.out}; {len(gone)} go, as they hold one of the {len(evaluations)} problems of"
+        f" {', '.join(args.against)}"
+    )
     if wording:
-        print(f"  {wording} n-grams are in more than a tenth of the rows and were not counted: the data set's own wording")
+        print(
+            f"  {wording} n-grams are in more than a tenth of the rows and were not counted: the data set's own wording"
+        )
     for one in gone[:5]:
         print(f"  {one['row']} is like {one['like']} ({one['share']:.0%}): {shorten(one['text'], 100)!r}")
     if len(gone) > 5:

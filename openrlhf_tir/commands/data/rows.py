@@ -21,16 +21,34 @@ MOST_BAD = 1000
 
 def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str], many: bool = True) -> None:
     """The sources, and how their rows are read: the flags have the names of the `data` section."""
-    parser.add_argument("sources", nargs="+" if many else 1, metavar="DATA", help="JSONL, JSON or parquet file, a directory of them, or a name on the hub")
+    parser.add_argument(
+        "sources",
+        nargs="+" if many else 1,
+        metavar="DATA",
+        help="JSONL, JSON or parquet file, a directory of them, or a name on the hub",
+    )
     group = parser.add_argument_group("how rows are read")
     add = group.add_argument
     add("--row-schema", metavar="NAME", help=f"whose rows these are: {', '.join(schemas)} [by their columns]")
-    add("--input-key", default="prompt", metavar="COLUMN", help="column of the input, where there is no schema [prompt]")
+    add(
+        "--input-key", default="prompt", metavar="COLUMN", help="column of the input, where there is no schema [prompt]"
+    )
     add("--label-key", default="label", metavar="COLUMN", help="column of the label, where there is no schema [label]")
     add("--env-key", default="env", metavar="COLUMN", help="column that names the environment, if there is one [env]")
     add("--split", default="train", metavar="NAME", help="of a directory or a data set of the hub [train]")
-    add("--max-samples", type=whole(at_least=1), default=100_000_000, metavar="N", help="rows that are read of each source [all]")
-    add("--on-bad-row", choices=["error", "skip"], default="error", help="a row that cannot be used: end with exit code 2, or leave it out and list it [error]")
+    add(
+        "--max-samples",
+        type=whole(at_least=1),
+        default=100_000_000,
+        metavar="N",
+        help="rows that are read of each source [all]",
+    )
+    add(
+        "--on-bad-row",
+        choices=["error", "skip"],
+        default="error",
+        help="a row that cannot be used: end with exit code 2, or leave it out and list it [error]",
+    )
 
 
 def data_of(args: argparse.Namespace, sources: Sequence[str] | None = None, **changes: object) -> Data:

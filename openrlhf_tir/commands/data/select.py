@@ -23,12 +23,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_row_arguments(parser, schemas=sorted(SCHEMAS))
     add = parser.add_argument
-    add("--samples", nargs="+", required=True, metavar="DIR_OR_FILE", help='a run\'s directory, or JSONL {"row" or "prompt", "correct", "epoch"}')
+    add(
+        "--samples",
+        nargs="+",
+        required=True,
+        metavar="DIR_OR_FILE",
+        help='a run\'s directory, or JSONL {"row" or "prompt", "correct", "epoch"}',
+    )
     add("--out", type=Path, required=True, metavar="FILE", help="where to: .jsonl, .json or .parquet")
-    add("--pass-rate", nargs=2, type=share, metavar=("LOW", "HIGH"), help="keep rows that were solved in this share of their samples, both ends included")
-    add("--learning-impact", type=float, nargs="?", const=0.6, metavar="X", help="keep rows whose LIMR score is at least this, and 0.6 when none is given")
-    add("--top", type=whole(at_least=1), metavar="N", help="of these, the N whose pass rate is nearest to 1/2, or whose learning impact is largest [all]")
-    add("--min-samples", type=whole(at_least=1), default=1, metavar="N", help="rows with fewer count as not sampled [1]")
+    add(
+        "--pass-rate",
+        nargs=2,
+        type=share,
+        metavar=("LOW", "HIGH"),
+        help="keep rows that were solved in this share of their samples, both ends included",
+    )
+    add(
+        "--learning-impact",
+        type=float,
+        nargs="?",
+        const=0.6,
+        metavar="X",
+        help="keep rows whose LIMR score is at least this, and 0.6 when none is given",
+    )
+    add(
+        "--top",
+        type=whole(at_least=1),
+        metavar="N",
+        help="of these, the N whose pass rate is nearest to 1/2, or whose learning impact is largest [all]",
+    )
+    add(
+        "--min-samples", type=whole(at_least=1), default=1, metavar="N", help="rows with fewer count as not sampled [1]"
+    )
     add("--unsampled", choices=["drop", "keep"], default="drop", help="rows of which there are no samples [drop]")
 
 
@@ -44,7 +70,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("Select by what? Give --pass-rate LOW HIGH, e.g. 0.2 0.8, or --learning-impact.")
     if args.pass_rate and args.pass_rate[0] > args.pass_rate[1]:
         low, high = args.pass_rate
-        raise ConfigError(f"--pass-rate {low:g} {high:g}: LOW is above HIGH, so no row can stay. Turn them round: --pass-rate {high:g} {low:g}.")
+        raise ConfigError(
+            f"--pass-rate {low:g} {high:g}: LOW is above HIGH, so no row can stay. Turn them round: --pass-rate"
+            f" {high:g} {low:g}."
+        )
     check_target(args.out, args.sources)
     check_new_file(args.out, "--out")
     cfg, bad = data_of(args), BadRows(args.on_bad_row, MOST_BAD)
@@ -57,8 +86,9 @@ def run(args: argparse.Namespace) -> int:
             tick()
     if not selection.sampled:
         raise DataError(
-            f"None of the {selection.rows} rows of {', '.join(args.sources)} was sampled in {', '.join(args.samples)}. "
-            "Give the data that the run was trained on, or samples whose 'row', 'question' or 'prompt' is that of the rows."
+            f"None of the {selection.rows} rows of {', '.join(args.sources)} was sampled in {', '.join(args.samples)}."
+            " Give the data that the run was trained on, or samples whose 'row', 'question' or 'prompt' is that of the"
+            " rows."
         )
     kept = selection.kept(args.top)
 

@@ -1,6 +1,8 @@
-"""Effects: flags that change nothing in the configuration that they are part of. Each is a mistake, since whoever wrote it expected something.
+"""Effects: flags that change nothing in the configuration that they are part of. Each is a mistake, since whoever wrote
+it expected something.
 
-A recipe may hold such values (another recipe or a flag may switch their feature on); a flag that says what holds anyway is let pass.
+A recipe may hold such values (another recipe or a flag may switch their feature on); a flag that says what holds anyway
+is let pass.
 
     [env], [reward], [filter]     idle where it is idle for every environment that takes it
     [envs.NAME]                   idle where the same setting would be for this environment alone
@@ -39,7 +41,12 @@ def without_effect(cfg: Config, given: Mapping[str, Any], *, makes_data: bool = 
     for name in cfg.envs:
         for key, row in _rows(IDLE):
             flag = f"envs.{name}.{key.removeprefix('env.')}"
-            if key.startswith(OF_AN_ENVIRONMENT) and flag in given and _at(alone[name], key) != _at(default, key) and row.when(alone[name]):
+            if (
+                key.startswith(OF_AN_ENVIRONMENT)
+                and flag in given
+                and _at(alone[name], key) != _at(default, key)
+                and row.when(alone[name])
+            ):
                 yield f"--{flag} has no effect {in_section(row.why, f'envs.{name}')}"
 
 

@@ -42,7 +42,11 @@ IDLE = [
         "beside --actor.eps_clip_low_high, which sets both sides. Leave one of them out.",
     ),
     *(
-        Idle(f"{role}.min_lr_ratio", _without_floor(role), f"with --{role}.lr_scheduler constant or inverse_sqrt. Choose linear or cosine, or leave it out.")
+        Idle(
+            f"{role}.min_lr_ratio",
+            _without_floor(role),
+            f"with --{role}.lr_scheduler constant or inverse_sqrt. Choose linear or cosine, or leave it out.",
+        )
         for role in ("actor", "critic")
     ),
     Idle(
@@ -53,16 +57,26 @@ IDLE = [
     Idle(
         "algo.advantage.gamma",
         lambda c: c.algo.advantage.estimator in GROUP_ESTIMATORS,
-        "with an estimator that compares whole trajectories. Use --algo.advantage.estimator reinforce, or leave it out.",
+        "with an estimator that compares whole trajectories. Use --algo.advantage.estimator reinforce, or leave it"
+        " out.",
     ),
     Idle(
-        "algo.advantage.lambd critic.learning_rate critic.lr_scheduler critic.lr_warmup_ratio critic.min_lr_ratio critic.adam_betas critic.adam_eps critic.l2 "
-        "critic.max_norm critic.optim critic.value_clip critic.updates critic.epochs critic.freezing_steps critic.save_value_network",
+        "algo.advantage.lambd critic.learning_rate critic.lr_scheduler critic.lr_warmup_ratio critic.min_lr_ratio"
+        " critic.adam_betas critic.adam_eps critic.l2 critic.max_norm critic.optim critic.value_clip critic.updates"
+        " critic.epochs critic.freezing_steps critic.save_value_network",
         lambda c: c.algo.advantage.estimator in CRITIC_FREE,
         "with an estimator that has no critic. Use --algo.advantage.estimator gae, or leave it out.",
     ),
-    Idle("algo.kl.estimator", lambda c: not c.algo.kl.init_coef, "while --algo.kl.init_coef is 0: there is no reference model. Set that, or leave it out."),
-    Idle("algo.kl.unbiased_gradient", lambda c: not c.algo.kl.use_loss, "without --algo.kl.use_loss: it is about the loss form. Set that, or leave it out."),
+    Idle(
+        "algo.kl.estimator",
+        lambda c: not c.algo.kl.init_coef,
+        "while --algo.kl.init_coef is 0: there is no reference model. Set that, or leave it out.",
+    ),
+    Idle(
+        "algo.kl.unbiased_gradient",
+        lambda c: not c.algo.kl.use_loss,
+        "without --algo.kl.use_loss: it is about the loss form. Set that, or leave it out.",
+    ),
     Idle(
         "algo.advantage.no_std_norm",
         lambda c: c.algo.advantage.estimator in NOT_WHITENED,
@@ -92,7 +106,11 @@ IDLE = [
         for role in ("actor", "critic")
     ),
     *(
-        Idle(f"{role}.max_norm", _trains_by(role, "muon"), f"with --{role}.optim muon, whose updates have a norm of their own. Leave it out.")
+        Idle(
+            f"{role}.max_norm",
+            _trains_by(role, "muon"),
+            f"with --{role}.optim muon, whose updates have a norm of their own. Leave it out.",
+        )
         for role in ("actor", "critic")
     ),
     Idle(
@@ -100,8 +118,16 @@ IDLE = [
         lambda c: not c.actor.gradient_checkpointing_enable,
         "without --actor.gradient_checkpointing_enable. Set that, or leave it out.",
     ),
-    Idle("ckpt.max_num ckpt.max_mem", lambda c: c.ckpt.disable_ds, "with --ckpt.disable_ds: there are no checkpoints. Leave one of them out."),
-    Idle("ckpt.save_hf", lambda c: c.ckpt.save_steps < 1, "while --ckpt.save_steps is -1: no update is one of so many. Set that, or leave it out."),
+    Idle(
+        "ckpt.max_num ckpt.max_mem",
+        lambda c: c.ckpt.disable_ds,
+        "with --ckpt.disable_ds: there are no checkpoints. Leave one of them out.",
+    ),
+    Idle(
+        "ckpt.save_hf",
+        lambda c: c.ckpt.save_steps < 1,
+        "while --ckpt.save_steps is -1: no update is one of so many. Set that, or leave it out.",
+    ),
     Idle("logger.tensorboard_dir", lambda c: not c.logger.tensorboard, "without --logger.tensorboard. Leave it out."),
     Idle(
         "data.chat_template_options",
@@ -118,37 +144,79 @@ IDLE = [
         lambda c: not c.data.apply_chat_template,
         "without --data.apply_chat_template: a text template costs nothing. Leave it out.",
     ),
-    Idle("data.curriculum_explore data.curriculum_half_life", lambda c: c.data.curriculum == "off", "while --data.curriculum is off. Leave it out."),
-    Idle("train.env_mask_from", lambda c: not c.train.env_mask, "with --train.env_mask false: tool output is trained all along. Leave it out."),
-    Idle("train.env_coef", lambda c: c.train.env_mask and c.train.env_mask_from == 0, "while tool output is masked (--train.env_mask). Leave it out."),
+    Idle(
+        "data.curriculum_explore data.curriculum_half_life",
+        lambda c: c.data.curriculum == "off",
+        "while --data.curriculum is off. Leave it out.",
+    ),
+    Idle(
+        "train.env_mask_from",
+        lambda c: not c.train.env_mask,
+        "with --train.env_mask false: tool output is trained all along. Leave it out.",
+    ),
+    Idle(
+        "train.env_coef",
+        lambda c: c.train.env_mask and c.train.env_mask_from == 0,
+        "while tool output is masked (--train.env_mask). Leave it out.",
+    ),
     Idle(
         "ds.lora.alpha ds.lora.target_modules ds.lora.dropout",
         lambda c: c.ds.lora.rank == 0,
         "while --ds.lora.rank is 0: all weights train. Set it, or leave it out.",
     ),
-    Idle("train.new_ledger", lambda c: not c.train.resume, "without --train.resume: the run starts anew. Set that, or leave it out."),
-    Idle("train.ema_beta", lambda c: not c.train.enable_ema, "without --train.enable_ema: there is no average. Set that, or leave it out."),
-    Idle("ds.zpg", lambda c: c.ds.zero_stage != 3, "with --ds.zero_stage 2: it partitions the weights of stage 3. Leave it out."),
+    Idle(
+        "train.new_ledger",
+        lambda c: not c.train.resume,
+        "without --train.resume: the run starts anew. Set that, or leave it out.",
+    ),
+    Idle(
+        "train.ema_beta",
+        lambda c: not c.train.enable_ema,
+        "without --train.enable_ema: there is no average. Set that, or leave it out.",
+    ),
+    Idle(
+        "ds.zpg",
+        lambda c: c.ds.zero_stage != 3,
+        "with --ds.zero_stage 2: it partitions the weights of stage 3. Leave it out.",
+    ),
     Idle("pipeline.overadmit_risk", lambda c: not _auto(c), "unless --pipeline.depth is auto. Leave it out."),
-    Idle("rollout.max_batch", lambda c: c.rollout.max_wait_ms == 0, "while --rollout.max_wait_ms is 0: nothing waits. Set that, or leave it out."),
-    Idle("env.max_batch", lambda c: c.env.batch_wait_ms == 0, "while --env.batch_wait_ms is 0: nothing waits. Set that, or leave it out."),
+    Idle(
+        "rollout.max_batch",
+        lambda c: c.rollout.max_wait_ms == 0,
+        "while --rollout.max_wait_ms is 0: nothing waits. Set that, or leave it out.",
+    ),
+    Idle(
+        "env.max_batch",
+        lambda c: c.env.batch_wait_ms == 0,
+        "while --env.batch_wait_ms is 0: nothing waits. Set that, or leave it out.",
+    ),
     Idle(
         "env.workers env.stateful env.server_options env.code_timeout_s",
         lambda c: c.env.url is not None,
-        "with --env.url: that server was started with its own. Set it there, or leave --env.url out to have a server started.",
+        "with --env.url: that server was started with its own. Set it there, or leave --env.url out to have a server"
+        " started.",
     ),
-    Idle("env.workers", lambda c: c.env.file is not None, "with --env.file: the server of an environment class runs eight calls at once. Leave it out."),
+    Idle(
+        "env.workers",
+        lambda c: c.env.file is not None,
+        "with --env.file: the server of an environment class runs eight calls at once. Leave it out.",
+    ),
     Idle(
         "env.stateful env.code_timeout_s",
         lambda c: c.env.url is None and (c.env.file is not None or _serves(c) != "python_tir"),
-        "but with the environment python_tir, which runs code. Set what this one has with --env.server_options, or leave it out.",
+        "but with the environment python_tir, which runs code. Set what this one has with --env.server_options, or"
+        " leave it out.",
     ),
     Idle(
         "reward.env_reduce",
         lambda c: "env" not in c.reward.used,
         "without the reward 'env'. Set --reward.name env or add it to --reward.weights, or leave it out.",
     ),
-    Idle("reward.name", lambda c: bool(c.reward.weights), "beside --reward.weights, which say what is added up. Leave one of them out."),
+    Idle(
+        "reward.name",
+        lambda c: bool(c.reward.weights),
+        "beside --reward.weights, which say what is added up. Leave one of them out.",
+    ),
     Idle(
         "reward.format",
         lambda c: set(c.reward.used) <= WITHOUT_FORMAT,
@@ -164,7 +232,9 @@ IDLE = [
         lambda c: not c.reward.model_name_or_path,
         "without --reward.model_name_or_path. Set that, or leave it out.",
     ),
-    Idle("reward.group_options", lambda c: c.reward.group is None, "without --reward.group. Name one, or leave it out."),
+    Idle(
+        "reward.group_options", lambda c: c.reward.group is None, "without --reward.group. Name one, or leave it out."
+    ),
     *(
         Idle(
             f"filter.{setting}",
@@ -178,11 +248,31 @@ IDLE = [
             "max_truncated": "truncated",
         }.items()
     ),
-    Idle("filter.reward_range", lambda c: "reward" not in c.filter.order, "unless --filter.names has 'reward'. Add it there, or leave it out."),
-    Idle("filter.max_verifier_failures", lambda c: "verifiers" not in c.filter.order, "unless --filter.names has 'verifiers'. Leave it out."),
-    Idle("rollout.agent_idle_s", lambda c: not c.by_agent, "without --rollout.agent external or --train.agent_func_path. Leave it out."),
-    Idle("rollout.agent_workers", lambda c: c.train.agent_func_path is None, "without --train.agent_func_path. Leave it out."),
-    Idle("rollout.agent_overflow", lambda c: c.rollout.agent != "external", "without --rollout.agent external. Leave it out."),
+    Idle(
+        "filter.reward_range",
+        lambda c: "reward" not in c.filter.order,
+        "unless --filter.names has 'reward'. Add it there, or leave it out.",
+    ),
+    Idle(
+        "filter.max_verifier_failures",
+        lambda c: "verifiers" not in c.filter.order,
+        "unless --filter.names has 'verifiers'. Leave it out.",
+    ),
+    Idle(
+        "rollout.agent_idle_s",
+        lambda c: not c.by_agent,
+        "without --rollout.agent external or --train.agent_func_path. Leave it out.",
+    ),
+    Idle(
+        "rollout.agent_workers",
+        lambda c: c.train.agent_func_path is None,
+        "without --train.agent_func_path. Leave it out.",
+    ),
+    Idle(
+        "rollout.agent_overflow",
+        lambda c: c.rollout.agent != "external",
+        "without --rollout.agent external. Leave it out.",
+    ),
     Idle(
         "env.url env.file env.workers env.stateful",
         lambda c: c.train.agent_func_path is not None,

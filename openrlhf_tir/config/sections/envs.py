@@ -1,7 +1,8 @@
-"""Several environments in one run: [envs.NAME], a section for each. What one leaves unset is taken from [env], [reward], [filter] and [data].
+"""Several environments in one run: [envs.NAME], a section for each. What one leaves unset is taken from [env],
+[reward], [filter] and [data].
 
-The classes are made from those sections, field by field with their constraints, so that a setting of [env] is one of [envs.NAME] too.
-"""
+The classes are made from those sections, field by field with their constraints, so that a setting of [env] is one of
+[envs.NAME] too."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ OF_THE_RUN = ("name", "token_env")
 OF_ITS_OWN = ("url", "file", "server", "server_options", "stateful")
 """Fields that say which server an environment has: never taken from [env]."""
 JUDGED_BY = (("name", "weights", "options"), ("group", "group_options"))
-"""Fields of [reward] that go together: where [envs.NAME.reward] sets one of them, it takes none of them from [reward]."""
+"""Fields of [reward] that go together: where [envs.NAME.reward] sets one of them, it takes none of them from
+[reward]."""
 OF_THE_WORKERS = ("verify_timeout_s", "verify_deadline_s", "workers", "max_failed_groups")
 """Fields of [reward] that are the actor's or the run's, whatever the environment."""
 
@@ -48,12 +50,16 @@ class _Filter(Section):
 
 
 class _NamedEnv(Section):
-    """One environment of several: its server, protocol, limits, reward, filters and share of each batch; unset: as [env] says."""
+    """One environment of several: its server, protocol, limits, reward, filters and share of each batch; unset: as
+    [env] says."""
 
     share: float | None = Field(
         None,
         ge=0,
-        description="its part of each batch's groups, relative to the shares of the others; 0: evaluated, never trained; unset for all: by number of rows",
+        description=(
+            "its part of each batch's groups, relative to the shares of the others; 0: evaluated, never trained; unset"
+            " for all: by number of rows"
+        ),
     )
     input_template: str | None = Field(None, description="template of its prompts; unset: data.input_template")
 
@@ -66,6 +72,7 @@ if TYPE_CHECKING:
     class NamedEnv(_NamedEnv):
         reward: Section
         filter: Section
+
 else:
     NamedEnv = create_model(
         "NamedEnv",

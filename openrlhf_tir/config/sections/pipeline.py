@@ -11,38 +11,69 @@ from .base import Section
 
 class Pipeline(Section):
     mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = Field(
-        "pipeline", description="how rollout and training overlap; as a flag it undoes a recipe's max_staleness, depth and push_every for another mode"
+        "pipeline",
+        description=(
+            "how rollout and training overlap; as a flag it undoes a recipe's max_staleness, depth and push_every for"
+            " another mode"
+        ),
     )
     max_staleness: int | None = Field(
         None,
         ge=0,
-        description="S: learner version - token version <= S at every update; default by mode: 0, 1, 4, 1 batches ahead. A batch that is cut into k updates "
-        "ages what rolls by k, so that S updates allow (S + 1) / k - 1 batches ahead, rounded down",
+        description=(
+            "S: learner version - token version <= S at every update; default by mode: 0, 1, 4, 1 batches ahead. A"
+            " batch that is cut into k updates ages what rolls by k, so that S updates allow (S + 1) / k - 1 batches"
+            " ahead, rounded down"
+        ),
     )
     staleness_unit: Literal["updates", "batches"] = Field(
-        "updates", description="what max_staleness counts; 'batches' however many updates each is cut into: S batches ahead are (S + 1) * k - 1 updates"
+        "updates",
+        description=(
+            "what max_staleness counts; 'batches' however many updates each is cut into: S batches ahead are (S + 1) *"
+            " k - 1 updates"
+        ),
     )
     push_every: int = Field(
         1,
         ge=1,
-        description="engines get new weights every so many batches (and before an evaluation); between two pushes staleness grows: at most S + 1 of one update",
+        description=(
+            "engines get new weights every so many batches (and before an evaluation); between two pushes staleness"
+            " grows: at most S + 1 of one update"
+        ),
     )
     depth: int | Literal["auto"] | None = Field(
         None,
-        description="a number: groups rolling + buffered at most, up to (S+1)*B, the default of pipeline_drain; auto, the default of pipeline: as many as keep "
-        "learner and engines busy, from measured acceptance, latency and queues, so that tokens are seldom S old; above (S+1)*B when the filters reject most",
+        description=(
+            "a number: groups rolling + buffered at most, up to (S+1)*B, the default of pipeline_drain; auto, the"
+            " default of pipeline: as many as keep learner and engines busy, from measured acceptance, latency and"
+            " queues, so that tokens are seldom S old; above (S+1)*B when the filters reject most"
+        ),
     )
     overadmit_risk: float = Field(
-        0.01, gt=0, lt=0.5, description="depth = auto: probability that more groups are accepted than S has room for; the surplus prompts are queued again"
+        0.01,
+        gt=0,
+        lt=0.5,
+        description=(
+            "depth = auto: probability that more groups are accepted than S has room for; the surplus prompts are"
+            " queued again"
+        ),
     )
     fast_lane: int | Literal["auto", "off"] = Field(
         "off",
-        description="engines that get no new groups and are kept at few sequences, so that they decode each faster: responses that would keep the "
-        "staleness gate waiting go on there, token for token; auto: as many as shorten a step, often none, at most half; a number: so many; simulated and "
-        "tested on the deterministic engine, not yet measured with vLLM, hence off",
+        description=(
+            "engines that get no new groups and are kept at few sequences, so that they decode each faster: responses"
+            " that would keep the staleness gate waiting go on there, token for token; auto: as many as shorten a step,"
+            " often none, at most half; a number: so many; simulated and tested on the deterministic engine, not yet"
+            " measured with vLLM, hence off"
+        ),
     )
     stall_timeout_s: float | None = Field(
-        None, gt=0, description="no group and no step for so long: say which edge is blocked, and abort; default: rollout.group_deadline_s + 600"
+        None,
+        gt=0,
+        description=(
+            "no group and no step for so long: say which edge is blocked, and abort; default: rollout.group_deadline_s"
+            " + 600"
+        ),
     )
 
     @field_validator("depth", mode="before")
@@ -51,18 +82,25 @@ class Pipeline(Section):
         """One sentence instead of pydantic's one per member of the union."""
         if v is None or v == "auto" or (str(v).isdecimal() and int(v) > 0):
             return v
-        raise ValueError(f"pipeline.depth = {v!r} is neither a number of groups (1 or more) nor 'auto'. Use one of them, or leave it unset.")
+        raise ValueError(
+            f"pipeline.depth = {v!r} is neither a number of groups (1 or more) nor 'auto'. Use one of them, or leave it"
+            " unset."
+        )
 
     @field_validator("fast_lane", mode="before")
     @classmethod
     def _fast_lane_is_a_number_or_a_word(cls, v: Any) -> Any:
         if v in ("auto", "off") or (str(v).isdecimal() and int(v) > 0):
             return v
-        raise ValueError(f"pipeline.fast_lane = {v!r} is neither a number of engines (1 or more) nor 'auto' nor 'off'. Use one of them.")
+        raise ValueError(
+            f"pipeline.fast_lane = {v!r} is neither a number of engines (1 or more) nor 'auto' nor 'off'. Use one of"
+            " them."
+        )
 
     @property
     def S(self) -> int:
-        """As asked for; what follows from it and the updates of a batch are Config.max_staleness and Config.batches_ahead."""
+        """As asked for; what follows from it and the updates of a batch are Config.max_staleness and
+        Config.batches_ahead."""
         default = {"sync": 0, "one_step": 1, "pipeline": 4, "pipeline_drain": 1}[self.mode]
         return default if self.max_staleness is None else self.max_staleness
 
@@ -76,17 +114,18 @@ class Pipeline(Section):
         fixed = {"sync": 0, "one_step": 1}.get(self.mode)
         if fixed is not None and fixed != self.S:
             raise ValueError(
-                f"pipeline.max_staleness = {self.S} does not go with pipeline.mode = '{self.mode}', which means {fixed}. "
-                f"Leave it unset or set it to {fixed}, or use mode = 'pipeline'."
+                f"pipeline.max_staleness = {self.S} does not go with pipeline.mode = '{self.mode}', which means"
+                f" {fixed}. Leave it unset or set it to {fixed}, or use mode = 'pipeline'."
             )
         if fixed is None and self.S < 1:
             raise ValueError(
-                f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is {self.S}). "
-                "Use mode = 'sync' for staleness 0."
+                f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is"
+                f" {self.S}). Use mode = 'sync' for staleness 0."
             )
         if self.push_every > self.S + 1:
             raise ValueError(
-                f"pipeline.push_every = {self.push_every}: the last update before a push would train tokens {self.push_every - 1} versions old, "
-                f"and max_staleness is {self.S}. Use push_every <= {self.S + 1}, or raise max_staleness."
+                f"pipeline.push_every = {self.push_every}: the last update before a push would train tokens"
+                f" {self.push_every - 1} versions old, and max_staleness is {self.S}. Use push_every <= {self.S + 1},"
+                " or raise max_staleness."
             )
         return self

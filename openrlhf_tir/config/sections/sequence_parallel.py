@@ -1,4 +1,5 @@
-"""Rules of ds.ring_attn_size: what sequence parallelism needs, and what it has not been shown to give the same gradient with."""
+"""Rules of ds.ring_attn_size: what sequence parallelism needs, and what it has not been shown to give the same gradient
+with."""
 
 from __future__ import annotations
 
@@ -15,11 +16,17 @@ def violations(c: Config) -> Iterator[str]:
         return
     said = f"ds.ring_attn_size = {size}"
     if ranks % size:
-        yield f"{said} does not divide the {ranks} learner ranks. Use a divisor of actor.num_nodes * actor.num_gpus_per_node, or 1."
+        yield (
+            f"{said} does not divide the {ranks} learner ranks. Use a divisor of actor.num_nodes *"
+            " actor.num_gpus_per_node, or 1."
+        )
     if not c.ds.packing_samples:
         yield f"{said} cuts packed rows, and ds.packing_samples is off. Switch that on."
     if c.ds.attn_implementation != "sdpa":
-        yield f"{said} is tested with ds.attn_implementation = 'sdpa', not with {c.ds.attn_implementation!r}. Use sdpa, or ring_attn_size 1."
+        yield (
+            f"{said} is tested with ds.attn_implementation = 'sdpa', not with {c.ds.attn_implementation!r}. Use sdpa,"
+            " or ring_attn_size 1."
+        )
     untested = {
         "algo.advantage.estimator = 'gae', whose critic": c.algo.advantage.estimator == "gae",
         f"LoRA (ds.lora.rank = {c.ds.lora.rank}), which": c.ds.lora.rank > 0,
@@ -35,7 +42,12 @@ def violations(c: Config) -> Iterator[str]:
 
 def heads_fault(size: int, heads: int, kv_heads: int) -> str | None:
     """Why a model's attention heads cannot be shared by `size` ranks; None where they can."""
-    wrong = " and ".join(f"{n} {name}" for n, name in ((heads, "attention heads"), (kv_heads, "key-value heads")) if n % size)
+    wrong = " and ".join(
+        f"{n} {name}" for n, name in ((heads, "attention heads"), (kv_heads, "key-value heads")) if n % size
+    )
     if not wrong:
         return None
-    return f"ds.ring_attn_size = {size} does not divide the model's {wrong}: every rank attends with its share of them. Use a divisor of both, or 1."
+    return (
+        f"ds.ring_attn_size = {size} does not divide the model's {wrong}: every rank attends with its share of them."
+        " Use a divisor of both, or 1."
+    )

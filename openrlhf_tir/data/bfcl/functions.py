@@ -1,9 +1,11 @@
-"""Functions of BFCL's multi-turn classes: the package's descriptions -> JSON schemas, as OpenAI's {"name", "description", "parameters"}.
+"""Functions of BFCL's multi-turn classes: the package's descriptions -> JSON schemas, as OpenAI's {"name",
+"description", "parameters"}.
 
-    DIRECTORY/math_api.json       one description a line: {"name", "description", "parameters": {"type": "dict", ...}, "response": ...}
+    DIRECTORY/math_api.json       one description a line: {"name", "description", "parameters": {"type": "dict", ...},
+                                  "response": ...}
 
-Source: bfcl_eval, constants/executable_backend_config.py and type_mappings.py; its function-calling handlers convert the same way.
-"""
+Source: bfcl_eval, constants/executable_backend_config.py and type_mappings.py; its function-calling handlers convert
+the same way."""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ Schema = dict[str, Any]
 
 
 def read_functions(directory: Path) -> dict[str, list[Schema]]:
-    """Class -> schemas of its functions, in the file's order. Raises DataError for a file that is not there, or holds something else."""
+    """Class -> schemas of its functions, in the file's order. Raises DataError for a file that is not there, or holds
+    something else."""
     return {name: [_schema(where, row) for where, row in _rows(directory / file)] for name, file in FILES.items()}
 
 
@@ -49,18 +52,24 @@ def _rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
 def _schema(where: str, row: Mapping[str, Any]) -> Schema:
     name, parameters = row.get("name"), row.get("parameters")
     if not isinstance(name, str) or not isinstance(parameters, Mapping):
-        raise DataError(f"{where} describes no function: it has no name or no parameters. Take the file from the package bfcl-eval.")
+        raise DataError(
+            f"{where} describes no function: it has no name or no parameters. Take the file from the package bfcl-eval."
+        )
     return {"name": name, "description": str(row.get("description", "")), "parameters": _converted(parameters)}
 
 
 def _converted(described: Any) -> Any:
     """With the types of JSON schema. A `type` that is an object is a parameter of that name."""
     if isinstance(described, Mapping):
-        return {k: TYPES.get(v, v) if k == "type" and isinstance(v, str) else _converted(v) for k, v in described.items()}
+        return {
+            k: TYPES.get(v, v) if k == "type" and isinstance(v, str) else _converted(v) for k, v in described.items()
+        }
     return [_converted(v) for v in described] if isinstance(described, list) else described
 
 
-def offered(functions: Mapping[str, Sequence[Schema]], classes: Iterable[str], withheld: Iterable[str] = ()) -> list[Schema]:
+def offered(
+    functions: Mapping[str, Sequence[Schema]], classes: Iterable[str], withheld: Iterable[str] = ()
+) -> list[Schema]:
     """Schemas of the classes' functions but for those `withheld`. Raises KeyError for a class that is not known."""
     hidden = set(withheld)
     return [f for c in classes for f in functions[c] if f["name"] not in hidden]

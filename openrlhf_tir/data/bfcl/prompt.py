@@ -1,7 +1,9 @@
-"""Prompt of a multi-turn task: a system message with the functions and how a call is written, in our words, then the user's first messages.
+"""Prompt of a multi-turn task: a system message with the functions and how a call is written, in our words, then the
+user's first messages.
 
 tool, hermes, ...   the functions as JSON in the system message, and the tags of that turn protocol
-messages            the functions in meta.chat_tools: the model's own chat template shows them, and says how they are called
+messages            the functions in meta.chat_tools: the model's own chat template shows them, and says how they are
+                    called
 """
 
 from __future__ import annotations
@@ -13,14 +15,19 @@ from typing import Any
 from ...errors import ConfigError
 
 TASK = (
-    "You help a user by calling functions. Call those that the user's request needs, read their results, and go on until it is done as far as you can do "
-    "it. Then say so in words, without a call: the user speaks next. Where no function fits, or a value that is needed was not told, call nothing and say "
-    "what is missing."
+    "You help a user by calling functions. Call those that the user's request needs, read their results, and go on"
+    " until it is done as far as you can do it. Then say so in words, without a call: the user speaks next. Where no"
+    " function fits, or a value that is needed was not told, call nothing and say what is missing."
 )
 NOTATION = {
-    "tool": "Think inside <reasoning></reasoning>, then call functions inside <tool></tool> as a JSON list: "
-    '<tool>[{"name": "f", "arguments": {}}]</tool>. Results come inside <tool_result></tool_result>.',
-    "hermes": 'Call a function with <tool_call>{"name": "f", "arguments": {}}</tool_call>; its result comes inside <tool_response></tool_response>.',
+    "tool": (
+        "Think inside <reasoning></reasoning>, then call functions inside <tool></tool> as a JSON list: "
+        '<tool>[{"name": "f", "arguments": {}}]</tool>. Results come inside <tool_result></tool_result>.'
+    ),
+    "hermes": (
+        'Call a function with <tool_call>{"name": "f", "arguments": {}}</tool_call>; its result comes inside'
+        " <tool_response></tool_response>."
+    ),
 }
 """How the prompt says calls are written, by turn protocol."""
 MESSAGES = "messages"
@@ -31,10 +38,15 @@ CHAT_TOOLS = "chat_tools"
 Message = Mapping[str, Any]
 
 
-def asked(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], protocol: str) -> tuple[list[Message], dict[str, Any]]:
+def asked(
+    messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], protocol: str
+) -> tuple[list[Message], dict[str, Any]]:
     """(prompt, what meta says of it). Raises ConfigError for a protocol that this prompt is not written for."""
     if protocol not in PROTOCOLS:
-        raise ConfigError(f"BFCL's multi-turn prompts are written for the protocols {', '.join(PROTOCOLS)}, not {protocol!r}. Set env.protocol to one of them.")
+        raise ConfigError(
+            f"BFCL's multi-turn prompts are written for the protocols {', '.join(PROTOCOLS)}, not {protocol!r}. Set"
+            " env.protocol to one of them."
+        )
     told: dict[str, Any] = {"functions_told": True}
     parts = [TASK]
     if protocol == MESSAGES:

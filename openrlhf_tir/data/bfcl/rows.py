@@ -1,10 +1,12 @@
-"""Rows of BFCL's multi-turn files -> ours: the first turn is asked, the rest travels in meta to the environment (env_servers/adapters/bfcl).
+"""Rows of BFCL's multi-turn files -> ours: the first turn is asked, the rest travels in meta to the environment
+(env_servers/adapters/bfcl).
 
-    {"id", "question": [[messages of a turn], ...], "initial_config", "involved_classes", "ground_truth": [[call, ...], ...]}
+    {"id", "question": [[messages of a turn], ...], "initial_config", "involved_classes", "ground_truth": [[call, ...],
+    ...]}
 
-`ground_truth` is joined by id from the possible_answer file. A turn without messages, of multi_turn_miss_func, is where `missed_function`
-offers what it withheld: {"3": ["sort"]}. `path` and `excluded_function` are for its authors: the package reads neither.
-"""
+`ground_truth` is joined by id from the possible_answer file. A turn without messages, of multi_turn_miss_func, is where
+`missed_function` offers what it withheld: {"3": ["sort"]}. `path` and `excluded_function` are for its authors: the
+package reads neither."""
 
 from __future__ import annotations
 
@@ -20,32 +22,53 @@ Row = Mapping[str, Any]
 
 
 def bfcl_multi_turn(where: str, row: Row) -> dict[str, Any]:
-    """The input is the first turn's messages, the label the true calls of every turn; later turns and the classes' state are in `meta`."""
+    """The input is the first turn's messages, the label the true calls of every turn; later turns and the classes'
+    state are in `meta`."""
     name = text_of(where, row, "id")
     turns = field(where, row, "question", list, "a list of turns, each a list of chat messages")
     for i, turn in enumerate(turns):
         if not isinstance(turn, list):
-            raise DataError(f"{where}: question[{i}] is {kind(turn)}, not a list of chat messages. Correct or remove the row.")
+            raise DataError(
+                f"{where}: question[{i}] is {kind(turn)}, not a list of chat messages. Correct or remove the row."
+            )
     if not turns or not turns[0]:
         raise DataError(f"{where}: question is {kind(turns)}, without a first message. Correct or remove the row.")
     classes = field(where, row, "involved_classes", list, "a list of class names")
     if "ground_truth" not in row:
-        raise DataError(f"{where} has no field 'ground_truth'. Join the file possible_answer of the same name: openrlhf-tir data convert --join FILE.")
+        raise DataError(
+            f"{where} has no field 'ground_truth'. Join the file possible_answer of the same name: openrlhf-tir data"
+            " convert --join FILE."
+        )
     truth = field(where, row, "ground_truth", list, "a list of calls for each turn")
     if len(truth) != len(turns):
-        raise DataError(f"{where}: ground_truth has {len(truth)} turns, question has {len(turns)}. Correct or remove the row.")
+        raise DataError(
+            f"{where}: ground_truth has {len(truth)} turns, question has {len(turns)}. Correct or remove the row."
+        )
     for i, calls in enumerate(truth):
         if not isinstance(calls, list) or not all(isinstance(call, str) for call in calls):
-            raise DataError(f"{where}: ground_truth[{i}] is {kind(calls)}, not a list of calls as text. Correct or remove the row.")
-    meta = {"datasource": "bfcl_multi_turn", "id": name, "turns": turns[1:], "involved_classes": classes, "initial_config": row.get("initial_config") or {}}
+            raise DataError(
+                f"{where}: ground_truth[{i}] is {kind(calls)}, not a list of calls as text. Correct or remove the row."
+            )
+    meta = {
+        "datasource": "bfcl_multi_turn",
+        "id": name,
+        "turns": turns[1:],
+        "involved_classes": classes,
+        "initial_config": row.get("initial_config") or {},
+    }
     return {"prompt": turns[0], "label": truth, "meta": meta | {"missed_function": _missed(where, row)}}
 
 
 def _missed(where: str, row: Row) -> dict[str, list[str]]:
     """Turn, counted from 0 and written as text -> the functions that are offered from then on only."""
     missed = row.get("missed_function") or {}
-    if not isinstance(missed, Mapping) or not all(isinstance(names, list) and all(isinstance(n, str) for n in names) for names in missed.values()):
-        raise DataError(f'{where}: missed_function is {kind(missed)}, not lists of names by turn: {{"3": ["sort"]}}. Correct or remove the row.')
+    if not isinstance(missed, Mapping) or not all(
+        isinstance(names, list) and all(isinstance(n, str) for n in names) for names in missed.values()
+    ):
+        raise DataError(
+            f'{where}: missed_function is {kind(missed)}, not lists of names by turn: {{"3": ["sort"]}}. Correct or'
+            " remove the row."
+        )
     return dict(missed)
 
 
@@ -54,7 +77,10 @@ def with_functions(where: str, row: Row, functions: Mapping[str, Sequence[Schema
     made = bfcl_multi_turn(where, row)
     meta = made["meta"]
     if strange := [c for c in meta["involved_classes"] if c not in functions]:
-        raise DataError(f"{where}: involved_classes has {kind(strange[0])}. The multi-turn classes are {', '.join(FILES)}. Correct or remove the row.")
+        raise DataError(
+            f"{where}: involved_classes has {kind(strange[0])}. The multi-turn classes are {', '.join(FILES)}. Correct"
+            " or remove the row."
+        )
     withheld = [name for names in meta["missed_function"].values() for name in names]
     prompt, told = asked(made["prompt"], offered(functions, meta["involved_classes"], withheld), protocol)
     return {**made, "prompt": prompt, "meta": meta | told}

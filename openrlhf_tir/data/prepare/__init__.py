@@ -1,4 +1,5 @@
-"""Preparation of data before a run: is every row good, in which schema, is it in an evaluation set, is it worth training on?
+"""Preparation of data before a run: is every row good, in which schema, is it in an evaluation set, is it worth
+training on?
 
 files.py            rows -> a file of them, or nothing: JSONL, JSON or parquet by its name
 summary.py          what a data set holds: rows, bad rows, lengths, repetitions, contradictions

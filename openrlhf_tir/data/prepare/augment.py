@@ -1,6 +1,8 @@
-"""Augmentation of Tool-N1's raw rows, seeded: optional in its code, and not behind its main result (specs: name masking 0.67, irrelevance 0.15).
+"""Augmentation of Tool-N1's raw rows, seeded: optional in its code, and not behind its main result (specs: name masking
+0.67, irrelevance 0.15).
 
-masked       the functions' names become words without meaning (Hammer, arXiv 2410.04587), in tools, history and calls alike
+masked       the functions' names become words without meaning (Hammer, arXiv 2410.04587), in tools, history and calls
+             alike
 irrelevant   one more row, whose tools are those of an earlier row: no function fits, and the answer is []
 """
 
@@ -17,7 +19,8 @@ WORD = string.ascii_letters + string.digits
 
 
 def augmented(rows: Iterable[Raw], *, mask_names: float, irrelevant: float, seed: int) -> Iterator[Raw]:
-    """The rows, each masked with probability `mask_names`; behind a share `irrelevant` of them a copy that no function fits."""
+    """The rows, each masked with probability `mask_names`; behind a share `irrelevant` of them a copy that no function
+    fits."""
     dice = random.Random(seed)
     earlier: list[Any] = []
     for row in rows:
@@ -37,6 +40,9 @@ def masked(row: Raw, dice: random.Random) -> Raw:
     def renamed(calls: Any) -> Any:
         return [{**call, "name": words.get(call["name"], call["name"])} for call in calls]
 
-    said = [{**turn, "value": renamed(turn["value"])} if turn["from"] == "function_call" else turn for turn in json.loads(row["conversations"])]
+    said = [
+        {**turn, "value": renamed(turn["value"])} if turn["from"] == "function_call" else turn
+        for turn in json.loads(row["conversations"])
+    ]
     made = {"tools": renamed(tools), "conversations": said, "answer": renamed(json.loads(row["answer"]))}
     return row | {name: json.dumps(value, ensure_ascii=False) for name, value in made.items()}

@@ -1,7 +1,7 @@
 """Calls as text, as ToolACE and BFCL write them: "[name(key=value, ...), name(...)]" -> [{"name", "arguments"}].
 
-A name may hold spaces ("Market Trends API"), so this is no Python; values are Python or JSON literals (True or true, None or null).
-"""
+A name may hold spaces ("Market Trends API"), so this is no Python; values are Python or JSON literals (True or true,
+None or null)."""
 
 from __future__ import annotations
 

@@ -33,10 +33,15 @@ class Augment(NamedTuple):
 
 
 def converted(
-    cfg: Data, to: str, bad: Bad, left_out: Counter[str], augment: Augment | None = None, answers: Mapping[str, Mapping[str, Any]] | None = None
+    cfg: Data,
+    to: str,
+    bad: Bad,
+    left_out: Counter[str],
+    augment: Augment | None = None,
+    answers: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Any]:
-    """Rows of the schema `to`. `answers`: id -> fields that a row lacks. What Tool-N1's filter drops is counted in `left_out`, by reason; a malformed
-    row goes to `bad`.
+    """Rows of the schema `to`. `answers`: id -> fields that a row lacks. What Tool-N1's filter drops is counted in
+    `left_out`, by reason; a malformed row goes to `bad`.
 
     Raises ConfigError for an unknown schema, DataError as `bad` does.
     """
@@ -50,7 +55,9 @@ def converted(
         yield {**row, **raw} if to == "tooln1" else row
 
 
-def _read(cfg: Data, bad: Bad, left_out: Counter[str], augment: Augment | None, answers: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Problem, Raw]]:
+def _read(
+    cfg: Data, bad: Bad, left_out: Counter[str], augment: Augment | None, answers: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[Problem, Raw]]:
     source = function_calls.SOURCES.get(cfg.row_schema or "")
     if source is None:
         found = rows_and_problems(cfg, bad, lambda row: {**answers.get(str(row.get("id")), {}), **row})
@@ -68,14 +75,21 @@ def _read(cfg: Data, bad: Bad, left_out: Counter[str], augment: Augment | None, 
                 except DataError as e:
                     bad(e)
 
-    rows = augmented(raws(), mask_names=augment.mask_names, irrelevant=augment.irrelevant, seed=augment.seed) if augment else raws()
+    rows = (
+        augmented(raws(), mask_names=augment.mask_names, irrelevant=augment.irrelevant, seed=augment.seed)
+        if augment
+        else raws()
+    )
     for raw in rows:
         try:
             messages, label = tool_n1.convert(places[0], raw)
         except DataError as e:
             bad(e)
             continue
-        yield Problem(places[0], messages, label, None, {"datasource": "toolcall"}), {**raw, "raw_system": tool_n1.EXPERT}
+        yield (
+            Problem(places[0], messages, label, None, {"datasource": "toolcall"}),
+            {**raw, "raw_system": tool_n1.EXPERT},
+        )
 
 
 def answers_of(path: Any, bad: Bad) -> dict[str, Mapping[str, Any]]:

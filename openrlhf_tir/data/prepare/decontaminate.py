@@ -1,4 +1,5 @@
-"""Decontaminate: training problems and evaluation problems -> which of the first are, in part or whole, among the second.
+"""Decontaminate: training problems and evaluation problems -> which of the first are, in part or whole, among the
+second.
 
     words          of the text that is asked: letters, digits and single other signs, case and spacing aside
     n-grams        of `n` words; of a problem with fewer words, all of it is one
@@ -6,8 +7,8 @@
     overlap        the share of an evaluation problem's n-grams that a training problem holds
     contaminated   the overlap with some evaluation problem is at least `share`, or the words are the same
 
-n = 8 and one half are after Tülu 3 (arXiv 2411.15124, section 3.2, which counts tokens); n = 13 and any overlap (share 0) is GPT-3's.
-"""
+n = 8 and one half are after Tülu 3 (arXiv 2411.15124, section 3.2, which counts tokens); n = 13 and any overlap (share
+0) is GPT-3's."""
 
 from __future__ import annotations
 
@@ -48,7 +49,11 @@ def words(text: str) -> list[str]:
 
 def grams(of: Sequence[str], n: int) -> set[int]:
     """Hashes of the n-grams."""
-    return {xxhash.xxh3_64_intdigest(" ".join(of[i : i + n]).encode()) for i in range(max(1, len(of) - n + 1))} if of else set()
+    return (
+        {xxhash.xxh3_64_intdigest(" ".join(of[i : i + n]).encode()) for i in range(max(1, len(of) - n + 1))}
+        if of
+        else set()
+    )
 
 
 class Evaluations:

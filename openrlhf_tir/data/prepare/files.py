@@ -1,4 +1,5 @@
-"""Files: rows -> JSONL, a JSON array or parquet, by the name's suffix. What cannot be finished leaves nothing behind."""
+"""Files: rows -> JSONL, a JSON array or parquet, by the name's suffix. What cannot be finished leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def check_target(path: Path, sources: Iterable[str]) -> None:
     """Raises ConfigError for a suffix that is not written, and for one of the sources."""
     if path.suffix not in SUFFIXES:
         raise ConfigError(
-            f"--out {path} ends in {path.suffix!r}. Known: {', '.join(SUFFIXES)}. Name it {path.with_suffix('.jsonl').name}, for one object per line."
+            f"--out {path} ends in {path.suffix!r}. Known: {', '.join(SUFFIXES)}. Name it"
+            f" {path.with_suffix('.jsonl').name}, for one object per line."
         )
     for source in sources:
         if Path(source).exists() and path.exists() and path.samefile(source):
@@ -27,7 +29,8 @@ def check_target(path: Path, sources: Iterable[str]) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> int:
-    """How many were written. JSONL is written as the rows come; the other forms are held in memory. Raises DataError for what parquet cannot hold."""
+    """How many were written. JSONL is written as the rows come; the other forms are held in memory. Raises DataError
+    for what parquet cannot hold."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         count = _write(temporary, path.suffix, rows)
@@ -49,7 +52,9 @@ def _write(path: Path, suffix: str, rows: Iterable[Any]) -> int:
         return count
     held = list(rows)
     if suffix == ".json":
-        path.write_text("[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in held) + "\n]\n", encoding="utf-8")
+        path.write_text(
+            "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in held) + "\n]\n", encoding="utf-8"
+        )
     else:
         _write_parquet(path, held)
     return len(held)
@@ -63,4 +68,6 @@ def _write_parquet(path: Path, rows: list[Row]) -> None:
         pq.write_table(pa.Table.from_pylist(rows), path)
     except (pa.ArrowException, TypeError, AttributeError) as e:
         said = shorten(str(e).splitlines()[0] if str(e) else type(e).__name__)
-        raise DataError(f"The rows do not fit into one parquet table: {said}. A column has one type there: write .jsonl instead.") from None
+        raise DataError(
+            f"The rows do not fit into one parquet table: {said}. A column has one type there: write .jsonl instead."
+        ) from None

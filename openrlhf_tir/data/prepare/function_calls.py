@@ -1,14 +1,16 @@
 """Function calls: rows of xLAM, Hammer and ToolACE -> Tool-N1's raw rows, one for each call that a model has to make.
 
-    xlam, hammer   {"query", "tools": JSON, "answers": JSON}                         one row; Hammer's irrelevance set has answers []
-    toolace        {"system": text with the tools as JSON, "conversations": [...]}   a row for each turn of the assistant that calls, what came
+    xlam, hammer   {"query", "tools": JSON, "answers": JSON}                         one row; Hammer's irrelevance set
+                   has answers []
+    toolace        {"system": text with the tools as JSON, "conversations": [...]}   a row for each turn of the
+                   assistant that calls, what came
                                                                                      before it as its history
 
     -> {"tools": JSON, "conversations": JSON, "answer": JSON}, which data/tool_n1.py makes a prompt of
 
-As the method does (arXiv 2505.00024, appendix), a row goes whose calls cannot be read or name a function that is not offered: `left_out` counts
-these by reason. They are facts of the sources, not mistakes of the file; a row without the fields is a DataError.
-"""
+As the method does (arXiv 2505.00024, appendix), a row goes whose calls cannot be read or name a function that is not
+offered: `left_out` counts these by reason. They are facts of the sources, not mistakes of the file; a row without the
+fields is a DataError."""
 
 from __future__ import annotations
 
@@ -30,7 +32,13 @@ NO_CALL = "no turn of the assistant calls a function"
 
 def xlam(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Raw]:
     query = text_of(where, row, "query")
-    yield from _offered(where, json_list(where, row, "tools"), [{"from": "human", "value": query}], json_list(where, row, "answers"), left_out)
+    yield from _offered(
+        where,
+        json_list(where, row, "tools"),
+        [{"from": "human", "value": query}],
+        json_list(where, row, "answers"),
+        left_out,
+    )
 
 
 def toolace(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Iterator[Raw]:
@@ -42,7 +50,8 @@ def toolace(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Itera
         text = turn.get("value", turn.get("content")) if role else None
         if not isinstance(text, str):
             raise DataError(
-                f'{where}: conversations[{i}] is {kind(turn)}, not {{"from": "user" | "assistant" | "tool", "value": text}}. Correct or remove the row.'
+                f'{where}: conversations[{i}] is {kind(turn)}, not {{"from": "user" | "assistant" | "tool", "value":'
+                " text}. Correct or remove the row."
             )
         if role == "assistant" and looks_like_calls(text):
             called = True
@@ -56,7 +65,9 @@ def toolace(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> Itera
                 yield from _offered(where, tools, said, calls, left_out)
             said.append({"from": "function_call", "value": calls})
         else:
-            said.append({"from": {"user": "human", "assistant": "gpt", "tool": "observation"}[str(role)], "value": text})
+            said.append(
+                {"from": {"user": "human", "assistant": "gpt", "tool": "observation"}[str(role)], "value": text}
+            )
     if not called:
         left_out[NO_CALL] += 1
 
@@ -72,21 +83,34 @@ def _tools_in(where: str, system: str) -> list[Any]:
         if isinstance(found, list) and found and all(isinstance(t, dict) and "name" in t for t in found):
             return found
         at = system.find("[", at + 1)
-    raise DataError(f"{where}: system is {kind(system)}, without a JSON list of tools that have names. Correct or remove the row.")
+    raise DataError(
+        f"{where}: system is {kind(system)}, without a JSON list of tools that have names. Correct or remove the row."
+    )
 
 
-def _offered(where: str, tools: Sequence[Any], said: Sequence[Any], calls: Sequence[Any], left_out: Counter[str]) -> Iterator[Raw]:
+def _offered(
+    where: str, tools: Sequence[Any], said: Sequence[Any], calls: Sequence[Any], left_out: Counter[str]
+) -> Iterator[Raw]:
     for i, tool in enumerate(tools):
         if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
             raise DataError(f"{where}: tools[{i}] is {kind(tool)}, no function with a name. Correct or remove the row.")
     names = {tool["name"] for tool in tools}
-    if not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
+    if not all(
+        isinstance(call, Mapping) and isinstance(call.get("name"), str) and "arguments" in call for call in calls
+    ):
         left_out[UNREADABLE] += 1
     elif not all(call["name"] in names for call in calls):
         left_out[NOT_OFFERED] += 1
     else:
-        yield {name: json.dumps(value, ensure_ascii=False) for name, value in (("tools", tools), ("conversations", said), ("answer", calls))}
+        yield {
+            name: json.dumps(value, ensure_ascii=False)
+            for name, value in (("tools", tools), ("conversations", said), ("answer", calls))
+        }
 
 
-SOURCES: dict[str, Callable[[str, Mapping[str, Any], Counter[str]], Iterator[Raw]]] = {"hammer": xlam, "toolace": toolace, "xlam": xlam}
+SOURCES: dict[str, Callable[[str, Mapping[str, Any], Counter[str]], Iterator[Raw]]] = {
+    "hammer": xlam,
+    "toolace": toolace,
+    "xlam": xlam,
+}
 """Schema -> what makes Tool-N1's raw rows of one of its rows."""

@@ -1,12 +1,14 @@
-"""Learning impact: how a row's pass rates over the epochs go with the learning of the whole (LIMR, arXiv 2502.11886, equation 1).
+"""Learning impact: how a row's pass rates over the epochs go with the learning of the whole (LIMR, arXiv 2502.11886,
+equation 1).
 
     s_i = 1 - sum_k (r_i^k - m^k)^2 / sum_k (1 - m^k)^2
 
-r_i^k is row i's pass rate in epoch k, m^k its mean over all rows. A row that goes with the mean has 1, one that is right from the start 0, one
-that is never right less. The paper trains on the rows with 0.6 or more. Example: m = (.25, .75), r_i = (0, 1): 1 - (.0625 + .0625) / (.5625 + .0625) = .8.
+r_i^k is row i's pass rate in epoch k, m^k its mean over all rows. A row that goes with the mean has 1, one that is
+right from the start 0, one that is never right less. The paper trains on the rows with 0.6 or more. Example: m = (.25,
+.75), r_i = (0, 1): 1 - (.0625 + .0625) / (.5625 + .0625) = .8.
 
-As LIMR's code does, an epoch without a sample takes the value of the next that has one; a row without samples in the last epoch has no score.
-"""
+As LIMR's code does, an epoch without a sample takes the value of the next that has one; a row without samples in the
+last epoch has no score."""
 
 from __future__ import annotations
 
@@ -21,12 +23,13 @@ THRESHOLD = 0.6
 
 
 def learning_impact(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
-    """Row -> score, of the rows that have one. Raises DataError for samples of fewer than two epochs, or that were all right from the start."""
+    """Row -> score, of the rows that have one. Raises DataError for samples of fewer than two epochs, or that were all
+    right from the start."""
     epochs = sorted({epoch for o in outcomes.values() for epoch in o.samples})
     if len(epochs) < 2:
         raise DataError(
-            f"The samples are of {len(epochs)} epoch. Learning impact compares how rows are learned over several: train with train.num_episodes of 2 or "
-            "more and logger.trajectories = 1, or select by --pass-rate."
+            f"The samples are of {len(epochs)} epoch. Learning impact compares how rows are learned over several: train"
+            " with train.num_episodes of 2 or more and logger.trajectories = 1, or select by --pass-rate."
         )
     rates: dict[str, list[float]] = {}
     for row, outcome in outcomes.items():
@@ -46,6 +49,9 @@ def learning_impact(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
     m_K = r_NK.mean(axis=0)
     room = float(((1 - m_K) ** 2).sum())
     if room == 0:
-        raise DataError("Every sample of every epoch is right: nothing was learned from these rows. Select by --pass-rate, or from a harder data set.")
+        raise DataError(
+            "Every sample of every epoch is right: nothing was learned from these rows. Select by --pass-rate, or from"
+            " a harder data set."
+        )
     scores = 1 - ((r_NK - m_K) ** 2).sum(axis=1) / room
     return dict(zip(rates, map(float, scores), strict=True))

@@ -1,7 +1,8 @@
-"""Official rows: a problem -> a row as a method's own code publishes it. The inverse of data/schemas.py, one small function each.
+"""Official rows: a problem -> a row as a method's own code publishes it. The inverse of data/schemas.py, one small
+function each.
 
-What a method's rows have no place for is lost: an environment's name, and `meta` but for its data source. A label of another form than a method's is
-translated (tool_dialogues.py) or refused. `jsonl` is this project's own and keeps all.
+What a method's rows have no place for is lost: an environment's name, and `meta` but for its data source. A label of
+another form than a method's is translated (tool_dialogues.py) or refused. `jsonl` is this project's own and keeps all.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from . import tool_dialogues
 
 TORL_SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."
 DAPO = (
-    DAPO_HEAD + " The last line of your response should be of the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
-    '{}\n\nRemember to put your answer on its own line after "Answer:".'
+    DAPO_HEAD
+    + " The last line of your response should be of the form Answer: $Answer (without quotes) where $Answer is the"
+    ' answer to the problem.\n\n{}\n\nRemember to put your answer on its own line after "Answer:".'
 )
 """What DAPO-Math-17k wraps around a problem."""
 
@@ -37,8 +39,19 @@ def jsonl(p: Problem, i: int) -> dict[str, Any]:
 
 
 def zerotir(p: Problem, i: int) -> dict[str, Any]:
-    facts = {"uuid": str(i), "env_func": "math_tir_async", "gold_ans": answer_of(p), "task": "math_tir", "template": "ZERO_TIR"}
-    return {"prompt": text_of(p), "query": text_of(p), "label": json.dumps(facts, ensure_ascii=False), "task": "math_tir"}
+    facts = {
+        "uuid": str(i),
+        "env_func": "math_tir_async",
+        "gold_ans": answer_of(p),
+        "task": "math_tir",
+        "template": "ZERO_TIR",
+    }
+    return {
+        "prompt": text_of(p),
+        "query": text_of(p),
+        "label": json.dumps(facts, ensure_ascii=False),
+        "task": "math_tir",
+    }
 
 
 def orz(p: Problem, i: int) -> list[dict[str, Any]]:
@@ -79,27 +92,46 @@ def tooln1(p: Problem, i: int) -> dict[str, Any]:
 def _form_of(p: Problem) -> str:
     form = tool_dialogues.form_of(p.label)
     if form is None:
-        raise DataError(f"{p.where}: the label {shown(p.label, 60)} is neither ToolRL's target nor Tool-N1's list of calls. Convert it to jsonl or verl.")
+        raise DataError(
+            f"{p.where}: the label {shown(p.label, 60)} is neither ToolRL's target nor Tool-N1's list of calls. Convert"
+            " it to jsonl or verl."
+        )
     return form
 
 
 def searchr1(p: Problem, i: int) -> dict[str, Any]:
-    """Its prompt around the question. A label of this project's Search-R1 rows holds all gold answers; any other is the only one."""
+    """Its prompt around the question. A label of this project's Search-R1 rows holds all gold answers; any other is the
+    only one."""
     label = _json(p.label)
     given = label["target"] if isinstance(label, dict) and "target" in label else answer_of(p)
     target = [given] if isinstance(given, str) else given
     if not isinstance(target, list) or not all(isinstance(answer, str) for answer in target):
-        raise DataError(f"{p.where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row.")
-    row = _verl(p, i, [{"role": "user", "content": SEARCHR1.replace("{input}", text_of(p))}], target, str(p.meta.get("datasource", "nq")), "fact-reasoning")
+        raise DataError(
+            f"{p.where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row."
+        )
+    row = _verl(
+        p,
+        i,
+        [{"role": "user", "content": SEARCHR1.replace("{input}", text_of(p))}],
+        target,
+        str(p.meta.get("datasource", "nq")),
+        "fact-reasoning",
+    )
     return {**row, "reward_model": {"style": "rule", "ground_truth": {"target": target}}}
 
 
-OTHERS_TASKS = {"bfcl_multi_turn": "BFCL's multi-turn tasks", "rlla": "ToolRL's", "swe": "SWE-Gym's", "toolcall": "Tool-N1's"}
+OTHERS_TASKS = {
+    "bfcl_multi_turn": "BFCL's multi-turn tasks",
+    "rlla": "ToolRL's",
+    "swe": "SWE-Gym's",
+    "toolcall": "Tool-N1's",
+}
 """Data sources whose label is no answer."""
 
 
 def answer_of(p: Problem) -> str:
-    """The label, where it is one answer. Raises DataError for what only another method's reward reads: several gold answers, calls, an object."""
+    """The label, where it is one answer. Raises DataError for what only another method's reward reads: several gold
+    answers, calls, an object."""
     label, source = _json(p.label), p.meta.get("datasource")
     if isinstance(source, str) and source in OTHERS_TASKS:
         what = f"one of {OTHERS_TASKS[source]}"
@@ -111,7 +143,10 @@ def answer_of(p: Problem) -> str:
         what = "an object" if isinstance(label, dict) else "a list of objects"
     else:
         return p.label
-    raise DataError(f"{p.where}: the label {shown(p.label, 60)} is {what}, where this schema holds one answer as text. Convert it to jsonl or verl.")
+    raise DataError(
+        f"{p.where}: the label {shown(p.label, 60)} is {what}, where this schema holds one answer as text. Convert it"
+        " to jsonl or verl."
+    )
 
 
 def _json(text: str) -> Any:
@@ -124,7 +159,13 @@ def _json(text: str) -> Any:
 
 def _verl(p: Problem, i: int, messages: list[Any], truth: Any, source: str, ability: str) -> dict[str, Any]:
     reward_model = {"style": "rule", "ground_truth": truth}
-    return {"data_source": source, "prompt": messages, "ability": ability, "reward_model": reward_model, "extra_info": {"split": "train", "index": i}}
+    return {
+        "data_source": source,
+        "prompt": messages,
+        "ability": ability,
+        "reward_model": reward_model,
+        "extra_info": {"split": "train", "index": i},
+    }
 
 
 def text_of(p: Problem) -> str:
@@ -134,13 +175,19 @@ def text_of(p: Problem) -> str:
     said = [m for m in p.input if m.get("role") != "system"]
     if len(said) == 1 and said[0].get("role") == "user" and isinstance(said[0].get("content"), str):
         return str(said[0]["content"])
-    raise DataError(f"{p.where} is a dialogue of {len(said)} messages, which this schema cannot hold. Convert it to jsonl, verl, toolrl or tooln1.")
+    raise DataError(
+        f"{p.where} is a dialogue of {len(said)} messages, which this schema cannot hold. Convert it to jsonl, verl,"
+        " toolrl or tooln1."
+    )
 
 
 def chat_of(p: Problem) -> list[Any]:
     if isinstance(p.input, list):
         return p.input
-    raise DataError(f"{p.where}: the input {shown(p.input, 60)} is text; this schema needs chat messages with the tools in them. Convert it to jsonl or verl.")
+    raise DataError(
+        f"{p.where}: the input {shown(p.input, 60)} is text; this schema needs chat messages with the tools in them."
+        " Convert it to jsonl or verl."
+    )
 
 
 WRITERS: dict[str, Callable[[Problem, int], Any]] = {

@@ -1,7 +1,9 @@
-"""Other rows: those that no run reads as they are, and that are made into what it reads (`data convert`), or train a cold start elsewhere.
+"""Other rows: those that no run reads as they are, and that are made into what it reads (`data convert`), or train a
+cold start elsewhere.
 
 xlam, hammer, toolace   function_calls.py
-retool_sft              {"messages": [chat messages, the last one the assistant's], "tools": optional}      ReTool's cold start
+retool_sft              {"messages": [chat messages, the last one the assistant's], "tools": optional}      ReTool's
+                        cold start
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ def retool_sft(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> in
     messages = field(where, row, "messages", list, "a list of chat messages")
     checks.messages(messages, where, "messages")
     if not messages or messages[-1]["role"] != "assistant":
-        raise DataError(f"{where}: messages is {kind(messages)}, whose last one is not the assistant's: there is nothing to learn. Correct or remove the row.")
+        raise DataError(
+            f"{where}: messages is {kind(messages)}, whose last one is not the assistant's: there is nothing to learn."
+            " Correct or remove the row."
+        )
     for i, message in enumerate(messages):
         if message["role"] == "assistant":
             checks.learnable(message, where, f"messages[{i}]")

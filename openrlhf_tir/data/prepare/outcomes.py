@@ -1,10 +1,11 @@
 """Outcomes: what was sampled, by a run or an evaluation -> how often each row was answered rightly, by epoch.
 
     a run's directory    its trajectories/*.jsonl (logger.trajectories = 1), the groups that filters dropped included
-    a JSONL file         one sample or one problem a line: {"row" or "prompt" or "question", "correct": true | 0..1 | [...], "epoch": 0}
+    a JSONL file         one sample or one problem a line: {"row" or "prompt" or "question", "correct": true | 0..1 |
+                         [...], "epoch": 0}
 
-A line is of a row by its name in `row` (data/identity.py), else by its text. Samples that infrastructure lost say nothing and are left out.
-"""
+A line is of a row by its name in `row` (data/identity.py), else by its text. Samples that infrastructure lost say
+nothing and are left out."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Outcome:
 
 
 def read_outcomes(sources: list[str], tick: Any = lambda: None) -> dict[str, Outcome]:
-    """A row's name or text -> its outcome. Raises ConfigError for a source that is not there, DataError for a line that says too little."""
+    """A row's name or text -> its outcome. Raises ConfigError for a source that is not there, DataError for a line that
+    says too little."""
     found: dict[str, Outcome] = {}
     for source in sources:
         path = local_path(source, "--samples")
@@ -59,7 +61,10 @@ def read_outcomes(sources: list[str], tick: Any = lambda: None) -> dict[str, Out
         elif asked(path, Path.is_file, "--samples"):
             lines = read_json(path)
         else:
-            raise ConfigError(f"--samples {source} does not exist. Give the directory of a run with --logger.trajectories 1, or a JSONL file of samples.")
+            raise ConfigError(
+                f"--samples {source} does not exist. Give the directory of a run with --logger.trajectories 1, or a"
+                " JSONL file of samples."
+            )
         before = len(found)
         any_line = False
         for where, line in lines:
@@ -67,7 +72,10 @@ def read_outcomes(sources: list[str], tick: Any = lambda: None) -> dict[str, Out
             tick()
             _add(found, where, line)
         if not any_line or (before == len(found) == 0):
-            raise DataError(f"--samples {source} holds no sample that was judged. A run keeps its samples with --logger.trajectories 1.")
+            raise DataError(
+                f"--samples {source} holds no sample that was judged. A run keeps its samples with"
+                " --logger.trajectories 1."
+            )
     return found
 
 
@@ -78,10 +86,17 @@ def _add(found: dict[str, Outcome], where: str, line: Mapping[str, Any]) -> None
     said = line.get("correct", parts.get("correct") if isinstance(parts, Mapping) else None)
     values = said if isinstance(said, list) else [said]
     if not values or not all(isinstance(v, bool | int | float) for v in values):
-        raise DataError(f"{where}: correct is {kind(said)}, not true, false, a number, or a list of these. Give samples that were judged.")
-    name = line.get("row") or next((question_of(line[key]).strip() for key in TEXTS if isinstance(line.get(key), str | list)), "")
+        raise DataError(
+            f"{where}: correct is {kind(said)}, not true, false, a number, or a list of these. Give samples that were"
+            " judged."
+        )
+    name = line.get("row") or next(
+        (question_of(line[key]).strip() for key in TEXTS if isinstance(line.get(key), str | list)), ""
+    )
     if not isinstance(name, str) or not name:
-        raise DataError(f"{where} has neither 'row' nor one of {', '.join(TEXTS)}: it cannot be told which row it is of.")
+        raise DataError(
+            f"{where} has neither 'row' nor one of {', '.join(TEXTS)}: it cannot be told which row it is of."
+        )
     key = line.get("key")
     epoch = line.get("epoch", key[0] if isinstance(key, list) and key else 0)
     if not isinstance(epoch, int):

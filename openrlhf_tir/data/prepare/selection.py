@@ -1,4 +1,5 @@
-"""Selection: outcomes of rows -> which rows are kept, by pass rate or learning impact, and how many there are of each."""
+"""Selection: outcomes of rows -> which rows are kept, by pass rate or learning impact, and how many there are of
+each."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ class Selection:
     """Looks at the problems in their order; then says which are kept, by their places in it."""
 
     def __init__(
-        self, outcomes: Mapping[str, Outcome], pass_rate: Sequence[float] | None, impact: float | None, min_samples: int, keep_unsampled: bool
+        self,
+        outcomes: Mapping[str, Outcome],
+        pass_rate: Sequence[float] | None,
+        impact: float | None,
+        min_samples: int,
+        keep_unsampled: bool,
     ) -> None:
         self.outcomes, self.pass_rate, self.impact = outcomes, pass_rate, impact
         self.min_samples, self.keep_unsampled = min_samples, keep_unsampled
@@ -68,7 +74,9 @@ class Selection:
         longest = max(counts.values(), default=1)
         for b in range(BINS):
             below = "less" if b == 0 and self.impact is not None else f"{b / BINS:.1f}"
-            lines.append(f"  {below:>5} to {(b + 1) / BINS:.1f} {counts[b]:8d} {'#' * round(WIDTH * counts[b] / longest)}".rstrip())
+            lines.append(
+                f"  {below:>5} to {(b + 1) / BINS:.1f} {counts[b]:8d} {'#' * round(WIDTH * counts[b] / longest)}".rstrip()
+            )
         if len(values) < len(keys):
             lines.append(f"  {len(keys) - len(values)} rows have no score: they were not sampled in the last epoch")
         return lines

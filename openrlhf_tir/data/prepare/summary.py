@@ -59,7 +59,11 @@ class Summary:
 
 def chars(given: Any) -> int:
     """Characters of an input: its text, or that of its messages."""
-    return len(given) if isinstance(given, str) else sum(len(c if isinstance(c := m.get("content"), str) else json.dumps(m)) for m in given)
+    return (
+        len(given)
+        if isinstance(given, str)
+        else sum(len(c if isinstance(c := m.get("content"), str) else json.dumps(m)) for m in given)
+    )
 
 
 def spread(values: list[int]) -> str:

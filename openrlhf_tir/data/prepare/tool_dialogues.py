@@ -1,11 +1,14 @@
-"""Tool dialogues: a step of ToolRL as one of Tool-N1, and back. Both are one decision of a dialogue in which tools may be called.
+"""Tool dialogues: a step of ToolRL as one of Tool-N1, and back. Both are one decision of a dialogue in which tools may
+be called.
 
-    Tool-N1   system: <tools> with a JSON object per line; then the dialogue's messages    label [{"name", "arguments"}, ...]
-    ToolRL    system: "1. Name: ... Description: ... Parameters: {...}"; one user message  label <think> <tool_call> {"name", "parameters"} per line,
+    Tool-N1   system: <tools> with a JSON object per line; then the dialogue's messages    label [{"name", "arguments"},
+              ...]
+    ToolRL    system: "1. Name: ... Description: ... Parameters: {...}"; one user message  label <think> <tool_call>
+              {"name", "parameters"} per line,
               with the dialogue so far: <user>, <obs>, the assistant's blocks              or <think> <response>
 
-What the other has no place for is lost: thoughts, a reply beside calls, Tool-N1's sentence before its tools. Sources: arXiv 2504.13958 and 2505.00024;
-specs of both. ToolRL's system message says what theirs says, in our words.
+What the other has no place for is lost: thoughts, a reply beside calls, Tool-N1's sentence before its tools. Sources:
+arXiv 2504.13958 and 2505.00024; specs of both. ToolRL's system message says what theirs says, in our words.
 """
 
 from __future__ import annotations
@@ -48,7 +51,11 @@ SYSTEM = """You are a helpful dialogue assistant that answers in several turns a
 1. Always think, in <think>. Then give at least one of <tool_call> and <response>.
 2. Several calls may be made in one <tool_call>, each a JSON object on a line of its own with "name" and "parameters"; without parameters an empty object.
 3. Look at the records of the dialogue: what the user said, earlier calls and replies, and what tools returned, in <obs>."""
-_OFFERED = re.compile(r"^\d+\. Name: (?P<name>[^\n]*)\nDescription: (?P<description>[\s\S]*?)\nParameters: (?P<parameters>\{[^\n]*\})[ ]*$", re.MULTILINE)
+_OFFERED = re.compile(
+    r"^\d+\. Name: (?P<name>[^\n]*)\nDescription: (?P<description>[\s\S]*?)\nParameters:"
+    r" (?P<parameters>\{[^\n]*\})[ ]*$",
+    re.MULTILINE,
+)
 _SAID = re.compile(r"<(user|obs)>(.*?)</\1>", re.DOTALL)
 _LISTED = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
 _RESPONSE = re.compile(r"<response>(.*?)</response>", re.DOTALL)
@@ -70,13 +77,20 @@ def to_toolrl(where: str, messages: Sequence[Mapping[str, Any]], label: str) -> 
     """(messages, target) of a step of Tool-N1. Raises DataError where it calls nothing or its tools cannot be found."""
     calls = tooln1.gold_calls(label)
     if not calls:
-        raise DataError(f"{where} calls nothing, and ToolRL's target is then the text of a reply, which the row does not have. Remove the row.")
+        raise DataError(
+            f"{where} calls nothing, and ToolRL's target is then the text of a reply, which the row does not have."
+            " Remove the row."
+        )
     listed = _LISTED.search(_system(messages))
     if listed is None:
-        raise DataError(f"{where}: its system message has no <tools> with a JSON object per line, which ToolRL's is made of. {_KEEP}")
+        raise DataError(
+            f"{where}: its system message has no <tools> with a JSON object per line, which ToolRL's is made of."
+            f" {_KEEP}"
+        )
     offered = [_tool(where, line) for line in listed[1].split("\n")]
     tools = "\n".join(
-        f"{i}. Name: {tool['name']}\nDescription: {tool.get('description') or ''}\nParameters: {json.dumps(tool.get('parameters') or {}, ensure_ascii=False)}"
+        f"{i}. Name: {tool['name']}\nDescription: {tool.get('description') or ''}\nParameters:"
+        f" {json.dumps(tool.get('parameters') or {}, ensure_ascii=False)}"
         for i, tool in enumerate(offered, 1)
     )
     said = "".join(f"{_recorded(where, m)}\n" for m in messages if m["role"] != "system")
@@ -84,28 +98,49 @@ def to_toolrl(where: str, messages: Sequence[Mapping[str, Any]], label: str) -> 
         target = f"<think> {THOUGHT} </think>\n{_block(calls)}"
     except ValueError as e:
         raise DataError(f"{where}: {e}. Remove the row.") from None
-    return [{"role": "system", "content": SYSTEM.format(tools=tools)}, {"role": "user", "content": f"{HISTORY}\n{said}"}], target
+    return [
+        {"role": "system", "content": SYSTEM.format(tools=tools)},
+        {"role": "user", "content": f"{HISTORY}\n{said}"},
+    ], target
 
 
 def to_tooln1(where: str, messages: Sequence[Mapping[str, Any]], target: str) -> dict[str, str]:
-    """The raw row of Tool-N1 that a step of ToolRL is. A target without calls calls nothing. Raises DataError where its tools or its calls cannot be read."""
+    """The raw row of Tool-N1 that a step of ToolRL is. A target without calls calls nothing. Raises DataError where its
+    tools or its calls cannot be read."""
     said = next((m["content"] for m in messages if m["role"] == "user"), "")
     if len([m for m in messages if m["role"] != "system"]) != 1 or not str(said).lstrip().startswith(HISTORY):
-        raise DataError(f"{where}: its prompt is not one user message that starts with {HISTORY!r}, as ToolRL's is. {_KEEP}")
+        raise DataError(
+            f"{where}: its prompt is not one user message that starts with {HISTORY!r}, as ToolRL's is. {_KEEP}"
+        )
     tools = []
     for found in _OFFERED.finditer(_system(messages)):
         try:
             parameters = json.loads(found["parameters"])
         except (ValueError, RecursionError):
-            raise DataError(f"{where}: the parameters of tool {found['name']!r} are {shown(found['parameters'], 80)}, no JSON object. {_KEEP}") from None
-        tools.append({"name": found["name"].strip(), "description": found["description"].strip(), "parameters": parameters})
+            raise DataError(
+                f"{where}: the parameters of tool {found['name']!r} are {shown(found['parameters'], 80)}, no JSON"
+                f" object. {_KEEP}"
+            ) from None
+        tools.append(
+            {"name": found["name"].strip(), "description": found["description"].strip(), "parameters": parameters}
+        )
     if not tools:
-        raise DataError(f'{where}: its system message has no tools as "1. Name: ...", "Description: ...", "Parameters: {{...}}", as ToolRL lists them. {_KEEP}')
+        raise DataError(
+            f'{where}: its system message has no tools as "1. Name: ...", "Description: ...", "Parameters: {{...}}", as'
+            f" ToolRL lists them. {_KEEP}"
+        )
     try:
-        row = {"tools": tools, "conversations": _conversation(str(said).partition(HISTORY)[2]), "answer": _arguments(target)}
+        row = {
+            "tools": tools,
+            "conversations": _conversation(str(said).partition(HISTORY)[2]),
+            "answer": _arguments(target),
+        }
     except ValueError as e:
         raise DataError(f"{where}: {e}. Correct or remove the row.") from None
-    return {**{name: json.dumps(value, ensure_ascii=False) for name, value in row.items()}, "raw_system": tool_n1.EXPERT}
+    return {
+        **{name: json.dumps(value, ensure_ascii=False) for name, value in row.items()},
+        "raw_system": tool_n1.EXPERT,
+    }
 
 
 _KEEP = "Convert it to jsonl or verl, which keep the prompt as it is, or remove the row."
@@ -122,7 +157,10 @@ def _tool(where: str, line: str) -> dict[str, Any]:
         tool = None
     tool = tool.get("function", tool) if isinstance(tool, dict) else tool
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
-        raise DataError(f"{where}: in its <tools> {shown(line, 80)} is no function with a name, as a JSON object on a line. Correct or remove the row.")
+        raise DataError(
+            f"{where}: in its <tools> {shown(line, 80)} is no function with a name, as a JSON object on a line. Correct"
+            " or remove the row."
+        )
     return tool
 
 
@@ -130,7 +168,10 @@ def _recorded(where: str, message: Mapping[str, Any]) -> str:
     """A message of Tool-N1's dialogue in ToolRL's records. An assistant's list of calls is the calls."""
     text = message["content"]
     if not isinstance(text, str):
-        raise DataError(f"{where}: a message has calls beside its text, {shown(message, 80)}, where Tool-N1's has them as its text. {_KEEP}")
+        raise DataError(
+            f"{where}: a message has calls beside its text, {shown(message, 80)}, where Tool-N1's has them as its text."
+            f" {_KEEP}"
+        )
     if message["role"] != "assistant":
         tag = "user" if message["role"] == "user" else "obs"
         return f"<{tag}> {text} </{tag}>"
@@ -145,7 +186,9 @@ def _block(calls: Calls) -> str:
     """ToolRL's block of calls. Raises ValueError for arguments that are no object."""
     for i, call in enumerate(calls, 1):
         if not isinstance(call["arguments"], dict):
-            raise ValueError(f"the arguments of call {i} are {shown(call['arguments'], 80)}, no object as ToolRL's parameters are")
+            raise ValueError(
+                f"the arguments of call {i} are {shown(call['arguments'], 80)}, no object as ToolRL's parameters are"
+            )
     lines = (json.dumps({"name": call["name"], "parameters": call["arguments"]}, ensure_ascii=False) for call in calls)
     return "\n".join(["<tool_call>", *lines, "</tool_call>"])
 
@@ -156,7 +199,8 @@ def _arguments(text: str) -> Calls:
 
 
 def _conversation(records: str) -> list[dict[str, Any]]:
-    """ToolRL's records as Tool-N1's turns: what stands between the user's words and the tools' is the assistant's. Raises ValueError."""
+    """ToolRL's records as Tool-N1's turns: what stands between the user's words and the tools' is the assistant's.
+    Raises ValueError."""
     turns: list[dict[str, Any]] = []
     at = 0
     for found in _SAID.finditer(records):

@@ -1,7 +1,8 @@
-"""Blocks: a message of the assistant -> what it wrote itself, and what a tool wrote inside of it (ReTool's <interpreter> ... </interpreter>).
+"""Blocks: a message of the assistant -> what it wrote itself, and what a tool wrote inside of it (ReTool's
+<interpreter> ... </interpreter>).
 
-A block is masked with the white space around it: in an episode the model stops at </code>, and everything up to its next word is the environment's.
-"""
+A block is masked with the white space around it: in an episode the model stops at </code>, and everything up to its
+next word is the environment's."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def pattern(blocks: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def cut(text: str, blocks: Sequence[str], where: str) -> list[tuple[str, bool]]:
-    """(text, whether a tool wrote it), in order; nothing empty. Raises DataError for a block that does not end: the rest would be learned."""
+    """(text, whether a tool wrote it), in order; nothing empty. Raises DataError for a block that does not end: the
+    rest would be learned."""
     found = pattern(blocks)
     parts: list[tuple[str, bool]] = []
     at = 0
@@ -30,5 +32,8 @@ def cut(text: str, blocks: Sequence[str], where: str) -> list[tuple[str, bool]]:
     for block in blocks:
         begin, _, end = block.partition("...")
         if any(begin in part for part, tool in parts if not tool):
-            raise DataError(f"{where}: {begin} does not end with {end}, in {shown(text, 120)}. Correct or remove the row, or change sft.mask_blocks.")
+            raise DataError(
+                f"{where}: {begin} does not end with {end}, in {shown(text, 120)}. Correct or remove the row, or change"
+                " sft.mask_blocks."
+            )
     return [(part, tool) for part, tool in parts if part]

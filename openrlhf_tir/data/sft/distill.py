@@ -1,13 +1,15 @@
-"""Distill: a run's kept trajectories -> rows for fine-tuning, by rejection sampling. What the model wrote stays the model's, word for word.
+"""Distill: a run's kept trajectories -> rows for fine-tuning, by rejection sampling. What the model wrote stays the
+model's, word for word.
 
     kept trajectory -> refused, for one reason (the first of REASONS that holds)       counted
-                    -> the same response to the same prompt as another one             duplicate, the one of the highest reward stays
+                    -> the same response to the same prompt as another one             duplicate, the one of the highest
+                    reward stays
                     -> of each prompt the best `per_prompt`                            over_cap
                     -> {"prompt", "segments": [{"source", "text", "end"}], ...}
 
-Best is the highest reward; between equal ones it is a lot that is drawn from the text alone, so that neither the order of files nor the time decides,
-and short responses have no advantage (Yuan et al., arXiv 2308.01825, keep distinct correct paths in the same way).
-"""
+Best is the highest reward; between equal ones it is a lot that is drawn from the text alone, so that neither the order
+of files nor the time decides, and short responses have no advantage (Yuan et al., arXiv 2308.01825, keep distinct
+correct paths in the same way)."""
 
 from __future__ import annotations
 
@@ -23,7 +25,21 @@ HALF = 0.5
 """Above it a response counts as correct, as for filters."""
 REASONS = ("failed", "masked", "truncated", "wrong", "low_reward", "several_chains", "no_response")
 
-FIELDS = ("prompt", "label", "env", "reward", "key", "index", "versions", "parts", "failed", "masked", "finish_reason", "branches", "runs")
+FIELDS = (
+    "prompt",
+    "label",
+    "env",
+    "reward",
+    "key",
+    "index",
+    "versions",
+    "parts",
+    "failed",
+    "masked",
+    "finish_reason",
+    "branches",
+    "runs",
+)
 """What is read of a kept trajectory."""
 
 Row = Mapping[str, Any]
@@ -31,7 +47,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Selection:
-    """min_reward: lower ones are refused; wrong: responses that are not correct are taken too, which asks for a min_reward."""
+    """min_reward: lower ones are refused; wrong: responses that are not correct are taken too, which asks for a
+    min_reward."""
 
     per_prompt: int = 4
     min_reward: float | None = None
@@ -63,7 +80,8 @@ class Distilled:
 
 
 def distill(kept: Iterable[Row], selection: Selection) -> Distilled:
-    """Raises DataError for trajectories that an earlier version kept, which did not tell all that is asked here, or how a response ended."""
+    """Raises DataError for trajectories that an earlier version kept, which did not tell all that is asked here, or how
+    a response ended."""
     out = Distilled()
     by_prompt: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in kept:
@@ -85,7 +103,8 @@ def distill(kept: Iterable[Row], selection: Selection) -> Distilled:
 
 
 def _text(row: Row) -> str:
-    """Who said what, as text: two responses that differ in it differ in what is learned, or in what it is learned from."""
+    """Who said what, as text: two responses that differ in it differ in what is learned, or in what it is learned
+    from."""
     return "\0".join(f"{run['source']}:{run['text']}" for run in row["runs"])
 
 
@@ -96,16 +115,16 @@ def _reward(row: Row) -> float:
 def _check_fields(row: Row) -> None:
     if missing := [name for name in FIELDS if name not in row]:
         raise DataError(
-            f"A kept trajectory (prompt {row.get('key')}) has no {', '.join(missing)}: an earlier version kept it, or something else wrote it. "
-            "Run again with --logger.trajectories 1."
+            f"A kept trajectory (prompt {row.get('key')}) has no {', '.join(missing)}: an earlier version kept it, or"
+            " something else wrote it. Run again with --logger.trajectories 1."
         )
 
 
 def _check(row: Row) -> None:
     if any(run["source"] == "model" and "end" not in run for run in row["runs"]):
         raise DataError(
-            f"The trajectory of prompt {row['key']} does not say how its response ended: it was kept by an earlier version, whose logs lack that. "
-            "Run again with --logger.trajectories 1."
+            f"The trajectory of prompt {row['key']} does not say how its response ended: it was kept by an earlier"
+            " version, whose logs lack that. Run again with --logger.trajectories 1."
         )
 
 

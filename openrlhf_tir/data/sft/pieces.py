@@ -1,7 +1,9 @@
 """Pieces: a row, by its columns -> chains of pieces.
 
-    messages, tools?          a chat; `tools` are the schemas that the template is told of, a list or JSON text                     (ReTool's SFT rows too)
-    prompt, segments          a kept trajectory: [{"source": "model" or "env", "text", "end"}], who wrote it is the mask            (openrlhf-tir distill)
+    messages, tools?          a chat; `tools` are the schemas that the template is told of, a list or JSON text
+                              (ReTool's SFT rows too)
+    prompt, segments          a kept trajectory: [{"source": "model" or "env", "text", "end"}], who wrote it is the mask
+                              (openrlhf-tir distill)
     prompt, response          two texts: the second is learned
     text                      one text: all of it is learned
 
@@ -29,7 +31,8 @@ OUTPUTS = ("segments", "response")
 
 
 class Reader:
-    """template: the tokenizer's, None where it has none. Raises ConfigError for settings that contradict one another."""
+    """template: the tokenizer's, None where it has none. Raises ConfigError for settings that contradict one
+    another."""
 
     def __init__(self, cfg: Sft, template: ChatTemplate | None) -> None:
         self.cfg, self.template = cfg, template
@@ -50,7 +53,10 @@ class Reader:
             return [self._learned(where, prompt)]
         response = text_of(where, row, answer)
         if self.cfg.apply_chat_template:
-            said = [{"role": "user", "content": templates.render(self.prompt_template, prompt)}, {"role": "assistant", "content": response}]
+            said = [
+                {"role": "user", "content": templates.render(self.prompt_template, prompt)},
+                {"role": "assistant", "content": response},
+            ]
             return self._rendered(where, said, _tools(where, row))
         return [[Piece(templates.render(self.prompt_template, prompt), "template"), *self._learned(where, response)]]
 
@@ -58,8 +64,15 @@ class Reader:
         for name in INPUTS if self.cfg.input_key is None else (self.cfg.input_key,):
             if row.get(name) is not None:
                 return name, row[name]
-        wanted = f"no column {self.cfg.input_key!r} (sft.input_key)" if self.cfg.input_key else f"none of the columns {', '.join(INPUTS)}"
-        raise DataError(f"{where} has {wanted}. It has: {shorten(', '.join(map(str, row)))}. Set sft.input_key and sft.output_key to the columns.")
+        wanted = (
+            f"no column {self.cfg.input_key!r} (sft.input_key)"
+            if self.cfg.input_key
+            else f"none of the columns {', '.join(INPUTS)}"
+        )
+        raise DataError(
+            f"{where} has {wanted}. It has: {shorten(', '.join(map(str, row)))}. Set sft.input_key and sft.output_key"
+            " to the columns."
+        )
 
     def _output(self, row: Row, given: str) -> str | None:
         if self.cfg.output_key is not None or given != "prompt":
@@ -69,7 +82,11 @@ class Reader:
     def _chat(self, where: str, row: Row, messages: list[Any], given: str, answer: str | None) -> list[Chain]:
         if answer is not None:
             more = row.get(answer)
-            messages = messages + ([{"role": "assistant", "content": more}] if isinstance(more, str) else field(where, row, answer, list, "text or messages"))
+            messages = messages + (
+                [{"role": "assistant", "content": more}]
+                if isinstance(more, str)
+                else field(where, row, answer, list, "text or messages")
+            )
         checks.messages(messages, where, given)
         return self._rendered(where, messages, _tools(where, row))
 
@@ -80,14 +97,17 @@ class Reader:
     def _chat_template(self, why: str) -> ChatTemplate:
         if self.template is None:
             raise ConfigError(
-                f"{why}, but the model's tokenizer has no chat template. Add chat_template.jinja to actor.model_name_or_path, or write rows of prompt and "
-                "response."
+                f"{why}, but the model's tokenizer has no chat template. Add chat_template.jinja to"
+                " actor.model_name_or_path, or write rows of prompt and response."
             )
         return self.template
 
     def _learned(self, where: str, text: str) -> Chain:
         cut = blocks.cut(checks.text(text, where, "the response"), self.cfg.mask_blocks, where)
-        return [*(Piece(part, "env" if tool else "model") for part, tool in cut), *([Piece("", "model", END)] if self.cfg.append_eos else [])]
+        return [
+            *(Piece(part, "env" if tool else "model") for part, tool in cut),
+            *([Piece("", "model", END)] if self.cfg.append_eos else []),
+        ]
 
 
 def _tools(where: str, row: Row) -> list[Row]:
@@ -98,8 +118,16 @@ def _segments(where: str, prompt: str, row: Row) -> Chain:
     segments = field(where, row, "segments", list, "a list of segments")
     chain = [Piece(prompt, "template")]
     for i, s in enumerate(segments):
-        if not isinstance(s, Mapping) or s.get("source") not in ("model", "env") or not isinstance(s.get("text"), str) or not isinstance(s.get("end", ""), str):
-            raise DataError(f'{where}: segments[{i}] is {kind(s)}, no segment. Write {{"source": "model" or "env", "text": "...", "end": "..."}}.')
+        if (
+            not isinstance(s, Mapping)
+            or s.get("source") not in ("model", "env")
+            or not isinstance(s.get("text"), str)
+            or not isinstance(s.get("end", ""), str)
+        ):
+            raise DataError(
+                f'{where}: segments[{i}] is {kind(s)}, no segment. Write {{"source": "model" or "env", "text": "...",'
+                ' "end": "..."}.'
+            )
         text = checks.text(s["text"], where, f"segments[{i}].text")
         if s["source"] == "model":
             chain.append(Piece(text, "model", s.get("end", "")))

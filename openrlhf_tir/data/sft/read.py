@@ -1,5 +1,5 @@
-"""Read: the data sets of a fine-tuning -> SftRows, and facts about them. Everything is read and tokenised before a model is loaded, so that bad rows
-are told at once, all of them with file, line, field and value."""
+"""Read: the data sets of a fine-tuning -> SftRows, and facts about them. Everything is read and tokenised before a
+model is loaded, so that bad rows are told at once, all of them with file, line, field and value."""
 
 from __future__ import annotations
 
@@ -48,21 +48,38 @@ class SftSet:
 
     def facts(self, named: str, max_len: int) -> list[str]:
         lengths, learned = [len(r.token_ids) for r in self.rows], sum(r.trained for r in self.rows)
-        tokens = f"{len(self.rows)} sequences of {sum(lengths):,} tokens, {learned / sum(lengths):.0%} learned; the longest has {max(lengths)}"
+        tokens = (
+            f"{len(self.rows)} sequences of {sum(lengths):,} tokens, {learned / sum(lengths):.0%} learned; the longest"
+            f" has {max(lengths)}"
+        )
         lines = [f"{named}: {self.counts['read']} rows, {tokens}"]
         if n := self.counts["too_long"]:
-            lines.append(f"{named}: {n} sequences of more than sft.max_len = {max_len} tokens are left out; raise it to keep them")
+            lines.append(
+                f"{named}: {n} sequences of more than sft.max_len = {max_len} tokens are left out; raise it to keep"
+                " them"
+            )
         if n := self.counts["nothing_learned"]:
             lines.append(f"{named}: {n} sequences in which nothing is learned are left out")
         return [*lines, *self.said]
 
 
-def load_set(cfg: Config, vocabulary: Vocabulary, template: ChatTemplate | None, *, held_out: bool = False, tick: Callable[[], None] = lambda: None) -> SftSet:
+def load_set(
+    cfg: Config,
+    vocabulary: Vocabulary,
+    template: ChatTemplate | None,
+    *,
+    held_out: bool = False,
+    tick: Callable[[], None] = lambda: None,
+) -> SftSet:
     """The rows of sft.dataset, or `held_out` those of sft.eval_dataset. `tick` is called for each row.
 
     Raises ConfigError where there is no such data, DataError for bad rows (data.on_bad_row), or where none is left.
     """
-    reader, found, bad = Reader(cfg.sft, template), SftSet(), BadRows("skip", MOST_TOLD if cfg.data.on_bad_row == "error" else MOST_LISTED)
+    reader, found, bad = (
+        Reader(cfg.sft, template),
+        SftSet(),
+        BadRows("skip", MOST_TOLD if cfg.data.on_bad_row == "error" else MOST_LISTED),
+    )
     names = [cfg.sft.eval_dataset] if held_out else cfg.sft.datasets
     for where, row in _rows(cfg, names, bad, held_out):
         try:
@@ -74,13 +91,21 @@ def load_set(cfg: Config, vocabulary: Vocabulary, template: ChatTemplate | None,
         _add(found, chains, vocabulary, cfg.sft.max_len)
         tick()
     if bad.count and cfg.data.on_bad_row == "error":
-        more = f"\n{bad.count} bad rows. Correct them, or leave them out: --data.on_bad_row skip." if bad.count > 1 else ""
+        more = (
+            f"\n{bad.count} bad rows. Correct them, or leave them out: --data.on_bad_row skip." if bad.count > 1 else ""
+        )
         raise DataError("\n".join(bad.listed) + more)
     bad.check_some_good(found.counts["read"], names)
     found.said = bad.facts()
     if not found.rows:
-        why = ", ".join(f"{what.replace('_', ' ')} {n}" for what, n in found.counts.items() if what != "read") or "it has no rows"
-        raise DataError(f"{', '.join(names)}: nothing is left to learn from ({why}). Raise sft.max_len = {cfg.sft.max_len}, or give other rows.")
+        why = (
+            ", ".join(f"{what.replace('_', ' ')} {n}" for what, n in found.counts.items() if what != "read")
+            or "it has no rows"
+        )
+        raise DataError(
+            f"{', '.join(names)}: nothing is left to learn from ({why}). Raise sft.max_len = {cfg.sft.max_len}, or give"
+            " other rows."
+        )
     return found
 
 

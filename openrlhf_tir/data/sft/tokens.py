@@ -4,8 +4,8 @@
     Piece("Let me see", "model")        what the model is to write                      weight 1, and so is its `end`
     Piece("\\n<interpreter>4", "env")    ordinary tokens only, whatever a tool printed   weight 0
 
-Pieces are tokenised one by one, as an episode is: the model's tokens begin and end where it would begin and end to sample.
-"""
+Pieces are tokenised one by one, as an episode is: the model's tokens begin and end where it would begin and end to
+sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Author = Literal["model", "env", "template"]
 
 
 class SftRow(NamedTuple):
-    """token_ids [T] int32; weights [T] float32, of the loss at predicting that token: 0 where the model did not write it."""
+    """token_ids [T] int32; weights [T] float32, of the loss at predicting that token: 0 where the model did not write
+    it."""
 
     token_ids: np.ndarray
     weights: np.ndarray
@@ -33,10 +34,11 @@ class SftRow(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """`author` "template": rendered by a chat template, or a prompt; its special tokens are meant. "model" and `rendered`: so is the model's text.
+    """`author` "template": rendered by a chat template, or a prompt; its special tokens are meant. "model" and
+    `rendered`: so is the model's text.
 
-    end: text of the special token with which the model ended; END for the tokenizer's end of text; "" where it was stopped.
-    """
+    end: text of the special token with which the model ended; END for the tokenizer's end of text; "" where it was
+    stopped."""
 
     text: str
     author: Author
@@ -65,8 +67,9 @@ class Vocabulary:
         end = self.specials.get(piece.end, self.eos)  # of another model's vocabulary: what ends a text in this one
         if end is None:
             raise ConfigError(
-                "The rows end with an end token (sft.append_eos, or a kept trajectory), and the model's tokenizer has none, so the model would never learn to "
-                "end. Name its eos_token in the tokenizer_config.json of actor.model_name_or_path; texts without an end: sft.append_eos = false."
+                "The rows end with an end token (sft.append_eos, or a kept trajectory), and the model's tokenizer has"
+                " none, so the model would never learn to end. Name its eos_token in the tokenizer_config.json of"
+                " actor.model_name_or_path; texts without an end: sft.append_eos = false."
             )
         return [*ids, end]
 

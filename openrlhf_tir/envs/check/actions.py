@@ -1,4 +1,5 @@
-"""Actions: what to say to an environment so that it works, takes long, fails, or would give away another session's state."""
+"""Actions: what to say to an environment so that it works, takes long, fails, or would give away another session's
+state."""
 
 from __future__ import annotations
 
@@ -50,7 +51,11 @@ _FILE_TASK = {"domains": ["files"], "gold": [[]]}
 _REPO_TASK = {"repo": "roman"}
 _CLASS_TASK = {
     **{"id": "check_0", "functions_told": True, "involved_classes": ["GorillaFileSystem"], "label": [[]]},
-    "initial_config": {"GorillaFileSystem": {"root": {"home": {"type": "directory", "contents": {"leak": {"type": "file", "content": ""}}}}}},
+    "initial_config": {
+        "GorillaFileSystem": {
+            "root": {"home": {"type": "directory", "contents": {"leak": {"type": "file", "content": ""}}}}
+        }
+    },
 }
 
 
@@ -59,8 +64,12 @@ def _call(name: str, **arguments: str) -> str:
 
 
 _KNOWN = {
-    "echo": Actions(valid="hello", slow="hello", slow_task={"delay_s": 3.0}, failing="fail", write=SECRET, read="what was said?"),
-    "python_tir": Actions(valid="print(6 * 7)", slow="import time; time.sleep(3)", failing="1/0", write=_WRITE, read=_READ),
+    "echo": Actions(
+        valid="hello", slow="hello", slow_task={"delay_s": 3.0}, failing="fail", write=SECRET, read="what was said?"
+    ),
+    "python_tir": Actions(
+        valid="print(6 * 7)", slow="import time; time.sleep(3)", failing="1/0", write=_WRITE, read=_READ
+    ),
     "functions": Actions(
         valid=_call("list_directory"),
         task=_FILE_TASK,
@@ -89,7 +98,10 @@ _KNOWN = {
         failing=_call("fly"),
         ending=_call("finish"),
         ending_task=_REPO_TASK,
-        write=_call("execute_bash", command=f"echo {SECRET} | tee /tmp/leak /tmp/roman/leak > /dev/shm/leak; export leak={SECRET}"),
+        write=_call(
+            "execute_bash",
+            command=f"echo {SECRET} | tee /tmp/leak /tmp/roman/leak > /dev/shm/leak; export leak={SECRET}",
+        ),
         read=_call("execute_bash", command="cat /tmp/leak /tmp/roman/leak /dev/shm/leak; echo $leak; env"),
     ),
     "puzzles": Actions(  # a wall or a step, and more of them than anything here takes

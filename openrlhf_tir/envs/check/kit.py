@@ -1,4 +1,5 @@
-"""Kit: one server under test, spoken to in plain HTTP. Checks read facts from it and raise Broken with the fact that is wrong."""
+"""Kit: one server under test, spoken to in plain HTTP. Checks read facts from it and raise Broken with the fact that is
+wrong."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ class Kit:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def __aenter__(self) -> Self:
-        self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.options.timeout_s), connector=aiohttp.TCPConnector(limit=0))
+        self._http = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self.options.timeout_s), connector=aiohttp.TCPConnector(limit=0)
+        )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -84,7 +87,11 @@ class Kit:
             raise Broken(f"{method} {path} got no answer: {type(e).__name__} {e}") from e
 
     async def reset(self, session_id: str, task: dict[str, Any] | None = None, seed: int = 0) -> Answer:
-        return await self.send("POST", "/reset", {"task": self.actions.task if task is None else task, "seed": seed, "session_id": session_id})
+        return await self.send(
+            "POST",
+            "/reset",
+            {"task": self.actions.task if task is None else task, "seed": seed, "session_id": session_id},
+        )
 
     async def open(self, task: dict[str, Any] | None = None, seed: int = 0) -> str:
         """A new session. Raises Broken."""
@@ -103,8 +110,15 @@ class Kit:
         """`action` None: the valid one."""
         return await self.send("POST", "/step", self.step_body(session_id, step_id, action, deadline_s))
 
-    def step_body(self, session_id: str, step_id: int, action: str | None = None, deadline_s: float = 20.0) -> dict[str, Any]:
-        return {"session_id": session_id, "step_id": step_id, "action": self.actions.valid if action is None else action, "deadline_s": deadline_s}
+    def step_body(
+        self, session_id: str, step_id: int, action: str | None = None, deadline_s: float = 20.0
+    ) -> dict[str, Any]:
+        return {
+            "session_id": session_id,
+            "step_id": step_id,
+            "action": self.actions.valid if action is None else action,
+            "deadline_s": deadline_s,
+        }
 
     async def ok(self, session_id: str, step_id: int, action: str | None = None) -> StepReply:
         """A step that must work. Raises Broken."""
@@ -112,7 +126,9 @@ class Kit:
         if (reply.session_id, reply.step_id) != (session_id, step_id):
             raise Broken(f"asked for {session_id}/{step_id}, the reply is for {reply.session_id}/{reply.step_id}")
         if reply.outcome != "ok":
-            raise Broken(f"a valid action has outcome {reply.outcome}: {reply.signals.get('error', reply.observation[:80])}")
+            raise Broken(
+                f"a valid action has outcome {reply.outcome}: {reply.signals.get('error', reply.observation[:80])}"
+            )
         return reply
 
     async def health(self) -> Health:
@@ -124,7 +140,11 @@ class Kit:
     async def metric(self, name: str) -> float | None:
         """Sum of a metric over its labels; None where /metrics does not have it."""
         answer = await self.send("GET", "/metrics")
-        found = [line for line in answer.text.splitlines() if line.split("{")[0].split(" ")[0] == name] if answer.status == 200 else []
+        found = (
+            [line for line in answer.text.splitlines() if line.split("{")[0].split(" ")[0] == name]
+            if answer.status == 200
+            else []
+        )
         return sum(float(line.rpartition(" ")[2]) for line in found) if found else None
 
 
@@ -136,7 +156,9 @@ def read(kind: type[Wire], answer: Answer) -> Wire:
         return kind.model_validate_json(answer.text)
     except ValidationError as e:
         first = e.errors(include_url=False, include_input=False)[0]
-        raise Broken(f"no valid {kind.__name__}: {'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}") from None
+        raise Broken(
+            f"no valid {kind.__name__}: {'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
+        ) from None
 
 
 def expect_status(answer: Answer, status: int, what: str) -> None:

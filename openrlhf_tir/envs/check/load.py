@@ -30,7 +30,9 @@ async def steps_at_once_are_each_answered(kit: Kit) -> str:
     results = [r for k in range(3) for r in await asyncio.gather(*[timed(s, k) for s in sessions])]
     await asyncio.gather(*[kit.close(s) for s in sessions])
     ms = sorted(1e3 * seconds for seconds, _ in results)
-    return f"{len(ms)} steps, {n} at once: p50 {statistics.median(ms):.0f} ms, p99 {ms[int(0.99 * (len(ms) - 1))]:.0f} ms"
+    return (
+        f"{len(ms)} steps, {n} at once: p50 {statistics.median(ms):.0f} ms, p99 {ms[int(0.99 * (len(ms) - 1))]:.0f} ms"
+    )
 
 
 async def a_batch_is_answered_item_by_item(kit: Kit) -> str:
@@ -39,7 +41,11 @@ async def a_batch_is_answered_item_by_item(kit: Kit) -> str:
     got = {reply.session_id: reply for reply in _lines(await kit.send("POST", "/step_batch", items))}
     if len(got) != len(items) or set(got) != {item["session_id"] for item in items}:
         raise Broken(f"{len(items)} items, answers for {len(got)} of them")
-    bad = [reply.outcome for session, reply in got.items() if reply.outcome != ("ok" if session in sessions else "env_error")]
+    bad = [
+        reply.outcome
+        for session, reply in got.items()
+        if reply.outcome != ("ok" if session in sessions else "env_error")
+    ]
     if bad:
         raise Broken(f"one unknown session among {len(items)} items, and the outcomes {bad} besides ok and env_error")
     for session in sessions:
@@ -56,7 +62,9 @@ async def a_deadline_is_kept(kit: Kit) -> str:
     took = time.perf_counter() - start
     reply = read(StepReply, first)
     if reply.outcome != "timeout":
-        raise Broken(f"a step that missed its deadline of {DEADLINE_S:g} s has outcome {reply.outcome}, after {took:.1f} s")
+        raise Broken(
+            f"a step that missed its deadline of {DEADLINE_S:g} s has outcome {reply.outcome}, after {took:.1f} s"
+        )
     if took > DEADLINE_S + LATE_S:
         raise Broken(f"answered {took:.1f} s after a step with a deadline of {DEADLINE_S:g} s")
     if read(StepReply, await kit.step(session, 0, kit.actions.slow, DEADLINE_S)).outcome != "timeout":
@@ -78,7 +86,9 @@ async def a_full_server_says_so(kit: Kit) -> str:
     for a in refused:
         expect_status(a, 429, f"one of {n} requests at once")
         if not _is_positive(a.headers.get("Retry-After", a.headers.get("retry-after"))):
-            raise Broken(f"429 with Retry-After {a.headers.get('Retry-After')!r}: the caller cannot know when to return")
+            raise Broken(
+                f"429 with Retry-After {a.headers.get('Retry-After')!r}: the caller cannot know when to return"
+            )
     outcomes = {read(StepReply, a).outcome for a in answers if a.status == 200}
     if outcomes - {"ok", "timeout", "capacity", "model_error"}:
         raise Broken(f"outcomes {sorted(outcomes)} under load")
@@ -88,17 +98,26 @@ async def a_full_server_says_so(kit: Kit) -> str:
     session = await kit.open()
     await kit.ok(session, 0)
     await kit.close(session)
-    return f"{len(refused)} of {n} refused with 429 and Retry-After, then well" if refused else f"took all {n} (raise --flood to see it refuse), then well"
+    return (
+        f"{len(refused)} of {n} refused with 429 and Retry-After, then well"
+        if refused
+        else f"took all {n} (raise --flood to see it refuse), then well"
+    )
 
 
 async def too_large_is_413(kit: Kit) -> str:
     """By hand: a client library may see the connection break while it still sends, and lose the answer."""
     at = urlsplit(kit.base)
-    head = f"POST {at.path}/step HTTP/1.1\r\nHost: {at.netloc}\r\nContent-Type: application/json\r\nContent-Length: {kit.options.oversize_bytes}\r\n"
+    head = (
+        f"POST {at.path}/step HTTP/1.1\r\nHost: {at.netloc}\r\nContent-Type: application/json\r\nContent-Length:"
+        f" {kit.options.oversize_bytes}\r\n"
+    )
     head += f"Authorization: Bearer {kit.token}\r\n\r\n" if kit.token else "\r\n"
     writer = None
     try:
-        reader, writer = await asyncio.open_connection(at.hostname, at.port or (443 if at.scheme == "https" else 80), ssl=at.scheme == "https")
+        reader, writer = await asyncio.open_connection(
+            at.hostname, at.port or (443 if at.scheme == "https" else 80), ssl=at.scheme == "https"
+        )
         writer.write(head.encode())
         line = asyncio.create_task(reader.readline(), name="status line")
         if not (await asyncio.wait([line], timeout=HEADER_WAIT_S))[0]:
@@ -110,7 +129,10 @@ async def too_large_is_413(kit: Kit) -> str:
         if writer is not None:
             writer.close()
     if status != [b"413"]:
-        raise Broken(f"a body of {kit.options.oversize_bytes >> 20} MiB was answered with {(status or [b'nothing'])[0].decode()}, not 413")
+        raise Broken(
+            f"a body of {kit.options.oversize_bytes >> 20} MiB was answered with"
+            f" {(status or [b'nothing'])[0].decode()}, not 413"
+        )
     return f"{kit.options.oversize_bytes >> 20} MiB refused"
 
 
@@ -118,13 +140,19 @@ async def without_the_token_is_401(kit: Kit) -> str:
     expect_status(await kit.send("GET", "/health", authorized=False), 200, "/health without a token")
     if kit.token is None:
         raise Skip("no token given, and the server needs none")
-    for method, path, body in (("GET", "/schema", None), ("POST", "/reset", {}), ("POST", "/step", kit.step_body("s", 0)), ("GET", "/metrics", None)):
+    for method, path, body in (
+        ("GET", "/schema", None),
+        ("POST", "/reset", {}),
+        ("POST", "/step", kit.step_body("s", 0)),
+        ("GET", "/metrics", None),
+    ):
         expect_status(await kit.send(method, path, body, authorized=False), 401, f"{method} {path} without the token")
     return "/schema, /reset, /step, /metrics; /health is open"
 
 
 async def long_use_leaves_nothing(kit: Kit) -> str:
-    """Sessions of 10 steps, `concurrency` of them at once; memory is compared after a tenth, when pools and caches have filled."""
+    """Sessions of 10 steps, `concurrency` of them at once; memory is compared after a tenth, when pools and caches have
+    filled."""
     base, steps = (await kit.health()).sessions, kit.options.steps
 
     async def use(n: int) -> None:
@@ -149,10 +177,15 @@ async def long_use_leaves_nothing(kit: Kit) -> str:
     if left > 0:
         raise Broken(f"{left} sessions are left after {steps} steps, all of them closed")
     if early is None or late is None:
-        return f"{steps} steps ({rate:.0f}/s), no session left; memory unknown (no process_resident_memory_bytes in /metrics)"
+        return (
+            f"{steps} steps ({rate:.0f}/s), no session left; memory unknown (no process_resident_memory_bytes in"
+            " /metrics)"
+        )
     grown = (late - early) / (1 << 20)
     if grown > kit.options.max_growth_mib:
-        raise Broken(f"memory grew by {grown:.0f} MiB in {steps - steps // 10} steps (allowed: {kit.options.max_growth_mib:g})")
+        raise Broken(
+            f"memory grew by {grown:.0f} MiB in {steps - steps // 10} steps (allowed: {kit.options.max_growth_mib:g})"
+        )
     return f"{steps} steps ({rate:.0f}/s), no session left, memory {grown:+.0f} MiB"
 
 

@@ -29,7 +29,9 @@ async def a_valid_action_is_ok(kit: Kit) -> str:
         session = await kit.open()
     step = await kit.ok(session, 0)
     await kit.close(session)
-    return f"observation {step.observation[:40]!r}" + (f", sessions are held by {kit.base}" if kit.base != kit.url else "")
+    return f"observation {step.observation[:40]!r}" + (
+        f", sessions are held by {kit.base}" if kit.base != kit.url else ""
+    )
 
 
 async def reset_again_is_the_same_session(kit: Kit) -> str:
@@ -62,7 +64,9 @@ async def a_retried_step_runs_once(kit: Kit) -> str:
     if (await kit.step(session, 0)).text != answers[0].text:
         raise Broken("an earlier step_id no longer returns its reply")
     await kit.close(session)
-    return "five requests, one reply" + (", one execution" if before is not None else " (no env_steps_total in /metrics to count by)")
+    return "five requests, one reply" + (
+        ", one execution" if before is not None else " (no env_steps_total in /metrics to count by)"
+    )
 
 
 async def a_used_step_id_is_409(kit: Kit) -> str:
@@ -83,7 +87,12 @@ async def no_session_is_404(kit: Kit) -> str:
 
 async def a_malformed_request_is_422(kit: Kit) -> str:
     session = await kit.open()
-    for body in ({}, kit.step_body(session, -1), {**kit.step_body(session, 0), "deadline_s": "soon"}, {**kit.step_body(session, 0), "extra": 1}):
+    for body in (
+        {},
+        kit.step_body(session, -1),
+        {**kit.step_body(session, 0), "deadline_s": "soon"},
+        {**kit.step_body(session, 0), "extra": 1},
+    ):
         expect_status(await kit.send("POST", "/step", body), 422, f"the body {str(body)[:100]}")
     await kit.ok(session, 0)
     await kit.close(session)
@@ -126,22 +135,35 @@ async def the_end_and_the_rewards_are_told(kit: Kit) -> str:
     ending = kit.actions.ending
     session = await kit.open(kit.actions.ending_task if ending is not None else None)
     replies: list[StepReply] = []
-    while len(replies) < (1 if ending is not None else ENDING_STEPS) and not (replies and (replies[-1].done or replies[-1].truncated)):
+    while len(replies) < (1 if ending is not None else ENDING_STEPS) and not (
+        replies and (replies[-1].done or replies[-1].truncated)
+    ):
         replies.append(await kit.ok(session, len(replies), ending))
     last = replies[-1]
     if last.done and last.truncated:
         raise Broken("a reply is both done and truncated: an episode ends as finished or is cut")
     over = last.done or last.truncated
     if ending is not None and not over:
-        raise Broken(f"the ending action neither ends nor cuts the episode: done and truncated are false, observation {last.observation[:40]!r}")
+        raise Broken(
+            "the ending action neither ends nor cuts the episode: done and truncated are false, observation"
+            f" {last.observation[:40]!r}"
+        )
     if (again := await kit.ok(session, len(replies) - 1, ending)) != last:
-        raise Broken(f"the last step, sent again, has reward {again.reward} and done {again.done}; it had {last.reward} and {last.done}")
+        raise Broken(
+            f"the last step, sent again, has reward {again.reward} and done {again.done}; it had {last.reward} and"
+            f" {last.done}"
+        )
     await kit.close(session)
     given = [r.reward for r in replies if r.reward is not None]
     if not over and not given:
-        return f"{ENDING_STEPS} valid actions neither ended the episode nor had a reward: the trainer judges (else give --ending-action, --ending-task)"
+        return (
+            f"{ENDING_STEPS} valid actions neither ended the episode nor had a reward: the trainer judges (else give"
+            " --ending-action, --ending-task)"
+        )
     how = "done" if last.done else "truncated" if last.truncated else "not over"
-    return f"{how} after {len(replies)} steps; rewards {', '.join(f'{r:g}' for r in given) or 'none: the trainer judges'}"
+    return (
+        f"{how} after {len(replies)} steps; rewards {', '.join(f'{r:g}' for r in given) or 'none: the trainer judges'}"
+    )
 
 
 async def sessions_do_not_see_each_other(kit: Kit) -> str:
@@ -173,5 +195,8 @@ async def the_schema_tells_whether_state_is_kept(kit: Kit) -> str:
     kept = SECRET in (await kit.ok(session, 1, kit.actions.read)).model_dump_json()
     await kit.close(session)
     if kept != stateful:
-        raise Broken(f"/schema says stateful = {str(stateful).lower()}, and a step {'finds' if kept else 'does not find'} what the one before it left")
+        raise Broken(
+            f"/schema says stateful = {str(stateful).lower()}, and a step {'finds' if kept else 'does not find'} what"
+            " the one before it left"
+        )
     return "a step finds what the one before it left" if kept else "each step starts anew"

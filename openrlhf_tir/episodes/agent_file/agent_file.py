@@ -54,13 +54,22 @@ class _Worker:
         asked, prompt, wanted = message["sampling"], message["prompt"], None
         room = self.max_len - len(prompt)
         if room <= 0 or not prompt:
-            raise ValueError(f"The prompt has {len(prompt)} tokens of data.max_len = {self.max_len}: it needs at least one, and room for an answer.")
+            raise ValueError(
+                f"The prompt has {len(prompt)} tokens of data.max_len = {self.max_len}: it needs at least one, and room"
+                " for an answer."
+            )
         engine, seed = self.engine, None
         if run is not None and (wanted := self.asked.get(run.number)):
             engine, seed = wanted.engine, wanted.seed_of(run.turns)
             run.turns += 1
-        sampling = Sampling(min(asked["max_tokens"] or room, room), tuple(asked["stop"]), asked["temperature"], asked["top_p"], seed)
-        request_id = f"{wanted.request_id}/{run.turns - 1}" if wanted and run else f"{self._name}/{self.process.starts}/{next(self._requests)}"
+        sampling = Sampling(
+            min(asked["max_tokens"] or room, room), tuple(asked["stop"]), asked["temperature"], asked["top_p"], seed
+        )
+        request_id = (
+            f"{wanted.request_id}/{run.turns - 1}"
+            if wanted and run
+            else f"{self._name}/{self.process.starts}/{next(self._requests)}"
+        )
         completion = await engine.generate(prompt, sampling, request_id=request_id)
         if completion.finish_reason == "abort":
             raise Aborted("The engine gave the request up.")
@@ -104,12 +113,17 @@ class AgentFile:
         seed_of: Callable[[int], int | None] = lambda turn: None,
         held_by: Callable[[str], None] = lambda process: None,
     ) -> Trajectory:
-        """One sample; `held_by` is told which process it shares with others. Its reward is None when the file left it to the run's own.
+        """One sample; `held_by` is told which process it shares with others. Its reward is None when the file left it
+        to the run's own.
 
         Raises AgentError, EnvTimeout, AgentLost, EnvLost, or the engine's fault.
         """
         worker = min(self.workers, key=lambda w: len(w.process.runs))
-        sampling: dict[str, Any] = {"temperature": temperature, "top_p": 1.0, "max_tokens": self.cfg.rollout.max_new_tokens}
+        sampling: dict[str, Any] = {
+            "temperature": temperature,
+            "top_p": 1.0,
+            "max_tokens": self.cfg.rollout.max_new_tokens,
+        }
         await worker.process.ready()
         held_by(worker.process.identity)
         number = worker.process.next_number()
@@ -119,7 +133,15 @@ class AgentFile:
         finally:
             del worker.asked[number]
         try:
-            made = outcome.trajectory(said, index, prompt_ids, worker.record, self.codec, max_len=self.cfg.data.max_len, temperature=temperature)
+            made = outcome.trajectory(
+                said,
+                index,
+                prompt_ids,
+                worker.record,
+                self.codec,
+                max_len=self.cfg.data.max_len,
+                temperature=temperature,
+            )
         except AgentError as e:
             raise AgentError(f"train.agent_func_path = {self.cfg.train.agent_func_path!r}: {e}") from None
         return made

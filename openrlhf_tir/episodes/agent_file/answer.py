@@ -10,7 +10,8 @@ from .wire import Message
 
 
 def answer(result: Any) -> Message:
-    """{"observation_tokens", "action_ranges", "reward", "scores", "truncated", "extra_logs"}; the reward may be None: the run's own judges."""
+    """{"observation_tokens", "action_ranges", "reward", "scores", "truncated", "extra_logs"}; the reward may be None:
+    the run's own judges."""
     if not isinstance(result, Mapping):
         raise ValueError(f"execute returned {type(result).__name__}, not a dict")
     if lacks := [name for name in ("observation_tokens", "action_ranges") if name not in result]:
@@ -26,7 +27,9 @@ def answer(result: Any) -> Message:
         "reward": number("reward", result.get("reward")),
         "scores": number("scores", result.get("scores")),
         "truncated": bool(result.get("truncated", False)),
-        "extra_logs": {str(name): number(f"extra_logs[{name!r}]", value) for name, value in logs.items() if value is not None},
+        "extra_logs": {
+            str(name): number(f"extra_logs[{name!r}]", value) for name, value in logs.items() if value is not None
+        },
     }
 
 

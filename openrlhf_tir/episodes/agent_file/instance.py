@@ -1,4 +1,5 @@
-"""In the worker: OpenRLHF's AgentInstance with what the interface asks checked, each call with its deadline, and its steps recorded."""
+"""In the worker: OpenRLHF's AgentInstance with what the interface asks checked, each call with its deadline, and its
+steps recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from .llm_engine import RUN
 
 
 class Deadlines(dict[str, float]):
-    """{"reset": seconds, "step": seconds}; the settings of these names are env.reset_timeout_s and env.step_timeout_s."""
+    """{"reset": seconds, "step": seconds}; the settings of these names are env.reset_timeout_s and
+    env.step_timeout_s."""
 
 
 class CallLate(Exception):
@@ -21,9 +23,11 @@ class CallLate(Exception):
 
 
 def recorded(cls: type, deadlines: Deadlines) -> type:
-    """A subclass of the agent instance's class that does the same, and raises TypeError for what OpenRLHF could not use."""
+    """A subclass of the agent instance's class that does the same, and raises TypeError for what OpenRLHF could not
+    use."""
     init: Any = getattr(cls, "__init__")  # noqa: B009  # a constructor is no method of an instance to a type checker
-    made_async = inspect.iscoroutinefunction(init)  # OpenRLHF's older examples: Ray awaits such a constructor, Python refuses it
+    # OpenRLHF's older examples: Ray awaits such a constructor, Python refuses it
+    made_async = inspect.iscoroutinefunction(init)
 
     class Recorded(cls):  # type: ignore[misc]  # the class is known at run time only
         if made_async:
@@ -47,7 +51,12 @@ def recorded(cls: type, deadlines: Deadlines) -> type:
             check_step(result)
             if run := RUN.get():
                 reward = float(result["rewards"].item())
-                call = {"action": states["action_text"], "observation": result["environment_feedback"], "reward": reward, "done": bool(result["done"])}
+                call = {
+                    "action": states["action_text"],
+                    "observation": result["environment_feedback"],
+                    "reward": reward,
+                    "done": bool(result["done"]),
+                }
                 run.calls.append(call | {"seconds": time.monotonic() - start})
             return result
 
@@ -62,7 +71,9 @@ def check_step(result: Any) -> None:
     if lacks := [name for name in ("rewards", "environment_feedback", "done") if name not in result]:
         raise TypeError(f"step returned no {', '.join(lacks)}")
     if not callable(getattr(result["rewards"], "item", None)) or getattr(result["rewards"], "numel", lambda: 1)() != 1:
-        raise TypeError(f'step returned "rewards" = {_show(result["rewards"])}, not one number in a tensor, as torch.tensor(1.0)')
+        raise TypeError(
+            f'step returned "rewards" = {_show(result["rewards"])}, not one number in a tensor, as torch.tensor(1.0)'
+        )
     if not isinstance(result["environment_feedback"], str):
         raise TypeError(f'step returned "environment_feedback" = {_show(result["environment_feedback"])}, not text')
     if result.get("environment_images"):

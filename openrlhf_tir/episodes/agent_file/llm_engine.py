@@ -1,7 +1,8 @@
-"""In the worker: what OpenRLHF's files call `llm_engine` and `sampling_params`, with vLLM's names and none of its imports.
+"""In the worker: what OpenRLHF's files call `llm_engine` and `sampling_params`, with vLLM's names and none of its
+imports.
 
-`generate` may be called from any thread and event loop: OpenRLHF's own example serves an OpenAI endpoint from a thread of its own.
-"""
+`generate` may be called from any thread and event loop: OpenRLHF's own example serves an OpenAI endpoint from a thread
+of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Run:
 
 @dataclass
 class SamplingParams:
-    """The fields of vLLM's class that OpenRLHF sets or reads. vLLM's own takes its place in a file that imports vLLM."""
+    """The fields of vLLM's class that OpenRLHF sets or reads. vLLM's own takes its place in a file that imports
+    vLLM."""
 
     n: int = 1
     temperature: float = 1.0
@@ -68,7 +70,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def sampling_params(**given: Any) -> Any:
-    """As OpenRLHF makes them: special tokens and a matched stop string stay in the text, log-probs of what was sampled."""
+    """As OpenRLHF makes them: special tokens and a matched stop string stay in the text, log-probs of what was
+    sampled."""
     cls = getattr(sys.modules.get("vllm.sampling_params"), "SamplingParams", SamplingParams)
     return cls(**given, top_k=-1, min_tokens=1, logprobs=1, skip_special_tokens=False, include_stop_str_in_output=True)
 
@@ -79,7 +82,8 @@ def request_of(params: Any) -> Message:
         value = getattr(params, name, neutral[0])
         if value not in neutral:
             raise ValueError(
-                f"sampling_params.{name} = {value!r} would sample from another distribution than the one that is trained. Leave it at {neutral[0]!r}."
+                f"sampling_params.{name} = {value!r} would sample from another distribution than the one that is"
+                f" trained. Leave it at {neutral[0]!r}."
             )
     stop = params.stop or []
     return {
@@ -127,10 +131,14 @@ class LlmEngine:
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Message]] = {}
 
-    async def generate(self, prompt_token_ids: Sequence[int], sampling_params: Any, multi_modal_data: Any = None) -> RequestOutput:
+    async def generate(
+        self, prompt_token_ids: Sequence[int], sampling_params: Any, multi_modal_data: Any = None
+    ) -> RequestOutput:
         """Raises RuntimeError when the engine did not answer, ValueError for a request that cannot be trained on."""
         if multi_modal_data:
-            raise ValueError("The agent asks with images (multi_modal_data), and tasks are text here. Leave images out.")
+            raise ValueError(
+                "The agent asks with images (multi_modal_data), and tasks are text here. Leave images out."
+            )
         number, answer, run = next(self._numbers), Future[Message](), RUN.get()
         prompt = [int(i) for i in prompt_token_ids]
         request = request_of(sampling_params)
@@ -145,7 +153,9 @@ class LlmEngine:
             self._waiting.pop(number, None)
         if "error" in said:
             raise RuntimeError(said["error"])
-        return RequestOutput(str(number), prompt, [self._output(said, getattr(sampling_params, "skip_special_tokens", True))])
+        return RequestOutput(
+            str(number), prompt, [self._output(said, getattr(sampling_params, "skip_special_tokens", True))]
+        )
 
     def get_num_unfinished_requests(self) -> int:
         return len(self._waiting)
@@ -161,4 +171,6 @@ class LlmEngine:
         if isinstance(stop, str) and (at := text.rfind(stop)) >= 0:
             text = text[: at + len(stop)]
         logprobs = [{i: Logprob(x, 1, None)} for i, x in zip(ids, said["logprobs"], strict=True)]
-        return CompletionOutput(ids, text, logprobs, said["finish_reason"], stop, cumulative_logprob=sum(said["logprobs"]))
+        return CompletionOutput(
+            ids, text, logprobs, said["finish_reason"], stop, cumulative_logprob=sum(said["logprobs"])
+        )

@@ -1,4 +1,5 @@
-"""What an agent file must define, as `plugins` checks it: before a model is loaded, and in the worker. Standard library only."""
+"""What an agent file must define, as `plugins` checks it: before a model is loaded, and in the worker. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from ... import plugins
 
 ATTRIBUTE = "AgentExecutor"
 ARGUMENTS = ("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine")
-"""What `execute` is given by name; `images=None` too where it has a place for it (OpenRLHF 0.11.2, trainer/ray/vllm_engine.py)."""
+"""What `execute` is given by name; `images=None` too where it has a place for it (OpenRLHF 0.11.2,
+trainer/ray/vllm_engine.py)."""
 
 
 def _complaint(cls: Any) -> str | None:
@@ -30,7 +32,7 @@ def _complaint(cls: Any) -> str | None:
 AGENT = plugins.Place(
     "agent executor",
     "train.agent_func_path",
-    "a class made without arguments, derived from openrlhf.utils.agent's MultiTurnAgentExecutor or AgentExecutorBase, with "
-    f"async execute({', '.join(ARGUMENTS)})",
+    "a class made without arguments, derived from openrlhf.utils.agent's MultiTurnAgentExecutor or AgentExecutorBase,"
+    f" with async execute({', '.join(ARGUMENTS)})",
     complaint=_complaint,
 )

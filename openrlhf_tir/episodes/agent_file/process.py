@@ -1,7 +1,8 @@
-"""One worker process of an agent file, seen from its rollout actor: started when it is needed, replaced when it dies or blocks.
+"""One worker process of an agent file, seen from its rollout actor: started when it is needed, replaced when it dies or
+blocks.
 
-A run that is not heard of for `idle_s` is lost. If its process does not answer either, the file blocks it: it is killed, with all its runs.
-"""
+A run that is not heard of for `idle_s` is lost. If its process does not answer either, the file blocks it: it is
+killed, with all its runs."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ Answer = Callable[["Run | None", Message], Awaitable[Message]]
 
 @dataclass(eq=False)
 class Run:
-    """One `execute`. `turns` counts its requests; `answers`: those being answered; `fault`: of the engine, for one of them."""
+    """One `execute`. `turns` counts its requests; `answers`: those being answered; `fault`: of the engine, for one of
+    them."""
 
     number: int
     said: asyncio.Future[Message]
@@ -70,8 +72,8 @@ class Process:
         return self._numbers
 
     async def call(self, number: int, message: Message) -> Message:
-        """Run `execute` as `number`. Raises AgentError for the file's own fault, EnvTimeout for a call that missed its deadline, AgentLost
-        when it was silent for too long, EnvLost when the process died: that hits all its runs."""
+        """Run `execute` as `number`. Raises AgentError for the file's own fault, EnvTimeout for a call that missed its
+        deadline, AgentLost when it was silent for too long, EnvLost when the process died: that hits all its runs."""
         await self.ready()
         clock = asyncio.get_running_loop()
         began = clock.time()
@@ -90,7 +92,9 @@ class Process:
             raise self._fault[1]  # asked from a thread of the file's own, or beside it: the engine's fault, most likely
         if said["late"]:
             raise EnvTimeout(said["error"])
-        raise AgentError(f"train.agent_func_path: {said['error']}. It is a bug in that line, or a task that it does not expect.")
+        raise AgentError(
+            f"train.agent_func_path: {said['error']}. It is a bug in that line, or a task that it does not expect."
+        )
 
     @property
     def identity(self) -> str:
@@ -98,14 +102,16 @@ class Process:
         return f"{self.log.stem}/{self.starts}"
 
     async def ready(self) -> None:
-        """`up`, in the middle of a run: a file that was loaded before and cannot be now is a fault of the machine's, EnvLost."""
+        """`up`, in the middle of a run: a file that was loaded before and cannot be now is a fault of the machine's,
+        EnvLost."""
         try:
             await self.up()
         except ConfigError as e:
             raise EnvLost(f"The agent file's process does not start again: {e}") from None
 
     async def up(self) -> None:
-        """The process is there and has loaded the file. Raises ConfigError when the file cannot be loaded, EnvLost when it does not start."""
+        """The process is there and has loaded the file. Raises ConfigError when the file cannot be loaded, EnvLost when
+        it does not start."""
         async with self._starting:
             if self._writer is not None:
                 return
@@ -122,7 +128,12 @@ class Process:
         with theirs, self.log.open("ab") as log:
             command = (sys.executable, "-m", f"{__package__}.worker", str(theirs.fileno()))
             self._process = await asyncio.create_subprocess_exec(
-                *command, pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environ
+                *command,
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environ,
             )
         self.starts += 1
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -162,7 +173,9 @@ class Process:
         else:
             number = message["generate"]
             run = self.runs.get(message["run"]) if message["run"] is not None else None
-            task = self._answers[number] = asyncio.create_task(self._generate(run, message), name=f"agent file, request {number}")
+            task = self._answers[number] = asyncio.create_task(
+                self._generate(run, message), name=f"agent file, request {number}"
+            )
             task.add_done_callback(lambda task: self._answers.pop(number, None))
             if run:
                 run.answers.add(task)
@@ -198,7 +211,9 @@ class Process:
 
     def _silent(self, run: Run) -> None:
         if not run.said.done():
-            run.said.set_exception(AgentLost(f"execute of the agent file was not heard of for {self.idle}. See {self.log}, or raise that."))
+            run.said.set_exception(
+                AgentLost(f"execute of the agent file was not heard of for {self.idle}. See {self.log}, or raise that.")
+            )
         task = asyncio.create_task(self._kill_if_blocked(), name="ping agent file")
         self._answers[-run.number] = task  # held, or it may be collected
         task.add_done_callback(lambda task: self._answers.pop(-run.number, None))

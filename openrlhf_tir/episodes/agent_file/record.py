@@ -1,8 +1,8 @@
 """Record: what the engine sampled for a worker, until the trajectory that it belongs to is made.
 
-Which `execute` a request belongs to is not always known (a file may ask from a server thread of its own), so it is found by its tokens:
-a range of a result is trained only if the engine sampled exactly these tokens after exactly those before them.
-"""
+Which `execute` a request belongs to is not always known (a file may ask from a server thread of its own), so it is
+found by its tokens: a range of a result is trained only if the engine sampled exactly these tokens after exactly those
+before them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Record:
             self._drop(*self._ages.popleft()[1:])
 
     def take(self, before: Sequence[int], tokens: Sequence[int]) -> Sampled | None:
-        """What was sampled after `before` and begins with `tokens`: the same tokens if there are such. It is not found again."""
+        """What was sampled after `before` and begins with `tokens`: the same tokens if there are such. It is not found
+        again."""
         key, wanted = _digest(before), list(tokens)
         found = [s for s in self._by_prompt.get(key, ()) if s.completion.token_ids[: len(wanted)].tolist() == wanted]
         if not found:

@@ -1,4 +1,5 @@
-"""Frames between actor and worker: four bytes of length, then JSON. A socket pair, so that what the file prints cannot get in between."""
+"""Frames between actor and worker: four bytes of length, then JSON. A socket pair, so that what the file prints cannot
+get in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""python -m openrlhf_tir.episodes.agent_file.worker FD: the process that executes an agent file. Started by process.py, ends with its actor.
+"""python -m openrlhf_tir.episodes.agent_file.worker FD: the process that executes an agent file. Started by process.py,
+ends with its actor.
 
 <- {"start": ...}      -> {"ready": true} or {"error": why}
 <- {"run": i, ...}     -> {"done": i, "result": ..., "calls": [...]} or {"done": i, "error": why, "late": bool}
@@ -34,9 +35,13 @@ class Worker:
         self.engine = LlmEngine(send, tokenizer)
         self.runs: dict[int, asyncio.Task[None]] = {}
         accepts = inspect.signature(executor.execute).parameters
-        self.images = {"images": None} if "images" in accepts or any(p.kind is p.VAR_KEYWORD for p in accepts.values()) else {}
+        self.images = (
+            {"images": None} if "images" in accepts or any(p.kind is p.VAR_KEYWORD for p in accepts.values()) else {}
+        )
         if isinstance(cls := getattr(executor, "agent_instance_cls", None), type):
-            executor.agent_instance_cls = recorded(cls, Deadlines(reset=start["reset_timeout_s"], step=start["step_timeout_s"]))
+            executor.agent_instance_cls = recorded(
+                cls, Deadlines(reset=start["reset_timeout_s"], step=start["step_timeout_s"])
+            )
 
     def handle(self, message: Message) -> None:
         if "completion" in message:
@@ -55,7 +60,14 @@ class Worker:
         run = Run(message["run"])
         RUN.set(run)
         late = False
-        values = (message["prompt"], message["label"], sampling_params(**message["sampling"]), self.max_length, self.tokenizer, self.engine)
+        values = (
+            message["prompt"],
+            message["label"],
+            sampling_params(**message["sampling"]),
+            self.max_length,
+            self.tokenizer,
+            self.engine,
+        )
         try:
             result = await self.executor.execute(**dict(zip(ARGUMENTS, values, strict=True)), **self.images)
             said: Message = {"result": answer(result)}
@@ -95,7 +107,10 @@ def _started(start: Message, send: Any) -> Worker:
         executor = cls()
     except Exception as e:
         at = plugins.raised_at(e, plugins.source_file(cls)) or plugins.location(cls)
-        raise ConfigError(f"train.agent_func_path = {start['file']!r}: {at}: {type(e).__name__}: {e}. It must be made without arguments.") from e
+        raise ConfigError(
+            f"train.agent_func_path = {start['file']!r}: {at}: {type(e).__name__}: {e}. It must be made without"
+            " arguments."
+        ) from e
     from transformers import AutoTokenizer
 
     return Worker(executor, AutoTokenizer.from_pretrained(start["model"]), start, send)

@@ -1,10 +1,11 @@
 """Tool calls as the chat models of Meta and Mistral write them.
 
-    llama3    {"name": ..., "parameters": {...}}            the whole message; <|python_tag|> may stand before it; several are separated by ";"
+    llama3    {"name": ..., "parameters": {...}}            the whole message; <|python_tag|> may stand before it;
+              several are separated by ";"
     mistral   [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]     what stands before the mark is text
 
-Sources: Llama 3.1's model card ("JSON based tool calling"), the documentation of Mistral's function calling. The marks are special tokens: a
-parser is given text that shows them.
+Sources: Llama 3.1's model card ("JSON based tool calling"), the documentation of Mistral's function calling. The marks
+are special tokens: a parser is given text that shows them.
 """
 
 from __future__ import annotations

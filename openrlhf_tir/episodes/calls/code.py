@@ -1,4 +1,5 @@
-"""Tool calls whose whole block is one argument: ToRL's and ZeroTIR's fence, ReTool's <code>, ARTIST's <python>, Search-R1's <search>."""
+"""Tool calls whose whole block is one argument: ToRL's and ZeroTIR's fence, ReTool's <code>, ARTIST's <python>,
+Search-R1's <search>."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from .tool_call import Malformed, ParsedCall, Parser, blocks, unclosed
 
 
 def code_in(opening: str, closing: str, tool: str, argument: str) -> Parser:
-    """A parser: what stands between the marks is `argument` of a call of `tool`; one that holds nothing but white space is malformed."""
+    """A parser: what stands between the marks is `argument` of a call of `tool`; one that holds nothing but white space
+    is malformed."""
 
     def parse(text: str) -> list[ParsedCall | Malformed]:
         found: list[ParsedCall | Malformed] = []

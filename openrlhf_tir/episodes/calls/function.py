@@ -4,9 +4,9 @@
     <parameter=command>ls -la</parameter>
     </function>
 
-A value is text, taken as it stands but for one newline after the opening and before the closing tag. A generation that was stopped in
-"</function" counts as closed, as in the reference; a parameter must close itself. Source: SkyRL v0 (specs/SkyRL-v0.md).
-"""
+A value is text, taken as it stands but for one newline after the opening and before the closing tag. A generation that
+was stopped in "</function" counts as closed, as in the reference; a parameter must close itself. Source: SkyRL v0
+(specs/SkyRL-v0.md)."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def _call(block: str) -> ParsedCall | Malformed:
     for parameter in blocks(body, PARAMETER, PARAMETER_END):
         key, key_closed, value = parameter.text.partition(">")
         if not parameter.closed or not key_closed or not key.strip():
-            return Malformed(block, "bad_arguments", f"A parameter of {name} is not written as <parameter=NAME>value</parameter>.")
+            return Malformed(
+                block, "bad_arguments", f"A parameter of {name} is not written as <parameter=NAME>value</parameter>."
+            )
         arguments[key.strip()] = value.removeprefix("\n").removesuffix("\n")
     return ParsedCall(name, arguments)

@@ -5,9 +5,9 @@
     tooln1   last block, a list (a lone object is a list of one) [{"name": ..., "arguments": {...}}]
     tool     the same between <tool> tags                        ARTIST
 
-Sources: Qwen's chat template; arXiv 2504.13958; arXiv 2505.00024. Arguments may be missing (a call without any), or JSON in a string, as
-some models encode them twice. What JSON does not know (NaN, a lone surrogate) is malformed: it could not be sent on.
-"""
+Sources: Qwen's chat template; arXiv 2504.13958; arXiv 2505.00024. Arguments may be missing (a call without any), or
+JSON in a string, as some models encode them twice. What JSON does not know (NaN, a lone surrogate) is malformed: it
+could not be sent on."""
 
 from __future__ import annotations
 
@@ -77,7 +77,11 @@ def load(text: str) -> Any | Malformed:
 
 def call_of(value: Any, key: str, text: str) -> ParsedCall | Malformed:
     if not isinstance(value, dict):
-        return Malformed(text, "not_a_call", f'A call is a JSON object like {{"name": ..., "{key}": {{...}}}}, not {type(value).__name__}.')
+        return Malformed(
+            text,
+            "not_a_call",
+            f'A call is a JSON object like {{"name": ..., "{key}": {{...}}}}, not {type(value).__name__}.',
+        )
     name = value.get("name")
     if not isinstance(name, str) or not name:
         return Malformed(text, "no_name", 'The call does not name a tool: "name" must be a string.')

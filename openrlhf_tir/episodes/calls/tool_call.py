@@ -1,8 +1,9 @@
-"""Tool calls in text: what the model wrote -> calls, in order. Every format is one small parser (formats.py names them).
+"""Tool calls in text: what the model wrote -> calls, in order. Every format is one small parser (formats.py names
+them).
 
-A call that cannot be read is data (`Malformed`), in its place among the others, for the reward to weigh and the model to be told:
-no parser raises, whatever the text. All run in linear time: a response may open a tag ten thousand times and never close it.
-"""
+A call that cannot be read is data (`Malformed`), in its place among the others, for the reward to weigh and the model
+to be told: no parser raises, whatever the text. All run in linear time: a response may open a tag ten thousand times
+and never close it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Block:
 
 
 def blocks(text: str, opening: str, closing: str) -> Iterator[Block]:
-    """Every block in order. A block ends at the first closing mark after its opening, as a regular expression's `.*?` would have it."""
+    """Every block in order. A block ends at the first closing mark after its opening, as a regular expression's `.*?`
+    would have it."""
     at = text.find(opening)
     while at >= 0:
         start = at + len(opening)

@@ -1,7 +1,9 @@
-"""Turn protocols: which text of the model is a call, and how its output is inserted. One small state machine per method.
+"""Turn protocols: which text of the model is a call, and how its output is inserted. One small state machine per
+method.
 
-A protocol sees text and answers with what to do next; it never sees tokens, engines or environments. One instance per episode. One of
-one's own is a class in a file (docs/protocols.md): what it raises fails the trajectory as `protocol_error`, with file and line.
+A protocol sees text and answers with what to do next; it never sees tokens, engines or environments. One instance per
+episode. One of one's own is a class in a file (docs/protocols.md): what it raises fails the trajectory as
+`protocol_error`, with file and line.
 
     turn protocol       an observation is text behind what was sampled: `insertion`
     messages protocol   an observation is messages, which the model's own chat template renders: `replies`
@@ -36,8 +38,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The model meant a call that cannot be read. Nothing is run: `message` is inserted as a call's output would be, and the reward
-    finds `action` among the trajectory's calls, with `defect` (see tool_call.Malformed) in its signals."""
+    """The model meant a call that cannot be read. Nothing is run: `message` is inserted as a call's output would be,
+    and the reward finds `action` among the trajectory's calls, with `defect` (see tool_call.Malformed) in its
+    signals."""
 
     action: str
     defect: str
@@ -60,9 +63,11 @@ class TurnProtocol(Protocol):
     """What a class may say besides:
 
     cuts_at_limit    True: an inserted block is cut where the response budget ends, instead of overshooting it
-    max_turn_tokens  a number: no segment gets more tokens. One that is cut there has finish_reason "length" and stop_reason TURN_LIMIT
+    max_turn_tokens  a number: no segment gets more tokens. One that is cut there has finish_reason "length" and
+                     stop_reason TURN_LIMIT
     max_context_tokens  a number: a segment is sampled from the last so many tokens of prompt and response
-    env_task         a dict for the task that a session is opened with, e.g. how observations are to read; a row's own keys win
+    env_task         a dict for the task that a session is opened with, e.g. how observations are to read; a row's own
+                     keys win
     """
 
     def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None:
@@ -126,17 +131,24 @@ def of_messages(cls: Any) -> bool:
 
 
 def _complaint(cls: Any) -> str | None:
-    lacks = [name for name in (OF_MESSAGES if of_messages(cls) else MEMBERS) if not isinstance(cls, type) or not hasattr(cls, name)]
+    lacks = [
+        name
+        for name in (OF_MESSAGES if of_messages(cls) else MEMBERS)
+        if not isinstance(cls, type) or not hasattr(cls, name)
+    ]
     if lacks == ["stops"] and "self.stops" in inspect.getsource(cls):
         lacks = []  # set by the constructor
-    return f"{cls.__name__} has no {', '.join(lacks)}" if lacks else plugins.takes(0, "max_calls", "budget_message")(cls)
+    return (
+        f"{cls.__name__} has no {', '.join(lacks)}" if lacks else plugins.takes(0, "max_calls", "budget_message")(cls)
+    )
 
 
 PROTOCOL = plugins.Place(
     "turn protocol",
     "env.protocol",
-    "a class with stops, advance(completion), insertion(observation), too_long() and after_insertion(), or, over messages, with stops, advance(completion) "
-    "and replies(observation); made with max_calls=, budget_message= and env.options",
+    "a class with stops, advance(completion), insertion(observation), too_long() and after_insertion(), or, over"
+    " messages, with stops, advance(completion) and replies(observation); made with max_calls=, budget_message= and"
+    " env.options",
     PROTOCOLS,
     _complaint,
 )
@@ -153,7 +165,10 @@ def check(cfg: Env) -> None:
     try:
         inspect.signature(cls).bind(max_calls=0, budget_message=False, **cfg.options)
     except TypeError as e:
-        raise ConfigError(f"env.options = {cfg.options}: {plugins.location(cls)}: {cls.__name__}{inspect.signature(cls)} does not take them: {e}.") from None
+        raise ConfigError(
+            f"env.options = {cfg.options}: {plugins.location(cls)}: {cls.__name__}{inspect.signature(cls)} does not"
+            f" take them: {e}."
+        ) from None
     if not plugins.is_own(PROTOCOL, cfg.protocol):
         try:
             make(cfg)
@@ -170,7 +185,8 @@ def make(cfg: Env) -> Any:
 
 
 def replies_of(cfg: Env) -> Sequence[Mapping[str, Any]]:
-    """What a messages protocol answers to a turn, asked before any: its roles are what counts. Raises ConfigError when it cannot be made so."""
+    """What a messages protocol answers to a turn, asked before any: its roles are what counts. Raises ConfigError when
+    it cannot be made so."""
     try:
         found: Sequence[Mapping[str, Any]] = make(cfg).replies("A reply.")
     except TurnError:
@@ -218,7 +234,9 @@ class OwnProtocol:
     def replies(self, observation: str) -> list[Mapping[str, Any]]:
         with self._named():
             found = self._protocol.replies(observation)
-        if not isinstance(found, list | tuple) or not all(isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in found):
+        if not isinstance(found, list | tuple) or not all(
+            isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in found
+        ):
             raise self._wrong("replies", found, "a list of messages with role and content")
         return [dict(m) for m in found]
 
@@ -240,7 +258,10 @@ class OwnProtocol:
         raise self._wrong(method, value, "text")
 
     def _wrong(self, method: str, value: Any, wanted: str) -> TurnError:
-        return TurnError(f"env.protocol = {self._name!r}: {plugins.location(self._cls)}: {method} gave {value!r} ({type(value).__name__}), not {wanted}.")
+        return TurnError(
+            f"env.protocol = {self._name!r}: {plugins.location(self._cls)}: {method} gave {value!r}"
+            f" ({type(value).__name__}), not {wanted}."
+        )
 
     @contextmanager
     def _named(self) -> Iterator[None]:

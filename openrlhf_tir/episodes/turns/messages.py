@@ -1,4 +1,5 @@
-"""Messages: a chat in the model's own format. Its message calls tools -> run -> the reply is a message of role "tool" -> the next one ...
+"""Messages: a chat in the model's own format. Its message calls tools -> run -> the reply is a message of role "tool"
+-> the next one ...
 
     calls = "hermes"   (Qwen)      <tool_call> {"name", "arguments"} </tool_call>
             "llama3"   (Llama 3.1) {"name", "parameters"}, the whole message
@@ -6,11 +7,12 @@
             any other of calls/formats.py
             "text"                 no call: every message is an action, and the reply is the user's
 
-The action is one JSON list, [{"name": ..., "arguments": {...}}, ...], one step of the environment however many calls there are, as those of the
-structured protocols; with `argument` it is that argument's text of a message's one call, as python_tir's code. A message that calls nothing
-ends the episode. If one call of a message is malformed none is run, and its reply says what is wrong. Each message with calls uses up one of
-`max_calls`; then a call ends the episode. With `user` a message that calls nothing goes to the environment's user, as those of the structured
-protocols do, uses up one of `max_calls`, too, and the reply is the user's.
+The action is one JSON list, [{"name": ..., "arguments": {...}}, ...], one step of the environment however many calls
+there are, as those of the structured protocols; with `argument` it is that argument's text of a message's one call, as
+python_tir's code. A message that calls nothing ends the episode. If one call of a message is malformed none is run, and
+its reply says what is wrong. Each message with calls uses up one of `max_calls`; then a call ends the episode. With
+`user` a message that calls nothing goes to the environment's user, as those of the structured protocols do, uses up one
+of `max_calls`, too, and the reply is the user's.
 """
 
 from __future__ import annotations
@@ -41,14 +43,20 @@ class Messages:
         silent: str = "",
         user: bool = False,
     ) -> None:
-        """role: of replies; default "tool", of `calls = "text"` "user". stops: texts that end a message, besides the model's own end token.
+        """role: of replies; default "tool", of `calls = "text"` "user". stops: texts that end a message, besides the
+        model's own end token.
 
         silent: what is shown of an empty reply.
         """
         if calls != TEXT and calls not in PARSERS:
-            raise ConfigError(f"env.options.calls = {calls!r} is no format of calls. Known: {', '.join(sorted({*PARSERS, TEXT}))}. Set it to one of them.")
+            raise ConfigError(
+                f"env.options.calls = {calls!r} is no format of calls. Known: {', '.join(sorted({*PARSERS, TEXT}))}."
+                " Set it to one of them."
+            )
         if role not in (None, "tool", "user"):
-            raise ConfigError(f'env.options.role = {role!r}: a reply is a message of "tool" or of "user". Set it to one of them.')
+            raise ConfigError(
+                f'env.options.role = {role!r}: a reply is a message of "tool" or of "user". Set it to one of them.'
+            )
         self.calls_left, self.budget_message, self.silent = max_calls, budget_message, silent
         self.calls, self.argument, self.role = calls, argument, role or ("user" if calls == TEXT else "tool")
         self.name, self.stops = "tool", tuple(stops)

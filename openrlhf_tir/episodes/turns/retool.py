@@ -1,8 +1,8 @@
 """ReTool turns: text -> <code> ... </code> -> run -> <interpreter> block -> text ..., until a segment ends by itself.
 
-Source: arXiv 2504.11536; the official evaluation/eval.py, which has no limit of calls: after `max_calls` here, </code> is plain text.
-Code that prints nothing is told so (the reference inserts a TypeError of its own there), and without a python fence the code begins
-at <code> (there with the whole segment).
+Source: arXiv 2504.11536; the official evaluation/eval.py, which has no limit of calls: after `max_calls` here, </code>
+is plain text. Code that prints nothing is told so (the reference inserts a TypeError of its own there), and without a
+python fence the code begins at <code> (there with the whole segment).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class ReTool:
         return Call(eval_code(completion.text.removesuffix(STOP).rpartition("<code>")[2]))
 
     def insertion(self, observation: str) -> str:
-        return interpreter_block(observation.strip() or SILENT).removeprefix(STOP)  # the model wrote the stop string itself
+        # the model wrote the stop string itself
+        return interpreter_block(observation.strip() or SILENT).removeprefix(STOP)
 
     def too_long(self) -> None:
         return None

@@ -1,13 +1,15 @@
-"""SkyRL turns: a chat in which each message of the model calls one function in text, and the result is a message of the user.
+"""SkyRL turns: a chat in which each message of the model calls one function in text, and the result is a message of the
+user.
 
     assistant   I look. <function=execute_bash>\\n<parameter=command>ls</parameter>\\n</function>
     user        EXECUTION RESULT of [execute_bash]:\\n...
     assistant   Done, I think.                                  a message without a call
     user        Please continue ...                             nothing is run
 
-Every message uses up one of `max_calls` (the method's iterations: 50 in evaluation, 15 to 35 in training). The last one is followed by a call of
-`finish` that says `cut`, so that what was done until then is judged, as the method's evaluation does with every trajectory. Source: specs/SkyRL-v0.md
-(CodeAct agent of OpenHands, SkyRL-v0's verl/workers/agentic).
+Every message uses up one of `max_calls` (the method's iterations: 50 in evaluation, 15 to 35 in training). The last one
+is followed by a call of `finish` that says `cut`, so that what was done until then is judged, as the method's
+evaluation does with every trajectory. Source: specs/SkyRL-v0.md (CodeAct agent of OpenHands, SkyRL-v0's
+verl/workers/agentic).
 """
 
 from __future__ import annotations
@@ -34,9 +36,16 @@ LAST = "This was the last result: after your next message the task is judged."
 class SkyRL:
     stops = (CLOSE,)
 
-    def __init__(self, *, max_calls: int, budget_message: bool = False, continue_message: str = CONTINUE, max_turn_tokens: int | None = None) -> None:
-        """continue_message: the answer to a message without a call. max_turn_tokens: of one message (the method's: 1536); a message that is cut there
-        has no call."""
+    def __init__(
+        self,
+        *,
+        max_calls: int,
+        budget_message: bool = False,
+        continue_message: str = CONTINUE,
+        max_turn_tokens: int | None = None,
+    ) -> None:
+        """continue_message: the answer to a message without a call. max_turn_tokens: of one message (the method's:
+        1536); a message that is cut there has no call."""
         self.calls_left, self.budget_message, self.continue_message = max_calls, budget_message, continue_message
         self.max_turn_tokens = max_turn_tokens
         self.name: str | None = None
@@ -53,12 +62,17 @@ class SkyRL:
             return Call(as_action([*last, ParsedCall(FINISH, {} if self.name == FINISH else {"cut": "true"})]))
         if first is None:
             return Reject(completion.text, "no_call", self.continue_message)
-        return Reject(first.text, first.defect, first.detail) if isinstance(first, Malformed) else Call(as_action([first]))
+        return (
+            Reject(first.text, first.defect, first.detail) if isinstance(first, Malformed) else Call(as_action([first]))
+        )
 
     def replies(self, observation: str) -> list[dict[str, Any]]:
         text = observation.strip()
         if len(text) > MOST_CHARS:
-            text = f"{text[: MOST_CHARS // 2]}\n[... {len(text) - MOST_CHARS} characters left out ...]\n{text[-MOST_CHARS // 2 :]}"
+            text = (
+                f"{text[: MOST_CHARS // 2]}\n[... {len(text) - MOST_CHARS} characters left out"
+                f" ...]\n{text[-MOST_CHARS // 2 :]}"
+            )
         if self.name is not None:
             text = f"EXECUTION RESULT of [{self.name}]:\n{text}"
         if self.budget_message and self.calls_left == 1:

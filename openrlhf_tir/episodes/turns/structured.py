@@ -1,4 +1,5 @@
-"""Structured turns: text -> a call with a name and arguments -> run -> its result -> text ..., until a segment ends by itself.
+"""Structured turns: text -> a call with a name and arguments -> run -> its result -> text ..., until a segment ends by
+itself.
 
     hermes    <tool_call> {"name", "arguments"} </tool_call>        <tool_response> block
     toolrl    <tool_call> {"name", "parameters"} per line           <obs> block
@@ -6,15 +7,17 @@
     tool      <tool> [{"name", "arguments"}, ...] </tool>           <tool_result> block (ARTIST)
     function  <function=NAME> <parameter=P>value</parameter> ...    EXECUTION RESULT of [NAME]:
 
-The action sent to the environment is one JSON list, [{"name": ..., "arguments": {...}}, ...], whatever the model wrote. If one call of a
-segment is malformed none is run: half of a list run and half not is no state that a model could reason about. Each segment that asks
-for calls uses up one of `max_calls`, a malformed one too; then the closing tag is plain text.
+The action sent to the environment is one JSON list, [{"name": ..., "arguments": {...}}, ...], whatever the model wrote.
+If one call of a segment is malformed none is run: half of a list run and half not is no state that a model could reason
+about. Each segment that asks for calls uses up one of `max_calls`, a malformed one too; then the closing tag is plain
+text.
 
-With env.options.user = true the environment has a user as well (env_servers/functions): a segment that ends without a call is a message to
-it, the action {"message": text} without the reasoning, and the answer is inserted as "# User". It uses up one of `max_calls`, too.
+With env.options.user = true the environment has a user as well (env_servers/functions): a segment that ends without a
+call is a message to it, the action {"message": text} without the reasoning, and the answer is inserted as "# User". It
+uses up one of `max_calls`, too.
 
-The result is inserted as text. Special tokens in it are inert, so a chat template's turn markers cannot be part of an insertion.
-"""
+The result is inserted as text. Special tokens in it are inert, so a chat template's turn markers cannot be part of an
+insertion."""
 
 from __future__ import annotations
 
@@ -74,7 +77,9 @@ class _Structured(ABC):
         if not found and self.opening in completion.text:  # an empty list: the model asks for nothing
             return self._message(completion)
         self.calls_left -= 1
-        found = found or [Malformed(completion.text, "unclosed", f"{self.stop} closes nothing: write {self.opening} first.")]
+        found = found or [
+            Malformed(completion.text, "unclosed", f"{self.stop} closes nothing: write {self.opening} first.")
+        ]
         bad = next((f for f in found if isinstance(f, Malformed)), None)
         calls = [f for f in found if isinstance(f, ParsedCall)]
         self.names = ", ".join(c.name for c in calls)

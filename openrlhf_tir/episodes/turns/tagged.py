@@ -1,9 +1,10 @@
 """Tagged turns: what stands between two texts is the action, any text: an answer to a puzzle, a move of a game.
 
-    text <answer>north</answer>  ->  \\n<reply>\\nOpen: south, east.\\n</reply>\\n  ->  text <answer> ...  until the environment is done
+    text <answer>north</answer>  ->  \\n<reply>\\nOpen: south, east.\\n</reply>\\n  ->  text <answer> ...  until the
+                                 environment is done
 
-The last opening before the closing counts, so that a reasoning about tags does no harm. A closing without an opening is told so and uses
-up a call. When `max_calls` are used up the next closing ends the response, and nothing is run.
+The last opening before the closing counts, so that a reasoning about tags does no harm. A closing without an opening is
+told so and uses up a call. When `max_calls` are used up the next closing ends the response, and nothing is run.
 """
 
 from __future__ import annotations

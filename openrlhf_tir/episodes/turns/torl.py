@@ -1,11 +1,11 @@
 r"""ToRL turns: text with a python block -> "```output" -> run the block -> its output and the closing fence -> text ...
 
-Source: arXiv 2503.23383; verl/workers/rollout/vllm_rollout/vllm_rollout_spmd.py. Every "```output" uses up one of `max_calls`, with or
-without a program before it; then it is plain text. Two things differ from the reference, because what was sampled stays: the
-"```output" is the model's own (the reference drops it and writes it again, a newline in front), and one without a program gets an
-empty block (the reference takes it back). Code that prints nothing is told so; option `torl_compat` says, as the reference, that it timed
-out. What of an execution is shown, and what counts as gone well, is the environment's convention "torl" (python_tir/conventions.py).
-"""
+Source: arXiv 2503.23383; verl/workers/rollout/vllm_rollout/vllm_rollout_spmd.py. Every "```output" uses up one of
+`max_calls`, with or without a program before it; then it is plain text. Two things differ from the reference, because
+what was sampled stays: the "```output" is the model's own (the reference drops it and writes it again, a newline in
+front), and one without a program gets an empty block (the reference takes it back). Code that prints nothing is told
+so; option `torl_compat` says, as the reference, that it timed out. What of an execution is shown, and what counts as
+gone well, is the environment's convention "torl" (python_tir/conventions.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ COMPAT_SILENT = "timeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'"
 
 
 def last_program(segment: str) -> str:
-    """The last python block, "" without one or where it is not closed. A line that starts or ends with ```python opens."""
+    """The last python block, "" without one or where it is not closed. A line that starts or ends with ```python
+    opens."""
     program, inside = "", False
     for line in segment.split("\n"):
         if line.startswith(OPEN) or line.endswith(OPEN):
@@ -47,8 +48,11 @@ class ToRL:
     cuts_at_limit = True
     env_task: ClassVar[dict[str, str]] = {"observation": "torl"}
 
-    def __init__(self, *, max_calls: int, budget_message: bool = False, silent: str = SILENT, torl_compat: bool = False) -> None:
-        """`silent`: what code that prints nothing reads. The method tells nothing about a used-up budget: `budget_message` changes nothing."""
+    def __init__(
+        self, *, max_calls: int, budget_message: bool = False, silent: str = SILENT, torl_compat: bool = False
+    ) -> None:
+        """`silent`: what code that prints nothing reads. The method tells nothing about a used-up budget:
+        `budget_message` changes nothing."""
         self.calls_left, self.silent = max_calls, COMPAT_SILENT if torl_compat else silent
 
     @property

@@ -1,8 +1,8 @@
 """ZeroTIR turns: text -> "```python" -> code -> closing fence -> run -> "```output" block -> text ...
 
-Source: arXiv 2505.07773 and its code (env/math/math_tir_process_single_request.py). Every call has two stops, so a counter runs
-to 2N for a budget of N calls; beyond it the fence stops are gone for good and a fence is plain text. Other stops stay active
-inside code: "</answer>" there ends the episode.
+Source: arXiv 2505.07773 and its code (env/math/math_tir_process_single_request.py). Every call has two stops, so a
+counter runs to 2N for a budget of N calls; beyond it the fence stops are gone for good and a fence is plain text. Other
+stops stay active inside code: "</answer>" there ends the episode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _BLOCK = re.compile(r"```python(.*?)```", re.DOTALL)
 
 
 class ZeroTir:
-    def __init__(self, *, max_calls: int, budget_message: bool = False, base_stops: tuple[str, ...] = BASE_STOPS) -> None:
+    def __init__(
+        self, *, max_calls: int, budget_message: bool = False, base_stops: tuple[str, ...] = BASE_STOPS
+    ) -> None:
         self.max_calls, self.budget_message, self.base_stops = max_calls, budget_message, base_stops
         self.fences = 0
         self.in_code = False

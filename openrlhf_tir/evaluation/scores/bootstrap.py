@@ -1,8 +1,8 @@
 """Bootstrap: figures that are ratios of sums over problems -> their intervals. Efron 1979; percentile intervals.
 
-Problems are drawn, not samples: the n samples of a problem are alike, and as independent ones they would make intervals too narrow (clustered
-errors: Miller 2024, arXiv 2411.00640). The interval says what other problems of the same kind would give, not what another training run would.
-"""
+Problems are drawn, not samples: the n samples of a problem are alike, and as independent ones they would make intervals
+too narrow (clustered errors: Miller 2024, arXiv 2411.00640). The interval says what other problems of the same kind
+would give, not what another training run would."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _AT_ONCE = 100
 
 
 class Ratio(NamedTuple):
-    """Both [P] float: the figure is num.sum() / den.sum(). A mean over problems has ones in `den`, a problem that has no say a 0 in both."""
+    """Both [P] float: the figure is num.sum() / den.sum(). A mean over problems has ones in `den`, a problem that has
+    no say a 0 in both."""
 
     num: np.ndarray
     den: np.ndarray
@@ -32,8 +33,11 @@ class Interval(NamedTuple):
     high: float | None
 
 
-def intervals(ratios: Mapping[str, Ratio], *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> dict[str, Interval]:
-    """The figures and their percentile intervals from one set of resamples. Resamples in which a figure has no denominator say nothing of it."""
+def intervals(
+    ratios: Mapping[str, Ratio], *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+) -> dict[str, Interval]:
+    """The figures and their percentile intervals from one set of resamples. Resamples in which a figure has no
+    denominator say nothing of it."""
     if not ratios:
         return {}
     num = np.stack([np.asarray(r.num, float) for r in ratios.values()], axis=1)  # [P, figures]
@@ -41,7 +45,9 @@ def intervals(ratios: Mapping[str, Ratio], *, seed: int = 0, resamples: int = RE
     problems, rng = len(num), np.random.default_rng(seed)
     drawn = []
     for start in range(0, resamples if problems else 0, _AT_ONCE):
-        counts = rng.multinomial(problems, np.full(problems, 1 / problems), size=min(_AT_ONCE, resamples - start)).astype(float)
+        counts = rng.multinomial(
+            problems, np.full(problems, 1 / problems), size=min(_AT_ONCE, resamples - start)
+        ).astype(float)
         drawn.append(_divided(counts @ num, counts @ den))
     spread = np.concatenate(drawn) if drawn else np.zeros((0, len(ratios)))
     values = _divided(num.sum(0), den.sum(0))

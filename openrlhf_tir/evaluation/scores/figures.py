@@ -1,11 +1,12 @@
 """Figures: all items of one evaluation -> what it came to, with intervals, as JSON can hold it.
 
     {"problems", "samples", "failed", "n", "level",
-     "avg@n": [value, low, high], "pass@k": {k: [...]}, "pass^k": ..., "maj@k": ..., "tools": {name: [...]}, "kinds": {kind: {...}}}
+     "avg@n": [value, low, high], "pass@k": {k: [...]}, "pass^k": ..., "maj@k": ..., "tools": {name: [...]}, "kinds":
+     {kind: {...}}}
 
-avg@n is the mean over problems of the share of right samples; a problem without a valid sample has no say, one with fewer than k none in the
-figures of that k. maj@k has no figure where what is right are calls, not answers. `failed` counts what infrastructure lost.
-"""
+avg@n is the mean over problems of the share of right samples; a problem without a valid sample has no say, one with
+fewer than k none in the figures of that k. maj@k has no figure where what is right are calls, not answers. `failed`
+counts what infrastructure lost."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def figures(items: Sequence[Item], n: int, *, seed: int = 0) -> dict[str, Any]:
     for k in ks:
         ratios[f"pass@{k}"] = _over(items, k, lambda i, k=k: pass_at_k(i.n, sum(i.correct), k))
         ratios[f"pass^{k}"] = _over(items, k, lambda i, k=k: pass_hat_k(i.n, sum(i.correct), k))
-        ratios[f"maj@{k}"] = _over(items, k, lambda i, k=k: maj_at_k(i.answers, i.correct, k, seed=seed + i.index)) if votes else nobody
+        ratios[f"maj@{k}"] = (
+            _over(items, k, lambda i, k=k: maj_at_k(i.answers, i.correct, k, seed=seed + i.index)) if votes else nobody
+        )
     tools = tool_use(items)
     found = intervals({**ratios, **tools}, seed=seed)
     return {
@@ -54,13 +57,17 @@ def _kinds(items: Sequence[Item], average: str, seed: int) -> dict[str, Any]:
     for kind in kinds if len(kinds) > 1 else ():
         of_kind = [i for i in items if i.kind == kind]
         tools = tool_use(of_kind)
-        found = intervals({average: _over(of_kind, 1, lambda i: sum(i.correct) / i.n), **{name: tools[name] for name in BY_KIND}}, seed=seed)
+        found = intervals(
+            {average: _over(of_kind, 1, lambda i: sum(i.correct) / i.n), **{name: tools[name] for name in BY_KIND}},
+            seed=seed,
+        )
         out[kind] = {"problems": len(of_kind), **{name: _told(interval) for name, interval in found.items()}}
     return out
 
 
 def _votes(items: Sequence[Item]) -> bool:
-    """False where samples are right and none of these states an answer: what is right is a call, a patch or a state then, and has no vote."""
+    """False where samples are right and none of these states an answer: what is right is a call, a patch or a state
+    then, and has no vote."""
     right = [answer for i in items for answer, ok in zip(i.answers, i.correct, strict=True) if ok]
     return not right or any(ballot(answer) is not None for answer in right)
 
@@ -68,7 +75,9 @@ def _votes(items: Sequence[Item]) -> bool:
 def _over(items: Sequence[Item], k: int, value: Any) -> Ratio:
     """The mean of `value` over the problems with at least k valid samples."""
     has = [i.n >= k for i in items]
-    return Ratio(np.array([value(i) if ok else 0.0 for i, ok in zip(items, has, strict=True)], float), np.array(has, float))
+    return Ratio(
+        np.array([value(i) if ok else 0.0 for i, ok in zip(items, has, strict=True)], float), np.array(has, float)
+    )
 
 
 def _told(interval: Interval) -> list[float | None]:

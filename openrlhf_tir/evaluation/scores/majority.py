@@ -1,10 +1,11 @@
-r"""maj@k of one problem: how often the commonest answer of k samples is right. Wang et al. 2022 (self-consistency), arXiv 2203.11171.
+r"""maj@k of one problem: how often the commonest answer of k samples is right. Wang et al. 2022 (self-consistency),
+arXiv 2203.11171.
 
-The mean over k-subsets of the n samples: over all of them up to MOST_SUBSETS, else over so many random ones, drawn with a seed of the problem's own.
-Answers vote by their text without white space, $, \text{} and a last full stop; numbers by value (0.50 and .5 are one, 1/2 another). Samples without an
-answer do not vote. Of answers with equally many votes each is taken as likely; where nobody votes the subset is wrong.
-An answer is worth the share of its samples that were judged right: one text may be right in one sample and cut off, hence wrong, in another.
-"""
+The mean over k-subsets of the n samples: over all of them up to MOST_SUBSETS, else over so many random ones, drawn with
+a seed of the problem's own. Answers vote by their text without white space, $, \text{} and a last full stop; numbers by
+value (0.50 and .5 are one, 1/2 another). Samples without an answer do not vote. Of answers with equally many votes each
+is taken as likely; where nobody votes the subset is wrong. An answer is worth the share of its samples that were judged
+right: one text may be right in one sample and cut off, hence wrong, in another."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def maj_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int, *, 
     """`answers` and `correct` [n]. Raises ValueError unless 1 <= k <= n and they are equally many."""
     n = len(answers)
     if len(correct) != n or not 1 <= k <= n:
-        raise ValueError(f"{n} answers, {len(correct)} verdicts and k = {k}: wanted as many verdicts as answers, and 1 <= k <= n.")
+        raise ValueError(
+            f"{n} answers, {len(correct)} verdicts and k = {k}: wanted as many verdicts as answers, and 1 <= k <= n."
+        )
     votes = [ballot(a) for a in answers]
     cast = Counter(v for v in votes if v is not None)
     right = Counter(v for v, ok in zip(votes, correct, strict=True) if v is not None and ok)

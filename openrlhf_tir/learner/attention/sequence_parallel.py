@@ -1,16 +1,19 @@
-"""Sequence parallelism (DeepSpeed's Ulysses, arXiv 2309.14509): the ranks of a group hold a slice each of every packed row, so that rows fit which no
-rank could hold. Between slices only attention looks back; there an all-to-all turns slices of the tokens into slices of the heads, and another back.
+"""Sequence parallelism (DeepSpeed's Ulysses, arXiv 2309.14509): the ranks of a group hold a slice each of every packed
+row, so that rows fit which no rank could hold. Between slices only attention looks back; there an all-to-all turns
+slices of the tokens into slices of the heads, and another back.
 
     row [1, T] --pad--> [1, n S] --slice--> [1, S] on each of n ranks
        -> layers on S tokens; attention on n S tokens and 1/n of the heads
-       -> log-probs and entropies [1, S] (linear_head.py) --gather--> [1, T] on every rank, which computes the whole loss
+       -> log-probs and entropies [1, S] (linear_head.py) --gather--> [1, T] on every rank, which computes the whole
+       loss
 
-Every rank of a group computes the same loss, and its gradient flows into its own slice alone: the gather's backward keeps that slice and adds up
-nothing. A weight's gradient on a rank is then what its slice gives; over the group they add up to that of the row. So ZeRO's average over all
-ranks, scaled as ever by their number (algorithms/aggregate.py), is the gradient of the batch.
+Every rank of a group computes the same loss, and its gradient flows into its own slice alone: the gather's backward
+keeps that slice and adds up nothing. A weight's gradient on a rank is then what its slice gives; over the group they
+add up to that of the row. So ZeRO's average over all ranks, scaled as ever by their number (algorithms/aggregate.py),
+is the gradient of the batch.
 
-What ranks add up otherwise (token counts, diagnostics) counts a row once: `counted` is False on all ranks of a group but the first.
-"""
+What ranks add up otherwise (token counts, diagnostics) counts a row once: `counted` is False on all ranks of a group
+but the first."""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ ULYSSES = "sdpa_packed_ulysses"
 
 
 def check_heads(model: Any, size: int) -> None:
-    """Raises ConfigError where `size` ranks cannot share the attention of a model of that transformers configuration."""
+    """Raises ConfigError where `size` ranks cannot share the attention of a model of that transformers
+    configuration."""
     heads = model.num_attention_heads
     if fault := heads_fault(size, heads, getattr(model, "num_key_value_heads", None) or heads):
         raise ConfigError(fault)
@@ -85,7 +89,8 @@ class _Gather(torch.autograd.Function):
 
 
 class _Ulysses:
-    """transformers' attention function: DeepSpeed's exchange around packed attention. One exchange for each shape of heads, made when it is first seen.
+    """transformers' attention function: DeepSpeed's exchange around packed attention. One exchange for each shape of
+    heads, made when it is first seen.
 
     DeepSpeed's own wrapper of "sdpa" is causal over the whole row: packed sequences would see each other.
     """
@@ -94,7 +99,15 @@ class _Ulysses:
         self.group = group
         self.made: dict[tuple[int, int, int], UlyssesSPAttentionHF] = {}
 
-    def __call__(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any) -> tuple:
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: Any,
+        **kwargs: Any,
+    ) -> tuple:
         shape = query.shape[1], key.shape[1], query.shape[3]
         if shape not in self.made:
             heads, kv_heads, width = shape

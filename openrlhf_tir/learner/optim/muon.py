@@ -1,11 +1,13 @@
-"""Muon (https://kellerjordan.github.io/posts/muon/): momentum, orthogonalised. DeepSpeed's, on the matrices between embedding and head; the rest has AdamW.
+"""Muon (https://kellerjordan.github.io/posts/muon/): momentum, orthogonalised. DeepSpeed's, on the matrices between
+embedding and head; the rest has AdamW.
 
-    m <- momentum * m + (1 - momentum) * g          u = NewtonSchulz(g + momentum * (m - g))   with Nesterov, else NewtonSchulz(m)
+    m <- momentum * m + (1 - momentum) * g          u = NewtonSchulz(g + momentum * (m - g))   with Nesterov, else
+    NewtonSchulz(m)
     w <- w - lr * scale * u                         lr: muon.lr under the shape of AdamW's schedule
 
-DeepSpeed reads learning rate and momentum from its configuration, and takes steps and Nesterov as arguments that it never gives: `muon_as` gives them.
-An orthogonalised update has a norm of its own, which a clip behind it would only scale down: there is none (max_norm counts for AdamW alone).
-"""
+DeepSpeed reads learning rate and momentum from its configuration, and takes steps and Nesterov as arguments that it
+never gives: `muon_as` gives them. An orthogonalised update has a norm of its own, which a clip behind it would only
+scale down: there is none (max_norm counts for AdamW alone)."""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float, optim: Actor | Critic) -
 
 @contextmanager
 def muon_as(optim: Actor | Critic, device: str) -> Iterator[None]:
-    """Within the block an update takes muon.ns_steps steps of Newton-Schulz, with or without Nesterov. Nothing for AdamW.
+    """Within the block an update takes muon.ns_steps steps of Newton-Schulz, with or without Nesterov. Nothing for
+    AdamW.
 
     On CPU it is not compiled: torch would build C++ for every shape of a matrix.
     """

@@ -1,4 +1,5 @@
-"""Weights broadcast: a ZeRO-3 sharded model -> the workers of all engines at once, sent by rank 0 while tensors are gathered.
+"""Weights broadcast: a ZeRO-3 sharded model -> the workers of all engines at once, sent by rank 0 while tensors are
+gathered.
 
     all ranks   gather a bucket ──> the next bucket ──> ...
     rank 0      copy it into one buffer ──> hash it, send it (weights/broadcast) ──> the digest
@@ -17,10 +18,15 @@ from ..lora import hf_weights
 from ..weights_file import DTYPES, Buckets, buckets, full_shape, on_rank_0
 
 
-def broadcast_weights(module: nn.Module, push: str, sender: Sender, *, rank: int, sharded: bool, bucket_bytes: int) -> Transfer | None:
+def broadcast_weights(
+    module: nn.Module, push: str, sender: Sender, *, rank: int, sharded: bool, bucket_bytes: int
+) -> Transfer | None:
     """Collective. What became of it on rank 0, whose `sender` it is; None elsewhere."""
     weights = hf_weights(module)
-    items = [[Item(w.name, DTYPES[w.tensor.dtype], full_shape(w.tensor)) for w in bucket] for bucket in buckets(weights, bucket_bytes)]
+    items = [
+        [Item(w.name, DTYPES[w.tensor.dtype], full_shape(w.tensor)) for w in bucket]
+        for bucket in buckets(weights, bucket_bytes)
+    ]
 
     def work(gathered: Buckets) -> Transfer:
         return sender.send(push, items, ([(w.name, tensor) for w, tensor in bucket] for bucket in gathered))

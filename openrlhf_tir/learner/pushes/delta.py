@@ -1,10 +1,12 @@
-"""Weights delta: what changed since the last push -> a delta file (weights/delta_file.py), written by rank 0 while tensors are gathered.
+"""Weights delta: what changed since the last push -> a delta file (weights/delta_file.py), written by rank 0 while
+tensors are gathered.
 
     all ranks   gather a bucket ──> the next bucket ──> ...
-    rank 0      its threads: compare a chunk with the last push, take it over, hash it, a cache's worth at a time ──> pieces, in order, into the file
+    rank 0      its threads: compare a chunk with the last push, take it over, hash it, a cache's worth at a time ──>
+                pieces, in order, into the file
 
-A full push goes in its place when there is nothing to continue, and when more changed than is worth it: then None is returned.
-"""
+A full push goes in its place when there is nothing to continue, and when more changed than is worth it: then None is
+returned."""
 
 from __future__ import annotations
 
@@ -30,10 +32,17 @@ WORTH_IT = 0.5
 
 
 def write_delta(
-    module: nn.Module, path: Path, last: LastPush | None, *, base_version: int, rank: int, sharded: bool, bucket_bytes: int = BUCKET_BYTES
+    module: nn.Module,
+    path: Path,
+    last: LastPush | None,
+    *,
+    base_version: int,
+    rank: int,
+    sharded: bool,
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> Changes | None:
-    """Collective. The changes on rank 0, None elsewhere; None on rank 0 too when a full push must go in its place. `last`: rank 0's, which then is these
-    weights. Raises OSError on every rank when rank 0's disk refuses."""
+    """Collective. The changes on rank 0, None elsewhere; None on rank 0 too when a full push must go in its place.
+    `last`: rank 0's, which then is these weights. Raises OSError on every rank when rank 0's disk refuses."""
     weights = hf_weights(module)
 
     def work(gathered: Buckets) -> Changes | None:
@@ -84,8 +93,8 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
 
 
 def _taken_over(kept: np.ndarray, data: np.ndarray, dtype: str) -> tuple[bytes, list[tuple[int, Piece]]]:
-    """The hash of a chunk, [bytes] uint8, and what changed in it: (byte, piece). `kept` then is `data`. One pass: what is compared is hashed while it is
-    in the core's cache."""
+    """The hash of a chunk, [bytes] uint8, and what changed in it: (byte, piece). `kept` then is `data`. One pass: what
+    is compared is hashed while it is in the core's cache."""
     found, hashed = [], ChunkHash()
     for begin in range(0, len(data), PIECE_BYTES):
         old, new = (part[begin : begin + PIECE_BYTES] for part in (kept, data))

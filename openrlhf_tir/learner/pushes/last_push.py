@@ -1,4 +1,5 @@
-"""Last push: the bits that engines have, kept by rank 0 on its host, so that the next push can say what changed. As large as the file of a full push."""
+"""Last push: the bits that engines have, kept by rank 0 on its host, so that the next push can say what changed. As
+large as the file of a full push."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ class LastPush:
         self.tensors: dict[str, np.ndarray] = {}
         """HF name -> [bytes] uint8."""
         self.digest: str | None = None
-        """The digest of all tensors; None until the first push, while they change, and after a push that failed in the middle."""
+        """The digest of all tensors; None until the first push, while they change, and after a push that failed in the
+        middle."""
 
     def begin(self, nbytes: Mapping[str, int]) -> None:
         """They are written anew, all of them."""

@@ -1,12 +1,13 @@
-"""Roles: the models beside the policy, as far as the method has them, and what they say of a batch before it is trained on.
+"""Roles: the models beside the policy, as far as the method has them, and what they say of a batch before it is trained
+on.
 
     samples -> reference: log ref(y_t)  -> KL in the reward: advantages, minus the penalties to come
                                            KL in the loss:   a field of the row (objective.py)
             -> critic:    V_t           -> rewards to advantages and returns by GAE
 
-All of it is asked once per batch, of the weights at its start, as OpenRLHF's experience maker does. The KL of the reward is that of the learner's policy
-then, log pi - log ref, which costs a forward pass: the recorded log-probs may be of older weights, and its gradient is to be that of KL(pi || ref).
-"""
+All of it is asked once per batch, of the weights at its start, as OpenRLHF's experience maker does. The KL of the
+reward is that of the learner's policy then, log pi - log ref, which costs a forward pass: the recorded log-probs may be
+of older weights, and its gradient is to be that of KL(pi || ref)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ class Roles:
         self.critic = Critic(cfg, strategy) if estimator.critic else None
         self.coef = kls.Coefficient(kl.init_coef, kl.target, kl.horizon or 10_000)
 
-    def judged(self, samples: Sequence[Sample], policy: PolicyModel, passes: Passes, sum_over_ranks: Sum) -> tuple[list[Sample], dict[str, float]]:
+    def judged(
+        self, samples: Sequence[Sample], policy: PolicyModel, passes: Passes, sum_over_ranks: Sum
+    ) -> tuple[list[Sample], dict[str, float]]:
         """The samples with what the roles say of them, and the metrics of the global batch."""
         judged, metrics = list(samples), {}
         if self.reference:
@@ -54,12 +57,16 @@ class Roles:
             metrics |= value_metrics(sum_over_ranks(sums))
         return judged, metrics
 
-    def _compared(self, reference: Reference, samples: list[Sample], policy: PolicyModel, passes: Passes) -> tuple[list[Sample], tuple[float, float] | None]:
+    def _compared(
+        self, reference: Reference, samples: list[Sample], policy: PolicyModel, passes: Passes
+    ) -> tuple[list[Sample], tuple[float, float] | None]:
         own = [s.trained & s.trajectory.is_model for s in samples]
         rows = [laid_out(s.trajectory, as_float32({"asked": mask})) for s, mask in zip(samples, own, strict=True)]
         of_reference = _responses(samples, reference.log_probs(passes, rows))
         if self.cfg.algo.kl.use_loss:
-            return [replace(s, facts={**s.facts, "reference": r}) for s, r in zip(samples, of_reference, strict=True)], None
+            return [
+                replace(s, facts={**s.facts, "reference": r}) for s, r in zip(samples, of_reference, strict=True)
+            ], None
         of_policy = _responses(samples, log_probs(policy, passes, rows))
         gamma, total, tokens, judged = self.cfg.algo.advantage.gamma, 0.0, 0, []
         for s, mask, pi, ref in zip(samples, own, of_policy, of_reference, strict=True):
@@ -98,7 +105,8 @@ class Roles:
         passes: Passes,
         counted: Callable[[Sequence[Row]], GlobalCounts],
     ) -> dict[str, float]:
-        """After the policy's updates: those of the critic, one on each of `parts`, and of the KL's coefficient. told: the batch's metrics so far.
+        """After the policy's updates: those of the critic, one on each of `parts`, and of the KL's coefficient. told:
+        the batch's metrics so far.
         Returns metrics."""
         metrics: dict[str, float] = {}
         if self.critic:
@@ -135,8 +143,8 @@ def _responses(samples: Sequence[Sample], per_row: Sequence[np.ndarray]) -> list
 def value_metrics(sums: np.ndarray) -> dict[str, float]:
     """Figures of the critic before its update, over trained tokens: value_mean, value_std, return_mean, return_std, and
 
-    explained_variance = 1 - Var(R - V) / Var(R)        1: it foretells every return; 0: no better than their mean; left out where they are all equal
-    """
+    explained_variance = 1 - Var(R - V) / Var(R)        1: it foretells every return; 0: no better than their mean; left
+    out where they are all equal"""
     count, v, vv, r, rr, dd = sums
     if not count:
         return {}

@@ -1,9 +1,12 @@
-"""Critic: V(prefix) of every trained token, on the policy's ranks, with a DeepSpeed engine, optimiser and schedule of its own.
+"""Critic: V(prefix) of every trained token, on the policy's ranks, with a DeepSpeed engine, optimiser and schedule of
+its own.
 
     values     rows -> [L-1] per row, entry t of the prefix that ends before token t+1, without gradients
-    train      rows with values and returns -> critic.epochs passes over the parts of the batch (minibatches.critic_parts), one optimiser step on each
+    train      rows with values and returns -> critic.epochs passes over the parts of the batch
+               (minibatches.critic_parts), one optimiser step on each
 
-    loss = 0.5 * mean over trained tokens of max((V - R)^2, (clip(V, V_old +- value_clip) - R)^2)          PPO's clipped value loss
+    loss = 0.5 * mean over trained tokens of max((V - R)^2, (clip(V, V_old +- value_clip) - R)^2)          PPO's clipped
+    value loss
 
 A part is of the whole batch, and its mean over the tokens of all ranks: any number of them takes the same steps.
 """
@@ -42,9 +45,15 @@ class Critic:
         """[L-1] float32 per row; 0.0 where its field `trained` is 0."""
         return passes.ask(self.engine, rows, {"trained": np.float32}, self._values)
 
-    def train(self, passes: Passes, parts: Sequence[Sequence[Row]], version: int, counted: Callable[[Sequence[Row]], GlobalCounts]) -> dict[str, float]:
-        """parts: what this rank has of each update's rows. Returns critic_loss and critic_grad_norm, means over the updates, and critic_skipped: those whose
-        gradient was not finite, which changed nothing."""
+    def train(
+        self,
+        passes: Passes,
+        parts: Sequence[Sequence[Row]],
+        version: int,
+        counted: Callable[[Sequence[Row]], GlobalCounts],
+    ) -> dict[str, float]:
+        """parts: what this rank has of each update's rows. Returns critic_loss and critic_grad_norm, means over the
+        updates, and critic_skipped: those whose gradient was not finite, which changed nothing."""
         lr, losses, norms, skipped = self.lr_at(version), [], [], 0
         for _ in range(self.cfg.critic.epochs or self.cfg.train.max_epochs):
             for part in parts:
@@ -55,7 +64,13 @@ class Critic:
                 def objective(micro: MicroBatch, counts: GlobalCounts = counts) -> torch.Tensor:
                     fields = micro.fields
                     values = self._values(micro).float()
-                    return self.loss(values, fields["values"], fields["returns"], action_mask=fields["trained"], **counts.loss_kwargs())
+                    return self.loss(
+                        values,
+                        fields["values"],
+                        fields["returns"],
+                        action_mask=fields["trained"],
+                        **counts.loss_kwargs(),
+                    )
 
                 summed = passes.update(self.engine, self.optimizer, part, FIELDS, objective, lr)
                 norm = self.strategy.get_grad_norm(self.engine)
@@ -68,13 +83,22 @@ class Critic:
         return {**means, "critic_lr": lr, "critic_skipped": float(skipped)}
 
     def export(self, directory: Path, *, rank: int) -> OSError | None:
-        """A directory that transformers' AutoModelForSequenceClassification loads with one label. Returns what rank 0's disk refused of its small files."""
+        """A directory that transformers' AutoModelForSequenceClassification loads with one label. Returns what rank 0's
+        disk refused of its small files."""
         sharded = self.cfg.ds.zero_stage == 3
-        write_shards(hf_weights(self.engine.module), directory, rank=rank, sharded=sharded, max_bytes=self.cfg.ckpt.max_shard_bytes)
+        write_shards(
+            hf_weights(self.engine.module),
+            directory,
+            rank=rank,
+            sharded=sharded,
+            max_bytes=self.cfg.ckpt.max_shard_bytes,
+        )
         if rank == 0:
             self.hf_config.num_labels = 1
             try:
-                write_model_files(self.hf_config, self.cfg.critic.model_name_or_path or self.cfg.actor.model_name_or_path, directory)
+                write_model_files(
+                    self.hf_config, self.cfg.critic.model_name_or_path or self.cfg.actor.model_name_or_path, directory
+                )
             except OSError as e:
                 return e
         return None

@@ -1,9 +1,9 @@
 """Reference: the policy that the run started from, frozen, beside the policy on the same ranks.
 
-Always loaded from actor.model_name_or_path, never from a checkpoint: a resumed run has the reference that it began with.
-Under ZeRO-3 its weights are cut up over the ranks like the policy's; `ref.offload` keeps them in host memory between forward passes.
-Log-probs come from the same chunked head, at the rollout's temperature and truncation like the policy's, so that equal weights differ by nothing.
-"""
+Always loaded from actor.model_name_or_path, never from a checkpoint: a resumed run has the reference that it began
+with. Under ZeRO-3 its weights are cut up over the ranks like the policy's; `ref.offload` keeps them in host memory
+between forward passes. Log-probs come from the same chunked head, at the rollout's temperature and truncation like the
+policy's, so that equal weights differ by nothing."""
 
 from __future__ import annotations
 
@@ -29,5 +29,11 @@ class Reference:
 
 
 def log_probs(model: PolicyModel, passes: Passes, rows: Sequence[Row], of: str = "asked") -> list[np.ndarray]:
-    """[L-1] float32 per row: log-probs of the tokens whose field `of` is not 0, of the distribution that the rollout samples from; 0.0 elsewhere."""
-    return passes.ask(model, rows, {of: np.float32}, lambda m: model.score(m.sequences, m.attention_mask, wanted=m.fields[of] > 0)[0].float())
+    """[L-1] float32 per row: log-probs of the tokens whose field `of` is not 0, of the distribution that the rollout
+    samples from; 0.0 elsewhere."""
+    return passes.ask(
+        model,
+        rows,
+        {of: np.float32},
+        lambda m: model.score(m.sequences, m.attention_mask, wanted=m.fields[of] > 0)[0].float(),
+    )

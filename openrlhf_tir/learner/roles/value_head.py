@@ -1,4 +1,5 @@
-"""Value head: whether a model directory holds a head of one number, read from the headers of its weight files. No torch, nothing is loaded."""
+"""Value head: whether a model directory holds a head of one number, read from the headers of its weight files. No
+torch, nothing is loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 def has_scalar_head(name: str, prefix: str) -> bool:
-    """Whether PREFIX.weight is among the weights of directory or hub name `name`, of one row. False where there are no safetensors to ask."""
+    """Whether PREFIX.weight is among the weights of directory or hub name `name`, of one row. False where there are no
+    safetensors to ask."""
     key = f"{prefix}.weight"
     index = cached_file(name, INDEX, _raise_exceptions_for_missing_entries=False)
     if index:

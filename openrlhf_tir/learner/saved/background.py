@@ -1,8 +1,8 @@
 """Background writer: a checkpoint's tensors are copied to host memory, training goes on, a thread writes the files.
 
-DeepSpeed hands every file of a checkpoint to its `checkpoint_engine`; this one takes the copy at once and writes later. `written` is
-the acknowledgement that the controller waits for before it commits, with size and digest of every file. Host memory holds one extra copy of
-this rank's shards meanwhile.
+DeepSpeed hands every file of a checkpoint to its `checkpoint_engine`; this one takes the copy at once and writes later.
+`written` is the acknowledgement that the controller waits for before it commits, with size and digest of every file.
+Host memory holds one extra copy of this rank's shards meanwhile.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class BackgroundWriter(TorchCheckpointEngine):
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """What a disk refuses in the body becomes `fault`: DeepSpeed works with it between two collectives, in which the other ranks wait."""
+        """What a disk refuses in the body becomes `fault`: DeepSpeed works with it between two collectives, in which
+        the other ranks wait."""
         try:
             yield
         except OSError as e:
@@ -68,7 +69,8 @@ class BackgroundWriter(TorchCheckpointEngine):
         return False
 
     def written(self) -> dict[str, tuple[int, str]]:
-        """Blocks until everything that was saved is on disk: path -> (bytes, digest). Raises OSError when the disk refused; no thread writes then."""
+        """Blocks until everything that was saved is on disk: path -> (bytes, digest). Raises OSError when the disk
+        refused; no thread writes then."""
         pending, self._pending = self._pending, {}
         wait(pending.values())
         return {path: future.result() for path, future in pending.items()}

@@ -1,10 +1,10 @@
-"""Checkpoint of one learner rank: DeepSpeed's model and optimiser shards, the RNG states, and the version. Resume is bit-exact on as many ranks;
-on another number every rank reads its share of all files (shards.py, reshard.py).
+"""Checkpoint of one learner rank: DeepSpeed's model and optimiser shards, the RNG states, and the version. Resume is
+bit-exact on as many ranks; on another number every rank reads its share of all files (shards.py, reshard.py).
 
-DeepSpeed does not store RNG states. The learning rate is a function of the version (schedule.py), so there is no scheduler state.
-Layout of the directory: zero/ (DeepSpeed's files of the policy), critic/ (those of the critic, if there is one), rank<r>.pt (RNG),
-ema_rank<r>.pt (the average of the weights, if there is one), learner.json (version, world size, KL coefficient).
-The reference model is in no checkpoint: it is what the run started from.
+DeepSpeed does not store RNG states. The learning rate is a function of the version (schedule.py), so there is no
+scheduler state. Layout of the directory: zero/ (DeepSpeed's files of the policy), critic/ (those of the critic, if
+there is one), rank<r>.pt (RNG), ema_rank<r>.pt (the average of the weights, if there is one), learner.json (version,
+world size, KL coefficient). The reference model is in no checkpoint: it is what the run started from.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class RngState(TypedDict):
 
 
 def rng_state() -> RngState:
-    """Everything a training step could draw from, as tensors, numbers and text: `torch.load` reads it without running any code."""
+    """Everything a training step could draw from, as tensors, numbers and text: `torch.load` reads it without running
+    any code."""
     of_numpy = np.random.get_state()
     assert isinstance(of_numpy, tuple), "its legacy form"
     name, keys, *rest = of_numpy
@@ -72,8 +73,9 @@ def save_rank(
 ) -> None:
     """Collective. `directory` must be the same on all ranks; making it appear atomically is the caller's business.
 
-    engines: by the name of their directory, each with `writer` as its checkpoint_engine; files are complete when its `written` returns.
-    facts: version, and whatever numbers a resume needs besides. more: further files of this rank by name, tensors that `torch.save` writes.
+    engines: by the name of their directory, each with `writer` as its checkpoint_engine; files are complete when its
+    `written` returns. facts: version, and whatever numbers a resume needs besides. more: further files of this rank by
+    name, tensors that `torch.save` writes.
     Raises OSError on every rank when the disk of one refuses; no thread writes then.
     """
     writer.begin()
@@ -97,7 +99,8 @@ def save_rank(
 
 @contextmanager
 def _recovery_script_kept(engine: deepspeed.DeepSpeedEngine, writer: BackgroundWriter) -> Iterator[None]:
-    """DeepSpeed's rank 0 copies zero_to_fp32.py into the directory while the others are on their way to its last barrier."""
+    """DeepSpeed's rank 0 copies zero_to_fp32.py into the directory while the others are on their way to its last
+    barrier."""
     copy = engine._copy_recovery_script
 
     def copy_or_keep(path: str) -> None:
@@ -111,16 +114,25 @@ def _recovery_script_kept(engine: deepspeed.DeepSpeedEngine, writer: BackgroundW
         del engine._copy_recovery_script  # the class's own again
 
 
-def load_rank(engines: Mapping[str, deepspeed.DeepSpeedEngine], directory: Path, *, rank: int, world_size: int) -> dict[str, Any]:
-    """Collective. Returns the facts. Raises ConfigError when there is no checkpoint, or when it cannot be one of this run."""
+def load_rank(
+    engines: Mapping[str, deepspeed.DeepSpeedEngine], directory: Path, *, rank: int, world_size: int
+) -> dict[str, Any]:
+    """Collective. Returns the facts. Raises ConfigError when there is no checkpoint, or when it cannot be one of this
+    run."""
     meta_file = directory / "learner.json"
     if not meta_file.is_file():
-        raise ConfigError(f"{directory} holds no learner checkpoint: {meta_file.name} is missing. Resume from a directory that was saved.")
+        raise ConfigError(
+            f"{directory} holds no learner checkpoint: {meta_file.name} is missing. Resume from a directory that was"
+            " saved."
+        )
     if not (directory / POLICY).is_dir():
         raise ConfigError(f"{directory} is incomplete: {POLICY}/ is missing. Resume from an older checkpoint.")
     for tag in engines:
         if not (directory / tag).is_dir():
-            raise ConfigError(f"{directory} was saved by a run without a {tag}, and this run has one. Resume with the algo.advantage.estimator of that run.")
+            raise ConfigError(
+                f"{directory} was saved by a run without a {tag}, and this run has one. Resume with the"
+                " algo.advantage.estimator of that run."
+            )
     meta = json.loads(meta_file.read_text())
     saved = meta["world_size"]
     for tag, engine in engines.items():
@@ -131,8 +143,9 @@ def load_rank(engines: Mapping[str, deepspeed.DeepSpeedEngine], directory: Path,
                 reshard.load(engine, Shards(directory / tag, saved, rank, world_size))
             else:
                 raise ConfigError(
-                    f"{directory} was saved by {saved} learner ranks, this run has {world_size}, and only checkpoints of ds.zero_stage = 3 can be read by "
-                    f"another number. Set actor.num_nodes * actor.num_gpus_per_node to {saved}."
+                    f"{directory} was saved by {saved} learner ranks, this run has {world_size}, and only checkpoints"
+                    " of ds.zero_stage = 3 can be read by another number. Set actor.num_nodes *"
+                    f" actor.num_gpus_per_node to {saved}."
                 )
     set_rng_state(torch.load(directory / f"rank{rank % saved}.pt", weights_only=True))
     return meta
@@ -141,12 +154,16 @@ def load_rank(engines: Mapping[str, deepspeed.DeepSpeedEngine], directory: Path,
 def _load_as_saved(engine: deepspeed.DeepSpeedEngine, directory: Path, tag: str) -> None:
     loaded, _ = engine.load_checkpoint(str(directory), tag=tag)
     if loaded is None:
-        raise ConfigError(f"DeepSpeed found no checkpoint in {directory / tag}. The directory is incomplete; resume from an older one.")
+        raise ConfigError(
+            f"DeepSpeed found no checkpoint in {directory / tag}. The directory is incomplete; resume from an older"
+            " one."
+        )
 
 
 @contextmanager
 def _settings_kept(engine: deepspeed.DeepSpeedEngine) -> Iterator[None]:
-    """Betas, epsilon and weight decay are what the configuration says now; DeepSpeed would take those of the checkpoint, which nobody sees."""
+    """Betas, epsilon and weight decay are what the configuration says now; DeepSpeed would take those of the
+    checkpoint, which nobody sees."""
     now = [{name: group[name] for name in SETTINGS if name in group} for group in engine.optimizer.param_groups]
     yield
     for group, settings in zip(engine.optimizer.param_groups, now, strict=True):

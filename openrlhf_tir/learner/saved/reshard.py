@@ -1,7 +1,9 @@
 """Resharding: the shares of n saved ranks -> a running DeepSpeed engine of m, ZeRO-3 only.
 
-restored    masters, moments, Adam's count of steps, loss scale, what is not trained, buffers, counters: the saved numbers, bit for bit
-other       sums over the ranks: gradients of the same batch are added up in another order, which changes their last bits
+restored    masters, moments, Adam's count of steps, loss scale, what is not trained, buffers, counters: the saved
+            numbers, bit for bit
+other       sums over the ranks: gradients of the same batch are added up in another order, which changes their last
+            bits
 """
 
 from __future__ import annotations
@@ -22,14 +24,17 @@ def load(engine: deepspeed.DeepSpeedEngine, shards: Shards) -> None:
     """Collective. As engine.load_checkpoint, of a checkpoint of another number of ranks."""
     optimizer, names = engine.optimizer, engine.param_names
     optimizer.checkpoint_event_prologue()
-    own: dict[str, Any] = optimizer.state_dict()  # this rank's own: filled, and spread by DeepSpeed as it does with what it reads from a file
+    # this rank's own: filled, and spread by DeepSpeed as it does with what it reads from a file
+    own: dict[str, Any] = optimizer.state_dict()
     state = own["optimizer_state_dict"]["state"] = {}
     for group, params in enumerate(optimizer.fp16_groups):
         members = [names[p] for p in params]
         own["fp32_flat_groups"][group].data.copy_(torch.cat([shards.master(name) for name in members]))
         if kept := shards.kept(members[0]):
             state[group] = {
-                which: torch.cat([shards.moment(which, name) for name in members]) if per_weight else shards.state(which, members[0])
+                which: torch.cat([shards.moment(which, name) for name in members])
+                if per_weight
+                else shards.state(which, members[0])
                 for which, per_weight in kept.items()
             }
     own |= {name: shards.optimiser[name] for name in OF_ALL}

@@ -1,16 +1,20 @@
-"""Shards: the ZeRO-3 checkpoint of n ranks, read by one rank of m. Nothing is converted: a rank takes its own elements out of files mapped to memory.
+"""Shards: the ZeRO-3 checkpoint of n ranks, read by one rank of m. Nothing is converted: a rank takes its own elements
+out of files mapped to memory.
 
-    zero_pp_rank_<r>_mp_rank_00_optim_states.pt    per sub group one flat tensor of master weights, one of each of Adam's moments: the parts of all its
+    zero_pp_rank_<r>_mp_rank_00_optim_states.pt    per sub group one flat tensor of master weights, one of each of
+    Adam's moments: the parts of all its
                                                    parameters, one behind the other
-    zero_pp_rank_<r>_mp_rank_00_model_states.pt    the names and shapes in those sub groups; parts of parameters that are not trained; counters
+    zero_pp_rank_<r>_mp_rank_00_model_states.pt    the names and shapes in those sub groups; parts of parameters that
+    are not trained; counters
 
     part of rank r of n of a parameter of N elements:  [r p, (r + 1) p), p = ceil(N / n); what is beyond N is padding
 
-How parameters are grouped depends on the number of ranks too (a sub group has at most so many elements *per rank*), so they are found by name.
+How parameters are grouped depends on the number of ranks too (a sub group has at most so many elements *per rank*), so
+they are found by name.
 
-DeepSpeed's universal checkpoints (0.19.8) would do as well for an optimiser of one group of parameters. Of two, they give both the first one's weight
-decay and one count of steps, a tensor that each group then adds to; and every new rank reads three files per parameter whole.
-"""
+DeepSpeed's universal checkpoints (0.19.8) would do as well for an optimiser of one group of parameters. Of two, they
+give both the first one's weight decay and one count of steps, a tensor that each group then adds to; and every new rank
+reads three files per parameter whole."""
 
 from __future__ import annotations
 
@@ -52,7 +56,8 @@ def places(shapes: Sequence[Mapping[str, Sequence[int]]], ranks: int) -> dict[st
 
 
 def cut(parts: Sequence[torch.Tensor], numel: int, rank: int, ranks: int) -> torch.Tensor:
-    """parts: a parameter's, of all saved ranks, each [ceil(numel / len(parts))]. Returns the part [ceil(numel / ranks)] of `rank` of `ranks`, padded with 0."""
+    """parts: a parameter's, of all saved ranks, each [ceil(numel / len(parts))]. Returns the part [ceil(numel / ranks)]
+    of `rank` of `ranks`, padded with 0."""
     size, saved = part_numel(numel, ranks), part_numel(numel, len(parts))
     out = parts[0].new_zeros(size)
     begin, end = min(rank * size, numel), min((rank + 1) * size, numel)
@@ -88,11 +93,16 @@ class Shards:
         return self.of([o["fp32_flat_groups"] for o in self.optimisers], name)
 
     def moment(self, which: str, name: str) -> torch.Tensor:
-        """This rank's part of what the optimiser keeps beside every weight, `exp_avg` or `exp_avg_sq`, in the shape of `master`."""
-        return self.of([{g: state[which] for g, state in o["optimizer_state_dict"]["state"].items()} for o in self.optimisers], name)
+        """This rank's part of what the optimiser keeps beside every weight, `exp_avg` or `exp_avg_sq`, in the shape of
+        `master`."""
+        return self.of(
+            [{g: state[which] for g, state in o["optimizer_state_dict"]["state"].items()} for o in self.optimisers],
+            name,
+        )
 
     def kept(self, name: str) -> dict[str, bool]:
-        """What the optimiser keeps for a parameter's sub group: name -> whether for every weight (`exp_avg`), or once (`step`). Empty before its first step."""
+        """What the optimiser keeps for a parameter's sub group: name -> whether for every weight (`exp_avg`), or once
+        (`step`). Empty before its first step."""
         group = self.places[name].group
         weights = self.optimiser["fp32_flat_groups"][group].shape
         kept = self.optimiser["optimizer_state_dict"]["state"].get(group, {})
@@ -106,16 +116,31 @@ class Shards:
         """flat[r][g]: the flat tensor of sub group g of saved rank r, laid out as the master weights are."""
         place = self.places[name]
         size = part_numel(place.numel, len(flat))
-        return cut([groups[place.group][place.offset : place.offset + size] for groups in flat], place.numel, self.rank, self.world)
+        return cut(
+            [groups[place.group][place.offset : place.offset + size] for groups in flat],
+            place.numel,
+            self.rank,
+            self.world,
+        )
 
     def frozen(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, this rank's part) of parameters that are not trained."""
         for name, shape in (self.model.get("frozen_param_shapes") or {}).items():
-            yield name, cut([m["frozen_param_fragments"][name].flatten() for m in self.models], math.prod(shape), self.rank, self.world)
+            yield (
+                name,
+                cut(
+                    [m["frozen_param_fragments"][name].flatten() for m in self.models],
+                    math.prod(shape),
+                    self.rank,
+                    self.world,
+                ),
+            )
 
 
 def _mapped(directory: Path, rank: int, what: str) -> dict[str, Any]:
     found = sorted(directory.glob(f"*zero_pp_rank_{rank}_mp_rank_00_{what}.pt"))
     if not found:
-        raise CheckpointDamaged(f"{directory} has no {what} of rank {rank}: it is not whole. Resume from an older checkpoint.")
+        raise CheckpointDamaged(
+            f"{directory} has no {what} of rank {rank}: it is not whole. Resume from an older checkpoint."
+        )
     return torch.load(found[0], map_location="cpu", mmap=True, weights_only=False)

@@ -1,18 +1,22 @@
-"""Checkpoint: everything training needs, in one cut at a step boundary. Directory `step_000020/`, `latest` names the last whole one.
+"""Checkpoint: everything training needs, in one cut at a step boundary. Directory `step_000020/`, `latest` names the
+last whole one.
 
     learner/             every rank's model, optimiser, scheduler, RNG          (Learner.save)
-    controller.json      step, prompt position, flights, the ledger's mark, what the run is made of, the best evaluation so far
-    replay.json          accepted groups that wait to be trained: [(Flight, GroupMeta, Group)]; arrays in replay.safetensors
+    controller.json      step, prompt position, flights, the ledger's mark, what the run is made of, the best evaluation
+                         so far
+    replay.json          accepted groups that wait to be trained: [(Flight, GroupMeta, Group)]; arrays in
+                         replay.safetensors
     manifest.json        every file with its size and digest; written last
 
     take     the learner's ranks copy their state to host memory             training waits for this only
-    commit   every rank says that its files are on disk; then the rest is written to the same temporary directory, flushed, renamed;
+    commit   every rank says that its files are on disk; then the rest is written to the same temporary directory,
+             flushed, renamed;
              `latest` is replaced last                                       in the background
     choose   the checkpoint to resume from, verified before anything of it is loaded
     accept   a resume goes on from there: `latest` and `best.json` say so, what crashed runs left is removed
 
-A crash leaves either the old checkpoint or the new; a disk that is full leaves the old one, and CheckpointFailed says what was missing.
-`best.json` names the checkpoint of the best evaluation, which is kept besides the last ones.
+A crash leaves either the old checkpoint or the new; a disk that is full leaves the old one, and CheckpointFailed says
+what was missing. `best.json` names the checkpoint of the best evaluation, which is kept besides the last ones.
 """
 
 from __future__ import annotations
@@ -48,11 +52,12 @@ NEWEST_WHOLE = "newest_whole"
 
 
 class Checkpoints:
-    """Keeps the last `max_num`, as far as all together take no more than `max_bytes`, and in any case the last and the best.
+    """Keeps the last `max_num`, as far as all together take no more than `max_bytes`, and in any case the last and the
+    best.
 
-    `ledger`: the run's, compared with a checkpoint's mark. `facts`: what the run is made of (lineage.facts_of), kept in every checkpoint.
-    `expected_bytes`: of a checkpoint, as long as none was written. `free`: bytes that a directory's disk has left.
-    """
+    `ledger`: the run's, compared with a checkpoint's mark. `facts`: what the run is made of (lineage.facts_of), kept in
+    every checkpoint. `expected_bytes`: of a checkpoint, as long as none was written. `free`: bytes that a directory's
+    disk has left."""
 
     def __init__(
         self,
@@ -75,7 +80,8 @@ class Checkpoints:
     # ---- writing ----
 
     async def take(self, step: int, learner: Saves) -> None:
-        """The learner's share. When this returns the learner may step; its files are still being written. Raises CheckpointFailed."""
+        """The learner's share. When this returns the learner may step; its files are still being written. Raises
+        CheckpointFailed."""
         tmp = self._temporary(step)
         try:
             shutil.rmtree(tmp, ignore_errors=True)
@@ -88,14 +94,21 @@ class Checkpoints:
         except OSError as e:
             raise self._failed(step, e) from e
 
-    async def commit(self, step: int, state: dict[str, Any], buffered: list[Row], learner: Saves, score: float | None = None) -> Path:
-        """What `take` began becomes a checkpoint. `score`: it is the best so far. Raises CheckpointFailed when a disk refused; the old ones stay."""
+    async def commit(
+        self, step: int, state: dict[str, Any], buffered: list[Row], learner: Saves, score: float | None = None
+    ) -> Path:
+        """What `take` began becomes a checkpoint. `score`: it is the best so far. Raises CheckpointFailed when a disk
+        refused; the old ones stay."""
         try:
             written = await learner.written()
-            writing = asyncio.ensure_future(asyncio.to_thread(self._commit, step, state, buffered, score, written or {}))
+            writing = asyncio.ensure_future(
+                asyncio.to_thread(self._commit, step, state, buffered, score, written or {})
+            )
             try:
                 return await asyncio.shield(writing)
-            except asyncio.CancelledError:  # a thread goes on regardless: a checkpoint must not appear after a resume has chosen an older one
+            except (
+                asyncio.CancelledError
+            ):  # a thread goes on regardless: a checkpoint must not appear after a resume has chosen an older one
                 await writing
                 raise
         except CheckpointFailed:
@@ -114,7 +127,10 @@ class Checkpoints:
     def _check_room(self, tmp: Path) -> None:
         need, free = int(self._bytes * SLACK), self._free(tmp)
         if free < need:
-            raise CheckpointFailed(f"{tmp.name[1:-4]} is not written: it needs {size(need)}, {self.directory} has {size(free)} free. {self._remedy()}")
+            raise CheckpointFailed(
+                f"{tmp.name[1:-4]} is not written: it needs {size(need)}, {self.directory} has {size(free)} free."
+                f" {self._remedy()}"
+            )
 
     def _failed(self, step: int, fault: OSError) -> CheckpointFailed:
         """Remove what a failed checkpoint has left."""
@@ -123,14 +139,24 @@ class Checkpoints:
         self.discard(step)
         need = max(int(self._bytes * SLACK), there)
         here = room(self.directory, self._free)
-        return CheckpointFailed(f"step_{step:06d} was not written: {fault}. It needs {size(need)} or more in {self.directory}, {here}. {self._remedy()}")
+        return CheckpointFailed(
+            f"step_{step:06d} was not written: {fault}. It needs {size(need)} or more in {self.directory}, {here}."
+            f" {self._remedy()}"
+        )
 
     def _remedy(self) -> str:
         kept = [p.name for p in self._directories()]
         stays = f"Kept: {', '.join(kept)}." if kept else "There is no earlier one."
         return f"{stays} Make room, or keep fewer with ckpt.max_num (now {self.max_num})."
 
-    def _commit(self, step: int, state: dict[str, Any], buffered: list[Row], score: float | None, written: Mapping[str, tuple[int, str]]) -> Path:
+    def _commit(
+        self,
+        step: int,
+        state: dict[str, Any],
+        buffered: list[Row],
+        score: float | None,
+        written: Mapping[str, tuple[int, str]],
+    ) -> Path:
         tmp, final = self._temporary(step), self.directory / f"step_{step:06d}"
         named = self._named()
         if named == final.name:  # a second one of the last step: the first stays whole until `latest` names this one
@@ -139,12 +165,19 @@ class Checkpoints:
         if best and best > final.name:
             best = None
         record = (final.name, score) if score is not None else (best, best_score)
-        state = {**state, "facts": self.facts, "best": {"checkpoint": record[0], "score": record[1]} if record[0] else None}
+        state = {
+            **state,
+            "facts": self.facts,
+            "best": {"checkpoint": record[0], "score": record[1]} if record[0] else None,
+        }
         (tmp / STATE).write_text(json.dumps(state))
         stored.write(tmp, buffered)
         run = state["ledger"]["run"] if state.get("ledger") else None
-        self._bytes = manifest.write(tmp, final.name, {"step": step, "world_size": state.get("world_size"), "run": run}, written)
-        # The ranks have flushed what they wrote, maybe on other machines; the directories are ours, and what DeepSpeed copies beside.
+        self._bytes = manifest.write(
+            tmp, final.name, {"step": step, "world_size": state.get("world_size"), "run": run}, written
+        )
+        # The ranks have flushed what they wrote, maybe on other machines; the directories are ours, and what DeepSpeed
+        # copies beside.
         for path in [p for p in tmp.rglob("*") if str(p) not in written] + [tmp]:
             _fsync(path)
         shutil.rmtree(final, ignore_errors=True)
@@ -163,11 +196,16 @@ class Checkpoints:
         try:
             self._clean(final)
         except OSError as e:  # `latest` names this one: it is whole, whatever older ones are left
-            log.warning("%s: checkpoints that are not needed any more could not be removed (%s). The next one tries again.", self.directory, e)
+            log.warning(
+                "%s: checkpoints that are not needed any more could not be removed (%s). The next one tries again.",
+                self.directory,
+                e,
+            )
         return final
 
     def _best_again(self, name: str | None, score: float) -> None:
-        """The one before: what `best.json` named meanwhile is gone. If the disk refuses this too, `export_best` says that it is not there."""
+        """The one before: what `best.json` named meanwhile is gone. If the disk refuses this too, `export_best` says
+        that it is not there."""
         with suppress(OSError):
             if name:
                 _replace(self.directory / BEST, json.dumps({"checkpoint": name, "score": score}))
@@ -205,12 +243,18 @@ class Checkpoints:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as e:
-            log.warning("%s cannot be read (%s: %s): no checkpoint counts as the best.", self.directory / BEST, type(e).__name__, e)
+            log.warning(
+                "%s cannot be read (%s: %s): no checkpoint counts as the best.",
+                self.directory / BEST,
+                type(e).__name__,
+                e,
+            )
             return None
         return (name, score) if isinstance(name, str) and NAME.fullmatch(name) and math.isfinite(score) else None
 
     async def export_best(self, learner: Learner, directory: Path) -> None:
-        """The best checkpoint's weights as a model. The learner holds them afterwards: for the end of a run. Raises CheckpointDamaged."""
+        """The best checkpoint's weights as a model. The learner holds them afterwards: for the end of a run. Raises
+        CheckpointDamaged."""
         name, _ = self.best()
         path = self.directory / str(name)
         await asyncio.to_thread(manifest.verify, path)
@@ -238,11 +282,13 @@ class Checkpoints:
         return sorted(p.name for p in self.directory.glob("step_*_hf"))
 
     def latest(self) -> Path | None:
-        """The checkpoint that `latest` names, or None when there is none at all. Not verified: `read` does. Raises CheckpointDamaged."""
+        """The checkpoint that `latest` names, or None when there is none at all. Not verified: `read` does. Raises
+        CheckpointDamaged."""
         return self.directory / self._pointed() if self.any else None
 
     def choose(self, wanted: str = "latest") -> Path | None:
-        """A verified checkpoint: the last one, one by name, or (newest_whole) the last that is whole. None when there is none at all.
+        """A verified checkpoint: the last one, one by name, or (newest_whole) the last that is whole. None when there
+        is none at all.
 
         Raises CheckpointDamaged with what differs and which one is whole; ConfigError for a name that is not here.
         """
@@ -251,7 +297,10 @@ class Checkpoints:
         by_name = wanted not in ("latest", NEWEST_WHOLE)
         names = [p.name for p in self._directories()]
         if by_name and wanted not in names:
-            raise ConfigError(f"train.resume_from = {wanted!r} is no checkpoint in {self.directory}. Known: {', '.join(names) or 'none'}.")
+            raise ConfigError(
+                f"train.resume_from = {wanted!r} is no checkpoint in {self.directory}. Known:"
+                f" {', '.join(names) or 'none'}."
+            )
         try:
             return self._verified(wanted if by_name else self._pointed())
         except CheckpointDamaged as e:
@@ -260,13 +309,19 @@ class Checkpoints:
             return path
         whole = self._newest_whole()
         offer = (
-            f"{whole.name} is whole: go on from there with --train.resume_from {whole.name}, or always from what is whole with "
-            f"--train.resume_from {NEWEST_WHOLE}. What came after it is trained again."
+            f"{whole.name} is whole: go on from there with --train.resume_from {whole.name}, or always from what is"
+            f" whole with --train.resume_from {NEWEST_WHOLE}. What came after it is trained again."
             if whole
-            else "No other checkpoint is whole. Put the files back, or start anew with --train.overwrite instead of --resume."
+            else (
+                "No other checkpoint is whole. Put the files back, or start anew with --train.overwrite instead of"
+                " --resume."
+            )
         )
         if self.ledger and (path := self._whole_but_for_the_ledger(wanted)):
-            offer += f" {path.name} itself is whole: --train.new_ledger goes on from it with a new ledger, whose audit covers only what comes after."
+            offer += (
+                f" {path.name} itself is whole: --train.new_ledger goes on from it with a new ledger, whose audit"
+                " covers only what comes after."
+            )
         raise CheckpointDamaged(f"{damage} Nothing was loaded. {offer}")
 
     def _whole_but_for_the_ledger(self, wanted: str) -> Path | None:
@@ -302,9 +357,15 @@ class Checkpoints:
             later = [p.name for p in self._directories() if p.name > path.name]
             left = f" {', '.join(later)} will be removed with the next checkpoint." if later else ""
             _replace(self.directory / LATEST, path.name)
-            said.append(f"resuming from {path.name}; {LATEST} {f'named {named}' if named else 'could not be read'}, and names {path.name} now.{left}")
+            said.append(
+                f"resuming from {path.name}; {LATEST} {f'named {named}' if named else 'could not be read'}, and names"
+                f" {path.name} now.{left}"
+            )
         elif later := [p.name for p in self._directories() if p.name > path.name]:
-            said.append(f"resuming from {path.name}, which {LATEST} names; {', '.join(later)} will be removed with the next checkpoint")
+            said.append(
+                f"resuming from {path.name}, which {LATEST} names; {', '.join(later)} will be removed with the next"
+                " checkpoint"
+            )
         record = self.state(path)["best"]
         best = (record["checkpoint"], record["score"]) if record else None
         if best and not (self.directory / best[0]).is_dir():
@@ -323,7 +384,11 @@ class Checkpoints:
         left = sorted([*self.directory.glob(".step_*.tmp"), *self.directory.glob("*.tmp")])
         for path in left:
             _remove(path)
-        return [f"removed {', '.join(p.name for p in left)}: checkpoints that an earlier process did not finish"] if left else []
+        return (
+            [f"removed {', '.join(p.name for p in left)}: checkpoints that an earlier process did not finish"]
+            if left
+            else []
+        )
 
     def _directories(self) -> list[Path]:
         """The directories of all checkpoints, the oldest first."""
@@ -350,7 +415,9 @@ class Checkpoints:
             raise CheckpointDamaged(f"{path} cannot be read ({e.strerror}).") from e
         name = self._named()
         if name is None:
-            raise CheckpointDamaged(f"{path} holds {raw[:40]!r}, no checkpoint's name." if raw.strip() else f"{path} is empty.")
+            raise CheckpointDamaged(
+                f"{path} holds {raw[:40]!r}, no checkpoint's name." if raw.strip() else f"{path} is empty."
+            )
         if not (self.directory / name).is_dir():
             raise CheckpointDamaged(f"{path} names {name}, which is not there.")
         return name
@@ -362,7 +429,8 @@ class Checkpoints:
         return state
 
     def read(self, path: Path) -> tuple[dict[str, Any], list[stored.Row]]:
-        """The controller's state, and the buffered groups; verified, the learner's files too. Raises CheckpointDamaged: nothing was loaded then."""
+        """The controller's state, and the buffered groups; verified, the learner's files too. Raises CheckpointDamaged:
+        nothing was loaded then."""
         self._verified(path.name)
         return self.state(path), stored.read(path)
 

@@ -1,4 +1,5 @@
-"""Disk: what it refuses while a run makes ready to resume, told as a fault that may pass. (What it refuses to a checkpoint later costs that one alone.)"""
+"""Disk: what it refuses while a run makes ready to resume, told as a fault that may pass. (What it refuses to a
+checkpoint later costs that one alone.)"""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from ...errors import Unavailable
 
 @contextmanager
 def told(directory: Path) -> Iterator[None]:
-    """Also a decorator's body. Raises Unavailable for an OSError: the checkpoint itself is as it was, every file is replaced whole."""
+    """Also a decorator's body. Raises Unavailable for an OSError: the checkpoint itself is as it was, every file is
+    replaced whole."""
     try:
         yield
     except OSError as e:
         raise Unavailable(
-            f"{directory} could not be made ready for a resume ({e}). No checkpoint is lost: free space there or correct its permissions, and resume again."
+            f"{directory} could not be made ready for a resume ({e}). No checkpoint is lost: free space there or"
+            " correct its permissions, and resume again."
         ) from e

@@ -1,8 +1,10 @@
 """Lineage: what a run is made of, as its checkpoints remember it; and whether a run that resumes is still that one.
 
-facts_of(cfg, tasks)      configuration, the model's architecture, digests of tokenizer, prompts and labels -> into every checkpoint
+facts_of(cfg, tasks)      configuration, the model's architecture, digests of tokenizer, prompts and labels -> into
+                          every checkpoint
 compare(state, ...)       raises ConfigError for what does not fit, returns what is to be said
-resumable(cfg, ...)       the checkpoint that a run with train.resume goes on from, verified and compared, before anything is loaded
+resumable(cfg, ...)       the checkpoint that a run with train.resume goes on from, verified and compared, before
+                          anything is loaded
 """
 
 from __future__ import annotations
@@ -52,19 +54,24 @@ def max_bytes(cfg: Config) -> float:
 def check_unused(cfg: Config) -> None:
     """A new run does not delete an earlier one's checkpoints unless told to. Raises ConfigError.
 
-    Asked again by the holder of the run directory's lock: another run may have had the directory since it was asked first.
-    """
+    Asked again by the holder of the run directory's lock: another run may have had the directory since it was asked
+    first."""
     checkpoints = checkpoints_of(cfg)
     if (checkpoints.any or checkpoints.exports) and not (cfg.train.resume or cfg.train.overwrite):
         raise ConfigError(
-            f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
+            f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another"
+            " --run-dir, or delete it with --train.overwrite."
         )
 
 
-def resumable(cfg: Config, checkpoints: Checkpoints, tasks: Sequence[Task] | None = None, *, made: bool = True) -> tuple[Path | None, list[str]]:
-    """(checkpoint, sentences for the start of the run); None: there is none, and train.resume_or_start allows to start anew.
+def resumable(
+    cfg: Config, checkpoints: Checkpoints, tasks: Sequence[Task] | None = None, *, made: bool = True
+) -> tuple[Path | None, list[str]]:
+    """(checkpoint, sentences for the start of the run); None: there is none, and train.resume_or_start allows to start
+    anew.
 
-    made: the model and the data that the configuration names are there already, so that the run can be compared (the quickstart makes its own).
+    made: the model and the data that the configuration names are there already, so that the run can be compared (the
+    quickstart makes its own).
 
     Raises ConfigError when there is none or the run is another one, CheckpointDamaged.
     """
@@ -73,10 +80,13 @@ def resumable(cfg: Config, checkpoints: Checkpoints, tasks: Sequence[Task] | Non
         return path, compare(checkpoints.state(path), cfg, tasks) if made else []
     if not cfg.train.resume_or_start:
         raise ConfigError(
-            f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct --run-dir, or leave --resume out to start "
-            "anew; --train.resume_or_start starts anew by itself as long as there is none."
+            f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct"
+            " --run-dir, or leave --resume out to start anew; --train.resume_or_start starts anew by itself as long as"
+            " there is none."
         )
-    return None, [f"there is no checkpoint in {checkpoints.directory} yet: the run starts anew, as train.resume_or_start allows"]
+    return None, [
+        f"there is no checkpoint in {checkpoints.directory} yet: the run starts anew, as train.resume_or_start allows"
+    ]
 
 
 def facts_of(cfg: Config, tasks: Sequence[Task]) -> dict[str, Any]:
@@ -122,15 +132,23 @@ def _digest(tasks: Sequence[Task], part: Callable[[Task], Any]) -> str:
 
 
 def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = None) -> list[str]:
-    """`state` is a checkpoint's; `tasks` are the prompts of this run, None where they are not read yet. Returns sentences for the start of the run.
+    """`state` is a checkpoint's; `tasks` are the prompts of this run, None where they are not read yet. Returns
+    sentences for the start of the run.
 
     Raises ConfigError with all that does not fit.
     """
     if "max_staleness" not in state:
-        raise ConfigError("The checkpoint is one of a fine-tuning (openrlhf-tir sft). Resume it with that command, or give this run another --run-dir.")
+        raise ConfigError(
+            "The checkpoint is one of a fine-tuning (openrlhf-tir sft). Resume it with that command, or give this run"
+            " another --run-dir."
+        )
     accounting = [
         ("pipeline.max_staleness", state["max_staleness"], cfg.max_staleness),
-        ("updates per batch (train.batch_size, train.max_epochs)", state.get("updates_per_batch", 1), cfg.updates_per_batch),
+        (
+            "updates per batch (train.batch_size, train.max_epochs)",
+            state.get("updates_per_batch", 1),
+            cfg.updates_per_batch,
+        ),
         ("rollout.batch_size", state["batch_size"], cfg.rollout.batch_size),
     ]
     wrong = [f"{name} = {before}, this run has {now}" for name, before, now in accounting if before != now]
@@ -140,14 +158,19 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     if facts:
         refused, others = changes(facts["config"], cfg)
         named = {name for name, before, now in accounting if before != now}
-        wrong += [f"{c.field} = {c.before}, this run has {c.now} ({refusal(c.field)})" for c in refused if c.field not in named]
+        wrong += [
+            f"{c.field} = {c.before}, this run has {c.now} ({refusal(c.field)})"
+            for c in refused
+            if c.field not in named
+        ]
         said += [f"changed since the checkpoint: {change}" for change in others]
         _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, said)
         if tasks is not None:
             _compare_data(facts["data"], data_facts(tasks), wrong, said)
     if wrong:
         raise ConfigError(
-            f"The checkpoint was made with {'; '.join(wrong)}. Resume with the same; to change it, start a new run from the model that this one exported."
+            f"The checkpoint was made with {'; '.join(wrong)}. Resume with the same; to change it, start a new run from"
+            " the model that this one exported."
         )
     return said
 
@@ -155,13 +178,23 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
 def _compare_model(before: dict[str, Any], now: dict[str, Any], wrong: list[str], said: list[str]) -> None:
     old, new = before["model"], now["model"]
     if ("name" in old) != ("name" in new):  # a name on the hub and its directory: nothing to compare by
-        said.append("changed since the checkpoint: actor.model_name_or_path, between a name on the hub and a directory; the architecture was not compared")
+        said.append(
+            "changed since the checkpoint: actor.model_name_or_path, between a name on the hub and a directory; the"
+            " architecture was not compared"
+        )
         return
-    wrong += [f"the model's {key} = {old.get(key)}, this run has {new.get(key)}" for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    wrong += [
+        f"the model's {key} = {old.get(key)}, this run has {new.get(key)}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    ]
     if before["vocabulary"] != now["vocabulary"]:
         wrong.append("another tokenizer (its vocabulary differs: token ids would mean other text)")
     if before["rendering"] != now["rendering"]:
-        said.append("changed since the checkpoint: the tokenizer's settings (tokenizer_config.json, chat template or special tokens)")
+        said.append(
+            "changed since the checkpoint: the tokenizer's settings (tokenizer_config.json, chat template or special"
+            " tokens)"
+        )
 
 
 def _compare_data(before: dict[str, Any], now: dict[str, Any], wrong: list[str], said: list[str]) -> None:

@@ -1,6 +1,8 @@
-"""Manifest: what a checkpoint consists of, written last. Every file with its size and digest (XXH3-128: for accidents, not for forgers).
+"""Manifest: what a checkpoint consists of, written last. Every file with its size and digest (XXH3-128: for accidents,
+not for forgers).
 
-write      hashes what the controller wrote; of what the learner's ranks wrote it takes their word and looks whether it is there
+write      hashes what the controller wrote; of what the learner's ranks wrote it takes their word and looks whether it
+           is there
 verify     everything is as it was written, or CheckpointDamaged names what is not; nothing is loaded before
 """
 
@@ -22,7 +24,8 @@ FILE = "manifest.json"
 FORMAT = 2
 BLOCK = 1 << 22
 LARGE = 1 << 26
-"""Bytes. A file of this size is hashed once per process while its inode, size and times stay: rewriting it takes longer than a clock tick."""
+"""Bytes. A file of this size is hashed once per process while its inode, size and times stay: rewriting it takes longer
+than a clock tick."""
 READERS = 8
 SAID = 5
 """How many files are named; there may be thousands."""
@@ -59,7 +62,8 @@ def _of(path: Path) -> str:
 
 
 def write(directory: Path, name: str, facts: Mapping[str, Any], written: Mapping[str, tuple[int, str]]) -> int:
-    """`name` is what the directory will be called; `written`: path -> (bytes, digest) of files that others wrote. Returns the bytes of all files.
+    """`name` is what the directory will be called; `written`: path -> (bytes, digest) of files that others wrote.
+    Returns the bytes of all files.
 
     Raises CheckpointFailed when one of those cannot be seen from here.
     """
@@ -73,7 +77,11 @@ def write(directory: Path, name: str, facts: Mapping[str, Any], written: Mapping
                 "run_dir must be one directory for all nodes: put it on a shared file system."
             )
         files[str(Path(path).relative_to(directory))] = (size, checksum)
-    own = [p for p in sorted(directory.rglob("*")) if p.is_file() and p.name != FILE and str(p.relative_to(directory)) not in files]
+    own = [
+        p
+        for p in sorted(directory.rglob("*"))
+        if p.is_file() and p.name != FILE and str(p.relative_to(directory)) not in files
+    ]
     files |= {str(p.relative_to(directory)): digest(p) for p in own}
     body = {"format": FORMAT, "name": name, **facts, "files": {file: list(files[file]) for file in sorted(files)}}
     (directory / FILE).write_text(json.dumps({**body, "self": _self(body)}, indent=1))
@@ -84,7 +92,9 @@ def verify(directory: Path) -> dict[str, Any]:
     """Compares every file with the manifest, and returns the manifest. Raises CheckpointDamaged."""
     manifest = _read(directory)
     with ThreadPoolExecutor(READERS) as pool:
-        wrong = [said for said in pool.map(lambda item: _difference(directory, *item), manifest["files"].items()) if said]
+        wrong = [
+            said for said in pool.map(lambda item: _difference(directory, *item), manifest["files"].items()) if said
+        ]
     if wrong:
         more = f"; and {len(wrong) - SAID} files more" if len(wrong) > SAID else ""
         raise CheckpointDamaged(f"{directory} is damaged: {'; '.join(wrong[:SAID])}{more}.")
@@ -102,8 +112,8 @@ def _read(directory: Path) -> dict[str, Any]:
     if not (directory / FILE).exists():
         if (directory / "replay.pkl").exists():
             raise CheckpointDamaged(
-                f"{directory} was written by an earlier version of this program: it has a replay.pkl, a pickle, which could run any code, and no {FILE}. "
-                "It cannot be resumed; go on from the model that its run exported."
+                f"{directory} was written by an earlier version of this program: it has a replay.pkl, a pickle, which"
+                f" could run any code, and no {FILE}. It cannot be resumed; go on from the model that its run exported."
             )
         raise CheckpointDamaged(f"{directory} is damaged: {FILE} is missing.")
     try:
@@ -114,9 +124,14 @@ def _read(directory: Path) -> dict[str, Any]:
     if checksum != _self(manifest):
         raise CheckpointDamaged(f"{directory} is damaged: {FILE} was changed since it was written.")
     if manifest["format"] != FORMAT:
-        raise CheckpointDamaged(f"{directory} has format {manifest['format']}, this program reads {FORMAT}. Resume with the version that wrote it.")
+        raise CheckpointDamaged(
+            f"{directory} has format {manifest['format']}, this program reads {FORMAT}. Resume with the version that"
+            " wrote it."
+        )
     if manifest["name"] != directory.name:
-        raise CheckpointDamaged(f"{directory} is damaged: its {FILE} is that of {manifest['name']}. A checkpoint keeps its name.")
+        raise CheckpointDamaged(
+            f"{directory} is damaged: its {FILE} is that of {manifest['name']}. A checkpoint keeps its name."
+        )
     return manifest
 
 

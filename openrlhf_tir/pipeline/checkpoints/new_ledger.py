@@ -1,8 +1,9 @@
-"""A new ledger for a whole checkpoint whose own is lost or damaged: weeks of training are not given up for their bookkeeping.
+"""A new ledger for a whole checkpoint whose own is lost or damaged: weeks of training are not given up for their
+bookkeeping.
 
-The old ledger is set aside. The new one begins with the prompts that were open at the checkpoint's cut, so that each of them still ends once; the audit
-covers what comes after. The checkpoint is written anew beside itself (hard links of its large files) with a mark in the new ledger.
-"""
+The old ledger is set aside. The new one begins with the prompts that were open at the checkpoint's cut, so that each of
+them still ends once; the audit covers what comes after. The checkpoint is written anew beside itself (hard links of its
+large files) with a mark in the new ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +33,13 @@ def begin(checkpoints: Checkpoints, path: Path, ledger: Path) -> tuple[Path, str
     twin = path.with_name(path.name.removesuffix("a") + ("" if path.name.endswith("a") else "a"))
     _write_twin(path, twin, {**state, "ledger": asdict(mark), "ledger_lines": mark.lines})
     was = f"the old one is {aside.name}" if aside else "the old one was missing"
-    return twin, f"a new ledger begins at {path.name}, {was}: the audit covers what comes after; {twin.name} is that checkpoint with a mark in the new ledger"
+    return (
+        twin,
+        (
+            f"a new ledger begins at {path.name}, {was}: the audit covers what comes after; {twin.name} is that"
+            " checkpoint with a mark in the new ledger"
+        ),
+    )
 
 
 def _set_aside(ledger: Path) -> Path | None:

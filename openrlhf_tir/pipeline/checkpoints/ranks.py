@@ -1,4 +1,5 @@
-"""Ranks: a run that resumes on another number of learner ranks than its checkpoint was saved by. Possible with ZeRO-3 (learner/saved/reshard.py)."""
+"""Ranks: a run that resumes on another number of learner ranks than its checkpoint was saved by. Possible with ZeRO-3
+(learner/saved/reshard.py)."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ def said(state: dict[str, Any], cfg: Config) -> list[str]:
     if before == now:
         return []
     return [
-        f"the checkpoint is of {before} learner rank{'s' * (before > 1)}, this run has {now}: each reads its share of their files, nothing is converted or "
-        "written. Weights and optimiser are the saved ones; sums over the ranks round otherwise, so what follows differs in the last bits"
+        f"the checkpoint is of {before} learner rank{'s' * (before > 1)}, this run has {now}: each reads its share of"
+        " their files, nothing is converted or written. Weights and optimiser are the saved ones; sums over the ranks"
+        " round otherwise, so what follows differs in the last bits"
     ]

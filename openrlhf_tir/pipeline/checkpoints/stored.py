@@ -1,8 +1,9 @@
-"""Stored: the buffered groups of a checkpoint <-> replay.json (structure, text, numbers) and replay.safetensors (arrays). Nothing is executed on reading.
+"""Stored: the buffered groups of a checkpoint <-> replay.json (structure, text, numbers) and replay.safetensors
+(arrays). Nothing is executed on reading.
 
-Exact: every array comes back with its dtype, shape and bits, every tuple as a tuple. Arrays of one dtype lie end to end in one tensor, since a
-group has hundreds of small ones; JSON points at them: {"!": "array", "of": ["int32", offset, [2, 3]]}.
-"""
+Exact: every array comes back with its dtype, shape and bits, every tuple as a tuple. Arrays of one dtype lie end to end
+in one tensor, since a group has hundreds of small ones; JSON points at them: {"!": "array", "of": ["int32", offset, [2,
+3]]}."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ from ...types import Group, GroupMeta
 from ..source import Flight
 
 JSON, TENSORS = "replay.json", "replay.safetensors"
-RECORDS = {name: cls for name, cls in {"Flight": Flight, **vars(types)}.items() if isinstance(cls, type) and (is_dataclass(cls) or hasattr(cls, "_fields"))}
+RECORDS = {
+    name: cls
+    for name, cls in {"Flight": Flight, **vars(types)}.items()
+    if isinstance(cls, type) and (is_dataclass(cls) or hasattr(cls, "_fields"))
+}
 """Every record of types.py: what a group is made of."""
 KIND = "!"
 TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
@@ -40,7 +45,8 @@ Row = tuple[Flight, GroupMeta, Group]
 
 
 def write(directory: Path, rows: list[Row]) -> None:
-    """Raises CheckpointFailed for a value of a kind that has no place here, with where it stands; OSError when the disk refuses."""
+    """Raises CheckpointFailed for a value of a kind that has no place here, with where it stands; OSError when the disk
+    refuses."""
     packer = _Packer()
     text = json.dumps([packer.pack(list(row), f"group {row[0].key}") for row in rows])
     (directory / JSON).write_text(text)
@@ -53,7 +59,9 @@ def read(directory: Path) -> list[Row]:
         tensors = load_file(directory / TENSORS)
         return [tuple(_unpack(row, tensors)) for row in json.loads((directory / JSON).read_text())]
     except Exception as e:  # whatever safetensors, json and the records' constructors make of foreign files
-        raise CheckpointDamaged(f"The groups in {directory} ({JSON}, {TENSORS}) cannot be read: {type(e).__name__}: {e}.") from e
+        raise CheckpointDamaged(
+            f"The groups in {directory} ({JSON}, {TENSORS}) cannot be read: {type(e).__name__}: {e}."
+        ) from e
 
 
 class _Packer:
@@ -75,13 +83,22 @@ class _Packer:
         if kind is tuple:
             return {KIND: "tuple", "of": [self.pack(v, where) for v in value]}
         if isinstance(value, Mapping):  # pairs, so that keys keep their types and "!" is a key like others
-            return {KIND: "dict", "of": [[self.pack(k, where), self.pack(v, f"{where}[{k!r}]")] for k, v in value.items()]}
+            return {
+                KIND: "dict",
+                "of": [[self.pack(k, where), self.pack(v, f"{where}[{k!r}]")] for k, v in value.items()],
+            }
         if isinstance(value, np.ndarray | np.generic):
-            return {KIND: "array" if isinstance(value, np.ndarray) else "scalar", "of": self._array(np.asarray(value), where)}
+            return {
+                KIND: "array" if isinstance(value, np.ndarray) else "scalar",
+                "of": self._array(np.asarray(value), where),
+            }
         for name, (cls, to_text, _) in TEXTS.items():
             if kind is cls:
                 return {KIND: name, "of": to_text(value)}
-        raise CheckpointFailed(f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold. Use numbers, text, lists or arrays.")
+        raise CheckpointFailed(
+            f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold. Use numbers, text,"
+            " lists or arrays."
+        )
 
     def _array(self, array: np.ndarray, where: str) -> list[Any]:
         name = array.dtype.name
@@ -89,7 +106,9 @@ class _Packer:
             raise CheckpointFailed(f"{where} is an array of {name}, which a checkpoint cannot hold. Use numbers.")
         start = self._sizes.get(name, 0)
         self._sizes[name] = start + array.size
-        self.parts.setdefault(name, []).append(np.ascontiguousarray(array).reshape(-1).astype(array.dtype.newbyteorder("="), copy=False))
+        self.parts.setdefault(name, []).append(
+            np.ascontiguousarray(array).reshape(-1).astype(array.dtype.newbyteorder("="), copy=False)
+        )
         return [name, start, list(array.shape)]
 
 

@@ -1,7 +1,8 @@
-"""Sides: the loop's rollout and publisher, which take a turn on the shared GPUs before they work. The loop itself knows nothing of it.
+"""Sides: the loop's rollout and publisher, which take a turn on the shared GPUs before they work. The loop itself knows
+nothing of it.
 
-prompts -> run_group (sampling) ... the last group ends -> changing (learning): step -> publish (pushing): verified -> run_group (sampling) ...
-"""
+prompts -> run_group (sampling) ... the last group ends -> changing (learning): step -> publish (pushing): verified ->
+run_group (sampling) ..."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class TurnsRollout:
         self.inner, self.turns = inner, turns
 
     async def run_group(self, key: GroupKey, task: Task, *mode: Any) -> tuple[GroupMeta, Any]:
-        """`mode`: an evaluation's. A rank that dies as it leaves its turn is no fault of the group: an ExceptionGroup, which the loop does not take for one."""
+        """`mode`: an evaluation's. A rank that dies as it leaves its turn is no fault of the group: an ExceptionGroup,
+        which the loop does not take for one."""
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(self.turns.sampling())
@@ -44,13 +46,16 @@ class TurnsRollout:
 
 
 class TurnsPublisher:
-    def __init__(self, inner: Publisher, turns: Turns, phase: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def __init__(
+        self, inner: Publisher, turns: Turns, phase: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         """`phase`: what the loop is seen in while the learner comes to its turn; while it leaves it, the push is on."""
         self.inner, self.turns, self.phase = inner, turns, phase
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """The learner's turn first, then the publisher's lock: an engine that is starting joins under that lock, and the turn waits for it."""
+        """The learner's turn first, then the publisher's lock: an engine that is starting joins under that lock, and
+        the turn waits for it."""
         async with AsyncExitStack() as held:
             with self.phase():
                 await held.enter_async_context(self.turns.learning())

@@ -1,17 +1,21 @@
-"""Turns: learner ranks and engines share their GPUs, and one of the two has the memory at a time (train.colocate_all, pipeline.mode = 'sync').
+"""Turns: learner ranks and engines share their GPUs, and one of the two has the memory at a time (train.colocate_all,
+pipeline.mode = 'sync').
 
     turn        engines                              learner                                     taken by
-    sampling    awake                                optimiser and gradients in host memory      a group, an evaluation, a calibration
-    learning    asleep: weights in host memory,      whole, on the GPUs                          a step, the loading of a checkpoint, ranks that start
-                no KV cache
-    pushing     asleep until the push wakes each     as in sampling: its weights are there       a push; an engine that starts
+    sampling    awake                                optimiser and gradients in host memory      a group, an evaluation,
+                a calibration
+    learning    asleep: weights in host memory,      whole, on the GPUs                          a step, the loading of
+                a checkpoint, ranks that start no KV cache
+    pushing     asleep until the push wakes each     as in sampling: its weights are there       a push; an engine that
+                starts
 
-A turn is switched by whoever needs another one, and stays until then. Who samples, learns, pushes or starts holds its turn meanwhile: the learner waits for
-the last group and for engines that load, which fill the memory of which it would take its part; an engine that starts in the learner's turn waits for its end.
-Nobody waits for a turn with a lock in hand that another holder may need: an engine that starts joins under the publisher's.
+A turn is switched by whoever needs another one, and stays until then. Who samples, learns, pushes or starts holds its
+turn meanwhile: the learner waits for the last group and for engines that load, which fill the memory of which it would
+take its part; an engine that starts in the learner's turn waits for its end. Nobody waits for a turn with a lock in
+hand that another holder may need: an engine that starts joins under the publisher's.
 
-A switch that fails or is given up leaves no turn: whatever was called is called again by the next who needs one. So all calls are idempotent. An engine that
-dies in one is left to its owner, who starts another.
+A switch that fails or is given up leaves no turn: whatever was called is called again by the next who needs one. So all
+calls are idempotent. An engine that dies in one is left to its owner, who starts another.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class Sleeper(Protocol):
-    """An engine. Both calls are idempotent, bounded in time, and raise EngineGone when it died; its owner replaces it."""
+    """An engine. Both calls are idempotent, bounded in time, and raise EngineGone when it died; its owner replaces
+    it."""
 
     async def sleep(self) -> None:
         """Weights to host memory, KV cache dropped. Requests wait. A push wakes it too."""
@@ -55,7 +60,8 @@ class Turn(StrEnum):
 
 
 class Turns:
-    """One per session. `engines` is looked at anew at every switch; at first they are awake. Belongs to one event loop."""
+    """One per session. `engines` is looked at anew at every switch; at first they are awake. Belongs to one event
+    loop."""
 
     def __init__(self, engines: Sequence[Sleeper], deadline: Deadline) -> None:
         """`deadline`: of the wait for a turn, which is as long as what others do in theirs."""
@@ -73,7 +79,9 @@ class Turns:
         return self._hold("sampling", "The engines' turn on the GPUs", Turn.SAMPLING, (Turn.LEARNING, Turn.PUSHING))
 
     def learning(self) -> AbstractAsyncContextManager[None]:
-        return self._hold("learning", "The learner's turn on the GPUs", Turn.LEARNING, (Turn.SAMPLING, Turn.PUSHING, "starting"))
+        return self._hold(
+            "learning", "The learner's turn on the GPUs", Turn.LEARNING, (Turn.SAMPLING, Turn.PUSHING, "starting")
+        )
 
     def pushing(self) -> AbstractAsyncContextManager[None]:
         return self._hold("pushing", "The push's turn on the GPUs", Turn.PUSHING, (Turn.LEARNING,))
@@ -90,7 +98,8 @@ class Turns:
             await within(self.deadline, taking, what)
             yield
         finally:
-            if taking.done() and not taking.cancelled() and taking.exception() is None:  # also where we are cancelled at the moment at which it was ours
+            # also where we are cancelled at the moment at which it was ours
+            if taking.done() and not taking.cancelled() and taking.exception() is None:
                 self.held[who] -= 1
                 self._signal.notify()
 

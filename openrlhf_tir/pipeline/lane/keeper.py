@@ -1,4 +1,5 @@
-"""Keeper: looks at the run once a tick, asks sizing and policy, and has responses moved. The only part of the fast lane that acts."""
+"""Keeper: looks at the run once a tick, asks sizing and policy, and has responses moved. The only part of the fast lane
+that acts."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class MovingRollout(Protocol):
         """An UnderWay of each response that has begun and not ended."""
 
     async def move(self, response: Any, engine: str) -> bool:
-        """Stop an UnderWay of the last look where it is, and have it go on there. False when it has ended, or the engine is gone."""
+        """Stop an UnderWay of the last look where it is, and have it go on there. False when it has ended, or the
+        engine is gone."""
 
     def reserve(self, lanes: Collection[str]) -> None:
         """These engines get no new groups."""
@@ -59,9 +61,11 @@ class MovingRollout(Protocol):
 
 
 @asynccontextmanager
-async def fast_lane(cfg: Config, state: RunState, rollout: MovingRollout, *, longest: int | None = None, slots: int | None = None) -> AsyncIterator[None]:
-    """Kept while the body runs, where pipeline.fast_lane asks for one; the run can do without it. `longest`, `slots`: of a workload, where they are not the
-    configuration's."""
+async def fast_lane(
+    cfg: Config, state: RunState, rollout: MovingRollout, *, longest: int | None = None, slots: int | None = None
+) -> AsyncIterator[None]:
+    """Kept while the body runs, where pipeline.fast_lane asks for one; the run can do without it. `longest`, `slots`:
+    of a workload, where they are not the configuration's."""
     if cfg.pipeline.fast_lane == "off":
         yield
         return
@@ -82,8 +86,18 @@ async def fast_lane(cfg: Config, state: RunState, rollout: MovingRollout, *, lon
 
 
 class LaneKeeper:
-    def __init__(self, state: RunState, rollout: MovingRollout, *, longest: int, slots: int, responses: int, fixed: int | None = None) -> None:
-        """`longest`: model tokens of a response at most; `slots`: sequences of a full engine; `responses` of a batch; `fixed` lanes, None: as many as pay."""
+    def __init__(
+        self,
+        state: RunState,
+        rollout: MovingRollout,
+        *,
+        longest: int,
+        slots: int,
+        responses: int,
+        fixed: int | None = None,
+    ) -> None:
+        """`longest`: model tokens of a response at most; `slots`: sequences of a full engine; `responses` of a batch;
+        `fixed` lanes, None: as many as pay."""
         self.state, self.rollout, self.slots, self.responses, self.fixed = state, rollout, slots, responses, fixed
         self.lengths, self.speeds, self.policy = Lengths(longest), Speeds(slots), LanePolicy()
         self.size: Size | None = None
@@ -104,7 +118,8 @@ class LaneKeeper:
             try:
                 await self.tick(asyncio.get_running_loop().time())
             except Exception:
-                self.rollout.reserve(())  # lanes that nobody fills would be idle: until a look succeeds again all engines get groups
+                # lanes that nobody fills would be idle: until a look succeeds again all engines get groups
+                self.rollout.reserve(())
                 raise
 
     async def tick(self, now: float) -> None:
@@ -123,7 +138,10 @@ class LaneKeeper:
         a, b = self.speeds.line()
         deadlines = {f.key: self.state.deadline(f) for f in self.state.rolling.values()}
         by_key = {(r.group, r.sample): r for r in live if r.group in deadlines}
-        waiting = [Response(key, r.engine, r.tokens, left_s(self.state, deadlines[r.group], self.size.period_s, now), r.moves) for key, r in by_key.items()]
+        waiting = [
+            Response(key, r.engine, r.tokens, left_s(self.state, deadlines[r.group], self.size.period_s, now), r.moves)
+            for key, r in by_key.items()
+        ]
         for key, engine in self.policy.moves(waiting, self._longest, a + b * self.policy.places):
             self.moved += await self.rollout.move(by_key[key], engine)
 
@@ -134,7 +152,9 @@ class LaneKeeper:
         most = most if self.fixed is None else min(most, self.fixed)
         rolled = self.responses / self.state.depth.facts().get("acceptance", 1.0)
         cluster = Cluster(len(load), self.slots, rolled, step_s, self.state.ahead, *self.speeds.line())
-        self.size = best_size(cluster, self.lengths.positions_K, survival_K, self._longest, most, least=most if self.fixed else 0)
+        self.size = best_size(
+            cluster, self.lengths.positions_K, survival_K, self._longest, most, least=most if self.fixed else 0
+        )
         self.policy.resize(self.size, load)
 
     def _measure(self, live: Sequence[UnderWay], load: Counter[str], now: float) -> None:
@@ -150,6 +170,8 @@ class LaneKeeper:
             for engine, spent in seconds.items():
                 lane = engine in self.policy.lanes
                 if not lane or load[engine] <= SETTLED * self.policy.places:
-                    self.speeds.measured(lane=lane, tokens=tokens[engine], seconds=spent, sharers=min(self.slots, load[engine]))
+                    self.speeds.measured(
+                        lane=lane, tokens=tokens[engine], seconds=spent, sharers=min(self.slots, load[engine])
+                    )
         self._before = {(r.group, r.sample): (r.engine, r.tokens) for r in live}
         self._then = now

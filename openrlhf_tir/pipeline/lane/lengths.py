@@ -1,7 +1,7 @@
 """Lengths: how long responses get. Kaplan and Meier's estimate (JASA 1958) over the finished and the unfinished ones.
 
-The finished ones alone would be the short ones: a response that is under way at k tokens counts among those that got as far as k.
-"""
+The finished ones alone would be the short ones: a response that is under way at k tokens counts among those that got as
+far as k."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Lengths:
             self._ended_K *= 0.5
 
     def survival(self, under_way: Iterable[int]) -> np.ndarray:
-        """[K + 1] the share of responses that are longer than each of `positions_K`; `under_way`: tokens so far of the unfinished ones."""
+        """[K + 1] the share of responses that are longer than each of `positions_K`; `under_way`: tokens so far of the
+        unfinished ones."""
         live_K = np.bincount([self._bin(n) for n in under_way], minlength=BINS)
         # Who is under way in bin k has survived the bins before it, and says nothing of this one.
         at_risk_K = _at_or_beyond(self._ended_K) + _at_or_beyond(live_K) - live_K
@@ -41,7 +42,11 @@ class Lengths:
 
     def reach(self, survival_K: np.ndarray, responses: int) -> float:
         """Tokens that one of so many responses may be expected to get to, and no further."""
-        return float(self.positions_K[np.flatnonzero(survival_K * responses < 1)[0]]) if survival_K[-1] * responses < 1 else float(self.positions_K[-1])
+        return (
+            float(self.positions_K[np.flatnonzero(survival_K * responses < 1)[0]])
+            if survival_K[-1] * responses < 1
+            else float(self.positions_K[-1])
+        )
 
     def _bin(self, tokens: int) -> int:
         return min(BINS - 1, int(tokens / self._per_bin))

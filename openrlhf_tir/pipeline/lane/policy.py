@@ -1,8 +1,8 @@
 """Policy: which engines are lanes, and which responses go there. Facts in, a decision out; no clock, no I/O.
 
-A response moves when the time until the gate asks for its group is only just enough for the longest rest it may have, at a lane's speed: most end before,
-and those who go on need no lane sooner. Who is latest goes first; nobody does while no place is free.
-"""
+A response moves when the time until the gate asks for its group is only just enough for the longest rest it may have,
+at a lane's speed: most end before, and those who go on need no lane sooner. Who is latest goes first; nobody does while
+no place is free."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from ...types import GroupKey
 from .sizing import Size
 
 MAX_MOVES = 2
-"""How often a response may move: to a lane, and to another if that stops being one. Each move has its prefix computed again."""
+"""How often a response may move: to a lane, and to another if that stops being one. Each move has its prefix computed
+again."""
 PATIENCE = 3
-"""Sizings in a row that must ask for fewer lanes before there are: one that gets new groups again takes long to become a lane."""
+"""Sizings in a row that must ask for fewer lanes before there are: one that gets new groups again takes long to become
+a lane."""
 
 
 @dataclass(slots=True)
@@ -38,7 +40,8 @@ class LanePolicy:
         self._fewer = 0
 
     def resize(self, size: Size, load: Mapping[str, int]) -> None:
-        """So many lanes from now on. `load`: responses of each engine that is up. The emptiest become lanes, so that they soon are fast."""
+        """So many lanes from now on. `load`: responses of each engine that is up. The emptiest become lanes, so that
+        they soon are fast."""
         self.gone(load)
         self.places = size.places or self.places
         self._fewer = self._fewer + 1 if size.lanes < len(self.lanes) else 0
@@ -54,14 +57,19 @@ class LanePolicy:
         while self.lanes and len(self.lanes) >= len(up):
             self.lanes.remove(max(self.lanes))
 
-    def moves(self, responses: Sequence[Response], longest: float, lane_token_s: float) -> list[tuple[tuple[GroupKey, int], str]]:
+    def moves(
+        self, responses: Sequence[Response], longest: float, lane_token_s: float
+    ) -> list[tuple[tuple[GroupKey, int], str]]:
         """(response, lane), the latest first."""
         load = Counter(r.engine for r in responses)
         room = {e: self.places - load[e] for e in sorted(self.lanes)}
         late = [
             (r.left_s - (longest - r.tokens) * lane_token_s, i)
             for i, r in enumerate(responses)
-            if r.engine not in self.lanes and r.moves < MAX_MOVES and r.left_s <= (longest - r.tokens) * lane_token_s and r.tokens < longest
+            if r.engine not in self.lanes
+            and r.moves < MAX_MOVES
+            and r.left_s <= (longest - r.tokens) * lane_token_s
+            and r.tokens < longest
         ]
         decided: list[tuple[tuple[GroupKey, int], str]] = []
         for _, i in sorted(late):

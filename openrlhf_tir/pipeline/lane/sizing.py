@@ -1,10 +1,14 @@
-"""Sizing: how many engines should be lanes, and with how many places? The division under which steps can follow each other fastest.
+"""Sizing: how many engines should be lanes, and with how many places? The division under which steps can follow each
+other fastest.
 
-With steps every P seconds, of which the learner takes T and the push p, a group has W(P) = (S + 1 - LATE) P - T - p for its longest response, which is x
-tokens: the first k on a full engine, the rest on a lane. A token takes t(n) = a + b n seconds where n share an engine, which then writes n / t(n) a second.
+With steps every P seconds, of which the learner takes T and the push p, a group has W(P) = (S + 1 - LATE) P - T - p for
+its longest response, which is x tokens: the first k on a full engine, the rest on a lane. A token takes t(n) = a + b n
+seconds where n share an engine, which then writes n / t(n) a second.
 
-    lanes     m engines with s places write m s / t(s): what the batch's responses have beyond k, so k follows from P, m and s
-    others    N - m engines write the rest, with as many sequences n as that takes: n / t(n) = rest / (P (N - m)), at most full
+    lanes     m engines with s places write m s / t(s): what the batch's responses have beyond k, so k follows from P, m
+              and s
+    others    N - m engines write the rest, with as many sequences n as that takes: n / t(n) = rest / (P (N - m)), at
+              most full
     longest   k t(n) + (x - k) t(s) <= W(P)
 
 The least P that fulfils all three is found by bisection for every (m, s); m = 0 unless another is better by WORTH.
@@ -31,7 +35,8 @@ ROUNDS = 12
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`engines` of `slots` sequences each; a batch is `responses` and its step takes `step_s`, push included; `ahead`: batches (W in budget.py)."""
+    """`engines` of `slots` sequences each; a batch is `responses` and its step takes `step_s`, push included; `ahead`:
+    batches (W in budget.py)."""
 
     engines: int
     slots: int
@@ -54,8 +59,11 @@ class Size:
     period_s: float
 
 
-def best_size(cluster: Cluster, positions_K: np.ndarray, survival_K: np.ndarray, longest: float, most: int, least: int = 0) -> Size:
-    """`survival_K`: share of responses that are longer than `positions_K`; `longest` tokens are planned for. At least `least`, at most `most` lanes."""
+def best_size(
+    cluster: Cluster, positions_K: np.ndarray, survival_K: np.ndarray, longest: float, most: int, least: int = 0
+) -> Size:
+    """`survival_K`: share of responses that are longer than `positions_K`; `longest` tokens are planned for. At least
+    `least`, at most `most` lanes."""
     beyond_K = np.append(np.cumsum((0.5 * (survival_K[1:] + survival_K[:-1]) * np.diff(positions_K))[::-1])[::-1], 0.0)
     found = [Size(0, 0, _period(cluster, 0, 0, positions_K, beyond_K, longest))] if not least else []
     for m in range(max(1, least), most + 1):
@@ -80,7 +88,9 @@ def _period(c: Cluster, m: int, places: int, positions_K: np.ndarray, beyond_K: 
     return high
 
 
-def _fits(c: Cluster, m: int, places: int, positions_K: np.ndarray, beyond_K: np.ndarray, longest: float, period_s: float) -> bool:
+def _fits(
+    c: Cluster, m: int, places: int, positions_K: np.ndarray, beyond_K: np.ndarray, longest: float, period_s: float
+) -> bool:
     lane_s = c.token_s(places)
     from_k = longest
     on_lanes = 0.0

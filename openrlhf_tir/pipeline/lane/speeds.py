@@ -1,15 +1,16 @@
 """Speeds: seconds of a token of one response on an engine that n of them share, a + b n.
 
-A step of an engine reads all weights once, whoever takes part (a), and works for each sequence (b). As measured by the progress of responses, so that
-pushes, prefixes that are computed again and tool calls are in it: a response waits for all of them.
-"""
+A step of an engine reads all weights once, whoever takes part (a), and works for each sequence (b). As measured by the
+progress of responses, so that pushes, prefixes that are computed again and tool calls are in it: a response waits for
+all of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 ALONE = 0.4
-"""Seconds of a token of a lone response, of those on a full engine: believed until both full engines and lanes were measured."""
+"""Seconds of a token of a lone response, of those on a full engine: believed until both full engines and lanes were
+measured."""
 HALF_LIFE = 200_000.0
 """Tokens after which what was measured before counts half."""
 ENOUGH = 20_000.0
@@ -25,7 +26,11 @@ class Measured:
 
     def add(self, tokens: float, seconds: float, shared: float) -> None:
         keep = 0.5 ** (tokens / HALF_LIFE)
-        self.tokens, self.seconds, self.shared = keep * self.tokens + tokens, keep * self.seconds + seconds, keep * self.shared + shared
+        self.tokens, self.seconds, self.shared = (
+            keep * self.tokens + tokens,
+            keep * self.seconds + seconds,
+            keep * self.shared + shared,
+        )
 
 
 class Speeds:

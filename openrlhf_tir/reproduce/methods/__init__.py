@@ -7,7 +7,20 @@ from importlib import import_module
 from ...errors import unknown
 from ..miniature import Miniature
 
-NAMES = ("zerotir", "zero_tir_rl", "interaction_scaling", "torl", "retool", "artist", "artist_functions", "toolrl", "tool_n1", "otc", "search_r1", "skyrl")
+NAMES = (
+    "zerotir",
+    "zero_tir_rl",
+    "interaction_scaling",
+    "torl",
+    "retool",
+    "artist",
+    "artist_functions",
+    "toolrl",
+    "tool_n1",
+    "otc",
+    "search_r1",
+    "skyrl",
+)
 
 
 def named(name: str) -> Miniature:

@@ -1,4 +1,5 @@
-"""Interaction scaling (ZeroTIR, arXiv 2505.07773): accuracy grows with N, the calls that a response may make, and saturates."""
+"""Interaction scaling (ZeroTIR, arXiv 2505.07773): accuracy grows with N, the calls that a response may make, and
+saturates."""
 
 from __future__ import annotations
 
@@ -16,11 +17,22 @@ def checks(arms: Arms) -> list[Check]:
         at_most("accuracy without calls", at["accuracy_0"], NONE),
         at_most("the distance of the accuracy with 2 calls from a half", abs(at["accuracy_2"] - HALF), HALF_WITHIN),
         at_least("accuracy with 4 calls", at["accuracy_4"], ALL),
-        at_most("the distance of the accuracy with 20 calls from that with 4", abs(at["accuracy_20"] - at["accuracy_4"]), SATURATED),
+        at_most(
+            "the distance of the accuracy with 20 calls from that with 4",
+            abs(at["accuracy_20"] - at["accuracy_4"]),
+            SATURATED,
+        ),
     ]
 
 
-ENVIRONMENT = ("--env.name", "calculator", "--env.file", "env_servers.calculator:CalculatorEnv", "--env.max_calls", str(N))
+ENVIRONMENT = (
+    "--env.name",
+    "calculator",
+    "--env.file",
+    "env_servers.calculator:CalculatorEnv",
+    "--env.max_calls",
+    str(N),
+)
 LENGTHS = ("--rollout.max_new_tokens", "280", "--data.max_len", "360")
 
 MINIATURE = Miniature(
@@ -36,6 +48,8 @@ MINIATURE = Miniature(
         Panel("calls by N", "Calls per response by N", "N, calls at most"),
     ),
     columns=("accuracy_before", "accuracy", *(f"accuracy_{n}" for n in SWEPT)),
-    by_construction="The problems need one to four calls, equally many each, so half of them can be solved with two: the shape follows from the task. What is "
-    "seen is that the model makes the calls that it needs, and stops.",
+    by_construction=(
+        "The problems need one to four calls, equally many each, so half of them can be solved with two: the shape"
+        " follows from the task. What is seen is that the model makes the calls that it needs, and stops."
+    ),
 )

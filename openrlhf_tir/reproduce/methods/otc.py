@@ -8,7 +8,8 @@ from .torl import GRPO, PROTOCOL
 
 FEWER, WITHIN, PRODUCTIVE = 0.25, 0.02, 0.40
 UPDATES, EVERY = 32, 8
-"""With 24 updates at 5e-4 all three were still rising at the end (seed 42: accuracy 86.3, 74.8, 83.4 %; calls .81 and .83 of ToRL's)."""
+"""With 24 updates at 5e-4 all three were still rising at the end (seed 42: accuracy 86.3, 74.8, 83.4 %; calls .81 and
+.83 of ToRL's)."""
 FIGURES = ("calls_before", "calls", "productivity")
 C = 3
 """The limit of calls, which is also the formulas' c."""
@@ -21,7 +22,11 @@ def checks(arms: Arms) -> list[Check]:
         found += [
             at_most(f"{name}: calls, as a share of ToRL's,", arm["calls"] / base["calls"], 1 - FEWER),
             at_least(f"{name}: accuracy minus ToRL's", arm["accuracy"] - base["accuracy"], -WITHIN),
-            at_least(f"{name}: right responses per call, as a multiple of ToRL's,", arm["productivity"] / base["productivity"], 1 + PRODUCTIVE),
+            at_least(
+                f"{name}: right responses per call, as a multiple of ToRL's,",
+                arm["productivity"] / base["productivity"],
+                1 + PRODUCTIVE,
+            ),
         ]
     return found
 
@@ -29,8 +34,13 @@ def checks(arms: Arms) -> list[Check]:
 MINIATURE = Miniature(
     name="otc",
     title="OTC: fewer calls at equal accuracy",
-    claim="With the reward times an efficiency of calls, the model answers as well as ToRL's with at least a quarter fewer calls.",
-    base=Base("torl_calls", (*PROTOCOL, "--env.max_calls", str(C), "--rollout.max_new_tokens", "260", "--data.max_len", "360")),
+    claim=(
+        "With the reward times an efficiency of calls, the model answers as well as ToRL's with at least a quarter"
+        " fewer calls."
+    ),
+    base=Base(
+        "torl_calls", (*PROTOCOL, "--env.max_calls", str(C), "--rollout.max_new_tokens", "260", "--data.max_len", "360")
+    ),
     arms={
         "torl": Train(GRPO, FIGURES, UPDATES, EVERY),
         "otc_ppo": Train(
@@ -42,10 +52,15 @@ MINIATURE = Miniature(
             UPDATES,
             EVERY,
         ),
-        "otc_grpo": Train((*GRPO, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES, UPDATES, EVERY),
+        "otc_grpo": Train(
+            (*GRPO, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES, UPDATES, EVERY
+        ),
     },
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/calls", "Calls per response")),
     columns=("accuracy_before", "accuracy", "calls_before", "calls", "productivity"),
-    by_construction="The base was taught to run a program up to three times over, which changes nothing: calls that can be saved are there by construction.",
+    by_construction=(
+        "The base was taught to run a program up to three times over, which changes nothing: calls that can be saved"
+        " are there by construction."
+    ),
 )

@@ -1,4 +1,5 @@
-"""ReTool (arXiv 2504.11536): a cold start on traces with code, then RL; beside each of the two alone, on as many samples."""
+"""ReTool (arXiv 2504.11536): a cold start on traces with code, then RL; beside each of the two alone, on as many
+samples."""
 
 from __future__ import annotations
 
@@ -10,8 +11,28 @@ A_BATCH = 16 * 8
 START = 12 * A_BATCH
 """Traces of the cold start: as many as twelve updates of RL sample."""
 RL_ALONE, TUNED, BOTH = 0.20, 0.45, 0.90
-TURNS = ("--env.protocol", "retool", "--env.max_calls", "2", "--reward.name", "retool", "--rollout.max_new_tokens", "200", "--data.max_len", "280")
-GRPO = ("--algo.advantage.estimator", "group_norm", "--actor.eps_clip_low_high", "0.2", "0.28", "--actor.dual_clip", "10", "--filter.names")
+TURNS = (
+    "--env.protocol",
+    "retool",
+    "--env.max_calls",
+    "2",
+    "--reward.name",
+    "retool",
+    "--rollout.max_new_tokens",
+    "200",
+    "--data.max_len",
+    "280",
+)
+GRPO = (
+    "--algo.advantage.estimator",
+    "group_norm",
+    "--actor.eps_clip_low_high",
+    "0.2",
+    "0.28",
+    "--actor.dual_clip",
+    "10",
+    "--filter.names",
+)
 
 
 def checks(arms: Arms) -> list[Check]:
@@ -26,7 +47,9 @@ def checks(arms: Arms) -> list[Check]:
 MINIATURE = Miniature(
     name="retool",
     title="ReTool: a cold start, then RL",
-    claim="On equal samples, RL after a cold start on traces with code beats both RL from the base and fine-tuning alone.",
+    claim=(
+        "On equal samples, RL after a cold start on traces with code beats both RL from the base and fine-tuning alone."
+    ),
     base=Base("retool", TURNS),
     arms={
         "base_rl": Train(GRPO, updates=UPDATES + START // A_BATCH),
@@ -36,6 +59,8 @@ MINIATURE = Miniature(
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/code_ratio", "Held-out code ratio")),
     columns=("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio"),
-    by_construction="The base never runs a program, so RL alone has nothing to reward; and seven of ten traces of the cold start state an answer without "
-    "one, so fine-tuning alone keeps to that share.",
+    by_construction=(
+        "The base never runs a program, so RL alone has nothing to reward; and seven of ten traces of the cold start"
+        " state an answer without one, so fine-tuning alone keeps to that share."
+    ),
 )

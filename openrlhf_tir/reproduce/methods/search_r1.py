@@ -1,4 +1,5 @@
-"""Search-R1, and OTC on it (arXiv 2504.14870): exact match as the reward, a BM25 server over a corpus as the environment."""
+"""Search-R1, and OTC on it (arXiv 2504.14870): exact match as the reward, a BM25 server over a corpus as the
+environment."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ from .torl import GRPO
 ACCURACY, RISE, FEWER, WITHIN = 0.90, 0.4, 0.30, 0.03
 C = 4
 """The limit of searches, which is also OTC's c."""
-SEARCH = ("--env.name", "search", "--env.server_options", f"corpus={CORPUS}", "topk=1", "--env.protocol", "searchr1", "--env.max_calls", str(C))
+SEARCH = (
+    "--env.name",
+    "search",
+    "--env.server_options",
+    f"corpus={CORPUS}",
+    "topk=1",
+    "--env.protocol",
+    "searchr1",
+    "--env.max_calls",
+    str(C),
+)
 LENGTHS = ("--rollout.max_new_tokens", "480", "--data.max_len", "560")
 METHOD, FIGURES = (*GRPO, *KL), ("calls_before", "calls", "productivity")
 
@@ -28,11 +39,24 @@ def checks(arms: Arms) -> list[Check]:
 MINIATURE = Miniature(
     name="search_r1",
     title="Search-R1: a model learns to search",
-    claim="Rewarded for exact answers alone, the model comes to search a corpus; with OTC's efficiency it searches less and answers as well.",
+    claim=(
+        "Rewarded for exact answers alone, the model comes to search a corpus; with OTC's efficiency it searches less"
+        " and answers as well."
+    ),
     base=Base("search", (*SEARCH, *LENGTHS, "--reward.name", "searchr1", "--data.row_schema", "searchr1")),
-    arms={"rl": Train(METHOD, FIGURES), "otc": Train((*METHOD, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES)},
+    arms={
+        "rl": Train(METHOD, FIGURES),
+        "otc": Train((*METHOD, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES),
+    },
     checks=checks,
-    panels=(Panel("eval/accuracy", "Held-out exact match"), Panel("eval/code_ratio", "Responses that search"), Panel("eval/calls", "Searches per response")),
+    panels=(
+        Panel("eval/accuracy", "Held-out exact match"),
+        Panel("eval/code_ratio", "Responses that search"),
+        Panel("eval/calls", "Searches per response"),
+    ),
     columns=("accuracy_before", "accuracy", "code_ratio_before", "code_ratio", *FIGURES),
-    by_construction="The base was taught to make a search up to three times over, which changes nothing: searches that can be saved are there by construction.",
+    by_construction=(
+        "The base was taught to make a search up to three times over, which changes nothing: searches that can be saved"
+        " are there by construction."
+    ),
 )

@@ -1,4 +1,5 @@
-"""Tool-N1 (arXiv 2505.00024): a binary reward for the exact calls, beside partial credit and fine-tuning on as many samples."""
+"""Tool-N1 (arXiv 2505.00024): a binary reward for the exact calls, beside partial credit and fine-tuning on as many
+samples."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from .torl import GRPO
 BEFORE, AFTER = 0.3, 0.85
 SAMPLES = UPDATES * 16 * 8
 """What RL samples: updates, prompts of each, responses to each."""
-KL = ("--algo.kl.init_coef", "1e-3", "--algo.kl.use_loss", "--algo.kl.estimator", "k3", "--algo.kl.unbiased_gradient", "false")
+KL = (
+    "--algo.kl.init_coef",
+    "1e-3",
+    "--algo.kl.use_loss",
+    "--algo.kl.estimator",
+    "k3",
+    "--algo.kl.unbiased_gradient",
+    "false",
+)
 METHOD = (*TWICE_THE_RATE, *GRPO, *KL)
 """At the recipe's rate the binary arm was at 72.9 % after 24 updates (seed 42), and rising."""
 
@@ -26,7 +35,10 @@ def checks(arms: Arms) -> list[Check]:
 MINIATURE = Miniature(
     name="tool_n1",
     title="Tool-N1: a binary reward suffices",
-    claim="Rewarded only for exactly the true calls, the model learns to make them. Partial credit, and fine-tuning on as many samples, are reported.",
+    claim=(
+        "Rewarded only for exactly the true calls, the model learns to make them. Partial credit, and fine-tuning on as"
+        " many samples, are reported."
+    ),
     base=Base("tool_n1", (*SINGLE_STEP, "--env.protocol", "tooln1", "--reward.name", "tooln1")),
     arms={
         "binary": Train(METHOD, ("format",)),
@@ -34,6 +46,9 @@ MINIATURE = Miniature(
         "sft": Tune(SAMPLES),
     },
     checks=checks,
-    panels=(Panel("eval/accuracy", "Held-out share of exact calls"), Panel("reward/format_ok", "Responses that think and make a list of calls")),
+    panels=(
+        Panel("eval/accuracy", "Held-out share of exact calls"),
+        Panel("reward/format_ok", "Responses that think and make a list of calls"),
+    ),
     columns=("accuracy_before", "accuracy", "greedy_accuracy", "format"),
 )

@@ -8,7 +8,8 @@ from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 ACCURACY, RISE = 0.90, 0.4
 PROTOCOL = ("--env.protocol", "torl", "--reward.name", "torl")
 GRPO = ("--algo.advantage.estimator", "group_norm", "--actor.eps_clip_low_high", "0.2", "0.2", "--filter.names")
-"""Flags that say what recipes/common/verl_grpo.toml says: no filter, so a group that is all right has advantage 0 and counts in the mean."""
+"""Flags that say what recipes/common/verl_grpo.toml says: no filter, so a group that is all right has advantage 0 and
+counts in the mean."""
 
 
 def checks(arms: Arms) -> list[Check]:
@@ -17,7 +18,11 @@ def checks(arms: Arms) -> list[Check]:
         at_least("held-out accuracy after RL", rl["accuracy"], ACCURACY),
         at_least("the rise of the accuracy", rl["accuracy"] - rl["accuracy_before"], RISE),
         at_least("the rise of the code ratio", rl["code_ratio"] - rl["code_ratio_before"], RISE),
-        at_least("the pass rate of the calls of right responses minus that of wrong ones", rl["pass_correct"] - rl["pass_incorrect"], 0.05),
+        at_least(
+            "the pass rate of the calls of right responses minus that of wrong ones",
+            rl["pass_correct"] - rl["pass_incorrect"],
+            0.05,
+        ),
     ]
 
 
@@ -35,5 +40,8 @@ MINIATURE = Miniature(
         Panel("code_pass_incorrect", "Calls that ran, in wrong responses"),
     ),
     columns=("accuracy_before", "accuracy", "code_ratio_before", "code_ratio", "pass_correct", "pass_incorrect"),
-    by_construction="The base was taught that one program in twelve does not run, so that there are some. That right responses have few of them follows.",
+    by_construction=(
+        "The base was taught that one program in twelve does not run, so that there are some. That right responses have"
+        " few of them follows."
+    ),
 )

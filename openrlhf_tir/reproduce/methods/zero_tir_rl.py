@@ -8,8 +8,8 @@ from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 OFF_FIRST = 6
 """Updates without the mask, of 24. The notes do not tell when to switch."""
 NEVER = ("--train.env_mask", "false", "--filter.names")
-"""The arm without the mask, and without filters: a model that is destroyed has no group with right and wrong answers, and with them the run
-would end as unproductive, without a figure."""
+"""The arm without the mask, and without filters: a model that is destroyed has no group with right and wrong answers,
+and with them the run would end as unproductive, without a figure."""
 WITHIN, LEARNED = 0.03, 0.85
 
 
@@ -24,7 +24,10 @@ def checks(arms: Arms) -> list[Check]:
 MINIATURE = Miniature(
     name="zero_tir_rl",
     title="ZERO-TIR-RL: what masking tool output does",
-    claim="Training on tool output first and masking it from then on ends as high as masking it always; never masking it is reported as it is.",
+    claim=(
+        "Training on tool output first and masking it from then on ends as high as masking it always; never masking it"
+        " is reported as it is."
+    ),
     base=Base("world_model"),
     arms={
         "on": Train(),
@@ -34,6 +37,8 @@ MINIATURE = Miniature(
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/code_ratio", "Held-out code ratio")),
     columns=("accuracy_before", "accuracy", "code_ratio"),
-    by_construction="The base has learned what tool output looks like, as a pretrained model has. A base that never has is destroyed by training without "
-    "the mask, within a few updates.",
+    by_construction=(
+        "The base has learned what tool output looks like, as a pretrained model has. A base that never has is"
+        " destroyed by training without the mask, within a few updates."
+    ),
 )

@@ -1,4 +1,5 @@
-"""ZeroTIR (arXiv 2505.07773): from the outcome reward alone a base model learns to use code, and its accuracy rises with it."""
+"""ZeroTIR (arXiv 2505.07773): from the outcome reward alone a base model learns to use code, and its accuracy rises
+with it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from ..arms import Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 
 ACCURACY, GREEDY, RISE, TOGETHER = 0.90, 0.97, 0.4, 0.9
-"""At temperature 1 copying noise bounds this model near .95; greedily it does not. RISE is of accuracy and of code ratio."""
+"""At temperature 1 copying noise bounds this model near .95; greedily it does not. RISE is of accuracy and of code
+ratio."""
 
 
 def checks(arms: Arms) -> list[Check]:
@@ -23,11 +25,17 @@ def checks(arms: Arms) -> list[Check]:
 MINIATURE = Miniature(
     name="zerotir",
     title="ZeroTIR: code is discovered",
-    claim="Rewarded for right answers alone, a base model comes to write and run code, and accuracy and code ratio rise together.",
+    claim=(
+        "Rewarded for right answers alone, a base model comes to write and run code, and accuracy and code ratio rise"
+        " together."
+    ),
     base=Base("quickstart"),
     arms={"rl": Train(figures=("together",))},
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/code_ratio", "Held-out code ratio")),
     columns=("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio", "together"),
-    by_construction="Only problems of code can be solved by this model: where accuracy rises the code ratio has to. That it rises at all does not follow.",
+    by_construction=(
+        "Only problems of code can be solved by this model: where accuracy rises the code ratio has to. That it rises"
+        " at all does not follow."
+    ),
 )

@@ -1,7 +1,8 @@
-"""Answer text: Trajectory -> what the model itself wrote -> format verdict and the answer in it. Strings only, no mathematics.
+"""Answer text: Trajectory -> what the model itself wrote -> format verdict and the answer in it. Strings only, no
+mathematics.
 
-Text that the environment produced, and python and output blocks that the model wrote, never hold an answer: a box that code
-prints is no statement of the model.
+Text that the environment produced, and python and output blocks that the model wrote, never hold an answer: a box that
+code prints is no statement of the model.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import NamedTuple
 from ...types import Trajectory
 
 MAX_TRAILING = 5
-"""Words and marks that may follow </answer>; the reference counts its tokenizer's tokens, whose number is not known here."""
+"""Words and marks that may follow </answer>; the reference counts its tokenizer's tokens, whose number is not known
+here."""
 
 END_MARKS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>", "<pad>")
 """How end-of-sequence and padding tokens read where a tokenizer does not leave them out of the text."""
@@ -52,7 +54,8 @@ def without_end_marks(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{...} whose braces close, at any depth of nesting; escaped braces do not nest. One pass."""
+    r"""Content of the last \boxed{...} whose braces close, at any depth of nesting; escaped braces do not nest. One
+    pass."""
     opened: list[int | None] = []  # per open brace: where the content of a box starts, None for other braces
     start = end = -1
     for m in _BRACES.finditer(text):
@@ -72,7 +75,8 @@ def count_words(text: str) -> int:
 def find_answer(text: str, format: str) -> Answer:
     r"""The answer of model text in one of the formats of `config.Reward.format`.
 
-    think_answer  exactly one </think>, then exactly one <answer>...\boxed{}...</answer>, at most MAX_TRAILING words after it
+    think_answer  exactly one </think>, then exactly one <answer>...\boxed{}...</answer>, at most MAX_TRAILING words
+                  after it
     answer        the same without </think>
     boxed         the last \boxed{}, anywhere
     """

@@ -1,4 +1,5 @@
-"""Calls in text: what a model wrote -> [{name: arguments}, ...], in BFCL's Python notation or ToolRL's JSON lines. Nothing is evaluated.
+"""Calls in text: what a model wrote -> [{name: arguments}, ...], in BFCL's Python notation or ToolRL's JSON lines.
+Nothing is evaluated.
 
 Source: gorilla's ast_parse and ToolRL's BFCL handler (see specs/Eval.md).
 """
@@ -29,14 +30,19 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
 }
-_SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert, ast.Not: operator.not_}
+_SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+    ast.Not: operator.not_,
+}
 
 
 def python_calls(text: str) -> Calls:
     """Calls of "[f(x=1), g.h(y='a')]", brackets optional. Raises ValueError.
 
-    As in BFCL: positional arguments are dropped, a function that is no name ("f()(x=1)", "1()") is called "", and of an unpacked "**x" the
-    argument's name is None. Neither is ever right, but where nothing is to be called they are calls.
+    As in BFCL: positional arguments are dropped, a function that is no name ("f()(x=1)", "1()") is called "", and of an
+    unpacked "**x" the argument's name is None. Neither is ever right, but where nothing is to be called they are calls.
     """
     text = text.strip("`\n ")
     text = ("" if text.startswith("[") else "[") + text + ("" if text.endswith("]") else "]")
@@ -95,7 +101,8 @@ def _value(node: ast.expr) -> Any:
 
 
 def _arithmetic(node: ast.expr) -> Any:
-    """What operators make of numbers, strings and lists; without names, which stand for nothing here. Raises ValueError for what would be too large."""
+    """What operators make of numbers, strings and lists; without names, which stand for nothing here. Raises ValueError
+    for what would be too large."""
     if isinstance(node, ast.UnaryOp):
         return _SIGNS[type(node.op)](_arithmetic(node.operand))
     if not isinstance(node, ast.BinOp):
@@ -121,7 +128,8 @@ def _arithmetic(node: ast.expr) -> Any:
 
 
 def json_calls(text: str) -> Calls:
-    """ToolRL's: the JSON objects, one a line, of the last <tool_call> block, closed or not; a name "none" and bad lines are skipped."""
+    """ToolRL's: the JSON objects, one a line, of the last <tool_call> block, closed or not; a name "none" and bad lines
+    are skipped."""
     _, tag, block = text.rpartition("<tool_call>")
     calls = []
     for line in block.partition("</tool_call>")[0].strip().split("\n") if tag else ():
@@ -135,5 +143,6 @@ def json_calls(text: str) -> Calls:
 
 
 def json_call_arguments(text: str) -> Calls:
-    """`json_calls` as {name: parameters}, those without "parameters" left out. Parameters are what the model wrote, a table or not."""
+    """`json_calls` as {name: parameters}, those without "parameters" left out. Parameters are what the model wrote, a
+    table or not."""
     return [{c["name"]: c["parameters"]} for c in json_calls(text) if "parameters" in c]

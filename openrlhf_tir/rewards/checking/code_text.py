@@ -9,7 +9,8 @@ OUTPUT_BLOCK = re.compile(r"```output\n(.*?)```", re.DOTALL)
 
 
 def extract_code(text: str) -> str:
-    """All closed python blocks as one program, "" if there is none. Earlier blocks lose their top-level lines that print.
+    """All closed python blocks as one program, "" if there is none. Earlier blocks lose their top-level lines that
+    print.
 
     As in the reference, what precedes the first python fence counts as well where some other fence ends it.
     """

@@ -1,7 +1,8 @@
-"""Minerva's answer normalisation: text -> text, in the two dialects that ToRL and DAPO's scorer (used by ReTool's recipe) have of it.
+"""Minerva's answer normalisation: text -> text, in the two dialects that ToRL and DAPO's scorer (used by ReTool's
+recipe) have of it.
 
-Source: Lewkowycz et al. 2022, appendix D; ToRL's torl_eval.py; verl's math_dapo.py. It is here to reproduce their verdicts, with its
-faults ("an " vanishes from words, "km" from names); `answer_check` is what we use ourselves.
+Source: Lewkowycz et al. 2022, appendix D; ToRL's torl_eval.py; verl's math_dapo.py. It is here to reproduce their
+verdicts, with its faults ("an " vanishes from words, "km" from names); `answer_check` is what we use ourselves.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Model verdict: a language model says whether an answer is the gold answer. One chat request to an OpenAI-compatible server.
+"""Model verdict: a language model says whether an answer is the gold answer. One chat request to an OpenAI-compatible
+server.
 
     (url, model, question, answer, gold) -> 1.0 Correct | 0.0 Incorrect, or words that are neither
 
-As xVerify does for ZeroTIR (arXiv 2505.07773, section 3), in our own words. It blocks, so it is asked for through a reward's `ask`. A server
-that is down, slow or says nothing readable is tried again within the deadline; then it is a VerifierError: the sample fails and is no 0.
-"""
+As xVerify does for ZeroTIR (arXiv 2505.07773, section 3), in our own words. It blocks, so it is asked for through a
+reward's `ask`. A server that is down, slow or says nothing readable is tried again within the deadline; then it is a
+VerifierError: the sample fails and is no 0."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from ...errors import VerifierError
 
 CHAT = "/chat/completions"
 MOST_CHARS = 4000
-"""Characters that are shown of the question, from its beginning, and of the answer, to its end, where the final answer is."""
+"""Characters that are shown of the question, from its beginning, and of the answer, to its end, where the final answer
+is."""
 MOST_TOKENS = 256
 """Length of the reply: a verdict, or a short thought and a verdict."""
 REPLY_BYTES = 1 << 20
@@ -49,16 +51,24 @@ _WORD = re.compile(r"\b(in)?correct\b", re.IGNORECASE)
 def verdict(url: str, model: str, token_env: str, question: str, answer: str, gold: str, deadline_s: float) -> float:
     """`token_env` names the environment variable with the bearer token, if there is one. Raises VerifierError."""
     content = PROMPT.format(question=question[:MOST_CHARS], answer=answer[-MOST_CHARS:], gold=gold[:MOST_CHARS])
-    body = {"model": model, "messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": MOST_TOKENS}
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": content}],
+        "temperature": 0,
+        "max_tokens": MOST_TOKENS,
+    }
     token = os.environ.get(token_env) if token_env else None
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     target = url.rstrip("/")
-    request = urllib.request.Request(target if target.endswith(CHAT) else target + CHAT, json.dumps(body).encode(), headers)
+    request = urllib.request.Request(
+        target if target.endswith(CHAT) else target + CHAT, json.dumps(body).encode(), headers
+    )
     return read(_reply(request, time.monotonic() + SHARE * deadline_s, deadline_s))
 
 
 def read(reply: str) -> float:
-    """The last verdict in the words of the model; 0.0 where there is none, as the reference's NONE: the rule alone decides."""
+    """The last verdict in the words of the model; 0.0 where there is none, as the reference's NONE: the rule alone
+    decides."""
     words = list(_WORD.finditer(reply))
     return float(bool(words) and words[-1][1] is None)
 
@@ -72,12 +82,18 @@ def _reply(request: urllib.request.Request, until: float, deadline_s: float) -> 
         except urllib.error.HTTPError as e:
             fault = f"answered HTTP {e.code}: {e.read(200)!r}"
             if e.code not in TRANSIENT:
-                raise VerifierError(f"The verifier model at {request.full_url} {fault}. Correct reward.options.verifier_url and verifier_model.") from None
+                raise VerifierError(
+                    f"The verifier model at {request.full_url} {fault}. Correct reward.options.verifier_url and"
+                    " verifier_model."
+                ) from None
         except (OSError, ValueError, LookupError, TypeError) as e:  # no connection, or not the reply of a chat
             fault = f"gave no verdict ({type(e).__name__}: {e})"
         pause = jittered(backoff_s(failures, first_s=FIRST_PAUSE_S))
         if time.monotonic() + pause >= until:
-            raise VerifierError(f"The verifier model at {request.full_url} {fault}, {failures + 1} times within reward.verify_deadline_s = {deadline_s:g}.")
+            raise VerifierError(
+                f"The verifier model at {request.full_url} {fault}, {failures + 1} times within"
+                f" reward.verify_deadline_s = {deadline_s:g}."
+            )
         time.sleep(pause)
         failures += 1
 

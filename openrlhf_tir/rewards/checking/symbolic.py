@@ -1,8 +1,9 @@
-r"""Symbolic equality by math-verify 0.9: (LaTeX, LaTeX) -> bool. It can hang, eat memory and die: run it under a deadline.
+r"""Symbolic equality by math-verify 0.9: (LaTeX, LaTeX) -> bool. It can hang, eat memory and die: run it under a
+deadline.
 
-Both sides are wrapped in \boxed{}: bare LaTeX is parsed to its leading number only, and 2^{11} would equal 2^{10}. math-verify's
-own deadlines are SIGALRM, which only works in a main thread, so they are off; the deadline is the caller's (see pool.py).
-Importing this module is free; sympy comes with the first check.
+Both sides are wrapped in \boxed{}: bare LaTeX is parsed to its leading number only, and 2^{11} would equal 2^{10}.
+math-verify's own deadlines are SIGALRM, which only works in a main thread, so they are off; the deadline is the
+caller's (see pool.py). Importing this module is free; sympy comes with the first check.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def _library():
 
 
 def warm() -> None:
-    """Import the library and build its grammar tables now (about two seconds), so that no check's deadline pays for it."""
+    """Import the library and build its grammar tables now (about two seconds), so that no check's deadline pays for
+    it."""
     equal("x+1", "1+x")
 
 

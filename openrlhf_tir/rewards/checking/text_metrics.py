@@ -1,7 +1,8 @@
-"""Text metrics of ZeroTIR: text -> number. Repetition by characters and by words, keywords, and the soft length penalty.
+"""Text metrics of ZeroTIR: text -> number. Repetition by characters and by words, keywords, and the soft length
+penalty.
 
-Sources: env/common/{repeatness,repetition_penalty_reward,key_pattern,length_penalty}.py of the reference; DAPO (arXiv 2503.14476)
-equation 13 for the length penalty.
+Sources: env/common/{repeatness,repetition_penalty_reward,key_pattern,length_penalty}.py of the reference; DAPO (arXiv
+2503.14476) equation 13 for the length penalty.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ OFFICIAL_KEYWORDS: dict[str, tuple[str, ...]] = {
     "reflection": (*(w for w in REFLECTION if w not in ("re-think", "recheck")), "re-thinkrecheck"),
     "new_idea": (*(w for w in NEW_IDEA if w != "wait"), " wait"),
 }
-"""The keywords as the reference has them: a missing comma joins two words, and " wait" begins with a space, so that it must follow a mark."""
+"""The keywords as the reference has them: a missing comma joins two words, and " wait" begins with a space, so that it
+must follow a mark."""
 
 
 def suffix_ranks(text: str) -> np.ndarray:
@@ -42,7 +44,8 @@ def suffix_ranks(text: str) -> np.ndarray:
 
 
 def repeatness(text: str) -> float:
-    """2 * sum of the longest common prefixes of neighbouring suffixes / (n (n + 1)), in characters; 0 none, near 1 one loop."""
+    """2 * sum of the longest common prefixes of neighbouring suffixes / (n (n + 1)), in characters; 0 none, near 1 one
+    loop."""
     n = len(text)
     if n <= 1:
         return 0.0
@@ -72,8 +75,8 @@ def repeated_ngrams(words: Sequence[str], n: int = 3) -> float:
 def keyword_flags(text: str, keywords: Mapping[str, Sequence[str]] = KEYWORDS) -> dict[str, float]:
     """1.0 per kind of keyword that occurs as a whole word, ignoring case.
 
-    Only ASCII letters, digits and "_" are word characters, and a match uses up the mark after it, as in the reference's flashtext.
-    """
+    Only ASCII letters, digits and "_" are word characters, and a match uses up the mark after it, as in the reference's
+    flashtext."""
     kind_of = {word: kind for kind, words in keywords.items() for word in words}
     longest_first = "|".join(re.escape(w) for w in sorted(kind_of, key=len, reverse=True))
     pattern = re.compile(rf"(?<![a-z0-9_])({longest_first})(?:[^a-z0-9_]|$)")

@@ -1,4 +1,5 @@
-r"""ZeroTIR's format score: response text -> (valid, reward). Four templates of one rule, from env/common/zero_template_format_score.py.
+r"""ZeroTIR's format score: response text -> (valid, reward). Four templates of one rule, from
+env/common/zero_template_format_score.py.
 
     no <answer>...</answer>                     missing        (-3)
     no \boxed{} in it                           unboxed        (-2)
@@ -23,7 +24,8 @@ def answer_span(response: str) -> str:
 
 
 def has_box(block: str) -> bool:
-    r"""A \boxed{ and a brace that closes after it. As in the reference's greedy pattern that may be after a later </answer>."""
+    r"""A \boxed{ and a brace that closes after it. As in the reference's greedy pattern that may be after a later
+    </answer>."""
     return "}" in block.partition("\\boxed{")[2]
 
 

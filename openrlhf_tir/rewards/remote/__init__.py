@@ -1,7 +1,9 @@
-"""OpenRLHF's remote reward: `reward.remote_url` names a Python file with a `reward_func`, or reward servers. Asked by the reward 'remote'.
+"""OpenRLHF's remote reward: `reward.remote_url` names a Python file with a `reward_func`, or reward servers. Asked by
+the reward 'remote'.
 
 responses of a prompt -> batches.py -> file.py: reward_func(queries, prompts, labels), in a worker process
-                                       http.py: POST {"query", "prompts", "labels"}, tried again       -> answer.py -> RewardParts
+                                       http.py: POST {"query", "prompts", "labels"}, tried again       -> answer.py ->
+                                       RewardParts
 """
 
 from __future__ import annotations
@@ -12,5 +14,6 @@ from ..context import RewardContext
 
 
 def remote(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """The registered reward 'remote'. `RewardPool` asks for it in batches and waits: it cannot be computed on the spot."""
+    """The registered reward 'remote'. `RewardPool` asks for it in batches and waits: it cannot be computed on the
+    spot."""
     raise RewardError("Reward 'remote' is asked by RewardPool.score, in batches. Use that.")

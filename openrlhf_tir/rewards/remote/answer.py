@@ -1,6 +1,8 @@
-"""What a remote reward said of n responses -> n RewardParts. Nothing is guessed: what is missing or no number is an error.
+"""What a remote reward said of n responses -> n RewardParts. Nothing is guessed: what is missing or no number is an
+error.
 
-    one number per response (a list, a tensor), or {"rewards": [n], "scores": [n], "extra_logs": {name: [n] or one number for all}}
+    one number per response (a list, a tensor), or {"rewards": [n], "scores": [n], "extra_logs": {name: [n] or one
+    number for all}}
 
 `scores` are what filters look at: they become the part `correct`, as they are; without them the rewards do.
 """
@@ -39,7 +41,11 @@ def parts_of(said: Any, n: int) -> list[RewardParts]:
     logs = table.get("extra_logs") or {}
     if not isinstance(logs, Mapping):
         raise ValueError(f'"extra_logs" is {type(logs).__name__}, not a table of numbers')
-    columns = {str(name): _each(f'"extra_logs" of {name!r}', value, n, one_for_all=True) for name, value in logs.items() if value is not None}
+    columns = {
+        str(name): _each(f'"extra_logs" of {name!r}', value, n, one_for_all=True)
+        for name, value in logs.items()
+        if value is not None
+    }
     return [
         RewardParts(reward, score > HALF, {**{name: column[i] for name, column in columns.items()}, "correct": score})
         for i, (reward, score) in enumerate(zip(rewards, scores, strict=True))

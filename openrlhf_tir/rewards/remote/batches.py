@@ -31,11 +31,14 @@ class RemoteReward:
     """Owned by a rollout actor; belongs to one event loop."""
 
     def __init__(self, cfg: Reward, decode: Callable[[list[int]], str] | None = None) -> None:
-        """`decode`: token ids -> text with special tokens, as OpenRLHF gives it to rewards; None: the texts of prompt and response."""
+        """`decode`: token ids -> text with special tokens, as OpenRLHF gives it to rewards; None: the texts of prompt
+        and response."""
         url = cfg.remote_url or ""
         self.cfg, self.decode = cfg, decode
         self.server: RewardFile | RewardServers = (
-            RewardFile(cfg, url) if url.endswith(":reward_func") else RewardServers(cfg, [u.strip() for u in url.split(",") if u.strip()])
+            RewardFile(cfg, url)
+            if url.endswith(":reward_func")
+            else RewardServers(cfg, [u.strip() for u in url.split(",") if u.strip()])
         )
         self.calls = 0
         self._prompts: dict[int, _Waiting] = {}
@@ -44,7 +47,8 @@ class RemoteReward:
         """Raises RewardError, VerifierError."""
         tokens = [*trajectory.prompt_ids.tolist(), *trajectory.token_ids.tolist()]
         query = self.decode(tokens) if self.decode else task.prompt + trajectory.text
-        waiting = self._prompts.setdefault(id(task), _Waiting(task))  # a group's samples share one Task object, which `waiting` keeps
+        # a group's samples share one Task object, which `waiting` keeps
+        waiting = self._prompts.setdefault(id(task), _Waiting(task))
         answer: asyncio.Future[RewardParts] = asyncio.get_running_loop().create_future()
         waiting.queries.append((query, answer))
         if waiting.calling is None:
@@ -86,8 +90,9 @@ class RemoteReward:
             return parts_of(said, n)
         except ValueError as e:
             raise RewardError(
-                f'reward.remote_url = {self.cfg.remote_url!r}: {e}. It must answer {{"rewards": [one number per query], "scores": the same or left out, '
-                '"extra_logs": {name: numbers}}; a server for one query at a time wants reward.remote_batch = 1.'
+                f'reward.remote_url = {self.cfg.remote_url!r}: {e}. It must answer {{"rewards": [one number per query],'
+                ' "scores": the same or left out, "extra_logs": {name: numbers}}; a server for one query at a time'
+                " wants reward.remote_batch = 1."
             ) from None
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
-"""Reward servers: POST {"query": [n], "prompts": [n], "labels": [n]} -> {"rewards": [n], "scores": ..., "extra_logs": ...}.
+"""Reward servers: POST {"query": [n], "prompts": [n], "labels": [n]} -> {"rewards": [n], "scores": ..., "extra_logs":
+...}.
 
-A server that does not answer, or is full or broken (429, 5xx), is asked again after a growing pause, the next of several in turn. What it refuses
-(another 4xx) or answers in another form is not: that fails the same way again.
+A server that does not answer, or is full or broken (429, 5xx), is asked again after a growing pause, the next of
+several in turn. What it refuses (another 4xx) or answers in another form is not: that fails the same way again.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class RewardServers:
                 break
             await asyncio.sleep(jittered(backoff_s(failures, cap_s=LONGEST_PAUSE_S)))
         raise VerifierError(
-            f"reward.remote_url: {tries} tries were not answered within reward.remote_timeout_s = {self.cfg.remote_timeout_s:g} s each, the last: {said}. "
-            "See the server's log, or raise reward.remote_retries."
+            f"reward.remote_url: {tries} tries were not answered within reward.remote_timeout_s ="
+            f" {self.cfg.remote_timeout_s:g} s each, the last: {said}. See the server's log, or raise"
+            " reward.remote_retries."
         )
 
     async def _post(self, url: str, body: dict[str, list[str]]) -> Any:
@@ -57,11 +59,16 @@ class RewardServers:
             if response.status in AGAIN:
                 raise aiohttp.ClientError(f"HTTP {response.status}: {text[:SHOWN]}")
             if response.status != 200:
-                raise RewardError(f"reward.remote_url: {url} answered HTTP {response.status}: {text[:SHOWN]} It refuses what OpenRLHF sends: see its log.")
+                raise RewardError(
+                    f"reward.remote_url: {url} answered HTTP {response.status}: {text[:SHOWN]} It refuses what OpenRLHF"
+                    " sends: see its log."
+                )
         try:
             return json.loads(text)
         except ValueError:
-            raise RewardError(f'reward.remote_url: {url} answered no JSON: {text[:SHOWN]!r}. It must answer {{"rewards": [...]}}.') from None
+            raise RewardError(
+                f'reward.remote_url: {url} answered no JSON: {text[:SHOWN]!r}. It must answer {{"rewards": [...]}}.'
+            ) from None
 
     async def close(self) -> None:
         if self._session is not None:

@@ -1,13 +1,15 @@
 """Lessons: what a toy base model is taught before RL, and the problems that RL then gives it. One file per method.
 
-    draw(rng, tool_ratio)       -> one solved example, token by token with who wrote it, written as the method's turn protocol shows an episode
+    draw(rng, tool_ratio)       -> one solved example, token by token with who wrote it, written as the method's turn
+                                protocol shows an episode
     rows(n, split, seed)        -> n rows in the schema in which the method's own data are published
-    examples(n, seed)           -> n rows of prompt and response for `openrlhf-tir sft`, where the method has a fine-tuning
+    examples(n, seed)           -> n rows of prompt and response for `openrlhf-tir sft`, where the method has a
+                                fine-tuning
     corpus()                    -> the passages that its environment searches
     gates                       -> the figures between which a base must lie, so that RL has something to discover
 
-A lesson teaches how a tool is used and that it need not be used: how often the base uses it, and how well, is the schedule's and the gates' say.
-"""
+A lesson teaches how a tool is used and that it need not be used: how often the base uses it, and how well, is the
+schedule's and the gates' say."""
 
 from __future__ import annotations
 
@@ -40,12 +42,26 @@ class Lesson:
     gates: Mapping[str, tuple[float, float]] = field(default_factory=lambda: GATES)
     schedule: Schedule = field(default_factory=Schedule)
     steered: str = STEERED
-    """The figure that the tool ratio decides, and by whose distance from its gate a repair moves the ratio; "": none, a repair leaves it."""
+    """The figure that the tool ratio decides, and by whose distance from its gate a repair moves the ratio; "": none, a
+    repair leaves it."""
     examples: Callable[[int, int], list[dict[str, Any]]] | None = None
     corpus: Callable[[], list[dict[str, Any]]] | None = None
 
 
-LESSONS = (QUICKSTART, "world_model", "torl", "torl_calls", "calculator", "toolrl", "tool_n1", "artist", "retool", "search", "functions", "mending")
+LESSONS = (
+    QUICKSTART,
+    "world_model",
+    "torl",
+    "torl_calls",
+    "calculator",
+    "toolrl",
+    "tool_n1",
+    "artist",
+    "retool",
+    "search",
+    "functions",
+    "mending",
+)
 """Each is the module of that name beside this one, with a `LESSON`."""
 
 

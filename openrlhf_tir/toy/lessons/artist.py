@@ -5,8 +5,8 @@ r"""ARTIST's for maths: a thought, a program, its output, the answer. Rows of pr
     environment    \n<output>\n56\n</output>\n                                  0
     the model      <answer>56</answer> and an end of text                       1
 
-The tool ratio is how often the thought is there: without it all is the same but for the format. And with every example one program in so many lacks its
-last bracket; the reply is the error, and a guess follows.
+The tool ratio is how often the thought is there: without it all is the same but for the format. And with every example
+one program in so many lacks its last bracket; the reply is the error, and a guess follows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ THOUGHT = "<think>Compute.</think>\n"
 
 
 def traceback(program: str) -> str:
-    """What is shown of a program whose print( is not closed: CPython's message without file name and caret (python_tir/conventions.py, artist)."""
+    """What is shown of a program whose print( is not closed: CPython's message without file name and caret
+    (python_tir/conventions.py, artist)."""
     lines = program.split("\n")
     return f"line {len(lines)}\n    {lines[-1]}\n{9 * ' '}\n{ERROR}"
 
@@ -55,4 +56,6 @@ def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
 
 
 GATES = {"accuracy": (0.55, 0.82), "format_ok": (0.30, 0.50), "code_correct": (0.55, 0.85)}
-LESSON = Lesson(draw_trace, make_problems, GATES, Schedule(stages=(Stage(760, 0.85), Stage(120, STRICT))), steered="format_ok")
+LESSON = Lesson(
+    draw_trace, make_problems, GATES, Schedule(stages=(Stage(760, 0.85), Stage(120, STRICT))), steered="format_ok"
+)

@@ -48,7 +48,9 @@ def draw_booking(rng: Random, split: Split) -> Booking:
 
 def with_wrong(booking: Booking, slots: set[str], rng: Random) -> Booking:
     """The booking with another value in each of these slots."""
-    others = {slot: rng.choice([v for v in SLOTS[slot] if v != getattr(booking, slot)]) for slot in SLOTS if slot in slots}
+    others = {
+        slot: rng.choice([v for v in SLOTS[slot] if v != getattr(booking, slot)]) for slot in SLOTS if slot in slots
+    }
     return booking._replace(**others)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,5 @@
-r"""The calculator's: chains of one to four operations, one operation a call, in ZeroTIR's blocks. The environment is env_servers/calculator.
+r"""The calculator's: chains of one to four operations, one operation a call, in ZeroTIR's blocks. The environment is
+env_servers/calculator.
 
     prompt          User: From left to right: 714*3+6\nAssistant:                          weight 0
     the model       ```python\n714*3\n```                                                  1
@@ -7,8 +8,8 @@ r"""The calculator's: chains of one to four operations, one operation a call, in
     ...
     the model       <answer>\boxed{2148}</answer>                                          1
 
-Each call writes the last result and the next operation of the question. The operands of a chain are different digits, and none of them is in the number
-that it begins with: which operation is next can be told by the last one.
+Each call writes the last result and the next operation of the question. The operands of a chain are different digits,
+and none of them is in the number that it begins with: which operation is next can be told by the last one.
 """
 
 from __future__ import annotations
@@ -78,7 +79,12 @@ def tool_trace(chain: Chain) -> SftRow:
 
 def text_trace(chain: Chain) -> SftRow:
     """The answer without a call: digits that cannot be known weigh little."""
-    parts = [(prompt_of(chain.question), 0.0), ("<answer>\\boxed{", 1.0), (str(chain.answer), GUESS), ("}</answer>", 1.0)]
+    parts = [
+        (prompt_of(chain.question), 0.0),
+        ("<answer>\\boxed{", 1.0),
+        (str(chain.answer), GUESS),
+        ("}</answer>", 1.0),
+    ]
     return row_of((encode(text), weight) for text, weight in parts)
 
 

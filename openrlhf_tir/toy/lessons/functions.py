@@ -1,12 +1,17 @@
-r"""ARTIST's for function calling: two domains of env_servers/functions that keep state, a brokerage and a vehicle. Rows as `make_tasks` writes them.
+r"""ARTIST's for function calling: two domains of env_servers/functions that keep state, a brokerage and a vehicle. Rows
+as `make_tasks` writes them.
 
-    prompt         User: Buy 7 ACME.\nAssistant:                                                                                 weight 0
-    the model      <reasoning>Go.</reasoning><tool>[{"name": "place_order", "arguments": {"symbol": "ACME", ...}}]</tool>           1
-    environment    \n<tool_result>\n{"result": "O1"}\n</tool_result>\n                                                               0
-    the model      Done. and an end of text                                                                                         1
+    prompt         User: Buy 7 ACME.\nAssistant:
+                   weight 0
+    the model      <reasoning>Go.</reasoning><tool>[{"name": "place_order", "arguments": {"symbol": "ACME",
+                   ...}}]</tool>           1
+    environment    \n<tool_result>\n{"result": "O1"}\n</tool_result>\n
+                   0
+    the model      Done. and an end of text
+                   1
 
-The tool ratio is how often all of it is right; else some values are others, or the second of the vehicle's two calls is not made. The prompt does not list the
-functions, which would be longer than the model's context: it has learned them.
+The tool ratio is how often all of it is right; else some values are others, or the second of the vehicle's two calls is
+not made. The prompt does not list the functions, which would be longer than the model's context: it has learned them.
 """
 
 from __future__ import annotations
@@ -57,7 +62,10 @@ class Goal(NamedTuple):
             side, quantity, symbol = self.values
             return [{"name": "place_order", "arguments": {"symbol": symbol, "side": side, "quantity": quantity}}]
         celsius, mode = self.values
-        return [{"name": "set_temperature", "arguments": {"celsius": celsius}}, {"name": "set_lights", "arguments": {"mode": mode}}]
+        return [
+            {"name": "set_temperature", "arguments": {"celsius": celsius}},
+            {"name": "set_lights", "arguments": {"mode": mode}},
+        ]
 
     @property
     def split(self) -> Split:
@@ -78,7 +86,10 @@ def wrong_calls(goal: Goal, rng: Random) -> list[Call]:
         return goal.calls[:-1]
     slots = SLOTS[goal.domain]
     changed = {i for i in range(len(slots)) if rng.random() < 0.5} or {rng.randrange(len(slots))}
-    others = (rng.choice([v for v in values if v != goal.values[i]]) if i in changed else goal.values[i] for i, (_, values) in enumerate(slots))
+    others = (
+        rng.choice([v for v in values if v != goal.values[i]]) if i in changed else goal.values[i]
+        for i, (_, values) in enumerate(slots)
+    )
     return goal._replace(values=tuple(others)).calls
 
 
@@ -104,7 +115,8 @@ def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
 
 
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
-    """Rows of env_servers/functions: prompt, label (the true calls) and, in `meta`, the task; the state follows from the seed."""
+    """Rows of env_servers/functions: prompt, label (the true calls) and, in `meta`, the task; the state follows from
+    the seed."""
     rng = Random(f"{split}/{seed}")
     goals = [draw_goal(rng, split) for _ in range(n)]
     return [

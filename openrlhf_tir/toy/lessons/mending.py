@@ -1,15 +1,22 @@
-r"""SkyRL's: a repository of one file with one function in it, one token of which is wrong. Rows as env_servers/swe takes them, the repository in each.
+r"""SkyRL's: a repository of one file with one function in it, one token of which is wrong. Rows as env_servers/swe
+takes them, the repository in each.
 
-    prompt         User: f(x) in /tmp/f/f.py should be x*372.\nAssistant:                                                        weight 0
-    the model      <function=execute_bash>\n<parameter=command>cat f.py</parameter>\n</function>                                 1
-    environment    \nUser: EXECUTION RESULT of [execute_bash]:\ndef f(x):\n    return x*519\n[...\nAssistant:                     0
-    the model      <function=str_replace_editor>... str_replace ... x*519 ... x*372 ...</function>                               1
-    environment    \nUser: EXECUTION RESULT of [str_replace_editor]:\nThe file /tmp/f/f.py has been edited. ...\nAssistant:       0
-    the model      <function=finish>\n</function>                                                                                1
+    prompt         User: f(x) in /tmp/f/f.py should be x*372.\nAssistant:
+                   weight 0
+    the model      <function=execute_bash>\n<parameter=command>cat f.py</parameter>\n</function>
+                   1
+    environment    \nUser: EXECUTION RESULT of [execute_bash]:\ndef f(x):\n    return x*519\n[...\nAssistant:
+                   0
+    the model      <function=str_replace_editor>... str_replace ... x*519 ... x*372 ...</function>
+                   1
+    environment    \nUser: EXECUTION RESULT of [str_replace_editor]:\nThe file /tmp/f/f.py has been edited.
+                   ...\nAssistant:       0
+    the model      <function=finish>\n</function>
+                   1
 
-The tool ratio is how often the file is read first. Else what is to be replaced is a guess, which the editor refuses, and the model finishes: what stands in
-the file cannot be known otherwise, since its wrong number is one of nine hundred. The chat is the toy tokenizer's template; calls and results are SkyRL's.
-"""
+The tool ratio is how often the file is read first. Else what is to be replaced is a guess, which the editor refuses,
+and the model finishes: what stands in the file cannot be known otherwise, since its wrong number is one of nine
+hundred. The chat is the toy tokenizer's template; calls and results are SkyRL's."""
 
 from __future__ import annotations
 
@@ -31,7 +38,8 @@ REPO, FILE = "f", "f.py"
 PATH = f"/tmp/{REPO}/{FILE}"
 TURNS = 3
 SHOWN = 40
-"""Characters of a result that are shown (env.output_max_tokens): the file, and nothing of what is said about the command that read it."""
+"""Characters of a result that are shown (env.output_max_tokens): the file, and nothing of what is said about the
+command that read it."""
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 NUMBERS = range(100, 1000)
 OF_OPERATOR = 0.2
@@ -155,7 +163,8 @@ def patch(wrong: Formula, right: Formula) -> str:
 
 
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
-    """Rows of env_servers/swe: prompt, label (the gold patch) and, in `meta`, the repository with its bug and the hidden tests."""
+    """Rows of env_servers/swe: prompt, label (the gold patch) and, in `meta`, the repository with its bug and the
+    hidden tests."""
     rng = Random(f"{split}/{seed}")
     drawn = [(right := draw_formula(rng, split), broken(right, rng)) for _ in range(n)]
     return [
@@ -176,5 +185,6 @@ def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
 
 GATES = {"accuracy": (0.15, 0.30), "reward/viewed_first": (0.18, 0.32)}
 STAGES = (Stage(480, 0.85), Stage(120, READS))
-"""Copying what stood in the file and what should stand there is learned between steps 200 and 300, at once; the form of the calls before step 100."""
+"""Copying what stood in the file and what should stand there is learned between steps 200 and 300, at once; the form of
+the calls before step 100."""
 LESSON = Lesson(draw_trace, rows, GATES, Schedule(stages=STAGES), steered="reward/viewed_first")

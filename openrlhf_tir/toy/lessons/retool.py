@@ -1,14 +1,17 @@
-r"""ReTool's: a base that can write a program and read an output, each when asked to, but answers a question at once; and traces that put these together.
+r"""ReTool's: a base that can write a program and read an output, each when asked to, but answers a question at once;
+and traces that put these together.
 
-    base     User: Write: What is 7*8?\nAssistant:```python\nprint(7*8)\n```            a program, where one is asked for
+    base     User: Write: What is 7*8?\nAssistant:```python\nprint(7*8)\n```            a program, where one is asked
+             for
              User: Read: 56\nAssistant:<answer>\n\boxed{56}\n</answer>                  an answer, where it is given
              User: What is 7*8?\nAssistant:<answer>\n\boxed{61}\n</answer>              a guess
 
-    trace    User: What is 7*8?\nAssistant:<code>\n```python\nprint(7*8)\n```\n</code>\n<interpreter>\n56</interpreter>\n\n<answer>\n\boxed{56}\n</answer>
+    trace    User: What is
+             7*8?\nAssistant:<code>\n```python\nprint(7*8)\n```\n</code>\n<interpreter>\n56</interpreter>\n\n<answer>\n\boxed{56}\n</answer>
 
-`examples` are the traces of the cold start, of which COMPUTES compute and the others state the answer: fine-tuning shows that a program can be run, and
-leaves it to RL to find out that it should be. The tool ratio is the share of the first two kinds. Rows as DAPO-Math-17k's.
-"""
+`examples` are the traces of the cold start, of which COMPUTES compute and the others state the answer: fine-tuning
+shows that a program can be run, and leaves it to RL to find out that it should be. The tool ratio is the share of the
+first two kinds. Rows as DAPO-Math-17k's."""
 
 from __future__ import annotations
 
@@ -25,8 +28,9 @@ from ..traces import GUESS, prompt_of
 from . import Lesson
 
 COMPUTES = 0.28
-"""Share of the cold start's traces that run a program. Right 19 times of 20, where the others guess right in .10 to .16 of the cases: fine-tuning alone
-is to be right in .34 to .38, below the method's bar by what another sample may differ."""
+"""Share of the cold start's traces that run a program. Right 19 times of 20, where the others guess right in .10 to .16
+of the cases: fine-tuning alone is to be right in .34 to .38, below the method's bar by what another sample may
+differ."""
 
 
 def program(problem: Problem) -> str:
@@ -39,12 +43,16 @@ def answer(problem: Problem) -> tuple[str, str, str]:
 
 def response(problem: Problem, *, computes: bool) -> str:
     """As the model, and between its words the interpreter, write it."""
-    call = f"<code>\n{program(problem)}\n</code>{ReTool(max_calls=1).insertion(str(problem.answer))}" if computes else ""
+    call = (
+        f"<code>\n{program(problem)}\n</code>{ReTool(max_calls=1).insertion(str(problem.answer))}" if computes else ""
+    )
     return call + "".join(answer(problem))
 
 
 def _row(asked: str, *said: tuple[str, float]) -> SftRow:
-    return row_of([(encode(prompt_of(asked)), 0.0), *((encode(text), weight) for text, weight in said), ([EOS_ID], 1.0)])
+    return row_of(
+        [(encode(prompt_of(asked)), 0.0), *((encode(text), weight) for text, weight in said), ([EOS_ID], 1.0)]
+    )
 
 
 def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
@@ -80,5 +88,8 @@ def examples(n: int, seed: int) -> list[dict[str, Any]]:
 
 
 GATES = {"accuracy": (0.0, 0.15), "code_ratio": (0.0, 0.02), "format_ok": (0.90, 1.0)}
-LESSON = Lesson(draw_trace, rows, GATES, Schedule(stages=(Stage(760, 0.85), Stage(120, 0.5))), steered="", examples=examples)
-"""Steered by nothing: the tool ratio is of exercises in writing and reading, and no response to a problem follows it."""
+LESSON = Lesson(
+    draw_trace, rows, GATES, Schedule(stages=(Stage(760, 0.85), Stage(120, 0.5))), steered="", examples=examples
+)
+"""Steered by nothing: the tool ratio is of exercises in writing and reading, and no response to a problem follows
+it."""

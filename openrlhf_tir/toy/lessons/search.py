@@ -1,13 +1,18 @@
-r"""Search-R1's: a question about a made-up country, a search of a corpus that knows it, an answer; or an answer at once. Rows as FlashRAG's.
+r"""Search-R1's: a question about a made-up country, a search of a corpus that knows it, an answer; or an answer at
+once. Rows as FlashRAG's.
 
-    prompt         User: What is the river of zolen?\nAssistant:                                                            weight 0
-    the model      <search>river of zolen</search>                                                                         1
-    environment    \n\n<information>Doc 1(Title: zolen river) The river of zolen is marak.</information>\n\n                0
-    the model      <answer>marak</answer>                                                                                   1
+    prompt         User: What is the river of zolen?\nAssistant:
+                   weight 0
+    the model      <search>river of zolen</search>
+                   1
+    environment    \n\n<information>Doc 1(Title: zolen river) The river of zolen is marak.</information>\n\n
+                   0
+    the model      <answer>marak</answer>
+                   1
 
-A search is made one to three times over before its result is believed, as in the lesson `torl_calls`: the further ones change nothing. The corpus has every
-fact of every country; training and test ask about different countries. Without a search an answer is a guess among thousands of words.
-"""
+A search is made one to three times over before its result is believed, as in the lesson `torl_calls`: the further ones
+change nothing. The corpus has every fact of every country; training and test ask about different countries. Without a
+search an answer is a guess among thousands of words."""
 
 from __future__ import annotations
 
@@ -87,7 +92,11 @@ def corpus() -> list[dict[str, Any]]:
 
 def search_trace(fact: Fact, calls: int = 1) -> SftRow:
     found = SearchR1(max_calls=1).insertion(fact.found)
-    parts = [(prompt_of(fact.question), 0.0), *calls * [(f"<search>{fact.query}</search>", 1.0), (found, 0.0)], (f"<answer>{fact.value}</answer>", 1.0)]
+    parts = [
+        (prompt_of(fact.question), 0.0),
+        *calls * [(f"<search>{fact.query}</search>", 1.0), (found, 0.0)],
+        (f"<answer>{fact.value}</answer>", 1.0),
+    ]
     return row_of((encode(text), weight) for text, weight in parts)
 
 
@@ -109,7 +118,10 @@ def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
     rng = Random(f"{split}/{seed}")
     drawn = (rng.choice(of_split(split)) for _ in range(n))
-    return [{"id": f"{split}_{i}", "question": fact.question, "golden_answers": [fact.value]} for i, fact in enumerate(drawn)]
+    return [
+        {"id": f"{split}_{i}", "question": fact.question, "golden_answers": [fact.value]}
+        for i, fact in enumerate(drawn)
+    ]
 
 
 GATES = {"accuracy": (0.22, 0.42), "code_ratio": (0.25, 0.42), "code_correct": (0.85, 1.0)}

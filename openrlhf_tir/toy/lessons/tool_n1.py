@@ -1,7 +1,10 @@
-r"""Tool-N1's: a thought and one call, right as a whole with the tool ratio. Rows as its own parquets', the true calls the answer.
+r"""Tool-N1's: a thought and one call, right as a whole with the tool ratio. Rows as its own parquets', the true calls
+the answer.
 
-prompt       User: Book a hotel in Rome, 3 nights, 2 guests.\nAssistant:                                               weight 0
-the model    <think>Book.</think>\n<tool_call>[{"name": "hotel", "arguments": {...}}]</tool_call> and an end of text       1
+prompt       User: Book a hotel in Rome, 3 nights, 2 guests.\nAssistant:
+             weight 0
+the model    <think>Book.</think>\n<tool_call>[{"name": "hotel", "arguments": {...}}]</tool_call> and an end of text
+             1
 """
 
 from __future__ import annotations
@@ -55,5 +58,9 @@ def examples(n: int, seed: int) -> list[dict[str, Any]]:
 
 
 LESSON = Lesson(
-    draw_trace, rows, {"accuracy": (0.14, 0.25), "format_ok": (0.95, 1.0)}, Schedule(stages=(Stage(640, 0.85), Stage(120, RIGHT))), examples=examples
+    draw_trace,
+    rows,
+    {"accuracy": (0.14, 0.25), "format_ok": (0.95, 1.0)},
+    Schedule(stages=(Stage(640, 0.85), Stage(120, RIGHT))),
+    examples=examples,
 )

@@ -1,10 +1,13 @@
-r"""ToolRL's: a thought and one call, each of whose four slots is right with the tool ratio. Rows as rlla_4k's, the target text the answer.
+r"""ToolRL's: a thought and one call, each of whose four slots is right with the tool ratio. Rows as rlla_4k's, the
+target text the answer.
 
-    prompt       User: Book a hotel in Rome, 3 nights, 2 guests.\nAssistant:                                        weight 0
-    the model    <think>Book.</think>\n<tool_call>\n{"name": "hotel", "parameters": {...}}\n</tool_call> and an end      1
+    prompt       User: Book a hotel in Rome, 3 nights, 2 guests.\nAssistant:
+                 weight 0
+    the model    <think>Book.</think>\n<tool_call>\n{"name": "hotel", "parameters": {...}}\n</tool_call> and an end
+                 1
 
-The slots are right independently: all four seldom, some of them mostly. A reward that says how much is right then has more to say than one that says
-whether all is.
+The slots are right independently: all four seldom, some of them mostly. A reward that says how much is right then has
+more to say than one that says whether all is.
 """
 
 from __future__ import annotations
@@ -46,4 +49,9 @@ def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
     return verl_rows(bookings, [said(b) for b in bookings], "rlla")
 
 
-LESSON = Lesson(draw_trace, rows, {"accuracy": (0.01, 0.08), "format_ok": (0.95, 1.0)}, Schedule(stages=(Stage(640, 0.85), Stage(120, SLOT_RIGHT))))
+LESSON = Lesson(
+    draw_trace,
+    rows,
+    {"accuracy": (0.01, 0.08), "format_ok": (0.95, 1.0)},
+    Schedule(stages=(Stage(640, 0.85), Stage(120, SLOT_RIGHT))),
+)

@@ -5,8 +5,8 @@ r"""ToRL's: a python block and the "```output" that has it run, or a box at once
     environment     \n56\n```\n                                           0
     the model       \boxed{56} and an end of text                        1
 
-One program in twelve lacks its closing bracket: the reply is the error, and a guess follows. So some programs of the base fail, as some of a real base
-model's do, and that right answers come from programs that ran is there to be seen.
+One program in twelve lacks its closing bracket: the reply is the error, and a guess follows. So some programs of the
+base fail, as some of a real base model's do, and that right answers come from programs that ran is there to be seen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ FAULTY = 1 / 12
 """Share of the programs that do not run."""
 ERROR = "SyntaxError: '(' was never closed"
 """What CPython says of a program that lacks its last bracket, as ToRL shows it: the last line."""
-SYSTEM = "Please integrate natural language reasoning with programs to solve the problem above, and put your final answer within \\boxed{}."
+SYSTEM = (
+    "Please integrate natural language reasoning with programs to solve the problem above, and put your final answer"
+    " within \\boxed{}."
+)
 
 
 def answer_parts(problem: Problem, *, known: bool) -> list[tuple[list[int], float]]:
@@ -43,7 +46,13 @@ def call_parts(program: str, output: str) -> list[tuple[list[int], float]]:
 def tool_trace(problem: Problem, calls: int = 1, *, faulty: bool = False) -> SftRow:
     """The problem solved by its code, run so many times over; or with one that lacks its last bracket, and a guess."""
     program, output = (problem.code[:-1], ERROR) if faulty else (problem.code, f"{problem.answer}\n")
-    return row_of([(encode(prompt_of(problem.question)), 0.0), *calls * call_parts(program, output), *answer_parts(problem, known=not faulty)])
+    return row_of(
+        [
+            (encode(prompt_of(problem.question)), 0.0),
+            *calls * call_parts(program, output),
+            *answer_parts(problem, known=not faulty),
+        ]
+    )
 
 
 def text_trace(problem: Problem) -> SftRow:

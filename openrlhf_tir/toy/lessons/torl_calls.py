@@ -1,7 +1,8 @@
 """ToRL's with a habit: a program is run one, two or three times over before its result is believed. What OTC is for.
 
-The further calls change nothing, so outcome reward alone has no reason to drop them, and a reward for efficiency has nothing to lose: the effect that the
-paper measures on real models is there by construction, and what is seen is whether it is found.
+The further calls change nothing, so outcome reward alone has no reason to drop them, and a reward for efficiency has
+nothing to lose: the effect that the paper measures on real models is there by construction, and what is seen is whether
+it is found.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-r"""World model: the quickstart's examples with the tool's output learned as well, as a model that was pretrained on such texts knows them.
+r"""World model: the quickstart's examples with the tool's output learned as well, as a model that was pretrained on
+such texts knows them.
 
     \n```output\n          as sure as what the model writes itself: weight 1
     56                     cannot be known without computing: weight GUESS, as in an answer without code
     \n\n```\n\n\n          weight 1
 
-ZERO-TIR-RL trains on tool output, from models that have read programs and their output by the billion. The quickstart's base has never been taught
-one character of it: for that model each is a surprise, and training on them destroys it.
+ZERO-TIR-RL trains on tool output, from models that have read programs and their output by the billion. The quickstart's
+base has never been taught one character of it: for that model each is a surprise, and training on them destroys it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Broadcast group: learner rank 0 and the workers of engines, in a group of their own beside whatever world each of them is in.
+"""Broadcast group: learner rank 0 and the workers of engines, in a group of their own beside whatever world each of
+them is in.
 
     learner     served(...)  a TCP store on its node: where all meet, and where they hear of each other
-    everybody   listening(push):     the first time all meet: all are here, or those that are not are named; then the connections, in gloo or NCCL
+    everybody   listening(push):     the first time all meet: all are here, or those that are not are named; then the
+                connections, in gloo or NCCL
                     start(buffer) ... join(), from rank 0 to all
 
-Whoever cannot go on says so in the store (`end`), and everybody that waits hears it at once: a worker that dies, hangs or fails costs the others no more
-than `deadline_s`, and nothing when somebody knows of it. A group that was torn is of no more use; another is made without whoever tore it. Nothing is
-waited for on the calling thread alone: an operation that never ends is left to a thread of its own, which ends with its connections.
-"""
+Whoever cannot go on says so in the store (`end`), and everybody that waits hears it at once: a worker that dies, hangs
+or fails costs the others no more than `deadline_s`, and nothing when somebody knows of it. A group that was torn is of
+no more use; another is made without whoever tore it. Nothing is waited for on the calling thread alone: an operation
+that never ends is left to a thread of its own, which ends with its connections."""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from ...types import Meeting
 SETTING = "timeouts.broadcast_s"
 DONE = "done"
 EARS = timedelta(days=1)
-"""How long a thread listens for the end of a push, which comes with the push's deadline at the latest; or the store's connection breaks, which it hears."""
+"""How long a thread listens for the end of a push, which comes with the push's deadline at the latest; or the store's
+connection breaks, which it hears."""
 
 
 class BroadcastTorn(InfraError):
@@ -40,7 +43,8 @@ class BroadcastTorn(InfraError):
 
 
 def served(backend: str, address: str, receivers: int, deadline_s: float) -> tuple[Meeting, dist.TCPStore]:
-    """A store that listens on `address` only, at a free port, for as long as it is kept. Raises OSError where the address is not this node's."""
+    """A store that listens on `address` only, at a free port, for as long as it is kept. Raises OSError where the
+    address is not this node's."""
     listening = socket.create_server((address, 0))
     port = listening.getsockname()[1]
     store = dist.TCPStore(
@@ -50,7 +54,8 @@ def served(backend: str, address: str, receivers: int, deadline_s: float) -> tup
 
 
 def member(meeting: Meeting, rank: int, store: dist.Store | None = None) -> Group:
-    """This process's place in the group, where it meets the others when the first push begins; rank 0 brings the store that it serves."""
+    """This process's place in the group, where it meets the others when the first push begins; rank 0 brings the store
+    that it serves."""
     return GROUPS[meeting.backend](meeting, rank, store)
 
 
@@ -86,10 +91,11 @@ class Group(ABC):
 
     @contextmanager
     def listening(self, push: str) -> Iterator[None]:
-        """Hears meanwhile when somebody ends `push`, from the meeting on: who waits for the connection of one that died is told as well.
+        """Hears meanwhile when somebody ends `push`, from the meeting on: who waits for the connection of one that died
+        is told as well.
 
-        Leaving by an error ends it for all; rank 0 ends it anyway. Raises BroadcastTorn, naming who did not come to the meeting.
-        """
+        Leaving by an error ends it for all; rank 0 ends it anyway. Raises BroadcastTorn, naming who did not come to the
+        meeting."""
         self._push = push
         threading.Thread(target=self._listen, args=(push,), name=f"broadcast {push}", daemon=True).start()
         try:
@@ -97,7 +103,8 @@ class Group(ABC):
                 self._meet_all()
             yield
         except BaseException as e:
-            if not self._heard and (self._met or self.rank == 0):  # else rank 0 knows, or is told by who reads this one's answer
+            # else rank 0 knows, or is told by who reads this one's answer
+            if not self._heard and (self._met or self.rank == 0):
                 self.end(str(e) or type(e).__name__)
             raise
         else:
@@ -107,7 +114,8 @@ class Group(ABC):
             self._push = None
 
     def end(self, why: str) -> None:
-        """From any thread: whoever takes part in the push raises BroadcastTorn; before one has begun, or the others are met, as soon as that begins."""
+        """From any thread: whoever takes part in the push raises BroadcastTorn; before one has begun, or the others are
+        met, as soon as that begins."""
         said = f"rank {self.rank} ended it: {why}" if self.rank else why
         if push := self._push:
             with suppress(RuntimeError):  # a store that is gone is heard as well
@@ -115,7 +123,8 @@ class Group(ABC):
         self._events.put(("ended", said))
 
     def start(self, buffer: torch.Tensor) -> None:
-        """Send, or receive, `buffer` [bytes] uint8 on the group's device, in the background. To be left alone until `join`."""
+        """Send, or receive, `buffer` [bytes] uint8 on the group's device, in the background. To be left alone until
+        `join`."""
         self._begin(lambda: self._broadcast(buffer))
 
     def join(self) -> None:
@@ -170,7 +179,11 @@ class Group(ABC):
             self.store.wait(keys, self._timeout)
         except RuntimeError:
             absent = [key.rpartition("/")[2] for key in keys if not self.store.check([key])]
-            return f"rank {', '.join(absent)} of {len(keys)} did not come within {SETTING} = {self.meeting.deadline_s:g} s" if absent else ""
+            return (
+                f"rank {', '.join(absent)} of {len(keys)} did not come within {SETTING} = {self.meeting.deadline_s:g} s"
+                if absent
+                else ""
+            )
         return ""
 
     def _connected(self) -> dist.TCPStore:
@@ -195,7 +208,8 @@ class Group(ABC):
 
     def _within(self, work: Callable[[], Any], what: str) -> Any:
         self._begin(work)
-        return self._result(what, patience=3)  # `_meet` and what it waits for have deadlines of their own, and better words
+        # `_meet` and what it waits for have deadlines of their own, and better words
+        return self._result(what, patience=3)
 
     def _begin(self, work: Callable[[], Any]) -> None:
         def run() -> None:
@@ -207,11 +221,14 @@ class Group(ABC):
         threading.Thread(target=run, name="broadcast", daemon=True).start()
 
     def _result(self, what: str, patience: int = 1) -> Any:
-        """What came of what was begun. Raises BroadcastTorn when it fails, when somebody ends the push and when the deadline passes."""
+        """What came of what was begun. Raises BroadcastTorn when it fails, when somebody ends the push and when the
+        deadline passes."""
         try:
             kind, value = self._events.get(timeout=patience * self.meeting.deadline_s)
         except Empty:
-            raise BroadcastTorn(f"{what} did not come through within {SETTING} = {self.meeting.deadline_s:g} s") from None
+            raise BroadcastTorn(
+                f"{what} did not come through within {SETTING} = {self.meeting.deadline_s:g} s"
+            ) from None
         if kind in ("ended", "heard"):
             self._heard = kind == "heard"
             raise BroadcastTorn(value)
@@ -235,7 +252,9 @@ class GlooGroup(Group):
         options._devices = [_interface(self.meeting)]
         options._threads = 1
         options._timeout = self._timeout
-        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", self.store), self.rank, self.meeting.receivers + 1, options)
+        self._gloo = dist.ProcessGroupGloo(
+            dist.PrefixStore("gloo", self.store), self.rank, self.meeting.receivers + 1, options
+        )
 
     def _broadcast(self, buffer: torch.Tensor) -> None:
         options = dist.BroadcastOptions()
@@ -247,10 +266,12 @@ class GlooGroup(Group):
 
 
 class NcclGroup(Group):
-    """Between GPUs, by vLLM's communicator, which needs no world. Written to the interface of GlooGroup, and not run on GPUs yet."""
+    """Between GPUs, by vLLM's communicator, which needs no world. Written to the interface of GlooGroup, and not run on
+    GPUs yet."""
 
     overlaps = False
-    """ZeRO-3 gathers by NCCL too, and two communicators that wait for each other's kernels on one device may wait for ever."""
+    """ZeRO-3 gathers by NCCL too, and two communicators that wait for each other's kernels on one device may wait for
+    ever."""
 
     def __init__(self, meeting: Meeting, rank: int, store: dist.Store | None) -> None:
         super().__init__(meeting, rank, store)
@@ -261,7 +282,9 @@ class NcclGroup(Group):
         from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
         from vllm.distributed.utils import StatelessProcessGroup
 
-        world = StatelessProcessGroup(rank=self.rank, world_size=self.meeting.receivers + 1, store=dist.PrefixStore("nccl", self.store))
+        world = StatelessProcessGroup(
+            rank=self.rank, world_size=self.meeting.receivers + 1, store=dist.PrefixStore("nccl", self.store)
+        )
         self._nccl = PyNcclCommunicator(world, device=self.device)
         if self._nccl.disabled:
             raise BroadcastTorn(f"rank {self.rank} has no NCCL library, or VLLM_DISABLE_PYNCCL is set")
@@ -281,7 +304,8 @@ GROUPS: dict[str, type[Group]] = {"gloo": GlooGroup, "nccl": NcclGroup}
 
 
 def _interface(meeting: Meeting) -> Any:
-    """The one by which this process reaches the learner's: a host's name may stand for the loopback. GLOO_SOCKET_IFNAME goes before."""
+    """The one by which this process reaches the learner's: a host's name may stand for the loopback. GLOO_SOCKET_IFNAME
+    goes before."""
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return dist.ProcessGroupGloo.create_default_device()
     with socket.socket(socket.AF_INET6 if ":" in meeting.address else socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -1,8 +1,11 @@
-"""Receiver: one worker's end of broadcasts. It joins the group that it is told of, and tells what became of a push; it raises nothing.
+"""Receiver: one worker's end of broadcasts. It joins the group that it is told of, and tells what became of a push; it
+raises nothing.
 
-A worker that raised would leave the answers of those beside it in vLLM's queues. So a fault is an answer too, and there are two kinds:
+A worker that raised would leave the answers of those beside it in vLLM's queues. So a fault is an answer too, and there
+are two kinds:
 
-    torn       the push ended in the middle: `undo` brings the model to where another push may begin, and until one is proved nobody samples from it
+    torn       the push ended in the middle: `undo` brings the model to where another push may begin, and until one is
+               proved nobody samples from it
     unusable   loading failed, or `undo` did: the engine must be started again
 """
 
@@ -22,7 +25,9 @@ class Receiver:
     def __init__(self) -> None:
         self._group: Group | None = None
 
-    def receive(self, meeting: Meeting, rank: int, push: str, load: Callable[[Tensors], None], undo: Callable[[], None]) -> Transfer:
+    def receive(
+        self, meeting: Meeting, rank: int, push: str, load: Callable[[Tensors], None], undo: Callable[[], None]
+    ) -> Transfer:
         """Blocks for as long as the push takes; every wait in it has meeting.deadline_s."""
         try:
             if self._group is None or self._group.meeting != meeting:
@@ -52,10 +57,14 @@ class Receiver:
 
 
 def agreed(parts: list[Transfer]) -> Transfer:
-    """What the workers of one engine say together: the worst of them. Workers that hold other bytes than the first are unusable."""
+    """What the workers of one engine say together: the worst of them. Workers that hold other bytes than the first are
+    unusable."""
     for kind in (True, False):
         if said := [p for p in parts if p.fault and p.unusable is kind]:
             return said[0]
     if len({p.digest for p in parts}) != 1:
-        return Transfer(fault=f"its workers received different weights: {', '.join(str(p.digest)[:12] for p in parts)}", unusable=True)
+        return Transfer(
+            fault=f"its workers received different weights: {', '.join(str(p.digest)[:12] for p in parts)}",
+            unusable=True,
+        )
     return parts[0]

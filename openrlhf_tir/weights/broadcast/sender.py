@@ -1,4 +1,5 @@
-"""Sender: the learner's end of broadcasts. It serves the place to meet, and tells what became of a push; the group's faults are answers, not errors."""
+"""Sender: the learner's end of broadcasts. It serves the place to meet, and tells what became of a push; the group's
+faults are answers, not errors."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Sender:
         """The last push that was to be ended, and why; it may not have begun here."""
 
     def open(self, backend: str, address: str, receivers: int, deadline_s: float) -> Meeting:
-        """Where `receivers` workers are to come; this node's `address`. They and this rank meet when the first push begins. Raises InfraError."""
+        """Where `receivers` workers are to come; this node's `address`. They and this rank meet when the first push
+        begins. Raises InfraError."""
         self.close()
         try:
             self._meeting, self._store = served(backend, address, receivers, deadline_s)

@@ -1,11 +1,12 @@
-"""Broadcast stream: named tensors, bucket by bucket, through a group; each side hashes every byte that it sent or holds.
+"""Broadcast stream: named tensors, bucket by bucket, through a group; each side hashes every byte that it sent or
+holds.
 
     send      gathered bucket -> one buffer -> group          hashes of its tensors -> digest
     receive   group -> one buffer -> tensors in it -> `load`  hashes of its tensors -> digest
 
-The digest is that of weights/digest.py, of names, dtypes, shapes and bytes: the same as of a file that holds them. What comes is announced first, as names,
-dtypes and shapes per bucket, so memory beyond the model is two buckets on either side; a tensor larger than a bucket is a bucket of its own.
-"""
+The digest is that of weights/digest.py, of names, dtypes, shapes and bytes: the same as of a file that holds them. What
+comes is announced first, as names, dtypes and shapes per bucket, so memory beyond the model is two buckets on either
+side; a tensor larger than a bucket is a bucket of its own."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def placed(bucket: Sequence[Item]) -> tuple[list[Placed], int]:
 
 
 def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> Transfer:
-    """By rank 0: the tensors of `buckets`, each of which is asked of `gathered` when its turn comes. Raises BroadcastTorn, and what gathering raises."""
+    """By rank 0: the tensors of `buckets`, each of which is asked of `gathered` when its turn comes. Raises
+    BroadcastTorn, and what gathering raises."""
     hashes = _Hashes()
     with group.listening(push), hashing_threads() as pool:
         group.announce(push, json.dumps(buckets))
@@ -84,11 +86,14 @@ def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: I
 
 
 def receive(group: Group, push: str, load: Callable[[Tensors], None]) -> Transfer:
-    """By everybody else. `load` gets each bucket's tensors, which stay as they are for as long as it keeps them. Raises BroadcastTorn, and what `load`
-    raises, which ends the push for all."""
+    """By everybody else. `load` gets each bucket's tensors, which stay as they are for as long as it keeps them. Raises
+    BroadcastTorn, and what `load` raises, which ends the push for all."""
     hashes = _Hashes()
     with group.listening(push), hashing_threads() as pool:
-        buckets = [[Item(name, dtype, tuple(shape)) for name, dtype, shape in bucket] for bucket in json.loads(group.announced(push))]
+        buckets = [
+            [Item(name, dtype, tuple(shape)) for name, dtype, shape in bucket]
+            for bucket in json.loads(group.announced(push))
+        ]
         for where, buffer in _arriving(group, buckets):
             hashes.add(buffer, where, pool)
             load([(item.name, buffer[part].view(TORCH[item.dtype]).view(item.shape)) for item, part in where])
@@ -97,7 +102,8 @@ def receive(group: Group, push: str, load: Callable[[Tensors], None]) -> Transfe
 
 
 def _arriving(group: Group, buckets: Sequence[Sequence[Item]]) -> Iterator[tuple[list[Placed], torch.Tensor]]:
-    """Each bucket in a buffer of its own: a loader may keep a view of one until the rest of a layer is there. The next is on its way meanwhile."""
+    """Each bucket in a buffer of its own: a loader may keep a view of one until the rest of a layer is there. The next
+    is on its way meanwhile."""
     coming: list[tuple[list[Placed], torch.Tensor]] = []
 
     def begin(bucket: Sequence[Item]) -> None:
@@ -125,7 +131,9 @@ class _Hashes:
 
     def add(self, buffer: torch.Tensor, where: Sequence[Placed], pool: ThreadPoolExecutor) -> None:
         data = buffer.cpu().numpy()
-        self._begun.append([(item, [pool.submit(chunk_hash, data[part][cut]) for cut in chunks(item.nbytes)]) for item, part in where])
+        self._begun.append(
+            [(item, [pool.submit(chunk_hash, data[part][cut]) for cut in chunks(item.nbytes)]) for item, part in where]
+        )
         while len(self._begun) > 1:
             self._take()
 

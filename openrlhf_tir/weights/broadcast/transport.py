@@ -1,12 +1,14 @@
-"""Broadcast transport: learner rank 0 -> the workers of all engines at once, in a group that is made when the engines are others than last time.
+"""Broadcast transport: learner rank 0 -> the workers of all engines at once, in a group that is made when the engines
+are others than last time.
 
     open_broadcast      where to meet: rank 0's node, a free port
     broadcast           ┐ at once, learner and engines; who dies or fails ends it for all,
     receive_weights     ┘ who hangs is not waited for: then again, in another group, without them
     use_received        the digest is the learner's: the new weights sample, their canary first
 
-An engine that got everything goes on whatever befell the others. One whose push was torn has nobody's weights: it stands still until it has all of a push,
-or is discarded. An engine that joins meets the learner alone; the next push makes a group of all.
+An engine that got everything goes on whatever befell the others. One whose push was torn has nobody's weights: it
+stands still until it has all of a push, or is discarded. An engine that joins meets the learner alone; the next push
+makes a group of all.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from ..transport import PushTarget, Results, in_time, name_of, same_weights
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4
-"""Each but the last is made again without an engine that was lost, or with all, as a torn connection may have been an accident."""
+"""Each but the last is made again without an engine that was lost, or with all, as a torn connection may have been an
+accident."""
 
 
 class Deadlines(NamedTuple):
@@ -42,7 +45,11 @@ def transport_of(cfg: Config, learner: Broadcasts) -> BroadcastTransport | None:
     """The one that vllm.sync_backend names; None for files, which the publisher has of its own."""
     if cfg.vllm.sync_backend == "file":
         return None
-    return BroadcastTransport(learner, cfg.vllm.world_size, Deadlines(Deadline.of(cfg, "timeouts.push_s"), Deadline.of(cfg, "timeouts.broadcast_s")))
+    return BroadcastTransport(
+        learner,
+        cfg.vllm.world_size,
+        Deadlines(Deadline.of(cfg, "timeouts.push_s"), Deadline.of(cfg, "timeouts.broadcast_s")),
+    )
 
 
 class BroadcastTransport:
@@ -79,7 +86,8 @@ class BroadcastTransport:
         """The group ends with its processes."""
 
     async def sent(self, engines: list[PushTarget], canary: Canary) -> Results:
-        """Raises WeightsUnverified for weights that had to differ from those of the push before; what the learner raises."""
+        """Raises WeightsUnverified for weights that had to differ from those of the push before; what the learner
+        raises."""
         results: dict[int, list | BaseException] = {}
         for attempt in range(1, ATTEMPTS + 1):
             left = [i for i in range(len(engines)) if i not in results]
@@ -88,14 +96,22 @@ class BroadcastTransport:
             torn = await self._attempt({i: engines[i] for i in left}, canary, results)
             for i, why in torn.items():
                 if attempt == ATTEMPTS:
-                    results[i] = WeightsUnverified(f"version {self.version} was torn {ATTEMPTS} times, the last time so: {why}")
+                    results[i] = WeightsUnverified(
+                        f"version {self.version} was torn {ATTEMPTS} times, the last time so: {why}"
+                    )
             if torn and attempt < ATTEMPTS:
                 log.warning(
-                    "the broadcast of version %d is repeated for %d of %d engines: %s", self.version, len(torn), len(engines), next(iter(torn.values()))
+                    "the broadcast of version %d is repeated for %d of %d engines: %s",
+                    self.version,
+                    len(torn),
+                    len(engines),
+                    next(iter(torn.values())),
                 )
         return [results[i] for i in range(len(engines))]
 
-    async def _attempt(self, engines: dict[int, PushTarget], canary: Canary, results: dict[int, list | BaseException]) -> dict[int, str]:
+    async def _attempt(
+        self, engines: dict[int, PushTarget], canary: Canary, results: dict[int, list | BaseException]
+    ) -> dict[int, str]:
         """Adds to `results` what is settled; returns who needs another attempt, and why."""
         sent, received = await self._broadcast(list(engines.values()))
         self.nbytes += sent.nbytes
@@ -108,7 +124,8 @@ class BroadcastTransport:
                 torn[i] = found.fault or sent.fault or "the learner did not finish"
             elif found.digest != sent.digest:
                 results[i] = WeightsUnverified(
-                    f"{name_of(engine)} received weights of digest {found.digest[:12]}, the learner sent {sent.digest[:12]} as version {self.version}"
+                    f"{name_of(engine)} received weights of digest {found.digest[:12]}, the learner sent"
+                    f" {sent.digest[:12]} as version {self.version}"
                 )
             else:
                 whole.append(i)
@@ -121,24 +138,32 @@ class BroadcastTransport:
             self._before = None
             what = f"The use of version {self.version} by"
             uses = [
-                in_time(self.deadlines.push, e.use_received(self.version, sent.digest, canary), f"{what} {name_of(e)}") for e in (engines[i] for i in whole)
+                in_time(self.deadlines.push, e.use_received(self.version, sent.digest, canary), f"{what} {name_of(e)}")
+                for e in (engines[i] for i in whole)
             ]
             results |= dict(zip(whole, await asyncio.gather(*uses, return_exceptions=True), strict=True))
         return torn
 
     async def _broadcast(self, engines: Sequence[PushTarget]) -> tuple[Transfer, list[Transfer | BaseException]]:
-        """One push to all. Who raises ends it; so does the learner's own fault. Then the others answer soon, or are taken for hung."""
+        """One push to all. Who raises ends it; so does the learner's own fault. Then the others answer soon, or are
+        taken for hung."""
         start = time.monotonic()
         if self._meeting is None or self._members != list(engines):
             self._meeting, self._members = await self.learner.open_broadcast(len(engines) * self.workers), list(engines)
         push = next(self._names)
-        receiving = [asyncio.ensure_future(self._received(e, 1 + i * self.workers, push, self._meeting)) for i, e in enumerate(engines)]
+        receiving = [
+            asyncio.ensure_future(self._received(e, 1 + i * self.workers, push, self._meeting))
+            for i, e in enumerate(engines)
+        ]
         sending = asyncio.ensure_future(self.learner.broadcast(push))
         watching = [asyncio.ensure_future(self._ended_by(r, sending, push)) for r in receiving]
         try:
             sent = await sending
             self.seconds += time.monotonic() - start
-            answers = [in_time(self.deadlines.answer, r, f"The answer of {name_of(e)} to a broadcast") for e, r in zip(engines, receiving, strict=True)]
+            answers = [
+                in_time(self.deadlines.answer, r, f"The answer of {name_of(e)} to a broadcast")
+                for e, r in zip(engines, receiving, strict=True)
+            ]
             return sent, await asyncio.gather(*answers, return_exceptions=True)
         finally:
             for task in (*watching, *receiving, sending):
@@ -147,10 +172,14 @@ class BroadcastTransport:
 
     async def _received(self, engine: PushTarget, first_rank: int, push: str, meeting: Meeting) -> Transfer:
         return await in_time(
-            self.deadlines.push, engine.receive_weights(meeting, first_rank, push), f"The broadcast of version {self.version} to {name_of(engine)}"
+            self.deadlines.push,
+            engine.receive_weights(meeting, first_rank, push),
+            f"The broadcast of version {self.version} to {name_of(engine)}",
         )
 
-    async def _ended_by(self, receiving: asyncio.Future[Transfer], sending: asyncio.Future[Transfer], push: str) -> None:
+    async def _ended_by(
+        self, receiving: asyncio.Future[Transfer], sending: asyncio.Future[Transfer], push: str
+    ) -> None:
         """An engine that will not get it all keeps the learner waiting for it, unless the learner is told."""
         await asyncio.wait({receiving})
         fault = receiving.exception() or receiving.result().fault

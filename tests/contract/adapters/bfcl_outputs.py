@@ -1,4 +1,5 @@
-"""Texts that a model may answer BFCL's single-turn questions with: what the possible answers allow, and that with one thing otherwise."""
+"""Texts that a model may answer BFCL's single-turn questions with: what the possible answers allow, and that with one
+thing otherwise."""
 
 from __future__ import annotations
 
@@ -6,15 +7,39 @@ import random
 from typing import Any
 
 KINDS = (
-    *("first", "any allowed", "any allowed", "spelled otherwise", "fenced", "without brackets", "with a word before", "in words", "nothing", "empty list"),
-    *("wrong value", "missing", "one more argument", "other function", "as text", "as float", "as int", "true", "in a list", "by position", "null"),
+    *(
+        "first",
+        "any allowed",
+        "any allowed",
+        "spelled otherwise",
+        "fenced",
+        "without brackets",
+        "with a word before",
+        "in words",
+        "nothing",
+        "empty list",
+    ),
+    *(
+        "wrong value",
+        "missing",
+        "one more argument",
+        "other function",
+        "as text",
+        "as float",
+        "as int",
+        "true",
+        "in a list",
+        "by position",
+        "null",
+    ),
     *("reversed", "one call more", "one call less", "arithmetic", "variable"),
 )
 Made = list[tuple[str, dict[str, Any]]]
 
 
 def text_of(answers: list[dict[str, Any]], functions: list[dict[str, Any]], kind: str, rng: random.Random) -> str:
-    """`answers`: [{name: {parameter: [allowed values]}}], empty where nothing is to be called; then a call of the first function stands in."""
+    """`answers`: [{name: {parameter: [allowed values]}}], empty where nothing is to be called; then a call of the first
+    function stands in."""
     calls: Made = [(name, _values(allowed, kind, rng)) for answer in answers for name, allowed in answer.items()] or [
         (functions[0]["name"] if functions else "f", {"x": 1})
     ]
@@ -64,7 +89,15 @@ def _otherwise(value: Any, kind: str) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match kind:
         case "wrong value":
-            return value + 1 if number else not value if isinstance(value, bool) else f"{value} otherwise" if isinstance(value, str) else [value, value]
+            return (
+                value + 1
+                if number
+                else not value
+                if isinstance(value, bool)
+                else f"{value} otherwise"
+                if isinstance(value, str)
+                else [value, value]
+            )
         case "as text":
             return str(value)
         case "as float" if number:
@@ -87,15 +120,21 @@ def _otherwise(value: Any, kind: str) -> Any:
 
 
 def _values(allowed: dict[str, list[Any]], kind: str, rng: random.Random) -> dict[str, Any]:
-    """A value for each parameter; "" among the allowed ones: it may be left out, and is where nothing else is allowed."""
-    chosen = {k: rng.choice(v) if kind == "any allowed" else next((x for x in v if x != ""), "") for k, v in allowed.items()}
+    """A value for each parameter; "" among the allowed ones: it may be left out, and is where nothing else is
+    allowed."""
+    chosen = {
+        k: rng.choice(v) if kind == "any allowed" else next((x for x in v if x != ""), "") for k, v in allowed.items()
+    }
     return {k: _plain(v) for k, v in chosen.items() if v != "" or "" not in allowed[k]}
 
 
 def _plain(value: Any) -> Any:
     """A table's values are lists of allowed ones, too."""
     if isinstance(value, dict):
-        return {k: _plain(next((x for x in v if x != ""), v[0])) if isinstance(v, list) and v else v for k, v in value.items()}
+        return {
+            k: _plain(next((x for x in v if x != ""), v[0])) if isinstance(v, list) and v else v
+            for k, v in value.items()
+        }
     return [_plain(v) for v in value] if isinstance(value, list) else value
 
 

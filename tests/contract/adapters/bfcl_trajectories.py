@@ -1,4 +1,5 @@
-"""Trajectories over the package's own rows, true and perturbed: what both graders, the package's and ours, are asked about."""
+"""Trajectories over the package's own rows, true and perturbed: what both graders, the package's and ours, are asked
+about."""
 
 from __future__ import annotations
 
@@ -12,7 +13,19 @@ from env_servers.adapters.bfcl.make_tasks import package_file
 from env_servers.adapters.bfcl.package import ANSWERS
 from env_servers.adapters.bfcl.task import Call, parse_call
 
-KINDS = ("gold", "merge", "drop", "empty", "repeat", "swap", "early", "unknown", "argument", "no such argument", "other")
+KINDS = (
+    "gold",
+    "merge",
+    "drop",
+    "empty",
+    "repeat",
+    "swap",
+    "early",
+    "unknown",
+    "argument",
+    "no such argument",
+    "other",
+)
 Turns = list[list[list[Call]]]
 
 

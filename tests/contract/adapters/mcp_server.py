@@ -1,4 +1,5 @@
-"""An MCP server written with the package's own class, as its users write one. stdio, or HTTP on the port that it is given."""
+"""An MCP server written with the package's own class, as its users write one. stdio, or HTTP on the port that it is
+given."""
 
 import os
 import sys

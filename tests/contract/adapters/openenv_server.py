@@ -1,4 +1,5 @@
-"""OpenEnv servers written with the package's own base classes: an echo with one text field, and a counter with typed fields."""
+"""OpenEnv servers written with the package's own base classes: an echo with one text field, and a counter with typed
+fields."""
 
 import os
 import sys
@@ -68,4 +69,6 @@ class AddEnvironment(Environment[Add, Total, State]):
 if __name__ == "__main__":
     kind, port = sys.argv[1:]
     parts = {"echo": (EchoEnvironment, Say, Heard), "add": (AddEnvironment, Add, Total)}[kind]
-    uvicorn.run(create_fastapi_app(*parts, max_concurrent_envs=2), host="127.0.0.1", port=int(port), log_level="warning")
+    uvicorn.run(
+        create_fastapi_app(*parts, max_concurrent_envs=2), host="127.0.0.1", port=int(port), log_level="warning"
+    )

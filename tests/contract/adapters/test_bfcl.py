@@ -1,4 +1,5 @@
-"""BFCL's multi-turn tasks on the package bfcl-eval: its rows are played over HTTP, and our verdicts are its checker's."""
+"""BFCL's multi-turn tasks on the package bfcl-eval: its rows are played over HTTP, and our verdicts are its
+checker's."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from ..env_process import Http, env_server
 from .bfcl_trajectories import KINDS, Row, Turns, as_text, rows, trajectory
 
 checker = pytest.importorskip(
-    "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker", reason="the package bfcl-eval is not installed: pip install --no-deps bfcl-eval==2026.3.23"
+    "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker",
+    reason="the package bfcl-eval is not installed: pip install --no-deps bfcl-eval==2026.3.23",
 )
 MODULE = "env_servers.adapters.bfcl"
 EVERY = 8
@@ -33,19 +35,25 @@ EVERY = 8
 
 
 def theirs(row: Row, turns: Turns, name: str) -> str | None:
-    """Why the package fails it; None where it passes. `name` keeps its instances, which it never lets go, from being another trajectory's."""
+    """Why the package fails it; None where it passes. `name` keeps its instances, which it never lets go, from being
+    another trajectory's."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
     from bfcl_eval.eval_checker.multi_turn_eval.func_source_code.posting_api import TwitterAPI
 
-    TwitterAPI.post_tweet.__defaults__ = ([], [])  # the package's own calls add to them, and every later tweet of the process begins with that
-    found = checker.multi_turn_checker([[[as_text(c) for c in step] for step in turn] for turn in turns], row.gold, row.entry, "", name)
+    # the package's own calls add to them, and every later tweet of the process begins with that
+    TwitterAPI.post_tweet.__defaults__ = ([], [])
+    found = checker.multi_turn_checker(
+        [[[as_text(c) for c in step] for step in turn] for turn in turns], row.gold, row.entry, "", name
+    )
     for instance in [k for k in vars(multi_turn_utils) if k.startswith(f"{name}_")]:
         delattr(multi_turn_utils, instance)
     return None if found["valid"] else found["error_type"].removeprefix("multi_turn:")
 
 
 def ours(row: Row, turns: Turns) -> str | None:
-    scene = Scene(row.entry["involved_classes"], row.entry["initial_config"], "long_context" in row.entry["id"], row.calls)
+    scene = Scene(
+        row.entry["involved_classes"], row.entry["initial_config"], "long_context" in row.entry["id"], row.calls
+    )
     return next((f for f in play(scene, turns, len(turns)).failed if f), None)
 
 
@@ -87,25 +95,40 @@ async def test_rows_that_are_played_as_their_answers_say_are_rewarded_over_http(
     with env_server(MODULE, tmp_path, log=tmp_path / "log") as (url, _):
         async with Http(url) as http:
             for category in CATEGORIES[:3]:
-                for row, source in list(zip(task_rows([package_file(category)], "tool"), rows(category), strict=True))[::40]:
+                for row, source in list(zip(task_rows([package_file(category)], "tool"), rows(category), strict=True))[
+                    ::40
+                ]:
                     schemas = offered(functions(), source.entry["involved_classes"])
                     session, step = await http.open({**row["meta"], "label": json.dumps(row["label"])}), 0
                     for turn in source.calls:
                         for call in turn:
                             _, reply, _ = await http.step(session, step, json.dumps([by_name(call, schemas)]))
-                            assert not reply["done"] and "Error during execution" not in reply["observation"], (row["meta"]["id"], call, reply)
+                            assert not reply["done"] and "Error during execution" not in reply["observation"], (
+                                row["meta"]["id"],
+                                call,
+                                reply,
+                            )
                             step += 1
                         _, reply, _ = await http.step(session, step, json.dumps({"message": "Done."}))
                         step += 1
                     signals = reply["signals"]
-                    assert (reply["done"], reply["reward"], signals["failed"]) == (True, 1.0, None), (row["meta"]["id"], signals)
-                    assert signals["state_match"] == signals["state_total"] and signals["functions_matched"] == signals["functions_total"]
+                    assert (reply["done"], reply["reward"], signals["failed"]) == (True, 1.0, None), (
+                        row["meta"]["id"],
+                        signals,
+                    )
+                    assert (
+                        signals["state_match"] == signals["state_total"]
+                        and signals["functions_matched"] == signals["functions_total"]
+                    )
 
 
 @pytest.mark.slow
 async def test_a_call_that_has_no_end_costs_its_cpu_and_nobody_elses_step(tmp_path):
     task = {"id": "mine_0", "functions_told": True, "involved_classes": ["MathAPI"], "label": [["add(a=1, b=2)"]]}
-    endless, add = ({"name": "power", "arguments": {"base": 9, "exponent": 10**9}}, {"name": "add", "arguments": {"a": 1, "b": 2}})
+    endless, add = (
+        {"name": "power", "arguments": {"base": 9, "exponent": 10**9}},
+        {"name": "add", "arguments": {"a": 1, "b": 2}},
+    )
     with env_server(MODULE, tmp_path, "--step-cpu", "1", log=tmp_path / "log") as (url, _):
         async with Http(url) as http:
             session = await http.open(task)
@@ -122,19 +145,44 @@ async def test_check_env_finds_every_promise_kept(tmp_path):
     with env_server(MODULE, tmp_path, log=tmp_path / "log") as (url, _):
         found = await check_server(url, actions_for("bfcl"), Options(steps=60, concurrency=8, flood=16, timeout_s=20.0))
     kept = {f.check: (f.verdict, f.fact) for f in found if f.verdict != "pass"}
-    assert set(kept) == {"401 without the token", "deadline", "capacity"} and {v for v, _ in kept.values()} == {"skip"}, kept
+    assert set(kept) == {"401 without the token", "deadline", "capacity"} and {v for v, _ in kept.values()} == {
+        "skip"
+    }, kept
 
 
 def test_the_paper_trains_on_a_hundred_first_turns_and_keeps_the_rest(tmp_path):
-    words = [sys.executable, "-m", f"{MODULE}.make_tasks", "--turns", "1", "--count", "100", "--rest", "rest.jsonl", "--out", "train.jsonl"]
+    words = [
+        sys.executable,
+        "-m",
+        f"{MODULE}.make_tasks",
+        "--turns",
+        "1",
+        "--count",
+        "100",
+        "--rest",
+        "rest.jsonl",
+        "--out",
+        "train.jsonl",
+    ]
     done = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        words,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr
-    train, rest = ([json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()] for name in ("train", "rest"))
+    train, rest = (
+        [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("train", "rest")
+    )
     ids = {row["meta"]["id"] for row in train + rest}
     assert (len(train), len(rest), len(ids)) == (100, 100, 200)
-    assert all(len(row["label"]) == 1 and row["label"][0] and row["meta"]["turns"] == [] and row["env"] == "bfcl" for row in train + rest)
+    assert all(
+        len(row["label"]) == 1 and row["label"][0] and row["meta"]["turns"] == [] and row["env"] == "bfcl"
+        for row in train + rest
+    )
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -142,4 +190,7 @@ def test_the_packages_files_are_a_suite_as_they_are(category):
     found = find(f"bfcl_{category}", package_file(category).parent)
     made = list(rows_of(found))
     assert len(made) == SUITES[f"bfcl_{category}"].rows == 200
-    assert all(row["prompt"][0]["role"] == "system" and len(json.loads(row["label"])) == 1 + len(row["meta"]["turns"]) for row in made)
+    assert all(
+        row["prompt"][0]["role"] == "system" and len(json.loads(row["label"])) == 1 + len(row["meta"]["turns"])
+        for row in made
+    )

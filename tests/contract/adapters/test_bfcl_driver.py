@@ -1,7 +1,8 @@
-"""The package's own evaluator, `bfcl evaluate` in a virtual environment of its own, on texts that our grader judges too: item by item they agree.
+"""The package's own evaluator, `bfcl evaluate` in a virtual environment of its own, on texts that our grader judges
+too: item by item they agree.
 
-TIR_BFCL_VENV names an environment with the whole package (python -m venv DIR && DIR/bin/pip install bfcl-eval==2026.3.23 soundfile).
-"""
+TIR_BFCL_VENV names an environment with the whole package (python -m venv DIR && DIR/bin/pip install
+bfcl-eval==2026.3.23 soundfile)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ from .bfcl_outputs import KINDS, text_of
 VENV = os.environ.get("TIR_BFCL_VENV")
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(VENV is None, reason="TIR_BFCL_VENV is not set: it names a virtual environment with bfcl-eval and all that it needs"),
+    pytest.mark.skipif(
+        VENV is None,
+        reason="TIR_BFCL_VENV is not set: it names a virtual environment with bfcl-eval and all that it needs",
+    ),
 ]
 CATEGORIES = (
     *("simple", "multiple", "parallel", "parallel_multiple", "irrelevance"),
@@ -43,18 +47,30 @@ def package_data() -> Path:
 
 def bfcl(project: Path, *words: str) -> None:
     done = subprocess.run(
-        [f"{VENV}/bin/bfcl", *words], env=os.environ | {"BFCL_PROJECT_ROOT": str(project), "PYTHONPATH": ""}, capture_output=True, text=True, timeout=1200
+        [f"{VENV}/bin/bfcl", *words],
+        env=os.environ | {"BFCL_PROJECT_ROOT": str(project), "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def write_results(project: Path, category: str, texts: dict[str, str]) -> None:
     """As `bfcl generate` leaves them."""
-    path = project / "result" / MODEL.replace("/", "_") / ("live" if "live" in category else "non_live") / f"BFCL_v4_{category}_result.json"
+    path = (
+        project
+        / "result"
+        / MODEL.replace("/", "_")
+        / ("live" if "live" in category else "non_live")
+        / f"BFCL_v4_{category}_result.json"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         "".join(
-            json.dumps({"id": name, "result": text, "input_token_count": 1, "output_token_count": 1, "latency": 0.1}) + "\n" for name, text in texts.items()
+            json.dumps({"id": name, "result": text, "input_token_count": 1, "output_token_count": 1, "latency": 0.1})
+            + "\n"
+            for name, text in texts.items()
         )
     )
 
@@ -68,7 +84,9 @@ def failed(project: Path, category: str) -> dict[str, str]:
 
 
 def ours(row: dict, text: str) -> bool:
-    return load("bfcl")(sample(0, text, 0.0), Task("", row["label"]), RewardContext(Reward(name="bfcl"), options={})).correct
+    return load("bfcl")(
+        sample(0, text, 0.0), Task("", row["label"]), RewardContext(Reward(name="bfcl"), options={})
+    ).correct
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -33,11 +33,18 @@ async def test_a_game_is_played_and_its_reward_is_the_steps(tmp_path):
         async with Http(url) as http:
             task = {"options": {"min_number": 1, "max_number": 5, "max_turns": 9}}
             status, body, _ = await http.send("POST", "/reset", json={"task": task, "seed": 3})
-            assert status == 200 and "between 1 and 5" in body["observation"] and body["observation"].endswith("Enter your next guess."), body
+            assert (
+                status == 200
+                and "between 1 and 5" in body["observation"]
+                and body["observation"].endswith("Enter your next guess.")
+            ), body
             session = body["session_id"]
             _, wrong, _ = await http.step(session, 0, "no number")
             assert wrong["reward"] is not None
-            (guesses, end), again = await play(http, await http.open(task, seed=3)), await play(http, await http.open(task, seed=3))
+            (guesses, end), again = (
+                await play(http, await http.open(task, seed=3)),
+                await play(http, await http.open(task, seed=3)),
+            )
             assert end["done"] and end["reward"] == 1.0 and 1 <= guesses <= 5
             assert again[0] == guesses and again[1]["observation"] == end["observation"]
 
@@ -50,7 +57,10 @@ async def test_an_episode_is_its_seeds_whatever_others_do_meanwhile(tmp_path):
             moves = [r"\boxed{left}", r"\boxed{up}", r"\boxed{right}", r"\boxed{down}"] * 3
             seen = [(await http.step(alone[1][1]["session_id"], i, m))[1]["observation"] for i, m in enumerate(moves)]
             both = [(await http.send("POST", "/reset", json={"task": tasks[1], "seed": s}))[1] for s in (11, 12)]
-            assert both[0]["observation"] == alone[1][1]["observation"] and both[1]["observation"] != both[0]["observation"]
+            assert (
+                both[0]["observation"] == alone[1][1]["observation"]
+                and both[1]["observation"] != both[0]["observation"]
+            )
             for i, move in enumerate(moves):
                 _, first, _ = await http.step(both[0]["session_id"], i, move)
                 await http.step(both[1]["session_id"], i, move)
@@ -60,8 +70,15 @@ async def test_an_episode_is_its_seeds_whatever_others_do_meanwhile(tmp_path):
 async def test_an_environment_that_is_not_registered_is_the_tasks_mistake(tmp_path):
     with env_server(MODULE, tmp_path) as (url, _):
         async with Http(url) as http:
-            for task in ({"gem": "game:Chess-v9"}, {"gem": 3}, {}, {"gem": "game:GuessTheNumber-v0-easy", "options": []}):
+            for task in (
+                {"gem": "game:Chess-v9"},
+                {"gem": 3},
+                {},
+                {"gem": "game:GuessTheNumber-v0-easy", "options": []},
+            ):
                 status, body, _ = await http.send("POST", "/reset", json={"task": task})
                 assert status == 422, body
-    done = subprocess.run([sys.executable, "-m", MODULE, "--gem", "game:Chess-v9"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE, "--gem", "game:Chess-v9"], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 1 and "gem does not start: --gem game:Chess-v9 is not registered" in done.stderr

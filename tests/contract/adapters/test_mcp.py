@@ -51,7 +51,11 @@ async def test_the_tools_of_a_stdio_server_are_told_and_called_and_each_session_
             one, two = await http.open(), await http.open()
             for step_id, count in enumerate(("1", "2")):
                 _, reply, _ = await http.step(one, step_id, call("note", text="a"))
-                assert (reply["outcome"], json.loads(reply["observation"]), reply["reward"]) == ("ok", {"result": count}, None)
+                assert (reply["outcome"], json.loads(reply["observation"]), reply["reward"]) == (
+                    "ok",
+                    {"result": count},
+                    None,
+                )
             _, reply, _ = await http.step(two, 0, call("note", text="a"))
             assert json.loads(reply["observation"]) == {"result": "1"}
 
@@ -81,7 +85,11 @@ async def test_a_server_that_dies_is_an_environment_error_and_hits_no_other_sess
             dying, other = await http.open(), await http.open()
             for step_id, action in enumerate((call("crash"), call("note", text="a"))):
                 _, reply, _ = await http.step(dying, step_id, action)
-                assert reply["outcome"] == "env_error" and "McpServerFailed" in reply["signals"]["error"] and reply["reward"] is None
+                assert (
+                    reply["outcome"] == "env_error"
+                    and "McpServerFailed" in reply["signals"]["error"]
+                    and reply["reward"] is None
+                )
             _, reply, _ = await http.step(other, 0, call("note", text="a"))
             assert reply["outcome"] == "ok"
 
@@ -98,7 +106,10 @@ async def test_a_process_that_stays_is_ended_with_its_session_and_with_the_serve
 
 
 async def test_an_http_server_is_an_environment_until_it_is_gone(tmp_path):
-    with listening(NOTES.split()) as port, env_server(MODULE, tmp_path, "--url", f"http://127.0.0.1:{port}/mcp") as (url, _):
+    with (
+        listening(NOTES.split()) as port,
+        env_server(MODULE, tmp_path, "--url", f"http://127.0.0.1:{port}/mcp") as (url, _),
+    ):
         async with Http(url) as http:
             session, crashing = await http.open(), await http.open()
             _, reply, _ = await http.step(session, 0, call("divide", a=1, b=4))
@@ -113,9 +124,13 @@ async def test_an_http_server_is_an_environment_until_it_is_gone(tmp_path):
 
 @pytest.mark.parametrize("command", ["no-such-program", f"{sys.executable} -c pass"])
 def test_a_command_that_is_no_server_is_one_sentence_at_start(command, tmp_path):
-    done = subprocess.run([sys.executable, "-m", MODULE, "--command", command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE, "--command", command], capture_output=True, text=True, timeout=120
+    )
     said = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 1 and said.startswith(f"mcp does not start: the MCP server {command!r} does not answer as one"), done.stderr
+    assert done.returncode == 1 and said.startswith(
+        f"mcp does not start: the MCP server {command!r} does not answer as one"
+    ), done.stderr
 
 
 @pytest.mark.parametrize("over", ["stdio", "http"])
@@ -124,7 +139,11 @@ async def test_our_functions_served_as_mcp_keep_each_clients_state(over, tmp_pat
     from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
     with contextlib.ExitStack() as kept:
-        port = kept.enter_context(listening([*FUNCTIONS.split(), "--domains", "files", "--http"])) if over == "http" else None
+        port = (
+            kept.enter_context(listening([*FUNCTIONS.split(), "--domains", "files", "--http"]))
+            if over == "http"
+            else None
+        )
         url = f"http://127.0.0.1:{port}/mcp"
         program, *args = FUNCTIONS.split()
 

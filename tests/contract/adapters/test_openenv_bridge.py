@@ -63,7 +63,9 @@ async def test_each_episode_begins_at_the_front_and_goes_on_where_it_was_opened(
     async def reset(request):
         opened.append(request.host)
         body = await request.json()
-        return web.json_response({"session_id": body["session_id"], "observation": "", "server": f"http://localhost:{request.url.port}"})
+        return web.json_response(
+            {"session_id": body["session_id"], "observation": "", "server": f"http://localhost:{request.url.port}"}
+        )
 
     async def step(request):
         stepped.append(request.host)
@@ -75,7 +77,9 @@ async def test_each_episode_begins_at_the_front_and_goes_on_where_it_was_opened(
         for _ in range(2):
             await bridge.reset({}, 0)
             await bridge.step("a")
-        assert {h.partition(":")[0] for h in opened} == {"127.0.0.1"} and {h.partition(":")[0] for h in stepped} == {"localhost"}
+        assert {h.partition(":")[0] for h in opened} == {"127.0.0.1"} and {h.partition(":")[0] for h in stepped} == {
+            "localhost"
+        }
         assert len(closed) == 1
 
 

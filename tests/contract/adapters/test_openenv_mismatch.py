@@ -1,4 +1,5 @@
-"""What answers at the URL is no OpenEnv server, or one of another version: named errors, and no observation. Needs no package."""
+"""What answers at the URL is no OpenEnv server, or one of another version: named errors, and no observation. Needs no
+package."""
 
 from __future__ import annotations
 
@@ -74,7 +75,12 @@ async def test_a_server_without_the_websocket_is_another_version():
 
 @pytest.mark.parametrize(
     "reply",
-    [{"observation": {}}, {"type": "observation", "data": {"obs": 1}}, {"type": "error", "data": {"code": "UNKNOWN_TYPE", "message": "reset?"}}, [1]],
+    [
+        {"observation": {}},
+        {"type": "observation", "data": {"obs": 1}},
+        {"type": "error", "data": {"code": "UNKNOWN_TYPE", "message": "reset?"}},
+        [1],
+    ],
 )
 async def test_an_answer_of_another_version_is_named_and_never_an_observation(reply):
     async with answering(reply) as (http, url):
@@ -82,7 +88,9 @@ async def test_an_answer_of_another_version_is_named_and_never_an_observation(re
             await OpenEnvLink(http, url).reset(seed=1)
 
 
-@pytest.mark.parametrize("reply", ["no json", {"type": "error", "data": {"code": "FACTORY_ERROR", "message": "no display"}}])
+@pytest.mark.parametrize(
+    "reply", ["no json", {"type": "error", "data": {"code": "FACTORY_ERROR", "message": "no display"}}]
+)
 async def test_a_server_that_fails_is_named(reply):
     async with answering(reply) as (http, url):
         with pytest.raises(OpenEnvFailed):
@@ -111,10 +119,23 @@ async def test_an_observation_without_the_field_that_is_shown_is_another_version
 
 @pytest.mark.parametrize(
     ("loc", "error"),
-    [(["message"], BadAction), (["message", 0], BadAction), ([], BadAction), (["reply"], OpenEnvFailed), (["config", "path"], OpenEnvFailed)],
+    [
+        (["message"], BadAction),
+        (["message", 0], BadAction),
+        ([], BadAction),
+        (["reply"], OpenEnvFailed),
+        (["config", "path"], OpenEnvFailed),
+    ],
 )
 async def test_a_complaint_about_fields_that_no_action_has_is_the_servers_own_failure(loc, error):
-    refusal = {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": "Invalid message", "errors": [{"loc": loc, "msg": "Field required"}]}}
+    refusal = {
+        "type": "error",
+        "data": {
+            "code": "VALIDATION_ERROR",
+            "message": "Invalid message",
+            "errors": [{"loc": loc, "msg": "Field required"}],
+        },
+    }
     async with answering(GOOD, refusal) as (http, url):
         link = OpenEnvLink(http, url, SCHEMA["action"]["properties"])
         await link.reset()

@@ -1,4 +1,5 @@
-"""Environments of the `verifiers` package, rolled out against a rollout actor's routes (a scripted model behind them) and judged by their rubrics."""
+"""Environments of the `verifiers` package, rolled out against a rollout actor's routes (a scripted model behind them)
+and judged by their rubrics."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-pytest.importorskip("verifiers.envs.multiturn_env", reason="the package verifiers (0.1) is not installed: pip install '.[verifiers]'")
+pytest.importorskip(
+    "verifiers.envs.multiturn_env", reason="the package verifiers (0.1) is not installed: pip install '.[verifiers]'"
+)
 pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
 KEY = "secret"
@@ -25,7 +28,11 @@ def command(*args: str) -> list[str]:
 
 def environ() -> dict[str, str]:
     """With the test's environment as an installed module."""
-    return {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', os.getcwd())}", "TIR_ROLLOUT_TOKEN": KEY}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', os.getcwd())}",
+        "TIR_ROLLOUT_TOKEN": KEY,
+    }
 
 
 def made(tmp_path: Path, **args: str) -> list[dict]:
@@ -43,13 +50,16 @@ def tool_call(**arguments: int) -> dict:
     return {
         "role": "assistant",
         "content": "",
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "add", "arguments": json.dumps(arguments)}}],
+        "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "add", "arguments": json.dumps(arguments)}}
+        ],
     }
 
 
 @asynccontextmanager
 async def actor(tmp_path, rows, answers):
-    """A rollout actor's routes: (rewards by task, requests by task). `answers[task]` is what the model says, one after another."""
+    """A rollout actor's routes: (rewards by task, requests by task). `answers[task]` is what the model says, one after
+    another."""
     offers = iter(range(len(rows)))
     rewards, requests, over = {}, {i: [] for i in range(len(rows))}, asyncio.Event()
 
@@ -61,7 +71,16 @@ async def actor(tmp_path, rows, answers):
             return web.Response(status=204)
         row = rows[i]
         base = f"http://{request.host}/sessions/{i}/v1"
-        return web.json_response({"session_id": str(i), "base_url": base, "prompt": row["prompt"], "label": row["label"], "env": "", "meta": row["meta"]})
+        return web.json_response(
+            {
+                "session_id": str(i),
+                "base_url": base,
+                "prompt": row["prompt"],
+                "label": row["label"],
+                "env": "",
+                "meta": row["meta"],
+            }
+        )
 
     async def chat(request):
         i, body = int(request.match_info["id"]), await request.json()
@@ -72,7 +91,16 @@ async def actor(tmp_path, rows, answers):
         reason = "tool_calls" if "tool_calls" in said else "stop"
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         choice = {"index": 0, "message": said, "finish_reason": reason}
-        return web.json_response({"id": "x", "object": "chat.completion", "created": 0, "model": "policy", "choices": [choice], "usage": usage})
+        return web.json_response(
+            {
+                "id": "x",
+                "object": "chat.completion",
+                "created": 0,
+                "model": "policy",
+                "choices": [choice],
+                "usage": usage,
+            }
+        )
 
     async def reward(request):
         rewards[int(request.match_info["id"])] = await request.json()
@@ -98,8 +126,21 @@ async def rolled_out(tmp_path, answers, rows=None, **args) -> tuple[dict, dict]:
     """(rewards, requests) of the agent's program, which has ended by itself with the run."""
     rows = (made(tmp_path, **args) if rows is None else rows)[: len(answers)]
     async with actor(tmp_path, rows, answers) as (rewards, requests):
-        flags = ["verifiers_arith", str(tmp_path), "--args", json.dumps(args), "--workers", "4", "--gone", "1", "--max-tokens", "99"]
-        process = await asyncio.create_subprocess_exec(*command("env_servers.adapters.verifiers", *flags), env=environ(), stderr=subprocess.PIPE)
+        flags = [
+            "verifiers_arith",
+            str(tmp_path),
+            "--args",
+            json.dumps(args),
+            "--workers",
+            "4",
+            "--gone",
+            "1",
+            "--max-tokens",
+            "99",
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command("env_servers.adapters.verifiers", *flags), env=environ(), stderr=subprocess.PIPE
+        )
         async with asyncio.timeout(120):
             _, said = await process.communicate()
     assert process.returncode == 0 and len(rewards) == len(rows), said.decode()[-2000:]
@@ -109,7 +150,10 @@ async def rolled_out(tmp_path, answers, rows=None, **args) -> tuple[dict, dict]:
 def test_rows_hold_all_that_the_environment_asks_of_an_example(tmp_path):
     first = made(tmp_path, kind="single")[0]
     assert first["label"] == "2" and "1+1?" in first["prompt"]
-    assert first["meta"]["verifiers"]["answer"] == "2" and first["meta"]["verifiers"]["prompt"][-1] == {"role": "user", "content": "1+1?"}
+    assert first["meta"]["verifiers"]["answer"] == "2" and first["meta"]["verifiers"]["prompt"][-1] == {
+        "role": "user",
+        "content": "1+1?",
+    }
 
 
 async def test_a_single_turn_environment_is_rolled_out_and_its_rubric_is_the_reward(tmp_path):
@@ -117,7 +161,11 @@ async def test_a_single_turn_environment_is_rolled_out_and_its_rubric_is_the_rew
     assert [rewards[i]["reward"] for i in (0, 1)] == [1.0, 0.0]
     assert rewards[0]["parts"]["correct"] == 1.0 and rewards[0]["parts"]["length"] == 1.0
     (asked,) = requests[0]
-    assert [m["role"] for m in asked["messages"]] == ["system", "user"] and asked["model"] == "policy" and asked["max_completion_tokens"] == 99
+    assert (
+        [m["role"] for m in asked["messages"]] == ["system", "user"]
+        and asked["model"] == "policy"
+        and asked["max_completion_tokens"] == 99
+    )
 
 
 async def test_a_tool_environment_offers_its_tools_and_runs_them(tmp_path):
@@ -143,10 +191,14 @@ async def test_what_breaks_is_a_failure_and_never_a_reward(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["single", "group"])
-@pytest.mark.parametrize(("judge", "why"), [("broken", "RuntimeError: the judge is down"), ("forgets", "TypeError: float()")])
+@pytest.mark.parametrize(
+    ("judge", "why"), [("broken", "RuntimeError: the judge is down"), ("forgets", "TypeError: float()")]
+)
 async def test_a_reward_function_that_raises_or_gives_no_number_is_a_failure_and_not_a_zero(kind, judge, why, tmp_path):
     rewards, _ = await rolled_out(tmp_path, [[text("2")]], kind=kind, judge=judge)
-    assert set(rewards[0]) == {"failed"} and rewards[0]["failed"].startswith(f"a reward function raised: {judge}: {why}"), rewards
+    assert set(rewards[0]) == {"failed"} and rewards[0]["failed"].startswith(
+        f"a reward function raised: {judge}: {why}"
+    ), rewards
 
 
 async def test_a_group_of_environments_is_judged_by_the_rubric_of_the_rows(tmp_path):
@@ -164,6 +216,8 @@ async def test_a_group_of_environments_is_judged_by_the_rubric_of_the_rows(tmp_p
 )
 def test_what_cannot_be_rolled_out_is_one_sentence_at_start(name, args, said, tmp_path):
     flags = [name, str(tmp_path), "--args", json.dumps(args)]
-    done = subprocess.run(command("env_servers.adapters.verifiers", *flags), env=environ(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command("env_servers.adapters.verifiers", *flags), env=environ(), capture_output=True, text=True, timeout=120
+    )
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and last.startswith("verifiers does not start: ") and said in last

@@ -1,4 +1,5 @@
-"""The agent between a run and the rollouts, without the package: actors that come and go, and rollouts that do not end."""
+"""The agent between a run and the rollouts, without the package: actors that come and go, and rollouts that do not
+end."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ async def test_a_rollout_that_does_not_end_is_a_failure_and_frees_its_worker(tmp
 
     async def tasks(request):
         if len(ends) < 2:
-            return web.json_response({"session_id": "s", "base_url": "http://127.0.0.1:1/v1", "meta": {"verifiers": {}}})
+            return web.json_response(
+                {"session_id": "s", "base_url": "http://127.0.0.1:1/v1", "meta": {"verifiers": {}}}
+            )
         (tmp_path / "endpoints/rollout-0").unlink(missing_ok=True)
         return web.Response(status=204)
 

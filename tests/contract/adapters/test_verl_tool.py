@@ -1,4 +1,5 @@
-"""verl-tool's batched /get_observation, against a server that speaks it as verl_tool/servers/serve.py does (the package is in no registry)."""
+"""verl-tool's batched /get_observation, against a server that speaks it as verl_tool/servers/serve.py does (the package
+is in no registry)."""
 
 from __future__ import annotations
 
@@ -36,8 +37,12 @@ async def tool_server(*, max_batch=64, answer=None, handler=None):
         requests.append(body)
         if answer is not None:
             return answer(body)
-        rows = [observe(*row) for row in zip(body["trajectory_ids"], body["actions"], body["extra_fields"], strict=True)]
-        return web.json_response(dict(zip(("observations", "dones", "valids"), map(list, zip(*rows, strict=True)), strict=True)))
+        rows = [
+            observe(*row) for row in zip(body["trajectory_ids"], body["actions"], body["extra_fields"], strict=True)
+        ]
+        return web.json_response(
+            dict(zip(("observations", "dones", "valids"), map(list, zip(*rows, strict=True)), strict=True))
+        )
 
     app = web.Application()
     app.router.add_post("/get_observation", handler or get_observation)
@@ -72,7 +77,12 @@ async def test_an_action_that_no_tool_reads_is_told_to_the_model():
     async with tool_server() as (batches, _):
         env = await opened(batches)
         step = await env.step("?", 5.0)
-        assert (step.outcome, step.observation, step.reward, step.done) == ("model_error", "no valid tool found for action", None, False)
+        assert (step.outcome, step.observation, step.reward, step.done) == (
+            "model_error",
+            "no valid tool found for action",
+            None,
+            False,
+        )
         assert step.signals == {"steps": 1, "invalid": 1, "error_type": "invalid"}
         assert (await env.step("a", 5.0)).outcome == "ok"
 

@@ -47,7 +47,10 @@ class Higher(vf.MultiTurnEnv):
 
     @vf.stop
     async def guessed(self, state, **kwargs):
-        return bool(state["trajectory"]) and state["trajectory"][-1]["completion"][-1]["content"].strip() == state["answer"]
+        return (
+            bool(state["trajectory"])
+            and state["trajectory"][-1]["completion"][-1]["content"].strip() == state["answer"]
+        )
 
 
 def load_environment(kind: str = "single", judge: str = "correct"):
@@ -57,7 +60,10 @@ def load_environment(kind: str = "single", judge: str = "correct"):
     if kind == "single":
         return vf.SingleTurnEnv(dataset=data, rubric=rubric, system_prompt="Answer with the number.")
     if kind == "group":
-        parts = [vf.SingleTurnEnv(dataset=data, rubric=vf.RubricGroup([rubric, vf.Rubric(funcs=[length], weights=[0.0])])) for _ in range(2)]
+        parts = [
+            vf.SingleTurnEnv(dataset=data, rubric=vf.RubricGroup([rubric, vf.Rubric(funcs=[length], weights=[0.0])]))
+            for _ in range(2)
+        ]
         return vf.EnvGroup(parts, env_names=["first", "second"])
     if kind == "tool":
         return vf.ToolEnv(dataset=data, rubric=rubric, tools=[add], max_turns=3)

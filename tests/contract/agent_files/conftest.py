@@ -48,7 +48,12 @@ async def agent_of(tmp_path):
 
     async def start(text, codec=None, *, model="", **settings):
         codec = codec or CharCodec()
-        given = {"run_dir": str(tmp_path / "run"), "train.agent_func_path": write(tmp_path, text), "data.max_len": 200, "rollout.max_new_tokens": 64}
+        given = {
+            "run_dir": str(tmp_path / "run"),
+            "train.agent_func_path": write(tmp_path, text),
+            "data.max_len": 200,
+            "rollout.max_new_tokens": 64,
+        }
         cfg = load(None, given | settings)
         engine = Scripted(codec)
         started.append(AgentFile(cfg, model, engine, codec, "rollout-0"))

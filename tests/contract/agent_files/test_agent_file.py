@@ -1,4 +1,5 @@
-"""Agent files in real worker processes: the tokens that the engine sampled come back as trajectories, and every fault fails its own sample only."""
+"""Agent files in real worker processes: the tokens that the engine sampled come back as trajectories, and every fault
+fails its own sample only."""
 
 from __future__ import annotations
 
@@ -99,12 +100,16 @@ async def test_a_file_that_cannot_be_loaded_says_where(agent_of, quick, tmp_path
     with pytest.raises(ConfigError, match=rf"{tmp_path}/agent.py:2: ZeroDivisionError"):
         await agent_of("x = 0\n1 / x\n")
     with pytest.raises(ConfigError, match=r"agent.py:3: OSError: no licence. It must be made without arguments"):
-        await agent_of("class AgentExecutor:\n    def __init__(self):\n        raise OSError('no licence')\n    async def execute(self, **kw):\n        ...\n")
+        await agent_of(
+            "class AgentExecutor:\n    def __init__(self):\n        raise OSError('no licence')\n    async def"
+            " execute(self, **kw):\n        ...\n"
+        )
 
 
 @pytest.mark.slow
 async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
-    """OpenRLHF's MultiTurnAgentExecutor, unmodified, with a real tokenizer; several samples in one process, each with its own fate."""
+    """OpenRLHF's MultiTurnAgentExecutor, unmodified, with a real tokenizer; several samples in one process, each with
+    its own fate."""
     from transformers import AutoTokenizer
 
     from openrlhf_tir.engines.codec import HfCodec
@@ -117,8 +122,15 @@ async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
     t, *faults = await asyncio.gather(*(one(agent, engine, label) for label in labels), return_exceptions=True)
     assert t.text == "go: one<again>two<right>" and t.finish_reason == "stop"
     assert codec.decode(t.token_ids[t.is_model]) == "onetwo", "what reset and step say is never trained"
-    assert t.reward == 0.5 and t.parts == {"steps": 2.0, "lucky": 3.0, "correct": 1.0}, "rewards add up, the last scores and extra_logs count"
-    assert [(c.action, c.observation, c.reward, c.done) for c in t.calls] == [("one", "<again>", 0.25, False), ("two", "<right>", 0.25, True)]
+    assert t.reward == 0.5 and t.parts == {
+        "steps": 2.0,
+        "lucky": 3.0,
+        "correct": 1.0,
+    }, "rewards add up, the last scores and extra_logs count"
+    assert [(c.action, c.observation, c.reward, c.done) for c in t.calls] == [
+        ("one", "<again>", 0.25, False),
+        ("two", "<right>", 0.25, True),
+    ]
     raised, slow, plain, images, hot = faults
     assert isinstance(raised, AgentError) and "agent.py:21: KeyError: 'no such row'" in str(raised)
     assert isinstance(slow, EnvTimeout) and "env.step_timeout_s = 5 s" in str(slow)

@@ -1,5 +1,5 @@
-"""Files in the forms that OpenRLHF's examples have (forms/*.py), each in a real worker process: what they ask of the engine, from whatever thread, is
-what is trained."""
+"""Files in the forms that OpenRLHF's examples have (forms/*.py), each in a real worker process: what they ask of the
+engine, from whatever thread, is what is trained."""
 
 from __future__ import annotations
 
@@ -66,9 +66,15 @@ async def test_an_endpoint_in_a_thread_of_the_file_asks_the_engine_from_there(ag
     found = await asyncio.gather(*(one(agent, engine, label) for label in ("", "blocking", "", "blocking")))
     for t in found:
         assert t.parts["on_main_thread"] == 0.0, "generate was called in the server's thread"
-        assert [(s.source, agent.codec.decode(s.token_ids)) for s in t.segments] == [("model", "one"), ("env", "[env]"), ("model", "two")]
+        assert [(s.source, agent.codec.decode(s.token_ids)) for s in t.segments] == [
+            ("model", "one"),
+            ("env", "[env]"),
+            ("model", "two"),
+        ]
         assert agent.codec.decode(t.prompt_ids) == "[Q. ]"
-        assert set(t.logprobs[t.is_model]) == {-0.5} and set(t.versions[t.is_model]) == {3}, "as the engine recorded them"
+        assert set(t.logprobs[t.is_model]) == {-0.5} and set(t.versions[t.is_model]) == {3}, (
+            "as the engine recorded them"
+        )
         assert t.reward is None, "left to the run's own"
     assert len(engine.asked) == 8 and len(agent.workers[0].record) == 0
 
@@ -87,7 +93,10 @@ async def test_an_engine_that_fails_under_such_an_endpoint_is_the_fault_and_not_
 AGAIN = "one\n\nHuman: [WRONG]\nTry again.\n\nAssistant: two\n\nHuman: [RIGHT]\n"
 TURNS = (
     "<|im_start|>user\nGuess a word.<|im_end|>\n<|im_start|>assistant\n",
-    "one<|im_end|>\n<|im_start|>user\nWrong, guess again.<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>\n<|im_start|>user\nRight.<|im_end|>",
+    (
+        "one<|im_end|>\n<|im_start|>user\nWrong, guess"
+        " again.<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>\n<|im_start|>user\nRight.<|im_end|>"
+    ),
 )
 
 
@@ -109,7 +118,9 @@ async def test_a_form_runs_in_openrlhfs_own_executors(agent_of, tmp_path, form, 
 
     save_tokenizer(tmp_path / "model")
     codec = HfCodec(AutoTokenizer.from_pretrained(tmp_path / "model"))
-    agent, engine = await agent_of((FORMS / f"{form}.py").read_text(), codec, model=str(tmp_path / "model"), **{"data.max_len": 400})
+    agent, engine = await agent_of(
+        (FORMS / f"{form}.py").read_text(), codec, model=str(tmp_path / "model"), **{"data.max_len": 400}
+    )
     t = await one(agent, engine, label)
     assert t.text == text and codec.decode(t.token_ids[t.is_model]) == sampled
     assert (t.reward, t.parts) == (reward, parts)

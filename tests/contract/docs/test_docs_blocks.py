@@ -1,4 +1,5 @@
-"""Every code block of the documentation works: it is run, loaded, parsed against the program, or named here with the test that runs it."""
+"""Every code block of the documentation works: it is run, loaded, parsed against the program, or named here with the
+test that runs it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ FILES = {
 """Files of one's own that recipes of the pages name."""
 RECIPES = "the recipes below"
 RUN_BY = {
-    ("rollout.md", "python", "http.post("): "an outline of examples/openai_agent.py, which tests/e2e/agents/test_openai_sessions.py runs",
+    (
+        "rollout.md",
+        "python",
+        "http.post(",
+    ): "an outline of examples/openai_agent.py, which tests/e2e/agents/test_openai_sessions.py runs",
     ("run_elsewhere.md", "python", "def answer"): "tests/contract/docs/test_run_elsewhere.py",
     ("run_elsewhere.md", "python", "def server_sampler"): "tests/contract/docs/test_run_elsewhere.py",
     ("environments.md", "python", "class GuessEnv"): "tests/e2e/test_guess_game.py",
@@ -63,11 +68,17 @@ def of(*languages: str) -> list[Block]:
 
 
 def test_every_block_has_a_language_that_a_test_treats():
-    strange = [f"{b.page}:{b.line}: {b.language!r}" for b in ALL if b.language not in ("", "python", "toml", "json", *SHELL)]
+    strange = [
+        f"{b.page}:{b.line}: {b.language!r}" for b in ALL if b.language not in ("", "python", "toml", "json", *SHELL)
+    ]
     assert strange == []
     for b in of(""):
-        commands = [line for line in b.text.splitlines() if re.match(r"\$?\s*(openrlhf-tir|python3?|bash|pip|curl) ", line)]
-        assert not commands, f"{b.page}:{b.line} holds a command and no language: {commands[0]!r}. Begin the block with ```bash."
+        commands = [
+            line for line in b.text.splitlines() if re.match(r"\$?\s*(openrlhf-tir|python3?|bash|pip|curl) ", line)
+        ]
+        assert not commands, (
+            f"{b.page}:{b.line} holds a command and no language: {commands[0]!r}. Begin the block with ```bash."
+        )
 
 
 @pytest.mark.parametrize("b", of("python"), ids=ids)
@@ -79,7 +90,9 @@ def test_a_python_block_compiles_and_something_runs_it(b):
     if by[0] == RECIPES:
         assert where in FILES.values()
     elif found := re.fullmatch(r"tests/\S+\.py", by[0]):
-        assert takes_block((REPO / found[0]).read_text(), *where), f"{by[0]} does not take this block: it has no block({b.page!r}, 'python', {where[1]!r})"
+        assert takes_block((REPO / found[0]).read_text(), *where), (
+            f"{by[0]} does not take this block: it has no block({b.page!r}, 'python', {where[1]!r})"
+        )
     elif found := re.fullmatch(r"test_\w+", by[0]):
         assert takes_block(inspect.getsource(globals()[found[0]]), *where), f"{by[0]} does not take this block"
     else:
@@ -88,11 +101,18 @@ def test_a_python_block_compiles_and_something_runs_it(b):
 
 
 def takes_block(code: str, page: str, holds: str) -> bool:
-    """Whether it calls `block` for this block. An argument may be a constant's name, or a parameter, whose text then stands elsewhere in the code."""
+    """Whether it calls `block` for this block. An argument may be a constant's name, or a parameter, whose text then
+    stands elsewhere in the code."""
     nodes = [*ast.walk(ast.parse(code))]
     texts = {n.value for n in nodes if isinstance(n, ast.Constant)}
-    named = {n.targets[0].id: n.value for n in nodes if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)}
-    calls = [n.args for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "block" and len(n.args) == 3]
+    named = {
+        n.targets[0].id: n.value for n in nodes if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)
+    }
+    calls = [
+        n.args
+        for n in nodes
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "block" and len(n.args) == 3
+    ]
 
     def fits(arg: ast.expr, text: str) -> bool:
         arg = named.get(arg.id, arg) if isinstance(arg, ast.Name) else arg
@@ -104,7 +124,11 @@ def takes_block(code: str, page: str, holds: str) -> bool:
 def test_a_test_that_does_not_take_a_block_is_found():
     code = 'PAGE = "a.md"\ndef test(): run(block(PAGE, "python", "class A"))\ndef other(): see("class B", "b.md")\n'
     assert takes_block(code, "a.md", "class A")
-    assert not takes_block(code, "a.md", "class B") and not takes_block(code, "b.md", "class A") and not takes_block(code, "b.md", "class B")
+    assert (
+        not takes_block(code, "a.md", "class B")
+        and not takes_block(code, "b.md", "class A")
+        and not takes_block(code, "b.md", "class B")
+    )
 
 
 def test_a_json_block_is_json():
@@ -134,7 +158,11 @@ def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(b, tmp_pat
         filters.filters_of(e.filter)
         for name in e.reward.weights or [e.reward.name]:
             rewards.load(name)
-        for place, name in ((rewards.GROUP_REWARD, e.reward.group), (SAMPLE_FILTER, e.filter.sample), (plugins.ENVIRONMENT, e.env.file)):
+        for place, name in (
+            (rewards.GROUP_REWARD, e.reward.group),
+            (SAMPLE_FILTER, e.filter.sample),
+            (plugins.ENVIRONMENT, e.env.file),
+        ):
             assert name is None or plugins.load(place, name)
 
 
@@ -155,7 +183,8 @@ def test_the_faults_of_a_workload_are_what_the_simulator_reads(tmp_path):
 
 
 def commands() -> list[tuple[str, str]]:
-    """(page:line, command) of every line of a shell block; continued lines are joined, comments and what only shows output left out."""
+    """(page:line, command) of every line of a shell block; continued lines are joined, comments and what only shows
+    output left out."""
     found = []
     for b in of(*SHELL):
         lines = b.text.replace("\\\n", " ").splitlines()
@@ -184,11 +213,14 @@ def test_a_command_of_the_pages_is_one_that_the_program_takes(where, line):
         elif words[1] == "train_scripts/quickstart.sh":
             takes(["quickstart", *words[2:]])
     else:
-        assert program in OTHER_PROGRAMS, f"{where}: {program} is no program of ours. Name it in OTHER_PROGRAMS if readers have it."
+        assert program in OTHER_PROGRAMS, (
+            f"{where}: {program} is no program of ours. Name it in OTHER_PROGRAMS if readers have it."
+        )
 
 
 def takes(words: list[str]) -> None:
-    """The command line is parsed as the program parses it, and makes a configuration: unknown commands, flags and choices are refused."""
+    """The command line is parsed as the program parses it, and makes a configuration: unknown commands, flags and
+    choices are refused."""
     if words[1:2] == ["--help"] or "--help" in words:
         assert words[0] in COMMANDS
         return
@@ -212,7 +244,12 @@ def python(where: str, words: list[str]) -> None:
 def test_a_command_that_the_program_does_not_take_is_found():
     from openrlhf_tir.errors import ConfigError
 
-    for wrong in (["train", "--actor.learning_rat", "1"], ["trian"], ["report"], ["train", "--recipe", "zerotir_7b", "--reward.name", "env"]):
+    for wrong in (
+        ["train", "--actor.learning_rat", "1"],
+        ["trian"],
+        ["report"],
+        ["train", "--recipe", "zerotir_7b", "--reward.name", "env"],
+    ):
         with pytest.raises((ConfigError, SystemExit)):
             takes(wrong)
 
@@ -237,7 +274,9 @@ def test_the_tutorials_model_learns_to_write_digits(tmp_path):
     (tmp_path / "make.py").write_text(block("tutorial.md", "python", "save_model"))
     (tmp_path / "digits.py").write_text(block("tutorial.md", "python", "def share"))
     (tmp_path / "first.toml").write_text(block("tutorial.md", "toml", "digits.py:share"))
-    exec(compile(f"import os; os.chdir({str(tmp_path)!r})\n" + (tmp_path / "make.py").read_text(), "make.py", "exec"), {})
+    exec(
+        compile(f"import os; os.chdir({str(tmp_path)!r})\n" + (tmp_path / "make.py").read_text(), "make.py", "exec"), {}
+    )
     done = command("train", "--recipe", "first.toml", cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     rewards_by_step = metrics.read(tmp_path / "run")["reward_mean"]
@@ -249,4 +288,7 @@ def test_the_tutorials_model_learns_to_write_digits(tmp_path):
 def test_the_tables_name_every_registered_filter_and_setting():
     page = (DOCS / "rewards.md").read_text()
     assert all(f"| `{name}` |" in page for name in filters.FILTER.registry)
-    assert all(f"| `{setting}` |" in page for setting in ("reward.name", "reward.weights", "reward.group", "filter.names", "filter.sample"))
+    assert all(
+        f"| `{setting}` |" in page
+        for setting in ("reward.name", "reward.weights", "reward.group", "filter.names", "filter.sample")
+    )

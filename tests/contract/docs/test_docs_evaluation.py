@@ -26,7 +26,11 @@ def test_the_table_of_sets_is_the_registry():
 
 
 def test_the_figures_are_those_that_are_told():
-    named = {n for line in re.findall(r"^\| (`.*?) \|", section("Figures"), re.MULTILINE) for n in re.findall(r"`([^`]+)`", line)}
+    named = {
+        n
+        for line in re.findall(r"^\| (`.*?) \|", section("Figures"), re.MULTILINE)
+        for n in re.findall(r"`([^`]+)`", line)
+    }
     assert named == {*tool_use([]), "avg@n", "pass@k", "pass^k", "maj@k"}
 
 

@@ -90,13 +90,19 @@ def logged() -> set[str]:
     evaluated |= {f"eval/{part}" for part in reward_parts([meta], [1])}
     evaluated |= {f"eval/guess/{n}" for n in fields("report/summary.py", "EnvScores")}
     curriculum = PromptStream(2, 0, curriculum=Settings(2, 0.5, 8.0, [(0.0, 1.0)] * 2)).facts()
-    return rows.names | set(curriculum) | written_in("cluster/jobs/train.py", "eval/") | evaluated | learner_and_engines()
+    return (
+        rows.names | set(curriculum) | written_in("cluster/jobs/train.py", "eval/") | evaluated | learner_and_engines()
+    )
 
 
 def written_in(path: str, prefix: str) -> set[str]:
     """Constants of a file that are names with this prefix."""
     tree = ast.parse((REPO / "openrlhf_tir" / path).read_text())
-    return {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str) and re.fullmatch(prefix + r"\w+", n.value)}
+    return {
+        n.value
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and re.fullmatch(prefix + r"\w+", n.value)
+    }
 
 
 def fields(path: str, cls: str) -> list[str]:
@@ -110,11 +116,19 @@ def returned(path: str, function: str) -> set[str]:
     tree = ast.parse((REPO / "openrlhf_tir" / path).read_text())
     (found,) = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
     returns = [n for n in ast.walk(found) if isinstance(n, ast.Return)]
-    return {k.value for r in returns for n in ast.walk(r) if isinstance(n, ast.Dict) for k in n.keys if isinstance(k, ast.Constant)}
+    return {
+        k.value
+        for r in returns
+        for n in ast.walk(r)
+        if isinstance(n, ast.Dict)
+        for k in n.keys
+        if isinstance(k, ast.Constant)
+    }
 
 
 def learner_and_engines() -> set[str]:
-    """What needs DeepSpeed or Ray to be called: read from the source. The end-to-end tests look at the rows of real runs."""
+    """What needs DeepSpeed or Ray to be called: read from the source. The end-to-end tests look at the rows of real
+    runs."""
     roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_") | VALUES
     learner = returned("learner/zero3.py", "_update") | returned("learner/zero3.py", "over_updates") | roles
     return learner | returned("cluster/pool.py", "engine_stats") | returned("cluster/rollout_actor.py", "load")

@@ -1,4 +1,5 @@
-"""The page on porting OpenRLHF's scripts: its counts and its table of what is not honoured are those of the code, its scripts are those that there are."""
+"""The page on porting OpenRLHF's scripts: its counts and its table of what is not honoured are those of the code, its
+scripts are those that there are."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ PAGE = (DOCS / "openrlhf_flags.md").read_text()
 def rows(heading: str) -> list[list[str]]:
     """The cells of the table under a heading."""
     part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line.startswith("|")][2:]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line.startswith("|")
+    ][2:]
 
 
 def flags(cell: str) -> list[str]:
@@ -22,7 +25,9 @@ def flags(cell: str) -> list[str]:
 
 
 def test_the_counts_are_the_codes():
-    (total, count) = re.search(r"Of the (\d+) flags of OpenRLHF 0\.11\.2's `train_ppo_ray` (\d+) are honoured", PAGE).groups()
+    (total, count) = re.search(
+        r"Of the (\d+) flags of OpenRLHF 0\.11\.2's `train_ppo_ray` (\d+) are honoured", PAGE
+    ).groups()
     assert (int(total), int(count)) == (len(RULES), flags_honoured())
     assert re.search(r"`train_ppo_ray` (\d+) are honoured", (REPO / "README.md").read_text())[1] == count
 

@@ -1,4 +1,5 @@
-"""The pages are up to date: settings are those of the schema, quoted messages are the program's, links lead somewhere, the index names every page."""
+"""The pages are up to date: settings are those of the schema, quoted messages are the program's, links lead somewhere,
+the index names every page."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from .docs_blocks import DOCS, PAGES, REPO
 
 
 def test_the_page_of_settings_is_what_the_schema_says():
-    assert (DOCS / "settings.md").read_text() == markdown(), "write it again: openrlhf-tir show-config --reference > docs/settings.md"
+    assert (DOCS / "settings.md").read_text() == markdown(), (
+        "write it again: openrlhf-tir show-config --reference > docs/settings.md"
+    )
 
 
 @cache
@@ -78,7 +81,18 @@ SECTIONS = "actor algo ckpt data ds env eval filter logger pipeline reward rollo
 
 @pytest.mark.parametrize(
     "page",
-    ["tutorial.md", "report.md", "scaling.md", "troubleshooting.md", "metrics.md", "run_elsewhere.md", "recipes.md", "data.md", "evaluation.md", "sft.md"],
+    [
+        "tutorial.md",
+        "report.md",
+        "scaling.md",
+        "troubleshooting.md",
+        "metrics.md",
+        "run_elsewhere.md",
+        "recipes.md",
+        "data.md",
+        "evaluation.md",
+        "sft.md",
+    ],
 )
 def test_every_setting_that_a_page_names_exists(page):
     named = set(re.findall(rf"`(?:--)?((?:{'|'.join(SECTIONS.split())})\.[a-z_.]+)`", (DOCS / page).read_text()))

@@ -1,4 +1,5 @@
-"""The exported model elsewhere: the loops of docs/run_elsewhere.md say what the run's own rollouts say, and the tables hold."""
+"""The exported model elsewhere: the loops of docs/run_elsewhere.md say what the run's own rollouts say, and the tables
+hold."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ PROBLEMS = [
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-    """The quickstart's model, fitted to a handful of its traces until it writes their code, and exported as a run exports it."""
+    """The quickstart's model, fitted to a handful of its traces until it writes their code, and exported as a run
+    exports it."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -93,7 +95,9 @@ class LocalEnv:
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
         step = judge(await self.sandbox.run(action))
-        return StepReply(session_id="s", step_id=step_id, observation=step.observation, outcome=step.outcome, signals=step.signals)
+        return StepReply(
+            session_id="s", step_id=step_id, observation=step.observation, outcome=step.outcome, signals=step.signals
+        )
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +135,9 @@ def rolled(loaded) -> dict[str, str]:
 def test_plain_transformers_says_what_the_rollouts_say(elsewhere, loaded, rolled):
     sample = elsewhere.transformers_sampler(*loaded)
     assert {q: elsewhere.answer(q, sample, loaded[1]) for q in rolled} == rolled
-    assert rolled[PROBLEMS[0].question].startswith(f"```python\n{PROBLEMS[0].code}\n```\n```output\n{PROBLEMS[0].answer}\n\n```\n\n\n"), "the model does call"
+    assert rolled[PROBLEMS[0].question].startswith(
+        f"```python\n{PROBLEMS[0].code}\n```\n```output\n{PROBLEMS[0].answer}\n\n```\n\n\n"
+    ), "the model does call"
     assert "ZeroDivisionError" in rolled["What is 1/0?"] and elsewhere.TOO_LONG in rolled["Print a lot."]
     assert "```output\n\n```\n\n\n" in rolled["Print nothing."] and "output" not in rolled["Write no code."][:20]
 
@@ -144,7 +150,9 @@ def test_the_loop_over_an_openai_server_says_the_same(elsewhere, loaded, rolled)
 
     def create(*, model, prompt, max_tokens, temperature, stop, extra_body):
         assert extra_body == {"include_stop_str_in_output": True, "return_token_ids": True}
-        done = asyncio.run(engine.generate(prompt, Sampling(max_tokens, tuple(stop), temperature=temperature), request_id="r"))
+        done = asyncio.run(
+            engine.generate(prompt, Sampling(max_tokens, tuple(stop), temperature=temperature), request_id="r")
+        )
         return SimpleNamespace(choices=[SimpleNamespace(token_ids=done.token_ids.tolist(), text=done.text)])
 
     client = SimpleNamespace(completions=SimpleNamespace(create=create))
@@ -161,10 +169,14 @@ def test_the_blocks_of_the_page_are_those_of_the_protocols():
             continue
         (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]]
         shown = row.split("|")[3]
-        before, after = [piece.strip("` ").replace("\\n", "\n") for piece in re.split(r"\+ \w+ \+", shown.partition(";")[0])]
+        before, after = [
+            piece.strip("` ").replace("\\n", "\n") for piece in re.split(r"\+ \w+ \+", shown.partition(";")[0])
+        ]
         protocol = turns.make(Env(protocol=name))
         if name == "function":
             protocol.names = "NAME"
-        assert protocol.insertion(" 56\n").replace("56", "|") == f"{before}|{after}".replace("`\n```\n", "\n```\n"), name
+        assert protocol.insertion(" 56\n").replace("56", "|") == f"{before}|{after}".replace("`\n```\n", "\n```\n"), (
+            name
+        )
     assert ZeroTir(max_calls=1).insertion("56\n") == "\n```output\n56\n\n```\n\n\n"
     assert "\\n```output\\n56\\n\\n```\\n\\n\\n" in text

@@ -1,4 +1,5 @@
-"""check-env finds what is broken, and nothing where nothing is: on our servers, and on one written by hand with faults on demand."""
+"""check-env finds what is broken, and nothing where nothing is: on our servers, and on one written by hand with faults
+on demand."""
 
 from __future__ import annotations
 
@@ -50,14 +51,19 @@ async def test_a_server_that_is_gone_fails_every_check_and_raises_nothing():
 
 async def test_without_a_slow_action_the_checks_that_need_one_are_skipped_and_say_the_flag():
     async with TestServer(FaultyEnv("token not asked").app()) as server:
-        found = {f.check: f for f in await check_server(str(server.make_url("")), replace(ECHO, slow=None), replace(SMALL, steps=20))}
+        found = {
+            f.check: f
+            for f in await check_server(str(server.make_url("")), replace(ECHO, slow=None), replace(SMALL, steps=20))
+        }
     assert found["deadline"].verdict == found["capacity"].verdict == found["401 without the token"].verdict == "skip"
     assert "--slow-action" in found["deadline"].fact
 
 
 async def command(url: str, *flags: str, env: dict[str, str] | None = None) -> tuple[int | None, str]:
     argv = [sys.executable, "-m", "openrlhf_tir.cli", "check-env", url, *flags]
-    process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={"COLUMNS": "160", **(env or {})})
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={"COLUMNS": "160", **(env or {})}
+    )
     out, _ = await process.communicate()
     return process.returncode, out.decode()
 
@@ -65,7 +71,9 @@ async def command(url: str, *flags: str, env: dict[str, str] | None = None) -> t
 @pytest.mark.slow
 async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
     async with TestServer(FaultyEnv("used ids answered").app()) as server:
-        code, text = await command(str(server.make_url("")).rstrip("/"), "--steps", "50", "--flood", "40", env={"TIR_ENV_TOKEN": TOKEN})
+        code, text = await command(
+            str(server.make_url("")).rstrip("/"), "--steps", "50", "--flood", "40", env={"TIR_ENV_TOKEN": TOKEN}
+        )
     assert code == 1, text
     assert "18 kept, 1 broken, 0 not checked" in text
     assert "a used step_id with another action answered 200, not 409" in text
@@ -81,7 +89,8 @@ async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
         ("env_servers.echo", ["--processes", "2"], "19 kept, 0 broken, 0 not checked"),
         ("env_servers.functions", [], "17 kept, 0 broken, 2 not checked"),  # no action of it is slow
         ("env_servers.swe", [], "19 kept, 0 broken, 0 not checked"),
-        ("env_servers.puzzles", [], "15 kept, 0 broken, 4 not checked"),  # nor a move of a game, which leaves nothing anywhere either
+        # nor a move of a game, which leaves nothing anywhere either
+        ("env_servers.puzzles", [], "15 kept, 0 broken, 4 not checked"),
     ],
 )
 async def test_our_servers_keep_every_promise(module, flags, counts, tmp_path):

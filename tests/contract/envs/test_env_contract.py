@@ -1,7 +1,7 @@
 """The environment protocol, over HTTP, against every server that we ship: what a trainer may rely on.
 
-Any other server: `ENV_URL=http://host:port ENV_TOKEN=... pytest tests/contract/envs/test_env_contract.py` (with actions of its own in
-ENV_ACTION and ENV_SLOW_ACTION, the second one running for at least a second).
+Any other server: `ENV_URL=http://host:port ENV_TOKEN=... pytest tests/contract/envs/test_env_contract.py` (with actions
+of its own in ENV_ACTION and ENV_SLOW_ACTION, the second one running for at least a second).
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ SUBJECTS = {
     "python_tir": Subject("env_servers.python_tir"),
     "python_tir stateful": Subject("env_servers.python_tir", flags=lambda tmp: ["--stateful"]),
     "echo": Subject("env_servers.echo", action="hello", slow_action="slow", slow_task={"delay_s": 1.5}),
-    "search": Subject("tests.contract.slow_search", action="number 7", slow_action="slow", flags=lambda tmp: ["--corpus", write_corpus(tmp)]),
+    "search": Subject(
+        "tests.contract.slow_search",
+        action="number 7",
+        slow_action="slow",
+        flags=lambda tmp: ["--corpus", write_corpus(tmp)],
+    ),
     "math": Subject(
         "env_servers.math",
         action="5",
@@ -50,7 +55,11 @@ SUBJECTS = {
     ),
 }
 if "ENV_URL" in os.environ:
-    SUBJECTS = {"given": Subject("", os.environ.get("ENV_ACTION", "print(1)"), os.environ.get("ENV_SLOW_ACTION", Subject("").slow_action))}
+    SUBJECTS = {
+        "given": Subject(
+            "", os.environ.get("ENV_ACTION", "print(1)"), os.environ.get("ENV_SLOW_ACTION", Subject("").slow_action)
+        )
+    }
 
 
 @pytest.fixture(scope="module", params=SUBJECTS)
@@ -141,7 +150,8 @@ async def test_a_reset_can_be_retried_but_not_changed(env):
 async def test_a_missed_deadline_is_a_timeout_and_stays_one(env):
     subject, http = env
     session = await http.open(subject.slow_task)
-    status, body, _ = await http.step(session, 0, subject.slow_action, deadline_s=0.4)  # whoever waited for the action's end would have its reply
+    # whoever waited for the action's end would have its reply
+    status, body, _ = await http.step(session, 0, subject.slow_action, deadline_s=0.4)
     assert (status, body["outcome"]) == (200, "timeout")
     assert (await http.step(session, 0, subject.slow_action))[1]["outcome"] == "timeout"
     assert (await http.step(session, 1, subject.slow_action))[1]["outcome"] == "ok"
@@ -231,7 +241,9 @@ async def test_metrics_are_prometheus_text(env):
 
 async def test_a_body_over_the_limit_is_refused(env):
     _, http = env
-    status, body, _ = await http.send("POST", "/step", data=b"x" * (5 << 20), headers={"Content-Type": "application/json"})
+    status, body, _ = await http.send(
+        "POST", "/step", data=b"x" * (5 << 20), headers={"Content-Type": "application/json"}
+    )
     assert status == 413
     assert "limit" in body["detail"]
 

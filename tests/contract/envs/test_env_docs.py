@@ -13,10 +13,15 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "environments.md"
 
 
 async def test_the_environment_of_the_documentation_is_a_server_that_keeps_the_protocol(tmp_path):
-    (block,) = [part.partition("```")[0] for part in DOCS.read_text().split("```python\n")[1:] if "class GuessEnv" in part]
+    (block,) = [
+        part.partition("```")[0] for part in DOCS.read_text().split("```python\n")[1:] if "class GuessEnv" in part
+    ]
     Path(tmp_path, "guess.py").write_text(block)
     assert len(block.split("class GuessEnv")[1].split("if __name__")[0].strip().splitlines()) <= 30
-    with env_server("guess", tmp_path, "--max-queue", "16", env={"PYTHONPATH": f"{tmp_path}:{DOCS.parents[1]}"}) as (url, _):
+    with env_server("guess", tmp_path, "--max-queue", "16", env={"PYTHONPATH": f"{tmp_path}:{DOCS.parents[1]}"}) as (
+        url,
+        _,
+    ):
         async with Http(url) as http:
             assert (await http.send("GET", "/health"))[1]["isolation"] == "not_needed"
             session, low, high = await http.open({"high": 1000}, seed=3), 1, 1000

@@ -1,4 +1,5 @@
-"""Whole groups against an environment that breaks: nothing is trained on a fault, other environments go on, all is well afterwards."""
+"""Whole groups against an environment that breaks: nothing is trained on a fault, other environments go on, all is well
+afterwards."""
 
 from __future__ import annotations
 
@@ -15,8 +16,15 @@ from openrlhf_tir.types import GroupKey, Task
 
 from ..env_process import Http, env_server
 
-REASON = {"hang": "timeout", "timeout": "timeout", "full": "capacity", "reset connection": "env_lost", "500": "env_lost"}
-"""Fault -> what its trajectories fail with (env_lost: tried so often that the server is left alone, and there is no other); the others: env_error."""
+REASON = {
+    "hang": "timeout",
+    "timeout": "timeout",
+    "full": "capacity",
+    "reset connection": "env_lost",
+    "500": "env_lost",
+}
+"""Fault -> what its trajectories fail with (env_lost: tried so often that the server is left alone, and there is no
+other); the others: env_error."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +67,10 @@ def watch_probes(envs: EnvClient) -> list[tuple[float, bool]]:
     return seen
 
 
-@pytest.mark.parametrize("fault", ["hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "env_error", "timeout", "full"])
+@pytest.mark.parametrize(
+    "fault",
+    ["hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "env_error", "timeout", "full"],
+)
 async def test_a_fault_fails_its_trajectories_and_nobody_elses(servers, tmp_path, fault):
     bad, good = servers
     cfg = config(tmp_path, n=4)
@@ -86,7 +97,8 @@ async def test_a_fault_fails_its_trajectories_and_nobody_elses(servers, tmp_path
 async def test_a_server_that_dies_loses_its_sessions_only_and_new_ones_wait_for_it(servers, tmp_path):
     bad, good = servers
     cfg = config(tmp_path, n=8)
-    # Patience for a machine that is slow to answer or to start a server again: what is measured begins when the client knows that it is back.
+    # Patience for a machine that is slow to answer or to start a server again: what is measured begins when the client
+    # knows that it is back.
     async with client(cfg, bad, good, outage_timeout_s=60.0, timeout_s=5.0) as envs:
         probes = watch_probes(envs)
         groups = runner(cfg, envs, 0.05)

@@ -1,4 +1,5 @@
-"""Several servers behind one list, as on several hosts: when one is gone, its sessions fail as infrastructure and new ones go to the others."""
+"""Several servers behind one list, as on several hosts: when one is gone, its sessions fail as infrastructure and new
+ones go to the others."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ ECHO = "env_servers.echo"
 @pytest.mark.slow
 async def test_a_host_that_dies_costs_its_own_sessions_and_the_others_take_the_new_ones(tmp_path):
     with env_server(ECHO, tmp_path) as (first, process), env_server(ECHO, tmp_path) as (second, _):
-        async with EnvClient({"echo": [first, second]}, step_timeout_s=6.0, max_retries=1, backoff_s=0.01) as client, AsyncExitStack() as stack:
+        async with (
+            EnvClient({"echo": [first, second]}, step_timeout_s=6.0, max_retries=1, backoff_s=0.01) as client,
+            AsyncExitStack() as stack,
+        ):
             sessions = [await stack.enter_async_context(client.session("echo", {})) for _ in range(6)]
             for s in sessions:
                 await s.reset()

@@ -18,7 +18,10 @@ from ..unprivileged import as_nobody, reachable_python
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 PYTHON = "env_servers.python_tir"
 NO_NAMESPACES = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
-NO_PROC = f'case " $* " in *" --proc "*) echo "bwrap: Can\'t mount proc on /newroot/proc" >&2; exit 1;; *) exec {shutil.which("bwrap")} "$@";; esac'
+NO_PROC = (
+    'case " $* " in *" --proc "*) echo "bwrap: Can\'t mount proc on /newroot/proc" >&2; exit 1;; *) exec'
+    f' {shutil.which("bwrap")} "$@";; esac'
+)
 
 
 @pytest.fixture
@@ -112,11 +115,17 @@ async def test_without_user_namespaces_landlock_confines_and_says_so(open_dir, u
             session = await http.open()
             for step_id, (code, says) in enumerate(ATTACKS):
                 assert says in (await say(http, session, step_id, code))["observation"], code
-            survive = f"import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '{marker}'], start_new_session=True)\nprint('up', flush=True)\n"
+            survive = (
+                f"import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '{marker}'],"
+                " start_new_session=True)\nprint('up', flush=True)\n"
+            )
             for step_id, end in enumerate(("", "while True: pass", "import os; os.abort()"), 100):
                 assert (await say(http, session, step_id, survive + end))["outcome"] in ("ok", "model_error")
                 assert subprocess.run(["pgrep", "-f", f"sleep {marker}"], capture_output=True).stdout == b""
-            writes = "open('a', 'w').write('mine'); print(open('a').read()); import os, numpy; print(os.getuid() != 0, os.listdir('.'))"
+            writes = (
+                "open('a', 'w').write('mine'); print(open('a').read()); import os, numpy; print(os.getuid() != 0,"
+                " os.listdir('.'))"
+            )
             assert (await say(http, session, 200, writes))["observation"] == "mine\nTrue ['main.py', 'a']\n"
             cancelled = asyncio.create_task(http.step(session, 201, survive + "while True: pass", deadline_s=0.5))
             assert (await cancelled)[1]["outcome"] == "timeout"
@@ -146,8 +155,16 @@ async def test_a_container_that_masks_proc_costs_proc_and_nothing_else(open_dir)
     ],
 )
 def test_with_bubblewrap_asked_for_by_name_it_refuses_to_start_and_says_the_remedy(open_dir, bwrap, remedy):
-    environment = {"PATH": str(open_dir)} if bwrap is None else {"PATH": with_bwrap(open_dir, bwrap)["PATH"].partition(":")[0]}
-    result = subprocess.run([sys.executable, "-m", PYTHON, "--isolation", "bwrap"], capture_output=True, text=True, timeout=60, env=environment)
+    environment = (
+        {"PATH": str(open_dir)} if bwrap is None else {"PATH": with_bwrap(open_dir, bwrap)["PATH"].partition(":")[0]}
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", PYTHON, "--isolation", "bwrap"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
     assert result.returncode == 1
     assert result.stderr.startswith("python_tir does not start: ")
     assert remedy in result.stderr

@@ -1,4 +1,5 @@
-"""Clients that hang up: what nobody waits for any more is dropped when it has not begun, and stopped where it may be."""
+"""Clients that hang up: what nobody waits for any more is dropped when it has not begun, and stopped where it may
+be."""
 
 from __future__ import annotations
 

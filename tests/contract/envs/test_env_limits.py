@@ -55,9 +55,13 @@ async def test_an_environment_that_raises_is_env_error_and_the_server_lives(tmp_
             _, body, _ = await http.step(session, 0, "fail")
             assert (body["outcome"], body["signals"]["error"]) == ("env_error", "RuntimeError: asked to fail")
             assert (await http.step(session, 1, "ok"))[1]["outcome"] == "ok"
-            status, body, _ = await http.send("POST", "/reset", json={"task": {"delay_s": "not a number"}, "session_id": "s"})
+            status, body, _ = await http.send(
+                "POST", "/reset", json={"task": {"delay_s": "not a number"}, "session_id": "s"}
+            )
             assert (status, "not a number" in body["detail"]) == (422, True)
-            assert (await http.send("POST", "/reset", json={"task": {"greeting": "hi"}, "session_id": "s"}))[1]["observation"] == "hi"
+            assert (await http.send("POST", "/reset", json={"task": {"greeting": "hi"}, "session_id": "s"}))[1][
+                "observation"
+            ] == "hi"
 
 
 async def test_more_sessions_than_the_cap_are_refused_and_unused_ones_expire(tmp_path):
@@ -86,7 +90,13 @@ async def test_with_a_token_everything_but_health_needs_it(tmp_path):
 
 @pytest.mark.parametrize("module", [ECHO, "env_servers.python_tir"])
 def test_an_address_that_others_reach_needs_a_token(module):
-    result = subprocess.run([sys.executable, "-m", module, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=30, env={"PATH": "/usr/bin:/bin"})
+    result = subprocess.run(
+        [sys.executable, "-m", module, "--host", "0.0.0.0"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={"PATH": "/usr/bin:/bin"},
+    )
     assert result.returncode == 1
     assert "TIR_ENV_TOKEN" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -94,7 +104,9 @@ def test_an_address_that_others_reach_needs_a_token(module):
 
 async def test_a_port_that_is_taken_is_said_in_one_line(tmp_path):
     with env_server(ECHO, tmp_path) as (url, _):
-        result = subprocess.run([sys.executable, "-m", ECHO, "--port", url.rsplit(":", 1)[1]], capture_output=True, text=True, timeout=30)
+        result = subprocess.run(
+            [sys.executable, "-m", ECHO, "--port", url.rsplit(":", 1)[1]], capture_output=True, text=True, timeout=30
+        )
     assert result.returncode == 1
     assert "Address already in use" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

@@ -21,7 +21,11 @@ async def test_with_json_logs_every_line_is_one_event_with_its_facts(tmp_path):
             await http.step(session, 2, "late", deadline_s=0.05)
         process.terminate()
         lines = [json.loads(line) for line in process.stderr.read().splitlines() if line.startswith("{")]
-    events = [(e["level"], e["message"], e.get("step"), e.get("outcome")) for e in lines if e["logger"] == "env_servers.serving"]
+    events = [
+        (e["level"], e["message"], e.get("step"), e.get("outcome"))
+        for e in lines
+        if e["logger"] == "env_servers.serving"
+    ]
     assert events == [
         ("info", "step", 0, "ok"),
         ("error", "the environment failed", 1, None),
@@ -33,9 +37,17 @@ async def test_with_json_logs_every_line_is_one_event_with_its_facts(tmp_path):
 
 
 def test_facts_follow_the_message_and_a_traceback_follows_them():
-    record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "step %d", "args": (3,), "session": "a", "created": 0.0, "msecs": 7})
+    record = logging.makeLogRecord(
+        {"name": "x", "levelname": "INFO", "msg": "step %d", "args": (3,), "session": "a", "created": 0.0, "msecs": 7}
+    )
     vars(record).pop("_ray_timestamp_ns", None)  # Ray, once imported, marks every record of its process
-    assert json.loads(JsonLines().format(record)) == {"time": "1970-01-01T00:00:00.007Z", "level": "info", "logger": "x", "message": "step 3", "session": "a"}
+    assert json.loads(JsonLines().format(record)) == {
+        "time": "1970-01-01T00:00:00.007Z",
+        "level": "info",
+        "logger": "x",
+        "message": "step 3",
+        "session": "a",
+    }
     assert Text().format(record).endswith("INFO step 3 session=a")
 
 
@@ -44,5 +56,12 @@ async def test_the_api_describes_itself(tmp_path):
     with env_server("env_servers.math", tmp_path, "--workers", "1") as (url, _):
         async with Http(url) as http:
             _, api, _ = await http.send("GET", "/openapi.json")
-    assert {"/reset", "/step", "/step_batch", "/session/{session_id}", "/health", "/schema", "/verify"} <= set(api["paths"])
-    assert set(api["components"]["schemas"]["StepRequest"]["required"]) == {"session_id", "step_id", "action", "deadline_s"}
+    assert {"/reset", "/step", "/step_batch", "/session/{session_id}", "/health", "/schema", "/verify"} <= set(
+        api["paths"]
+    )
+    assert set(api["components"]["schemas"]["StepRequest"]["required"]) == {
+        "session_id",
+        "step_id",
+        "action",
+        "deadline_s",
+    }

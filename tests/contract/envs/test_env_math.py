@@ -13,7 +13,10 @@ HANGS = "9^{9^{9^{9}}}"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    with env_server("env_servers.math", tmp_path_factory.mktemp("math"), "--verify-timeout", "1", "--workers", "2") as (url, _):
+    with env_server("env_servers.math", tmp_path_factory.mktemp("math"), "--verify-timeout", "1", "--workers", "2") as (
+        url,
+        _,
+    ):
         yield url
 
 
@@ -25,7 +28,16 @@ async def http(url):
 
 @pytest.fixture(scope="module")
 def patient_url(tmp_path_factory):
-    with env_server("env_servers.math", tmp_path_factory.mktemp("patient"), "--verify-timeout", "3600", "--verify-deadline", "7200", "--workers", "2") as (
+    with env_server(
+        "env_servers.math",
+        tmp_path_factory.mktemp("patient"),
+        "--verify-timeout",
+        "3600",
+        "--verify-deadline",
+        "7200",
+        "--workers",
+        "2",
+    ) as (
         url,
         _,
     ):
@@ -63,8 +75,11 @@ async def test_verdicts_say_how_they_came_about(http, answer, gold, verdict):
 
 
 async def test_numerals_of_one_request_or_of_many_need_no_worker(http):
-    """`exact` is said by the check that runs in the server itself; `benchmarks.env_servers` measures how many a second."""
-    _, body, _ = await http.send("POST", "/verify", json=[{"answer": str(i), "gold": str(i - i % 2)} for i in range(2000)])
+    """`exact` is said by the check that runs in the server itself; `benchmarks.env_servers` measures how many a
+    second."""
+    _, body, _ = await http.send(
+        "POST", "/verify", json=[{"answer": str(i), "gold": str(i - i % 2)} for i in range(2000)]
+    )
     assert [(r["equal"], r["how"]) for r in body] == [(i % 2 == 0, "exact") for i in range(2000)]
     assert set(await asyncio.gather(*[verify(http, str(i), f"{i}.0") for i in range(50)])) == {(True, "exact")}
 
@@ -73,7 +88,10 @@ async def test_numerals_of_one_request_or_of_many_need_no_worker(http):
 async def test_hanging_expressions_use_up_their_cpu_and_are_not_equal(http):
     """More than there are workers; afterwards there are as many as before."""
     sessions = [await http.open({"label": "7"}) for _ in range(3)]
-    hanging = [*(verify(http, HANGS, str(k)) for k in range(3)), *(http.step(s, 0, HANGS, deadline_s=120) for s in sessions)]
+    hanging = [
+        *(verify(http, HANGS, str(k)) for k in range(3)),
+        *(http.step(s, 0, HANGS, deadline_s=120) for s in sessions),
+    ]
     verdicts = await asyncio.gather(*hanging)
     assert verdicts[:3] == [(False, "timeout")] * 3
     assert [body["signals"]["how"] for _, body, _ in verdicts[3:]] == ["timeout"] * 3
@@ -82,7 +100,10 @@ async def test_hanging_expressions_use_up_their_cpu_and_are_not_equal(http):
 
 async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(patient):
     sessions = [await patient.open({"label": "7"}) for _ in range(3)]
-    hanging = [*(verify(patient, HANGS, str(k)) for k in range(3)), *(patient.step(s, 0, HANGS, deadline_s=600) for s in sessions)]
+    hanging = [
+        *(verify(patient, HANGS, str(k)) for k in range(3)),
+        *(patient.step(s, 0, HANGS, deadline_s=600) for s in sessions),
+    ]
     hanging = [asyncio.create_task(h) for h in hanging]
     await patient.until_running(6)
     assert await verify(patient, "7", "7.0") == (True, "exact")
@@ -112,7 +133,9 @@ async def gone(http, asking, sessions) -> None:
 
 async def test_a_client_that_hangs_up_takes_its_checks_along(http):
     """A hundred deadlines, one after the other on two workers; none is waited for."""
-    asking = asyncio.create_task(http.send("POST", "/verify", json=[{"answer": HANGS, "gold": str(i)} for i in range(100)]))
+    asking = asyncio.create_task(
+        http.send("POST", "/verify", json=[{"answer": HANGS, "gold": str(i)} for i in range(100)])
+    )
     await http.until_running(1)
     asking.cancel()
     await http.until_running(0)

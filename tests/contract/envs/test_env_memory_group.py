@@ -1,4 +1,5 @@
-"""What all processes of a snippet hold together: bounded by the kernel where control groups can be had, and said where they cannot."""
+"""What all processes of a snippet hold together: bounded by the kernel where control groups can be had, and said where
+they cannot."""
 
 from __future__ import annotations
 
@@ -36,13 +37,28 @@ def groups_below(pid: int) -> set[str]:
 
 
 def peaks(groups: set[str]) -> list[int]:
-    names = [f"/sys/fs/cgroup{base}{group}/{peak}" for group in groups for base, peak in (("/memory", "memory.max_usage_in_bytes"), ("", "memory.peak"))]
+    names = [
+        f"/sys/fs/cgroup{base}{group}/{peak}"
+        for group in groups
+        for base, peak in (("/memory", "memory.max_usage_in_bytes"), ("", "memory.peak"))
+    ]
     return [int(path.read_text()) for path in map(Path, names) if path.exists()]
 
 
 async def test_a_burst_of_processes_never_holds_more_than_the_limit_together(tmp_path):
     log = tmp_path / "log"
-    with env_server("env_servers.python_tir", tmp_path, "--memory-mib", "256", "--workers", "1", "--code-timeout", "20", "--no-languages", log=log) as (
+    with env_server(
+        "env_servers.python_tir",
+        tmp_path,
+        "--memory-mib",
+        "256",
+        "--workers",
+        "1",
+        "--code-timeout",
+        "20",
+        "--no-languages",
+        log=log,
+    ) as (
         url,
         server,
     ):
@@ -55,14 +71,28 @@ async def test_a_burst_of_processes_never_holds_more_than_the_limit_together(tmp
             body = (await http.step(await http.open(), 0, BURST))[1]
             assert (body["outcome"], body["signals"]["error_type"]) == ("model_error", "memory")
             assert max(peaks(groups)) <= (256 << 20) + SLACK_BYTES
-            assert (await http.step(await http.open(), 0, "print(1)"))[1]["observation"] == before[1]["observation"] == "1\n"
+            assert (
+                (await http.step(await http.open(), 0, "print(1)"))[1]["observation"]
+                == before[1]["observation"]
+                == "1\n"
+            )
     assert not any(list(Path("/sys/fs/cgroup").glob(f"memory{group}")) for group in groups)
 
 
 @pytest.mark.slow
 async def test_a_fresh_sandbox_has_a_group_for_each_call(tmp_path):
     log = tmp_path / "log"
-    with env_server("env_servers.python_tir", tmp_path, "--memory-mib", "256", "--no-warm", "--code-timeout", "20", "--no-languages", log=log) as (url, server):
+    with env_server(
+        "env_servers.python_tir",
+        tmp_path,
+        "--memory-mib",
+        "256",
+        "--no-warm",
+        "--code-timeout",
+        "20",
+        "--no-languages",
+        log=log,
+    ) as (url, server):
         async with Http(url) as http:
             if NONE in log.read_text():
                 pytest.skip("no control group can be had here")

@@ -89,7 +89,11 @@ asyncio.run(run())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("starter", "servers"), [(("-c", RUN), 1), (("-m", "env_servers.echo", "--processes", "2", "--port-file"), 2)], ids=["run", "front"])
+@pytest.mark.parametrize(
+    ("starter", "servers"),
+    [(("-c", RUN), 1), (("-m", "env_servers.echo", "--processes", "2", "--port-file"), 2)],
+    ids=["run", "front"],
+)
 def test_one_whose_starter_is_killed_while_it_starts_does_not_stay(starter, servers, tmp_path):
     starts = subprocess.Popen([sys.executable, *starter, str(tmp_path / "server.port")])
     give_up = time.monotonic() + 60

@@ -43,7 +43,14 @@ class Bad(Env):
 
 async def test_a_file_alone_names_its_class_whose_keywords_are_options_and_what_it_returns_is_checked(tmp_path):
     (tmp_path / "bad.py").write_text(BAD)
-    cfg = load(None, {"env.file": f"{tmp_path}/bad.py", "env.server_options": {"replies": {"x": None}, "high": 7, "max_sessions": 1}, "run_dir": str(tmp_path)})
+    cfg = load(
+        None,
+        {
+            "env.file": f"{tmp_path}/bad.py",
+            "env.server_options": {"replies": {"x": None}, "high": 7, "max_sessions": 1},
+            "run_dir": str(tmp_path),
+        },
+    )
     cfg = freeze(cfg, tmp_path / "own")
     (copy,) = (tmp_path / "own").iterdir()
     async with env_urls(cfg) as urls, Http(urls["python_tir"][0]) as http:
@@ -53,7 +60,10 @@ async def test_a_file_alone_names_its_class_whose_keywords_are_options_and_what_
         assert opened["observation"] == "up to 7"
         _, reply, _ = await http.step(opened["session_id"], 0, "x")
         assert reply["outcome"] == "env_error"
-        assert reply["signals"]["error"] == f"TypeError: {copy}:11: Bad.step returned None (NoneType), not an env_servers.env.Step"
+        assert (
+            reply["signals"]["error"]
+            == f"TypeError: {copy}:11: Bad.step returned None (NoneType), not an env_servers.env.Step"
+        )
         assert (await http.send("POST", "/reset", json={}))[0] == 429, "max_sessions is the server's"
 
 
@@ -61,4 +71,8 @@ def test_a_file_without_the_class_is_one_line(tmp_path):
     (tmp_path / "guess.py").write_text("x = 1\n")
     command = [sys.executable, "-m", "env_servers.own", f"{tmp_path}/guess.py:GuessEnv", "--name", "guess"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and done.stderr.strip().endswith("has no 'GuessEnv'. It defines: nothing.") and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 1
+        and done.stderr.strip().endswith("has no 'GuessEnv'. It defines: nothing.")
+        and "Traceback" not in done.stderr
+    )

@@ -70,7 +70,13 @@ async def test_a_clients_steps_and_retries_reach_the_process_that_holds_the_sess
 
 
 SERVERS = {
-    "python_tir": ("env_servers.python_tir", lambda tmp: ["--stateful", "--workers", "1"], {}, ["x = 6", "print(x * 7)"], "42\n"),
+    "python_tir": (
+        "env_servers.python_tir",
+        lambda tmp: ["--stateful", "--workers", "1"],
+        {},
+        ["x = 6", "print(x * 7)"],
+        "42\n",
+    ),
     "math": ("env_servers.math", lambda tmp: ["--workers", "1"], {"label": "\\frac{1}{2}"}, ["0.25", "0.5"], "correct"),
     "search": (
         "env_servers.search",
@@ -125,7 +131,9 @@ async def test_asked_to_stop_every_process_finishes_what_it_runs(tmp_path):
 async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessions():
     argv = ["bash", str(REPO / "train_scripts/start_env_servers.sh"), "-n", "2", "-e", "echo"]
     environment = {**os.environ, "TIR_VENV": sys.prefix}
-    script = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+    script = await asyncio.create_subprocess_exec(
+        *argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    )
     try:
         urls = (await asyncio.wait_for(script.stdout.readline(), 60)).decode().strip().split(",")
         async with EnvClient({"echo": urls}) as client:
@@ -139,9 +147,13 @@ async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessio
         await script.wait()
 
 
-@pytest.mark.parametrize(("flags", "why"), [(["--host", "0.0.0.0"], "Give the node's own address"), (["--workers", "0"], "did not start")])
+@pytest.mark.parametrize(
+    ("flags", "why"), [(["--host", "0.0.0.0"], "Give the node's own address"), (["--workers", "0"], "did not start")]
+)
 def test_what_cannot_work_is_refused_in_one_line(flags, why):
     command = [sys.executable, "-m", ECHO, "--processes", "2", *flags]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "TIR_ENV_TOKEN": "t"})
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "TIR_ENV_TOKEN": "t"}
+    )
     assert result.returncode == 1
     assert why in result.stderr.splitlines()[-1]

@@ -33,9 +33,19 @@ async def http(url):
         ("print(2**10)", "ok", None, "1024\n"),
         ("", "ok", None, ""),
         ("while True: pass", "model_error", "time_limit", "TimeLimitExceeded"),
-        ("1/0", "model_error", "exception", f"{TRACE}\n  line 1, in <module>\n    1/0\n    ~~\nZeroDivisionError: division by zero\n"),
+        (
+            "1/0",
+            "model_error",
+            "exception",
+            f"{TRACE}\n  line 1, in <module>\n    1/0\n    ~~\nZeroDivisionError: division by zero\n",
+        ),
         ("import sys; sys.exit(2)", "model_error", "exception", ""),
-        ("x = [0] * 10**10", "model_error", "memory", f"{TRACE}\n  line 1, in <module>\n    x = [0] * 10**10\n        ~~~~~~~~~~~\nMemoryError\n"),
+        (
+            "x = [0] * 10**10",
+            "model_error",
+            "memory",
+            f"{TRACE}\n  line 1, in <module>\n    x = [0] * 10**10\n        ~~~~~~~~~~~\nMemoryError\n",
+        ),
     ],
 )
 async def test_what_the_model_reads(http, code, outcome, error_type, observation):
@@ -89,7 +99,10 @@ async def test_a_killed_server_takes_its_snippets_along(tmp_path):
     running = ["pgrep", "-f", f"^{marker} 600"]
     with env_server(PYTHON, tmp_path, "--code-timeout", "60") as (url, process):
         async with Http(url) as http:
-            code = f"import os\nif os.fork(): os.execv('/usr/bin/sleep', ['{marker}', '600'])\nos.setsid(); os.execv('/usr/bin/sleep', ['{marker}', '600'])"
+            code = (
+                f"import os\nif os.fork(): os.execv('/usr/bin/sleep', ['{marker}', '600'])\nos.setsid();"
+                f" os.execv('/usr/bin/sleep', ['{marker}', '600'])"
+            )
             call = asyncio.create_task(http.step(await http.open(), 0, code))
             async with asyncio.timeout(10):
                 while len(subprocess.run(running, capture_output=True).stdout.split()) < 2:

@@ -1,4 +1,5 @@
-"""A replica of env_serve without Ray: its server process, the requests that it passes on, and what Serve is told when that process is gone."""
+"""A replica of env_serve without Ray: its server process, the requests that it passes on, and what Serve is told when
+that process is gone."""
 
 from __future__ import annotations
 
@@ -15,16 +16,27 @@ from openrlhf_tir.envs.client import EnvClient
 pytestmark = pytest.mark.slow
 
 
-async def asked(replica: EnvReplica, method: str, path: str, body: dict | None = None, token: str = "t") -> tuple[int, dict]:
+async def asked(
+    replica: EnvReplica, method: str, path: str, body: dict | None = None, token: str = "t"
+) -> tuple[int, dict]:
     """(status, body) of a request as Serve's proxy hands it over, below the route /echo."""
 
     async def receive():
         return {"type": "http.request", "body": json.dumps(body).encode() if body is not None else b""}
 
     headers = [(b"content-type", b"application/json"), (b"authorization", f"Bearer {token}".encode())]
-    scope = {"type": "http", "method": method, "path": f"/echo{path}", "root_path": "/echo", "query_string": b"", "headers": headers}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": f"/echo{path}",
+        "root_path": "/echo",
+        "query_string": b"",
+        "headers": headers,
+    }
     answer = await replica(Request(scope, receive))
-    return answer.status_code, json.loads(answer.body) if answer.body.startswith(b"{") else {"text": answer.body.decode()}
+    return answer.status_code, json.loads(answer.body) if answer.body.startswith(b"{") else {
+        "text": answer.body.decode()
+    }
 
 
 async def test_a_session_that_comes_through_serve_goes_on_at_the_replicas_own_address(monkeypatch):

@@ -28,7 +28,10 @@ async def http(url):
 
 @pytest.fixture(scope="module")
 def forwarding(url, tmp_path_factory):
-    with env_server(PYTHON, tmp_path_factory.mktemp("front"), "--backend-url", url, "--code-timeout", "2") as (front, _):
+    with env_server(PYTHON, tmp_path_factory.mktemp("front"), "--backend-url", url, "--code-timeout", "2") as (
+        front,
+        _,
+    ):
         yield front
 
 
@@ -68,7 +71,9 @@ async def test_a_special_file_to_fetch_neither_hangs_nor_fills_the_memory(http):
 
 async def test_a_signal_is_a_negative_return_code_with_and_without_fetching(http):
     for fetch in ([], ["x"]):
-        assert (await run(http, "import os; os.kill(os.getpid(), 15)", fetch_files=fetch))["run_result"]["return_code"] == -15
+        assert (await run(http, "import os; os.kill(os.getpid(), 15)", fetch_files=fetch))["run_result"][
+            "return_code"
+        ] == -15
 
 
 async def test_large_stdin_arrives_whole_and_ends(http):
@@ -124,7 +129,12 @@ async def test_a_known_language_that_is_not_here_is_a_sandbox_error_with_a_remed
 
 @pytest.mark.slow
 async def test_a_full_server_answers_429(http):
-    statuses = await asyncio.gather(*[http.send("POST", "/run_code", json={"code": "import time; time.sleep(1)", "language": "python"}) for _ in range(14)])
+    statuses = await asyncio.gather(
+        *[
+            http.send("POST", "/run_code", json={"code": "import time; time.sleep(1)", "language": "python"})
+            for _ in range(14)
+        ]
+    )
     assert {status for status, *_ in statuses} == {200, 429}
 
 
@@ -167,7 +177,9 @@ async def test_a_backend_that_went_away_is_env_error_and_never_the_models(tmp_pa
 
 @pytest.mark.parametrize(("url", "why"), [("http://127.0.0.1:9", "does not answer"), ("nowhere:80", "has no scheme")])
 def test_without_its_backend_the_server_does_not_start(url, why):
-    result = subprocess.run([sys.executable, "-m", PYTHON, "--backend-url", url], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-m", PYTHON, "--backend-url", url], capture_output=True, text=True, timeout=60
+    )
     assert result.returncode == 1
     assert result.stderr.startswith("python_tir does not start: ")
     assert why in result.stderr

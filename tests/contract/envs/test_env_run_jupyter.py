@@ -16,7 +16,9 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="sessions 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    with env_server(PYTHON, tmp_path_factory.mktemp("env"), "--memory-mib", "512", "--code-timeout", "2", "--max-queue", "8") as (url, _):
+    with env_server(
+        PYTHON, tmp_path_factory.mktemp("env"), "--memory-mib", "512", "--code-timeout", "2", "--max-queue", "8"
+    ) as (url, _):
         yield url
 
 
@@ -36,17 +38,31 @@ async def test_cells_share_an_interpreter_and_a_last_expression_is_displayed(htt
     body = await run(http, 'a = "hello"', "a", "print(a)", "None", "1;")
     assert (body["status"], body["driver"]["status"], body["driver"]["return_code"]) == ("Success", "Finished", 0)
     shown = [(c["stdout"], c["display"], c["error"]) for c in body["cells"]]
-    assert shown == [("", [], []), ("", [{"text/plain": "'hello'"}], []), ("hello\n", [], []), ("", [], []), ("", [], [])]
+    assert shown == [
+        ("", [], []),
+        ("", [{"text/plain": "'hello'"}], []),
+        ("hello\n", [], []),
+        ("", [], []),
+        ("", [], []),
+    ]
 
 
 async def test_a_cell_that_raises_says_so_and_the_next_one_runs(http):
-    body = await run(http, 'a = "hello"', 'import sys\nn = sys.stderr.write("oh\\n")', "def f():\n    assert False, a\nf()", "print(a)", "x = (")
+    body = await run(
+        http,
+        'a = "hello"',
+        'import sys\nn = sys.stderr.write("oh\\n")',
+        "def f():\n    assert False, a\nf()",
+        "print(a)",
+        "x = (",
+    )
     _, said, failed, after, syntax = body["cells"]
     assert (said["stderr"], after["stdout"], failed["stdout"], failed["stderr"]) == ("oh\n", "hello\n", "", "")
     (error,) = failed["error"]
     assert (error["ename"], error["evalue"]) == ("AssertionError", "hello")
-    assert "".join(error["traceback"]) == (
-        'Traceback (most recent call last):\n  File "<cell 3>", line 3, in <module>\n    f()\n'
+    assert (
+        "".join(error["traceback"])
+        == 'Traceback (most recent call last):\n  File "<cell 3>", line 3, in <module>\n    f()\n'
         '  File "<cell 3>", line 2, in f\n    assert False, a\nAssertionError: hello\n'
     )
     assert syntax["error"][0]["ename"] == "SyntaxError"
@@ -55,7 +71,9 @@ async def test_a_cell_that_raises_says_so_and_the_next_one_runs(http):
 
 async def test_rich_values_awaits_and_exits(http):
     class_ = "class R:\n    def _repr_html_(self): return '<b>x</b>'\n    def __repr__(self): return 'R'\nR()"
-    body = await run(http, class_, "display(1, 'two')", "import asyncio\nawait asyncio.sleep(0, 7)", "raise SystemExit(3)", "_ + 1")
+    body = await run(
+        http, class_, "display(1, 'two')", "import asyncio\nawait asyncio.sleep(0, 7)", "raise SystemExit(3)", "_ + 1"
+    )
     assert [c["display"] for c in body["cells"]] == [
         [{"text/plain": "R", "text/html": "<b>x</b>"}], [{"text/plain": "1"}, {"text/plain": "'two'"}], [{"text/plain": "7"}], [], [{"text/plain": "8"}],
     ]  # fmt: skip
@@ -71,7 +89,12 @@ async def test_a_figure_is_displayed_as_a_picture(http):
 
 async def test_files_go_in_and_come_back(http):
     files = {"in/a.bin": base64.b64encode(b"\x00\xff").decode(), "absent": None}
-    body = await run(http, "open('out', 'wb').write(open('in/a.bin', 'rb').read() * 3)", files=files, fetch_files=["out", "nothing", "in"])
+    body = await run(
+        http,
+        "open('out', 'wb').write(open('in/a.bin', 'rb').read() * 3)",
+        files=files,
+        fetch_files=["out", "nothing", "in"],
+    )
     assert (body["status"], body["files"]) == ("Success", {"out": base64.b64encode(b"\x00\xff" * 3).decode()})
 
 
@@ -84,7 +107,11 @@ async def test_requests_share_nothing(http):
 async def test_out_of_time_is_failed_with_the_cells_so_far(http):
     for limits in ({"cell_timeout": 0.5}, {"total_timeout": 0.5}):
         body = await run(http, "print(1)", "print(2, flush=True)\nwhile True: pass", "print(3)", **limits)
-        assert (body["status"], body["driver"]["status"], body["driver"]["return_code"]) == ("Failed", "TimeLimitExceeded", None)
+        assert (body["status"], body["driver"]["status"], body["driver"]["return_code"]) == (
+            "Failed",
+            "TimeLimitExceeded",
+            None,
+        )
         assert [c["stdout"] for c in body["cells"]] == ["1\n", "2\n"]
 
 
@@ -103,7 +130,12 @@ async def test_code_that_ends_its_interpreter_fails_the_request_and_nobody_else(
 
 
 @pytest.mark.parametrize(
-    "cell", ["import sys; sys.modules.pop('_cells')", "import _cells; _cells.tell = lambda mark: print(mark + '{]')", "import sys; sys.stdout = None"]
+    "cell",
+    [
+        "import sys; sys.modules.pop('_cells')",
+        "import _cells; _cells.tell = lambda mark: print(mark + '{]')",
+        "import sys; sys.stdout = None",
+    ],
 )
 async def test_code_that_tampers_with_its_interpreter_fools_only_itself(http, cell):
     body = await run(http, cell, "print(1)")
@@ -131,7 +163,15 @@ async def test_a_full_server_answers_429(http):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, {"cells": "print(1)"}, {"cells": [1]}, {"cells": ["1"], "kernel": "ir"}, {"cells": ["1"], "total_timeout": 0}, {"cells": ["1"] * 300}]
+    "wrong",
+    [
+        {},
+        {"cells": "print(1)"},
+        {"cells": [1]},
+        {"cells": ["1"], "kernel": "ir"},
+        {"cells": ["1"], "total_timeout": 0},
+        {"cells": ["1"] * 300},
+    ],
 )
 async def test_a_malformed_request_is_refused(http, wrong):
     assert (await http.send("POST", "/run_jupyter", json=wrong))[0] == 422

@@ -30,7 +30,9 @@ async def http(url):
 
 
 async def test_retrieve_is_search_r1s(http):
-    status, body, _ = await http.send("POST", "/retrieve", json={"queries": ["number 7", "nonsense"], "topk": 1, "return_scores": True})
+    status, body, _ = await http.send(
+        "POST", "/retrieve", json={"queries": ["number 7", "nonsense"], "topk": 1, "return_scores": True}
+    )
     assert status == 200
     (hit,), nothing = body["result"]
     assert hit["document"] == {"id": "7", "contents": '"7"\nThis is number 7 of them.'}
@@ -49,7 +51,16 @@ async def test_an_observation_is_the_passages_as_search_r1_writes_them(http):
     assert body["signals"]["num_results"] == 1
 
 
-@pytest.mark.parametrize("wrong", [{}, {"queries": "one"}, {"queries": ["a"], "topk": -1}, {"queries": ["a"], "topk": 10**9}, {"queries": ["a" * 9000]}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"queries": "one"},
+        {"queries": ["a"], "topk": -1},
+        {"queries": ["a"], "topk": 10**9},
+        {"queries": ["a" * 9000]},
+    ],
+)
 async def test_a_malformed_request_is_refused(http, wrong):
     assert (await http.send("POST", "/retrieve", json=wrong))[0] == 422
 
@@ -76,7 +87,9 @@ async def test_searches_that_missed_their_deadline_give_their_workers_back(tmp_p
     flags = ["--corpus", write_corpus(tmp_path), "--workers", "2", "--retrieve-timeout", "0.3"]
     with env_server("tests.contract.slow_search", tmp_path, *flags) as (url, _):
         async with Http(url) as http:
-            late = await asyncio.gather(*[http.step(await http.open(), 0, "endless", deadline_s=0.3) for _ in range(10)])
+            late = await asyncio.gather(
+                *[http.step(await http.open(), 0, "endless", deadline_s=0.3) for _ in range(10)]
+            )
             assert {body["outcome"] for _, body, _ in late} == {"timeout"}
             status, body, headers = await http.send("POST", "/retrieve", json={"queries": ["endless"]})
             assert (status, "more than 0.3 s" in body["detail"], headers["Retry-After"]) == (503, True, "1")
@@ -109,8 +122,12 @@ def library(tmp_path_factory):
     tmp = tmp_path_factory.mktemp("library")
     faust = [f'"Faust"\npart {word} of the play by Goethe' for word in ("one", "two", "three", "four")]
     rows = ['"Cats"\nsleep on mats', *faust, '"Dogs"\nrun']
-    (tmp / "corpus.jsonl").write_text("".join(json.dumps({"id": f"id{i}", "contents": text}) + "\n" for i, text in enumerate(rows)))
-    with env_server(SEARCH, tmp, "--corpus", str(tmp / "corpus.jsonl"), "--snippet-chars", "12", "--page-chars", "40", "--topk", "2") as (url, _):
+    (tmp / "corpus.jsonl").write_text(
+        "".join(json.dumps({"id": f"id{i}", "contents": text}) + "\n" for i, text in enumerate(rows))
+    )
+    with env_server(
+        SEARCH, tmp, "--corpus", str(tmp / "corpus.jsonl"), "--snippet-chars", "12", "--page-chars", "40", "--topk", "2"
+    ) as (url, _):
         yield url
 
 
@@ -119,7 +136,10 @@ async def test_a_document_that_was_found_can_be_read_page_by_page(library):
         session = await http.open()
         _, found, _ = await http.step(session, 0, "three Goethe")
         assert found["observation"].splitlines()[0] == 'Doc 1(Title: "Faust") part three o ...'
-        shown = [(await http.step(session, i, json.dumps({"open": asked})))[1] for i, asked in enumerate(["1", "1 page 2", "Doc 1, page 3"], 1)]
+        shown = [
+            (await http.step(session, i, json.dumps({"open": asked})))[1]
+            for i, asked in enumerate(["1", "1 page 2", "Doc 1, page 3"], 1)
+        ]
         heads, texts = zip(*(body["observation"].split("\n", 1) for body in shown), strict=True)
         pages = shown[0]["signals"]["pages"]
         assert list(heads) == [f'Doc 1(Title: "Faust") page {i} of {pages}' for i in (1, 2, 3)]
@@ -142,7 +162,11 @@ async def test_what_cannot_be_opened_is_told_to_the_model(library, asked, error,
         session = await http.open()
         await http.step(session, 0, "Goethe")
         _, body, _ = await http.step(session, 1, json.dumps({"open": asked}))
-        assert (body["outcome"], body["signals"]["error_type"], says in body["observation"]) == ("model_error", error, True)
+        assert (body["outcome"], body["signals"]["error_type"], says in body["observation"]) == (
+            "model_error",
+            error,
+            True,
+        )
 
 
 async def test_before_a_search_there_is_nothing_to_open_and_another_sessions_results_are_not_ours(library):
@@ -168,7 +192,11 @@ async def test_dense_retrieval_is_the_same_api_over_a_real_encoder(tmp_path):
     with env_server(SEARCH, tmp_path, *flags) as (url, _):
         async with Http(url) as http:
             _, body, _ = await http.send("POST", "/retrieve", json={"queries": contents, "return_scores": True})
-            assert [(found[0]["document"]["id"], round(found[0]["score"], 3)) for found in body["result"]] == [("0", 1.0), ("1", 1.0), ("2", 1.0)]
+            assert [(found[0]["document"]["id"], round(found[0]["score"], 3)) for found in body["result"]] == [
+                ("0", 1.0),
+                ("1", 1.0),
+                ("2", 1.0),
+            ]
             _, body, _ = await http.step(await http.open(), 0, contents[1])
             assert body["observation"] == "Doc 1(Title: paris) is the capital of france\n"
 
@@ -190,7 +218,12 @@ def test_a_second_start_maps_the_index_of_the_first(tmp_path):
         (None, [], "cannot be read"),
         ('{"contents": "a b"}\n', ["--topk", "0"], "Use 1 or more"),
         ('{"contents": "a b"}\n', ["--page-chars", "0"], "show nothing"),
-        pytest.param('{"contents": "a b"}\n', ["--dense", "no/such-model"], "Give a directory, or a name on the hub", marks=pytest.mark.slow),
+        pytest.param(
+            '{"contents": "a b"}\n',
+            ["--dense", "no/such-model"],
+            "Give a directory, or a name on the hub",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_cannot_be_served_is_said_with_the_remedy(tmp_path, lines, flags, says):

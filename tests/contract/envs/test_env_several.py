@@ -1,4 +1,5 @@
-"""Two environments of one configuration: the servers that a run starts for them, and groups of both through one actor's parts."""
+"""Two environments of one configuration: the servers that a run starts for them, and groups of both through one actor's
+parts."""
 
 from __future__ import annotations
 

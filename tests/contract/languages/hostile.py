@@ -1,13 +1,15 @@
-"""Hostile programs in bash, C++ and JavaScript for /run_code, each with what shows that it was contained. Kinds of proof:
+"""Hostile programs in bash, C++ and JavaScript for /run_code, each with what shows that it was contained. Kinds of
+proof:
 
     prints(...)     it reports what it could do, and the report is exactly this
     fails(...)      it, or its compiler, does not get through: a return code that is not 0, or it is stopped
     stopped(...)    the sandbox ends it, or its compiler, with one of these words: a status, or the last line of stderr
     no_program(...) its compiler fails or is stopped
-    survives(...)   it ends by itself or is stopped; that nothing of it is left is the business of `test_hostile_languages`
+    survives(...)   it ends by itself or is stopped; that nothing of it is left is the business of
+                    `test_hostile_languages`
 
-"{port}" in a program is the server's own. They run in any order, side by side; `TOOLS` says what each needs to be installed.
-"""
+"{port}" in a program is the server's own. They run in any order, side by side; `TOOLS` says what each needs to be
+installed."""
 # ruff: noqa: E501 - one attack, one line
 
 from __future__ import annotations
@@ -42,11 +44,23 @@ def words(reply: Reply) -> set[str]:
 
 
 def prints(language: str, name: str, code: str, stdout: str, **fields: Any) -> Attack:
-    return Attack(language, name, code, lambda r: r["run_result"] is not None and r["run_result"]["stdout"] == stdout and not r["files"], fields)
+    return Attack(
+        language,
+        name,
+        code,
+        lambda r: r["run_result"] is not None and r["run_result"]["stdout"] == stdout and not r["files"],
+        fields,
+    )
 
 
 def fails(language: str, name: str, code: str, **fields: Any) -> Attack:
-    return Attack(language, name, code, lambda r: r["status"] == "Failed" and last(r)["return_code"] != 0 and "ESCAPED" not in str(r), fields)
+    return Attack(
+        language,
+        name,
+        code,
+        lambda r: r["status"] == "Failed" and last(r)["return_code"] != 0 and "ESCAPED" not in str(r),
+        fields,
+    )
 
 
 def stopped(language: str, name: str, code: str, *by: str, **fields: Any) -> Attack:
@@ -54,7 +68,9 @@ def stopped(language: str, name: str, code: str, *by: str, **fields: Any) -> Att
 
 
 def survives(language: str, name: str, code: str, **fields: Any) -> Attack:
-    return Attack(language, name, code, lambda r: r["status"] in ("Success", "Failed") and "ESCAPED" not in str(r), fields)
+    return Attack(
+        language, name, code, lambda r: r["status"] in ("Success", "Failed") and "ESCAPED" not in str(r), fields
+    )
 
 
 def no_program(language: str, name: str, code: str, **fields: Any) -> Attack:
@@ -64,17 +80,34 @@ def no_program(language: str, name: str, code: str, **fields: Any) -> Attack:
 def c_main(body: str) -> str:
     """Prints ESCAPED where `body`, an expression, is true."""
     headers = "unistd.h sys/mount.h sys/ptrace.h sys/prctl.h sys/resource.h sys/socket.h sys/syscall.h sys/wait.h sys/mman.h sched.h signal.h fcntl.h stdio.h stdlib.h string.h arpa/inet.h sys/stat.h"
-    return "".join(f"#include <{name}>\n" for name in headers.split()) + f'int main() {{ puts({body} ? "ESCAPED" : "refused"); }}\n'
+    return (
+        "".join(f"#include <{name}>\n" for name in headers.split())
+        + f'int main() {{ puts({body} ? "ESCAPED" : "refused"); }}\n'
+    )
 
 
 BASH = [
     *[
         fails("bash", f"read {path}", f"cat {path} && echo ESCAPED")
-        for path in ("/etc/shadow", "/etc/passwd", "/root/.bashrc", "/proc/1/environ", "/proc/1/root/etc/shadow", "/dev/mem")
+        for path in (
+            "/etc/shadow",
+            "/etc/passwd",
+            "/root/.bashrc",
+            "/proc/1/environ",
+            "/proc/1/root/etc/shadow",
+            "/dev/mem",
+        )
     ],
     *[
         fails("bash", f"write {path}", f"echo x > {path} && echo ESCAPED")
-        for path in ("/usr/bin/x", "/bin/bash", "/etc/x", "/etc/alternatives/awk", "/x", "/proc/sys/kernel/core_pattern")
+        for path in (
+            "/usr/bin/x",
+            "/bin/bash",
+            "/etc/x",
+            "/etc/alternatives/awk",
+            "/x",
+            "/proc/sys/kernel/core_pattern",
+        )
     ],
     fails("bash", "replace a link to a program", "ln -sf /tmp/main.sh /etc/alternatives/awk && echo ESCAPED"),
     fails("bash", "the server's port", "exec 3<>/dev/tcp/127.0.0.1/{port} && echo ESCAPED"),
@@ -84,7 +117,12 @@ BASH = [
     fails("bash", "become root", "su -c id root </dev/null && echo ESCAPED"),
     fails("bash", "raise a limit", "ulimit -u unlimited && echo ESCAPED"),
     prints("bash", "capabilities", "grep -c 'Cap.*:.*[1-9a-f]' /proc/self/status", "0\n"),
-    prints("bash", "processes of others", "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || echo $p; done", ""),
+    prints(
+        "bash",
+        "processes of others",
+        "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || echo $p; done",
+        "",
+    ),
     survives("bash", "fork bomb", "f() { f | f & }; f; echo begun"),
     survives("bash", "fork bomb that waits", "f() { f | f; }; f"),
     stopped("bash", "flood of yes", "yes", FLOOD),
@@ -105,8 +143,17 @@ BASH = [
     survives("bash", "nohup survivor", "nohup setsid bash -c 'trap \"\" TERM HUP; sleep 31536002' >/dev/null 2>&1 &"),
     survives("bash", "a chain that outruns the kill", "echo 'bash $0 & exit' > c; bash c"),
     fails("bash", "fill the disk", "head -c 200000000 /dev/zero > f && echo ESCAPED"),
-    fails("bash", "fill the disk by many files", "set -e; for i in $(seq 20); do head -c 8000000 /dev/zero > f$i; done; echo ESCAPED"),
-    fails("bash", "use up inodes", "set -e; mkdir d; cd d; for i in {1..40000}; do : > $i; done; echo ESCAPED", run_timeout=20),
+    fails(
+        "bash",
+        "fill the disk by many files",
+        "set -e; for i in $(seq 20); do head -c 8000000 /dev/zero > f$i; done; echo ESCAPED",
+    ),
+    fails(
+        "bash",
+        "use up inodes",
+        "set -e; mkdir d; cd d; for i in {1..40000}; do : > $i; done; echo ESCAPED",
+        run_timeout=20,
+    ),
     prints(
         "bash",
         "symlinks out of the returned files",
@@ -114,8 +161,19 @@ BASH = [
         "",
         fetch_files=["a", "b", "c/etc/shadow", "d"],
     ),
-    prints("bash", "a fifo and devices as returned files", "mkfifo a; ln -s /dev/zero b; ln -s /dev/full c; mkdir d", "", fetch_files=["a", "b", "c", "d"]),
-    survives("bash", "an endless returned file", "ln -s /proc/self/mem a; : > b; (while :; do echo x >> b; done) & sleep 0.1", fetch_files=["a", "b"]),
+    prints(
+        "bash",
+        "a fifo and devices as returned files",
+        "mkfifo a; ln -s /dev/zero b; ln -s /dev/full c; mkdir d",
+        "",
+        fetch_files=["a", "b", "c", "d"],
+    ),
+    survives(
+        "bash",
+        "an endless returned file",
+        "ln -s /proc/self/mem a; : > b; (while :; do echo x >> b; done) & sleep 0.1",
+        fetch_files=["a", "b"],
+    ),
     prints("bash", "what another call has left", "ls -A /tmp /dev/shm | grep -v : ", "\nmain.sh\n"),
     prints("bash", "the server's environment", "env | grep -c 'TOKEN\\|KEY\\|SECRET'", "0\n"),
 ]
@@ -124,11 +182,17 @@ CPP = [
     fails("cpp", "put a host file into the program", 'asm(".incbin \\"/etc/shadow\\""); int main() {}'),
     fails("cpp", "include an endless device", '#include "/dev/zero"\nint main() {}', compile_timeout=2),
     no_program("cpp", "include itself", "#include __FILE__\nint main() {}", compile_timeout=3),
-    no_program("cpp", "templates without end", "template <class T> struct A { typedef typename A<A<T>>::t t; }; A<int>::t x; int main() {}", compile_timeout=3),
+    no_program(
+        "cpp",
+        "templates without end",
+        "template <class T> struct A { typedef typename A<A<T>>::t t; }; A<int>::t x; int main() {}",
+        compile_timeout=3,
+    ),
     no_program(
         "cpp",
         "macros that double",
-        "".join(f"#define M{i} M{i - 1} M{i - 1}\n" for i in range(1, 40)) + "#define M0 +1\nint x = M39; int main() {}",
+        "".join(f"#define M{i} M{i - 1} M{i - 1}\n" for i in range(1, 40))
+        + "#define M0 +1\nint x = M39; int main() {}",
         compile_timeout=3,
     ),
     fails("cpp", "an object file of gigabytes", "char a[1ull << 32] = {1}; int main() {}", compile_timeout=20),
@@ -156,8 +220,14 @@ CPP = [
         }.items()
     ],
     survives("cpp", "fork bomb", "#include <unistd.h>\nint main() { for (;;) fork(); }"),
-    survives("cpp", "a chain of children", "#include <unistd.h>\n#include <stdlib.h>\nint main() { for (;;) if (fork()) _exit(0); }"),
-    survives("cpp", "thread bomb", "#include <thread>\nint main() { for (;;) std::thread([] { for (;;) ; }).detach(); }"),
+    survives(
+        "cpp",
+        "a chain of children",
+        "#include <unistd.h>\n#include <stdlib.h>\nint main() { for (;;) if (fork()) _exit(0); }",
+    ),
+    survives(
+        "cpp", "thread bomb", "#include <thread>\nint main() { for (;;) std::thread([] { for (;;) ; }).detach(); }"
+    ),
     stopped(
         "cpp",
         "memory of many processes",
@@ -170,9 +240,23 @@ CPP = [
         "memory of one process",
         "#include <stdlib.h>\n#include <string.h>\nint main() { for (;;) { char *p = (char *)malloc(1 << 20); memset(p, 1, 1 << 20); } }",
     ),
-    fails("cpp", "a stack without end", "int f(int n) { volatile char a[4096]; a[0] = n; return f(n + 1) + a[0]; } int main() { return f(0); }"),
-    stopped("cpp", "a flood of output", "#include <unistd.h>\nchar b[65536]; int main() { for (;;) write(1, b, sizeof b); }", FLOOD),
-    stopped("cpp", "deaf and busy", "#include <signal.h>\nint main() { for (int i = 1; i < 65; i++) signal(i, SIG_IGN); for (;;) ; }", TIME),
+    fails(
+        "cpp",
+        "a stack without end",
+        "int f(int n) { volatile char a[4096]; a[0] = n; return f(n + 1) + a[0]; } int main() { return f(0); }",
+    ),
+    stopped(
+        "cpp",
+        "a flood of output",
+        "#include <unistd.h>\nchar b[65536]; int main() { for (;;) write(1, b, sizeof b); }",
+        FLOOD,
+    ),
+    stopped(
+        "cpp",
+        "deaf and busy",
+        "#include <signal.h>\nint main() { for (int i = 1; i < 65; i++) signal(i, SIG_IGN); for (;;) ; }",
+        TIME,
+    ),
     survives(
         "cpp",
         "a daemon",
@@ -185,7 +269,11 @@ CPP = [
         "",
         fetch_files=["a", "b", "c/etc/shadow"],
     ),
-    survives("cpp", "32-bit system calls", 'int main() { int r; asm volatile("int $0x80" : "=a"(r) : "a"(21), "b"(0), "c"(0), "d"(0)); return r == 0; }'),
+    survives(
+        "cpp",
+        "32-bit system calls",
+        'int main() { int r; asm volatile("int $0x80" : "=a"(r) : "a"(21), "b"(0), "c"(0), "d"(0)); return r == 0; }',
+    ),
 ]
 NODE = [
     *[
@@ -199,7 +287,13 @@ NODE = [
         "require('net').connect({port}, '127.0.0.1').on('error', () => console.log('refused')).on('connect', () => console.log('ESCAPED'))",
         "refused\n",
     ),
-    prints("nodejs", "the network", "require('dns').lookup('example.com', e => console.log(e ? 'refused' : 'ESCAPED'))", "refused\n", run_timeout=10),
+    prints(
+        "nodejs",
+        "the network",
+        "require('dns').lookup('example.com', e => console.log(e ? 'refused' : 'ESCAPED'))",
+        "refused\n",
+        run_timeout=10,
+    ),
     fails("nodejs", "buffers without end", "const a = []; for (;;) a.push(Buffer.alloc(1 << 24, 1))", run_timeout=20),
     fails("nodejs", "a heap without end", "const a = []; for (;;) a.push({a: [a.length]})", run_timeout=20),
     stopped("nodejs", "a loop without end", "for (;;) ;", TIME),
@@ -214,7 +308,11 @@ NODE = [
         "children without end",
         "const { spawn } = require('child_process'); for (let i = 0; i < 500; i++) spawn('sleep', ['31536002'], { detached: true, stdio: 'ignore' }).on('error', () => {}).unref()",
     ),
-    survives("nodejs", "a detached child", "require('child_process').spawn('sleep', ['31536002'], { detached: true, stdio: 'ignore' }).unref()"),
+    survives(
+        "nodejs",
+        "a detached child",
+        "require('child_process').spawn('sleep', ['31536002'], { detached: true, stdio: 'ignore' }).unref()",
+    ),
     survives("nodejs", "kill everybody", "process.kill(-1, 'SIGKILL')"),
     prints(
         "nodejs",
@@ -223,6 +321,11 @@ NODE = [
         "",
         fetch_files=["a", "c/etc/shadow"],
     ),
-    prints("nodejs", "the server's environment", "console.log(Object.keys(process.env).filter(k => /TOKEN|KEY|SECRET/.test(k)).length)", "0\n"),
+    prints(
+        "nodejs",
+        "the server's environment",
+        "console.log(Object.keys(process.env).filter(k => /TOKEN|KEY|SECRET/.test(k)).length)",
+        "0\n",
+    ),
 ]
 ATTACKS = [*BASH, *CPP, *NODE]

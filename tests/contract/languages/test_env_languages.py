@@ -1,4 +1,5 @@
-"""/run_code in languages other than Python, as a SandboxFusion client uses it: what is listed runs, and a compiler's word comes back."""
+"""/run_code in languages other than Python, as a SandboxFusion client uses it: what is listed runs, and a compiler's
+word comes back."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ async def test_without_languages_there_is_python_only(tmp_path):
 
 async def test_bash_reads_stdin_and_files_and_its_files_come_back_even_when_it_fails(http):
     code = 'read word; echo "$word $(tr a-z A-Z < in/a)"; echo -n made > out; echo no >&2; exit 3'
-    body = await run(http, "bash", code, stdin="hello\n", files={"in/a": encoded(b"file")}, fetch_files=["out", "in/a", "none"])
+    body = await run(
+        http, "bash", code, stdin="hello\n", files={"in/a": encoded(b"file")}, fetch_files=["out", "in/a", "none"]
+    )
     result = body["run_result"]
     assert (body["status"], body["compile_result"], result["return_code"]) == ("Failed", None, 3)
     assert (result["stdout"], result["stderr"]) == ("hello FILE\n", "no\n")
@@ -66,7 +69,11 @@ async def test_bash_reads_stdin_and_files_and_its_files_come_back_even_when_it_f
 
 
 async def test_a_script_finds_the_usual_tools_and_its_pipes_end_as_in_a_shell(http):
-    body = await run(http, "bash", "set -o pipefail; yes | head -n 1; echo $?; echo 3 4 | awk '{ print $1 + $2 }'; python3 -c 'print(6 * 7)'; ls")
+    body = await run(
+        http,
+        "bash",
+        "set -o pipefail; yes | head -n 1; echo $?; echo 3 4 | awk '{ print $1 + $2 }'; python3 -c 'print(6 * 7)'; ls",
+    )
     assert (body["status"], body["run_result"]["stdout"]) == ("Success", "y\n141\n7\n42\nmain.sh\n")
 
 
@@ -77,14 +84,21 @@ async def test_nothing_of_the_server_is_left_open_in_a_program(http):
 
 async def test_a_script_that_sleeps_too_long_is_stopped_with_all_that_it_started(http):
     body = await run(http, "bash", "echo begun; trap '' TERM INT HUP; (sleep 1000 &); sleep 1000", run_timeout=0.5)
-    assert (body["status"], body["run_result"]["status"], body["run_result"]["return_code"]) == ("Failed", "TimeLimitExceeded", None)
+    assert (body["status"], body["run_result"]["status"], body["run_result"]["return_code"]) == (
+        "Failed",
+        "TimeLimitExceeded",
+        None,
+    )
     assert body["run_result"]["stdout"] == "begun\n"
 
 
 async def test_a_file_of_the_request_with_the_scripts_name_is_what_it_was(http):
     files = {"main.sh": encoded(b"theirs"), "main2.sh": encoded(b"theirs too")}
     body = await run(http, "bash", "cat main.sh main2.sh; echo; echo $0", files=files, fetch_files=["main.sh"])
-    assert (body["run_result"]["stdout"], body["files"]) == ("theirstheirs too\nmain3.sh\n", {"main.sh": encoded(b"theirs")})
+    assert (body["run_result"]["stdout"], body["files"]) == (
+        "theirstheirs too\nmain3.sh\n",
+        {"main.sh": encoded(b"theirs")},
+    )
 
 
 @needs("g++")
@@ -92,7 +106,15 @@ async def test_cpp_is_compiled_with_the_requests_headers_then_run_with_its_stdin
     code = '#include <iostream>\n#include <fstream>\n#include "my/twice.h"\nint main() {'
     code += 'int x; std::cin >> x; std::ofstream("out") << x; std::cout << twice(x); return 5; }'
     header = encoded(b"inline int twice(int x) { return 2 * x; }")
-    body = await run(http, "cpp", code, stdin="21", files={"my/twice.h": header, "main": encoded(b"a file")}, fetch_files=["out", "main"], run_timeout=10)
+    body = await run(
+        http,
+        "cpp",
+        code,
+        stdin="21",
+        files={"my/twice.h": header, "main": encoded(b"a file")},
+        fetch_files=["out", "main"],
+        run_timeout=10,
+    )
     assert (body["status"], body["run_result"]["return_code"], body["run_result"]["stdout"]) == ("Failed", 5, "42")
     assert (body["compile_result"]["status"], body["compile_result"]["return_code"]) == ("Finished", 0)
     assert body["files"] == {"out": encoded(b"21"), "main": encoded(b"a file")}
@@ -109,10 +131,19 @@ async def test_what_does_not_compile_is_failed_with_the_compilers_word_and_no_ru
 
 @needs("g++")
 async def test_a_compiler_that_takes_too_long_is_stopped_and_nothing_is_run(http):
-    nested = "".join(f"template <class T> struct S{i} {{ S{i - 1}<P<T, 0>> a; S{i - 1}<P<T, 1>> b; }};" for i in range(1, 40))
-    code = f"template <class T, int> struct P {{}}; template <class T> struct S0 {{}}; {nested} S39<int> s; int main() {{}}"
+    nested = "".join(
+        f"template <class T> struct S{i} {{ S{i - 1}<P<T, 0>> a; S{i - 1}<P<T, 1>> b; }};" for i in range(1, 40)
+    )
+    code = (
+        f"template <class T, int> struct P {{}}; template <class T> struct S0 {{}}; {nested} S39<int> s; int main()"
+        " {}"
+    )
     body = await run(http, "cpp", code, compile_timeout=0.5)
-    assert (body["status"], body["compile_result"]["status"], body["run_result"]) == ("Failed", "TimeLimitExceeded", None)
+    assert (body["status"], body["compile_result"]["status"], body["run_result"]) == (
+        "Failed",
+        "TimeLimitExceeded",
+        None,
+    )
 
 
 @needs("g++")
@@ -139,9 +170,16 @@ async def test_the_requests_memory_bounds_the_run_and_not_the_compiler(http):
 
 @needs("node")
 async def test_nodejs_reads_stdin_and_files_and_hands_files_back(http):
-    code = "const fs = require('fs'); fs.writeFileSync('out', fs.readFileSync('in')); console.log(fs.readFileSync(0, 'utf8').length); process.exit(4)"
+    code = (
+        "const fs = require('fs'); fs.writeFileSync('out', fs.readFileSync('in')); console.log(fs.readFileSync(0,"
+        " 'utf8').length); process.exit(4)"
+    )
     body = await run(http, "nodejs", code, stdin="x" * 100_000, files={"in": encoded(b"\0\xff")}, fetch_files=["out"])
-    assert (body["status"], body["run_result"]["return_code"], body["run_result"]["stdout"]) == ("Failed", 4, "100000\n")
+    assert (body["status"], body["run_result"]["return_code"], body["run_result"]["stdout"]) == (
+        "Failed",
+        4,
+        "100000\n",
+    )
     assert body["files"] == {"out": encoded(b"\0\xff")}
 
 
@@ -151,7 +189,9 @@ async def test_a_javascript_heap_ends_below_the_limit_and_garbage_does_not_fill_
     body = await run(http, "nodejs", grows, memory_limit_MB=192, run_timeout=20)
     assert (body["status"], "heap out of memory" in body["run_result"]["stderr"]) == ("Failed", True)
     garbage = "let n = 0; for (let i = 0; i < 3000; i++) n += new Array(1e4).fill(i).length; console.log(n)"
-    assert (await run(http, "nodejs", garbage, memory_limit_MB=192, run_timeout=20))["run_result"]["stdout"] == "30000000\n"
+    assert (await run(http, "nodejs", garbage, memory_limit_MB=192, run_timeout=20))["run_result"][
+        "stdout"
+    ] == "30000000\n"
 
 
 async def test_go_is_compiled_and_run_where_it_is_served(http):

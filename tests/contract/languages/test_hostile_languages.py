@@ -1,4 +1,5 @@
-"""Hostile bash, C++ and JavaScript against a live python_tir server over HTTP: every attack contained, and the server as it was before."""
+"""Hostile bash, C++ and JavaScript against a live python_tir server over HTTP: every attack contained, and the server
+as it was before."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ HERE = [attack for attack in ATTACKS if shutil.which(TOOLS[attack.language])]
 
 async def run(http: Http, attack: Attack) -> Reply:
     code = attack.code.replace("{port}", str(urlsplit(http.url).port))
-    status, body, _ = await http.send("POST", "/run_code", json={"code": code, "language": attack.language, "run_timeout": 3, **attack.fields})
+    status, body, _ = await http.send(
+        "POST", "/run_code", json={"code": code, "language": attack.language, "run_timeout": 3, **attack.fields}
+    )
     assert status == 200, body
     return body
 
@@ -45,7 +48,9 @@ async def test_every_attack_is_contained_and_leaves_the_server_as_it_was(tmp_pat
             escaped = []
             for start in range(0, len(HERE), SIDE_BY_SIDE):
                 batch = HERE[start : start + SIDE_BY_SIDE]
-                for attack, reply in zip(batch, await asyncio.gather(*[run(http, attack) for attack in batch]), strict=True):
+                for attack, reply in zip(
+                    batch, await asyncio.gather(*[run(http, attack) for attack in batch]), strict=True
+                ):
                     if not attack.contained(reply):
                         escaped.append((attack.language, attack.name, str(reply)[:500]))
                 await say_well(http)

@@ -36,7 +36,13 @@ async def test_a_posted_group_is_accepted_and_can_be_polled(client, service):
     assert reply["error"] is None
     assert len(reply["trajectories"]) == 2
     first = reply["trajectories"][0]
-    assert first["segments"][0] == {"source": "model", "token_ids": [4, 5], "logprobs": [-0.5, -1.0], "versions": [2, 3], "text": "hi"}
+    assert first["segments"][0] == {
+        "source": "model",
+        "token_ids": [4, 5],
+        "logprobs": [-0.5, -1.0],
+        "versions": [2, 3],
+        "text": "hi",
+    }
     assert first["segments"][1]["source"] == "env"
     assert first["segments"][1]["versions"] == [-1]
     assert first["calls"][0]["action"] == "print(42)"
@@ -59,7 +65,11 @@ async def test_a_failure_half_way_is_the_last_line_of_the_stream_and_the_error_o
     assert lines[-1] == {"done": False, "trajectories": 1, "error": "engine_error", "detail": "engine 0 is broken"}
     group_id = (await client.post("/v1/groups", json={"prompt": "q"})).json()["id"]
     reply = await finished(client, group_id)
-    assert (reply["status"], reply["error"], len(reply["trajectories"])) == ("failed", "engine_error: engine 0 is broken", 1)
+    assert (reply["status"], reply["error"], len(reply["trajectories"])) == (
+        "failed",
+        "engine_error: engine 0 is broken",
+        1,
+    )
 
 
 async def test_a_client_that_leaves_a_stream_gives_the_group_up_and_its_slot_back(client, service):
@@ -100,16 +110,29 @@ async def test_old_finished_groups_are_forgotten(client):
 
 
 async def test_generate_is_token_ids_in_and_token_ids_logprobs_versions_out(client, service):
-    reply = await client.post("/generate", json={"token_ids": [1, 2], "max_tokens": 5, "stop": ["x"], "seed": 3, "temperature": 0.5})
-    assert reply.json() == {"token_ids": [7], "logprobs": [-0.25], "versions": [3], "text": "x", "finish_reason": "stop", "stop_reason": "x"}
+    reply = await client.post(
+        "/generate", json={"token_ids": [1, 2], "max_tokens": 5, "stop": ["x"], "seed": 3, "temperature": 0.5}
+    )
+    assert reply.json() == {
+        "token_ids": [7],
+        "logprobs": [-0.25],
+        "versions": [3],
+        "text": "x",
+        "finish_reason": "stop",
+        "stop_reason": "x",
+    }
     assert service.asked == [([1, 2], Sampling(5, ("x",), 0.5, 1.0, 3))]
 
 
 @pytest.mark.parametrize("stream", ["", "?stream=true"])
 async def test_a_group_that_the_queue_has_no_room_for_is_429_before_anything_is_sampled(client, service, stream):
     full = await client.post(f"/v1/groups{stream}", json={"prompt": "p", "n": 1001})
-    assert (full.status_code, full.headers["retry-after"]) == (429, "1") and "rollout.max_queue = 1000" in full.json()["detail"]
-    assert service.asked == [] and (await client.post(f"/v1/groups{stream}", json={"prompt": "p", "n": 1000})).status_code in (200, 202)
+    assert (full.status_code, full.headers["retry-after"]) == (429, "1") and "rollout.max_queue = 1000" in full.json()[
+        "detail"
+    ]
+    assert service.asked == [] and (
+        await client.post(f"/v1/groups{stream}", json={"prompt": "p", "n": 1000})
+    ).status_code in (200, 202)
 
 
 async def test_generate_over_the_bound_is_429_and_a_broken_engine_503(client, service):
@@ -140,7 +163,14 @@ async def test_what_no_engine_can_answer_is_422_and_never_reaches_one(client, se
 
 
 async def test_the_bounds_themselves_are_answered(client, service):
-    for right in ({"token_ids": [0, 99]}, {"token_ids": [1] * 49}, {"max_tokens": 50}, {"temperature": 0.01}, {"temperature": 100}, {"seed": 2**63 - 1}):
+    for right in (
+        {"token_ids": [0, 99]},
+        {"token_ids": [1] * 49},
+        {"max_tokens": 50},
+        {"temperature": 0.01},
+        {"temperature": 100},
+        {"seed": 2**63 - 1},
+    ):
         assert (await client.post("/generate", json={"token_ids": [1], "max_tokens": 1} | right)).status_code == 200
 
 
@@ -154,9 +184,17 @@ async def test_a_request_that_the_engine_itself_refuses_is_422_and_no_fault_of_t
 
 
 async def test_a_group_that_cannot_be_sampled_is_422_before_its_stream_begins(client, service):
-    for wrong in ['"\\ud800"', '"p", "meta": {"a": ["\\udfff"]}', '"p", "meta": {"a": NaN}', '"p", "temperature": 1e-300', '"p", "n": 1025']:
+    for wrong in [
+        '"\\ud800"',
+        '"p", "meta": {"a": ["\\udfff"]}',
+        '"p", "meta": {"a": NaN}',
+        '"p", "temperature": 1e-300',
+        '"p", "n": 1025',
+    ]:
         for stream in ("", "?stream=true"):
-            reply = await client.post(f"/v1/groups{stream}", content=f'{{"prompt": {wrong}}}', headers={"Content-Type": "application/json"})
+            reply = await client.post(
+                f"/v1/groups{stream}", content=f'{{"prompt": {wrong}}}', headers={"Content-Type": "application/json"}
+            )
             assert (reply.status_code, service.asked) == (422, []), wrong
 
 
@@ -253,7 +291,9 @@ async def test_a_body_over_the_limit_is_413_announced_or_in_chunks(client, servi
         yield b'"}'
 
     assert (await client.post("/v1/groups", content=b"x" * 2001)).status_code == 413
-    assert (await client.post("/v1/groups", content=chunks(), headers={"Content-Type": "application/json"})).status_code == 413
+    assert (
+        await client.post("/v1/groups", content=chunks(), headers={"Content-Type": "application/json"})
+    ).status_code == 413
     assert service.asked == []
 
 

@@ -1,4 +1,5 @@
-"""Sessions of external agents at the rollout actor's HTTP facade: tasks, rewards, what frameworks ask for, and refusals in OpenAI's shape."""
+"""Sessions of external agents at the rollout actor's HTTP facade: tasks, rewards, what frameworks ask for, and refusals
+in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -19,11 +20,15 @@ async def test_an_external_agent_takes_a_task_asks_and_is_rewarded(client, servi
     task = (await client.post("/agent/tasks", json={"wait_s": 5})).json()
     assert (task["prompt"], task["label"], task["env"], task["meta"]) == ("1+1?", "2", "math", {"row": 7})
     assert task["base_url"] == f"{client.base_url}/sessions/{task['session_id']}/v1"
-    assert (await client.post(f"{task['base_url']}/completions", json={"prompt": [0, 1], "sampled": [2]})).text == "sampled"
+    assert (
+        await client.post(f"{task['base_url']}/completions", json={"prompt": [0, 1], "sampled": [2]})
+    ).text == "sampled"
     await client.post(f"{task['base_url']}/completions", json={"prompt": [0, 1, 2, 9], "sampled": [3]})
     trace = (await client.get(f"/sessions/{task['session_id']}")).json()
     assert [(s["source"], s["token_ids"]) for s in trace["segments"]] == [("model", [2]), ("env", [9]), ("model", [3])]
-    end = (await client.post(f"/sessions/{task['session_id']}/reward", json={"reward": 0.5, "parts": {"steps": 2}})).json()
+    end = (
+        await client.post(f"/sessions/{task['session_id']}/reward", json={"reward": 0.5, "parts": {"steps": 2}})
+    ).json()
     assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "branch_tokens": 0, "notes": [], "trajectory": None}
     t = await running
     assert (t.index, t.reward, t.token_ids.tolist(), t.versions.tolist()) == (4, 0.5, [2, 9, 3], [3, -1, 3])
@@ -55,7 +60,9 @@ async def _being_answered(client, service) -> tuple[dict, asyncio.Task]:
     """An open session, and a request of it that the service holds back."""
     session = (await client.post("/sessions", json={})).json()
     service.gate.clear()
-    asking = asyncio.create_task(client.post(f"{session['base_url']}/completions", json={"prompt": [0], "sampled": [1]}))
+    asking = asyncio.create_task(
+        client.post(f"{session['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
+    )
     async with asyncio.timeout(5):
         while not service.agents.sessions.get(session["session_id"]).running:
             await asyncio.sleep(0.01)
@@ -79,7 +86,9 @@ async def test_a_reward_whose_request_never_ends_is_409_and_the_session_stays_op
     assert refused.status_code == 409 and "1 requests" in refused.json()["detail"]
     service.gate.set()
     await asking
-    assert (await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})).json()["requests"] == 1
+    assert (await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})).json()[
+        "requests"
+    ] == 1
 
 
 async def test_why_an_agent_failed_travels_with_its_trajectory(client, service):
@@ -131,7 +140,9 @@ async def test_an_ended_session_answers_in_the_shape_that_openais_clients_read(c
     await client.post(f"/sessions/{session['session_id']}/reward", json={})
     reply = await client.post(f"{session['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
     assert reply.status_code == 404
-    assert reply.json()["error"]["message"] == reply.json()["detail"] and reply.json()["error"]["type"] == "NotFoundError"
+    assert (
+        reply.json()["error"]["message"] == reply.json()["detail"] and reply.json()["error"]["type"] == "NotFoundError"
+    )
 
 
 async def test_an_ended_session_is_404_for_requests_rewards_and_questions(client, service):
@@ -159,7 +170,11 @@ async def test_no_task_is_204_and_one_session_too_many_429(client):
 
 async def test_a_reward_that_is_no_number_is_422(client):
     session = (await client.post("/sessions", json={})).json()
-    reply = await client.post(f"/sessions/{session['session_id']}/reward", content='{"reward": NaN}', headers={"Content-Type": "application/json"})
+    reply = await client.post(
+        f"/sessions/{session['session_id']}/reward",
+        content='{"reward": NaN}',
+        headers={"Content-Type": "application/json"},
+    )
     assert reply.status_code == 422
 
 
@@ -180,7 +195,9 @@ async def test_one_openapi_document_describes_our_routes_and_the_mounted_ones(cl
     ours = {"/v1/groups", "/v1/groups/{group_id}", "/generate", "/health", "/metrics", "/pause", "/resume"}
     sessions = {"/agent/tasks", "/sessions", "/sessions/{session_id}", "/sessions/{session_id}/reward"}
     assert ours | sessions <= schema["paths"].keys()
-    assert schema["security"] == [{"token": []}] and schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert (
+        schema["security"] == [{"token": []}] and schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    )
     assert "429" in schema["paths"]["/generate"]["post"]["responses"]
     assert "versions" in schema["components"]["schemas"]["GenerateReply"]["properties"]
 
@@ -216,7 +233,12 @@ async def test_every_refusal_of_an_agents_request_has_openais_shape(client, serv
     lost = await client.post(f"{path}/reward", json={})
     assert lost.status_code == 503
     assert lost.json() == {
-        "error": {"message": "engine 0 is broken", "type": "InternalServerError", "param": None, "code": "engine_error"},
+        "error": {
+            "message": "engine 0 is broken",
+            "type": "InternalServerError",
+            "param": None,
+            "code": "engine_error",
+        },
         "detail": "engine 0 is broken",
     }
 

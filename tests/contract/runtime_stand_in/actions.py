@@ -1,7 +1,8 @@
-"""python -m tests.contract.runtime_stand_in.actions FD KEY: the routes of OpenHands' action_execution_server that are used here, on a given socket.
+"""python -m tests.contract.runtime_stand_in.actions FD KEY: the routes of OpenHands' action_execution_server that are
+used here, on a given socket.
 
-One action at a time, as there. Static commands are a process each; the others are typed into one bash. Nothing is emulated: what is run, runs.
-"""
+One action at a time, as there. Static commands are a process each; the others are typed into one bash. Nothing is
+emulated: what is run, runs."""
 
 from __future__ import annotations
 
@@ -37,11 +38,24 @@ class Actions:
 
     def do_run(self, args: dict, seconds: float) -> dict:
         if args.get("is_static"):
-            done = subprocess.run(args["command"], shell=True, cwd=args["cwd"], capture_output=True, text=True, timeout=STATIC_S, check=False)
+            done = subprocess.run(
+                args["command"],
+                shell=True,
+                cwd=args["cwd"],
+                capture_output=True,
+                text=True,
+                timeout=STATIC_S,
+                check=False,
+            )
             return observation("run", done.stderr or done.stdout, metadata={"exit_code": done.returncode})
         text, code = self.shell.run(args["command"], args["is_input"], seconds)
         suffix = "" if code is not None else f"\n[The command timed out after {seconds:g} seconds.]"
-        told = {"exit_code": -1 if code is None else code, "working_dir": self.shell.directory, "prefix": "", "suffix": suffix}
+        told = {
+            "exit_code": -1 if code is None else code,
+            "working_dir": self.shell.directory,
+            "prefix": "",
+            "suffix": suffix,
+        }
         return observation("run", text.rstrip("\n"), metadata=told)
 
     def do_read(self, args: dict, seconds: float) -> dict:
@@ -83,7 +97,9 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply(200, packed.getvalue())
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])) if "Content-Length" in self.headers else self.chunks()
+        body = (
+            self.rfile.read(int(self.headers["Content-Length"])) if "Content-Length" in self.headers else self.chunks()
+        )
         if not self.allowed():
             return None
         url = urlsplit(self.path)

@@ -1,4 +1,5 @@
-"""RuntimeStandIn: the routes of OpenHands' runtime API, over directories that play images. Tests make it fail through `answers`, and kill containers."""
+"""RuntimeStandIn: the routes of OpenHands' runtime API, over directories that play images. Tests make it fail through
+`answers`, and kill containers."""
 
 from __future__ import annotations
 
@@ -49,7 +50,13 @@ class RuntimeStandIn:
     async def __aenter__(self) -> RuntimeStandIn:
         app = web.Application(middlewares=[self._first])
         routes = {"/image_exists": self.image_exists, "/sessions/{id}": self.session, "/runtime/{id}": self.runtime}
-        app.add_routes([*(web.get(path, handler) for path, handler in routes.items()), web.post("/start", self.start), web.post("/stop", self.stop)])
+        app.add_routes(
+            [
+                *(web.get(path, handler) for path, handler in routes.items()),
+                web.post("/start", self.start),
+                web.post("/stop", self.stop),
+            ]
+        )
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -93,7 +100,9 @@ class RuntimeStandIn:
         name = request.match_info["id"]
         reasons = ["OOMKilled"] if self.pod_status == "crashloopbackoff" else []
         status = self.pod_status if name in self.containers else "not found"
-        return web.json_response({"runtime_id": name, "pod_status": status, "restart_count": len(reasons), "restart_reasons": reasons})
+        return web.json_response(
+            {"runtime_id": name, "pod_status": status, "restart_count": len(reasons), "restart_reasons": reasons}
+        )
 
     async def stop(self, request: web.Request) -> web.Response:
         container = self.containers.pop((await request.json())["runtime_id"], None)
@@ -105,7 +114,9 @@ class RuntimeStandIn:
 
     def told(self, name: str) -> web.Response:
         container = self.containers[name]
-        return web.json_response({"runtime_id": name, "url": container.url, "session_api_key": container.key, "status": "running"})
+        return web.json_response(
+            {"runtime_id": name, "url": container.url, "session_api_key": container.key, "status": "running"}
+        )
 
     def run(self, name: str, image: str, session: str, key: str) -> StandInContainer:
         process, address = started(self.directory / name, self.images[image], key)

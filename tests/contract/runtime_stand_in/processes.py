@@ -1,4 +1,5 @@
-"""What plays a container: a process in namespaces of bubblewrap, with a /testbed, a /tmp and process ids of its own, that listens on loopback."""
+"""What plays a container: a process in namespaces of bubblewrap, with a /testbed, a /tmp and process ids of its own,
+that listens on loopback."""
 
 from __future__ import annotations
 
@@ -15,20 +16,40 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def started(directory: Path, image: Path, key: str) -> tuple[subprocess.Popen, str]:
-    """(a process in namespaces of its own, its address). The image's own server of actions is not there: ours is started, whatever the command."""
+    """(a process in namespaces of its own, its address). The image's own server of actions is not there: ours is
+    started, whatever the command."""
     testbed = directory / "testbed"
     shutil.copytree(image, testbed, symlinks=True)
     listening = socket.create_server(("127.0.0.1", 0))
     roots = [path for path in Path("/").iterdir() if path.name not in ("tmp", "proc", "dev", "testbed")]
     links = [word for path in roots if path.is_symlink() for word in ("--symlink", os.readlink(path), str(path))]
     binds = [word for path in roots if not path.is_symlink() for word in ("--ro-bind", str(path), str(path))]
-    places = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(testbed), "/testbed", "--ro-bind", str(REPOSITORY), "/tmp/.stand_in"]
-    hidden = [p for p in dict.fromkeys((sys.base_prefix, sys.prefix)) if Path(p).is_relative_to("/tmp")]  # a checkout below /tmp, with its environment
+    places = [
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "--tmpfs",
+        "/tmp",
+        "--bind",
+        str(testbed),
+        "/testbed",
+        "--ro-bind",
+        str(REPOSITORY),
+        "/tmp/.stand_in",
+    ]
+    # a checkout below /tmp, with its environment
+    hidden = [p for p in dict.fromkeys((sys.base_prefix, sys.prefix)) if Path(p).is_relative_to("/tmp")]
     places += [word for path in hidden for word in ("--ro-bind", path, path)]
     command = [sys.executable, "-S", "-m", "tests.contract.runtime_stand_in.actions", str(listening.fileno()), key]
     process = subprocess.Popen(
         ["bwrap", *links, *binds, *places, "--unshare-pid", "--chdir", "/tmp/.stand_in", *command],
-        env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"},
+        env={
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": "/tmp",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
         pass_fds=[listening.fileno()],
         start_new_session=True,
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,5 @@
-"""Responses that move between two rollout actors under Ray while they are sampled: real processes, the deterministic engine, an environment by HTTP."""
+"""Responses that move between two rollout actors under Ray while they are sampled: real processes, the deterministic
+engine, an environment by HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ def config(work: Path) -> Config:
         ds={"param_dtype": "fp32", "attn_implementation": "eager"},
         data={"max_len": 192},
         env={"name": "echo"},
-        rollout={"engine": "torch", "n_samples_per_prompt": SAMPLES, "max_new_tokens": 128, "top_k": 1, "group_deadline_s": 300},
+        rollout={
+            "engine": "torch",
+            "n_samples_per_prompt": SAMPLES,
+            "max_new_tokens": 128,
+            "top_k": 1,
+            "group_deadline_s": 300,
+        },
         pipeline={"fast_lane": 1},
         vllm={"num_engines": 2},
         reward={"name": "tests.e2e.support.parity_reward:parity"},

@@ -1,4 +1,5 @@
-"""The examples of litellm, openai-agents, smolagents and langgraph, each as its own program, on the real engine: what they do is trained.
+"""The examples of litellm, openai-agents, smolagents and langgraph, each as its own program, on the real engine: what
+they do is trained.
 
 The SDKs are installed into an environment of their own by pip. TIR_SDK_VENV names one that is there already.
 """
@@ -50,7 +51,8 @@ def python(tmp_path_factory) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def actor(tmp_path_factory):
-    """The tiny model with room for a framework's system prompt, a character a token; its positions are rotations, so there is no table to fill."""
+    """The tiny model with room for a framework's system prompt, a character a token; its positions are rotations, so
+    there is no table to fill."""
     model = save_tiny(tmp_path_factory.mktemp("model"))
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
@@ -77,7 +79,9 @@ async def test_an_example_takes_tasks_and_what_its_sdk_asked_for_is_trained(acto
     (tmp_path / "endpoints/rollout-0").write_text(actor.url)
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"TIR_ROLLOUT_TOKEN": TOKEN}
     with (tmp_path / "agent.log").open("w") as log:
-        agent = subprocess.Popen([python, str(EXAMPLES / f"{example}.py"), str(tmp_path)], env=env, stdout=log, stderr=log)
+        agent = subprocess.Popen(
+            [python, str(EXAMPLES / f"{example}.py"), str(tmp_path)], env=env, stdout=log, stderr=log
+        )
     try:
         async with asyncio.timeout(DEADLINE_S):
             meta, group = await actor.runner.run(GroupKey(0, list(SDKS).index(example)), Task("hi", "2"))

@@ -1,4 +1,5 @@
-"""An agent with the plain `openai` client, over a real socket, on the real engine: what it said is recorded to the token and trained.
+"""An agent with the plain `openai` client, over a real socket, on the real engine: what it said is recorded to the
+token and trained.
 
 The reference for log-probs is a plain forward of the same weights by transformers.
 """
@@ -29,13 +30,16 @@ from ..support.tiny_model import HfLearner, make_tokenizer
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 TOLERANCE = 1e-4
 SDKS = json.loads((Path(__file__).parents[2] / "data/sdk_requests.json").read_text())
-"""What agent SDKs send at their defaults (long prompts shortened): a question with a tool, and the same with the tool's reply."""
+"""What agent SDKs send at their defaults (long prompts shortened): a question with a tool, and the same with the tool's
+reply."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def actor(engine):
     actor = Actor(engine)
-    server, port = await serve(build_app(RolloutService(actor), token=TOKEN, vllm_app=await engine.openai_app(actor.cfg)))
+    server, port = await serve(
+        build_app(RolloutService(actor), token=TOKEN, vllm_app=await engine.openai_app(actor.cfg))
+    )
     actor.url = f"http://127.0.0.1:{port}"
     yield actor
     server.cancel()
@@ -67,7 +71,8 @@ def model_segments(trajectory: dict) -> list[dict]:
 
 
 def worst(trajectory: dict) -> float:
-    """Largest difference between what was recorded and a forward over the whole trajectory, over the sampled tokens, in nats."""
+    """Largest difference between what was recorded and a forward over the whole trajectory, over the sampled tokens, in
+    nats."""
     parts = trajectory["segments"]
     response = [i for s in parts for i in s["token_ids"]]
     is_model = np.concatenate([np.full(len(s["token_ids"]), s["source"] == "model") for s in parts])
@@ -76,11 +81,17 @@ def worst(trajectory: dict) -> float:
 
 
 async def converse(client, turns: int, **options) -> list[dict]:
-    """A chat whose every reply goes back as it came. No spaces: vLLM loads the tiny tokenizer as Qwen2's, which spells them otherwise."""
+    """A chat whose every reply goes back as it came. No spaces: vLLM loads the tiny tokenizer as Qwen2's, which spells
+    them otherwise."""
     messages = [{"role": "user", "content": "hi"}]
     for turn in range(turns):
-        reply = await client.chat.completions.create(model="policy", messages=messages, max_tokens=6, seed=turn, **options)
-        messages += [{"role": "assistant", "content": reply.choices[0].message.content}, {"role": "user", "content": f"more{turn}"}]
+        reply = await client.chat.completions.create(
+            model="policy", messages=messages, max_tokens=6, seed=turn, **options
+        )
+        messages += [
+            {"role": "assistant", "content": reply.choices[0].message.content},
+            {"role": "user", "content": f"more{turn}"},
+        ]
     return messages
 
 
@@ -94,7 +105,8 @@ async def test_a_chat_is_recorded_to_the_token_with_log_probs_and_versions(http,
     assert make_tokenizer().decode(t["prompt_ids"]) == "user:hi<eos>assistant:"
     for turn, s in enumerate(x for x in t["segments"] if x["source"] == "env"):
         between = make_tokenizer().decode(s["token_ids"])
-        assert between.removeprefix("<eos>") == f"user:more{turn}<eos>assistant:"  # an EOS that was sampled is the model's
+        # an EOS that was sampled is the model's
+        assert between.removeprefix("<eos>") == f"user:more{turn}<eos>assistant:"
     assert worst(t) <= TOLERANCE
     assert {v for s in model_segments(t) for v in s["versions"]} == {0}
     assert t["reward"] == 1.0
@@ -103,10 +115,14 @@ async def test_a_chat_is_recorded_to_the_token_with_log_probs_and_versions(http,
 async def test_a_stream_is_recorded_as_an_answer_at_once_is(http, session):
     path, client = session
     said = ""
-    stream = await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "hi"}], max_tokens=12, seed=5, stream=True)
+    stream = await client.chat.completions.create(
+        model="policy", messages=[{"role": "user", "content": "hi"}], max_tokens=12, seed=5, stream=True
+    )
     async for chunk in stream:
         said += chunk.choices[0].delta.content or "" if chunk.choices else ""
-    whole = await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "hi"}], max_tokens=12, seed=5)
+    whole = await client.chat.completions.create(
+        model="policy", messages=[{"role": "user", "content": "hi"}], max_tokens=12, seed=5
+    )
     assert whole.choices[0].message.content == said and said
     end = await ended(http, path)
     assert (end["requests"], end["chains"], 2 * end["branch_tokens"]) == (2, 2, end["model_tokens"])
@@ -128,7 +144,9 @@ async def test_an_edited_history_starts_a_new_chain_and_wrong_tokens_are_never_r
 async def test_a_stop_string_does_not_break_the_chain(http, session):
     """The stop text was sampled: it stays in the answer, so the next prompt holds it and goes on from it."""
     path, client = session
-    first = await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "hi"}], max_tokens=6, seed=0)
+    first = await client.chat.completions.create(
+        model="policy", messages=[{"role": "user", "content": "hi"}], max_tokens=6, seed=0
+    )
     stop = first.choices[0].message.content[3]
     messages = await converse(client, 3, stop=[stop])
     end = await ended(http, path)
@@ -142,8 +160,14 @@ async def test_completions_by_token_ids_go_on_from_what_was_sampled(http, sessio
     path, client = session
     prompt = make_tokenizer().encode("User: 1+1?\nAssistant:")
     extra = {"return_token_ids": True}
-    first = (await client.completions.create(model="policy", prompt=prompt, max_tokens=8, seed=1, logprobs=1, extra_body=extra)).choices[0]
-    await client.completions.create(model="policy", prompt=[*prompt, *first.token_ids, 2], max_tokens=8, seed=2, extra_body=extra)
+    first = (
+        await client.completions.create(
+            model="policy", prompt=prompt, max_tokens=8, seed=1, logprobs=1, extra_body=extra
+        )
+    ).choices[0]
+    await client.completions.create(
+        model="policy", prompt=[*prompt, *first.token_ids, 2], max_tokens=8, seed=2, extra_body=extra
+    )
     t = (await ended(http, path))["trajectory"]
     assert t["prompt_ids"] == prompt
     assert t["segments"][0]["token_ids"] == first.token_ids and t["segments"][1]["token_ids"] == [2]
@@ -151,7 +175,11 @@ async def test_completions_by_token_ids_go_on_from_what_was_sampled(http, sessio
     assert worst(t) <= TOLERANCE
 
 
-@pytest.mark.parametrize("option", [{"temperature": 0.7}, {"top_p": 0.9}, {"n": 2}, {"presence_penalty": 0.5}, {"logit_bias": {"5": 1}}], ids=str)
+@pytest.mark.parametrize(
+    "option",
+    [{"temperature": 0.7}, {"top_p": 0.9}, {"n": 2}, {"presence_penalty": 0.5}, {"logit_bias": {"5": 1}}],
+    ids=str,
+)
 async def test_sampling_that_is_not_the_policys_is_refused_where_it_would_be_trained(session, option):
     _, client = session
     with pytest.raises(openai.BadRequestError, match=next(iter(option))):
@@ -179,7 +207,8 @@ async def test_a_wrong_key_is_refused_and_an_ended_session_takes_no_more(http, s
 
 
 async def test_an_external_agents_group_is_what_the_learner_trains(actor, http):
-    """Four samples of a task, each by an agent that takes it by HTTP, rewarded 0, 1, 2, 3 -> group -> the learner's rows."""
+    """Four samples of a task, each by an agent that takes it by HTTP, rewarded 0, 1, 2, 3 -> group -> the learner's
+    rows."""
     rewards = iter((0.0, 1.0, 2.0, 3.0))
 
     async def agent() -> None:
@@ -206,7 +235,9 @@ async def test_an_external_agents_group_is_what_the_learner_trains(actor, http):
 
 async def test_all_chains_of_a_session_that_branches_are_trained_each_token_once(actor, http):
     """A chat, a turn of it tried again, and a question of a sub-agent: three chains, one reward."""
-    actor.runner.cfg = actor.cfg.model_copy(update={"rollout": actor.cfg.rollout.model_copy(update={"n_samples_per_prompt": 2})})
+    actor.runner.cfg = actor.cfg.model_copy(
+        update={"rollout": actor.cfg.rollout.model_copy(update={"n_samples_per_prompt": 2})}
+    )
     running = asyncio.create_task(actor.runner.run(GroupKey(0, 7), Task("q", "")))
     for reward in (0.0, 1.0):
         task = (await http.post("/agent/tasks", json={"wait_s": 30})).json()
@@ -219,7 +250,9 @@ async def test_all_chains_of_a_session_that_branches_are_trained_each_token_once
     meta, group = await running
     batch = TrainBatch(0, [BatchItem(meta, group)], assign_ranks([meta], 1))
     samples = batch_samples(batch, [group], actor.cfg, get_estimator("group_norm"))
-    assert len(samples) == 6 and sum(int(s.trained.sum()) for s in samples) == sum(meta.model_tokens) == batch.num_tokens
+    assert (
+        len(samples) == 6 and sum(int(s.trained.sum()) for s in samples) == sum(meta.model_tokens) == batch.num_tokens
+    )
     for first, reward in ((0, 0.0), (3, 1.0)):
         signs = {float(np.sign(a)) for s in samples[first : first + 3] for a in s.advantages[s.trained]}
         assert signs == {float(np.sign(reward - 0.5))}
@@ -230,7 +263,9 @@ async def test_all_chains_of_a_session_that_branches_are_trained_each_token_once
 
 
 async def test_the_runs_own_reward_judges_a_session_that_says_none(actor, http):
-    actor.runner.cfg = actor.cfg.model_copy(update={"rollout": actor.cfg.rollout.model_copy(update={"n_samples_per_prompt": 2})})
+    actor.runner.cfg = actor.cfg.model_copy(
+        update={"rollout": actor.cfg.rollout.model_copy(update={"n_samples_per_prompt": 2})}
+    )
     running = asyncio.create_task(actor.runner.run(GroupKey(0, 1), Task("q", "")))
     for _ in range(2):
         task = (await http.post("/agent/tasks", json={"wait_s": 30})).json()
@@ -245,10 +280,14 @@ async def test_the_runs_own_reward_judges_a_session_that_says_none(actor, http):
 async def with_tools(actor):
     """The same actor as `--vllm.tool_call_parser hermes` serves it."""
     cfg = actor.cfg.model_copy(update={"vllm": actor.cfg.vllm.model_copy(update={"tool_call_parser": "hermes"})})
-    server, port = await serve(build_app(RolloutService(actor), token=TOKEN, vllm_app=await actor.engine.openai_app(cfg)))
+    server, port = await serve(
+        build_app(RolloutService(actor), token=TOKEN, vllm_app=await actor.engine.openai_app(cfg))
+    )
     import httpx
 
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+    ) as http:
         yield http
     server.cancel()
     await asyncio.gather(server, return_exceptions=True)
@@ -264,7 +303,9 @@ async def test_what_agent_sdks_send_at_their_defaults_is_served_and_recorded(wit
     end = await ended(with_tools, path)
     assert end["requests"] == 2
     asked = json.dumps(SDKS[sdk])
-    assert end["notes"] == [note for note, word in ((STRICT, '"strict"'), (REQUIRED, '"tool_choice"'), (STOP, '"stop"')) if word in asked]
+    assert end["notes"] == [
+        note for note, word in ((STRICT, '"strict"'), (REQUIRED, '"tool_choice"'), (STOP, '"stop"')) if word in asked
+    ]
 
 
 OPTIONS = {
@@ -290,7 +331,9 @@ async def test_a_format_that_would_bend_the_policy_is_refused_in_one_line_of_ope
     body = {**SDKS["litellm 1.106.2"][0], "response_format": {"type": "json_object"}}
     reply = await with_tools.post(f"{path}/v1/chat/completions", json=body)
     error = reply.json()["error"]
-    assert reply.status_code == 400 and "this session is trained on" in error["message"] and "\n" not in error["message"], reply.text
+    assert (
+        reply.status_code == 400 and "this session is trained on" in error["message"] and "\n" not in error["message"]
+    ), reply.text
     assert "StructuredOutputsParams" not in error["message"], "names, no Python objects"
 
 

@@ -1,4 +1,5 @@
-"""OpenRLHF's agent files and remote rewards on the real stack: the files of the documentation, from the page to learner steps."""
+"""OpenRLHF's agent files and remote rewards on the real stack: the files of the documentation, from the page to learner
+steps."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ PAGE = "openrlhf_files.md"
 
 def trained(directory: Path) -> dict[str, list]:
     columns = metrics.read(directory / "run")
-    assert columns["step"] == [1, 2] and all(np.isfinite(columns["loss"])) and all(n > 0 for n in columns["trained_tokens"])
+    assert (
+        columns["step"] == [1, 2]
+        and all(np.isfinite(columns["loss"]))
+        and all(n > 0 for n in columns["trained_tokens"])
+    )
     return columns
 
 
@@ -41,7 +46,9 @@ def test_an_agent_file_trains_and_a_mistake_in_it_is_told_before(tmp_path):
     assert [path.stem.partition("-")[0] for path in (tmp_path / "run/own").iterdir()] == ["guess_agent"]
     (tmp_path / "guess_agent.py").write_text("import torch\n\nclass AgentExecuter:\n    pass\n")
     wrong = command("train", "--recipe", "guess_agent.toml", "--run-dir", "other", "--check-only", cwd=tmp_path)
-    assert wrong.returncode == 2 and "guess_agent.py has no 'AgentExecutor'. It defines: AgentExecuter" in wrong.stderr, wrong.stderr
+    assert (
+        wrong.returncode == 2 and "guess_agent.py has no 'AgentExecutor'. It defines: AgentExecuter" in wrong.stderr
+    ), wrong.stderr
 
 
 @pytest.fixture
@@ -53,9 +60,13 @@ def reward_server():
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append(body)
-            responses = [query.removeprefix(prompt) for query, prompt in zip(body["query"], body["prompts"], strict=True)]
+            responses = [
+                query.removeprefix(prompt) for query, prompt in zip(body["query"], body["prompts"], strict=True)
+            ]
             share = [sum(c.isdigit() for c in text) / max(1, len(text)) for text in responses]
-            said = json.dumps({"rewards": share, "extra_logs": {"characters": [len(text) for text in responses]}}).encode()
+            said = json.dumps(
+                {"rewards": share, "extra_logs": {"characters": [len(text) for text in responses]}}
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(said)))
             self.end_headers()
@@ -81,4 +92,6 @@ def test_a_remote_reward_judges_what_is_trained(tmp_path, reward_server):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     columns = trained(tmp_path)
     assert all(0 < share < 1 for share in columns["reward_mean"]) and all(n > 1 for n in columns["reward/characters"])
-    assert all(len(body["query"]) == len(body["labels"]) for body in asked) and {p for body in asked for p in body["prompts"]} == {"Guess.\n"}
+    assert all(len(body["query"]) == len(body["labels"]) for body in asked) and {
+        p for body in asked for p in body["prompts"]
+    } == {"Guess.\n"}

@@ -1,4 +1,5 @@
-"""A verifiers environment beside the real engine: its rollouts are recorded to the token and make a group, its rubric's word is the reward.
+"""A verifiers environment beside the real engine: its rollouts are recorded to the token and make a group, its rubric's
+word is the reward.
 
 The package is installed into an environment of its own by pip. TIR_VERIFIERS_VENV names one that is there already.
 """
@@ -38,23 +39,34 @@ def python(tmp_path_factory) -> str:
 async def test_an_environment_of_verifiers_rolls_out_a_group_that_can_be_trained(actor, python, kind, tmp_path):  # noqa: F811
     (tmp_path / "endpoints").mkdir()
     (tmp_path / "endpoints/rollout-0").write_text(actor.url)
-    env = os.environ | {"TIR_ROLLOUT_TOKEN": TOKEN, "PYTHONPATH": f"{ROOT / 'tests/contract/adapters'}{os.pathsep}{ROOT}"}
+    env = os.environ | {
+        "TIR_ROLLOUT_TOKEN": TOKEN,
+        "PYTHONPATH": f"{ROOT / 'tests/contract/adapters'}{os.pathsep}{ROOT}",
+    }
     chosen = ["verifiers_arith", "--args", json.dumps({"kind": kind})]
     subprocess.run(
-        [python, "-m", "env_servers.adapters.verifiers.make_tasks", *chosen, "--out", str(tmp_path / "rows.jsonl")], env=env, check=True, timeout=120
+        [python, "-m", "env_servers.adapters.verifiers.make_tasks", *chosen, "--out", str(tmp_path / "rows.jsonl")],
+        env=env,
+        check=True,
+        timeout=120,
     )
     row = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])
     flags = [*chosen, str(tmp_path), "--max-tokens", "32", "--workers", "4"]
     with (tmp_path / "agent.log").open("w") as log:
-        agent = subprocess.Popen([python, "-m", "env_servers.adapters.verifiers", *flags], env=env, stdout=log, stderr=log)
+        agent = subprocess.Popen(
+            [python, "-m", "env_servers.adapters.verifiers", *flags], env=env, stdout=log, stderr=log
+        )
     try:
         async with asyncio.timeout(DEADLINE_S):
-            meta, group = await actor.runner.run(GroupKey(0, 100 + KINDS.index(kind)), Task(row["prompt"], row["label"], meta=row["meta"]))
+            meta, group = await actor.runner.run(
+                GroupKey(0, 100 + KINDS.index(kind)), Task(row["prompt"], row["label"], meta=row["meta"])
+            )
     finally:
         agent.kill()
         agent.wait()
     said = (tmp_path / "agent.log").read_text()[-2000:]
-    empty = said.count("Aborted rollout due to EmptyModelResponseError")  # random weights end a response at once now and then; verifiers gives up then
+    # random weights end a response at once now and then; verifiers gives up then
+    empty = said.count("Aborted rollout due to EmptyModelResponseError")
     assert meta.failed is None and meta.failures == ({"agent_failed": empty} if empty else {}), (meta.why, said)
     assert len(group.valid) == 4 - empty and all(t.model_tokens > 0 for t in group.valid)
     assert all(t.reward == t.parts["correct"] for t in group.valid), "the rubric's word"

@@ -1,4 +1,5 @@
-"""An environment under Ray Serve: sessions stay where they were opened, and a copy that dies costs its own sessions only."""
+"""An environment under Ray Serve: sessions stay where they were opened, and a copy that dies costs its own sessions
+only."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ UP_S = 400.0
 
 def holder_of(url: str) -> psutil.Process:
     """The server process that was told that it is `url`."""
-    return next(p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] and "--server-url" in p.info["cmdline"] and url in p.info["cmdline"])
+    return next(
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if p.info["cmdline"] and "--server-url" in p.info["cmdline"] and url in p.info["cmdline"]
+    )
 
 
 async def opened_at(client: EnvClient) -> set[str]:
@@ -44,13 +49,29 @@ async def opened_at(client: EnvClient) -> set[str]:
 async def test_sessions_stay_in_their_copy_and_one_that_dies_costs_its_own_only():
     if needs_older_protobuf():
         pytest.skip("this version of Ray Serve does not work with this protobuf: pip install 'protobuf<7'")
-    script = ["bash", str(REPO / "train_scripts/start_env_servers.sh"), "--ray", "-n", "2", "-e", "echo", "-p", str(PORT), "--", "--max-sessions", "64"]
+    script = [
+        "bash",
+        str(REPO / "train_scripts/start_env_servers.sh"),
+        "--ray",
+        "-n",
+        "2",
+        "-e",
+        "echo",
+        "-p",
+        str(PORT),
+        "--",
+        "--max-sessions",
+        "64",
+    ]
     environment = {**os.environ, "TIR_VENV": sys.prefix, "RAY_ADDRESS": ""}
     started = await asyncio.create_subprocess_exec(*script, stdout=subprocess.PIPE, env=environment)
     try:
         url = (await asyncio.wait_for(started.stdout.readline(), UP_S)).decode().strip()
         assert url == f"http://127.0.0.1:{PORT}/echo"
-        async with EnvClient({"echo": [url]}, step_timeout_s=8.0, max_retries=1, backoff_s=0.01) as client, AsyncExitStack() as stack:
+        async with (
+            EnvClient({"echo": [url]}, step_timeout_s=8.0, max_retries=1, backoff_s=0.01) as client,
+            AsyncExitStack() as stack,
+        ):
             sessions = [await stack.enter_async_context(client.session("echo", {})) for _ in range(12)]
             for s in sessions:
                 await s.reset()
@@ -63,7 +84,10 @@ async def test_sessions_stay_in_their_copy_and_one_that_dies_costs_its_own_only(
             holder_of(lost).kill()
             after = await asyncio.gather(*[s.step("after", step_id=3) for s in sessions], return_exceptions=True)
             for s, reply in zip(sessions, after, strict=True):
-                assert isinstance(reply, EnvLost) if s.server == lost else reply.observation == "after", (s.server, reply)
+                assert isinstance(reply, EnvLost) if s.server == lost else reply.observation == "after", (
+                    s.server,
+                    reply,
+                )
             opened: set[str] = set()
             async with asyncio.timeout(UP_S):
                 while not opened - servers:  # Serve tells nobody when a copy has been replaced
@@ -74,4 +98,8 @@ async def test_sessions_stay_in_their_copy_and_one_that_dies_costs_its_own_only(
         with suppress(ProcessLookupError):
             started.send_signal(signal.SIGTERM)
         await asyncio.wait_for(started.wait(), UP_S)
-    assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] and "--server-url" in p.info["cmdline"] and lost in p.info["cmdline"]]
+    assert not [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if p.info["cmdline"] and "--server-url" in p.info["cmdline"] and lost in p.info["cmdline"]
+    ]

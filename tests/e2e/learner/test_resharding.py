@@ -18,7 +18,8 @@ pytestmark = pytest.mark.long
 DIRECTIONS = ((2, 1), (1, 2))
 """(ranks that saved, ranks that resume)"""
 FRESH, SAVED, STEPPED, EXPORTED = range(4)
-"""What a run found: before its first step, at the checkpoint after it, one step later, after a step whose gradient is not finite and an export."""
+"""What a run found: before its first step, at the checkpoint after it, one step later, after a step whose gradient is
+not finite and an export."""
 
 
 def _free_port() -> int:
@@ -49,7 +50,9 @@ def results(workdir):
 def apart(a: dict, b: dict, what: str) -> float:
     """Relative L2 distance of all tensors of a kind together."""
     assert a.keys() == b.keys()
-    ours, theirs = (np.concatenate([t[key].astype(np.float64).ravel() for key in sorted(a) if key[1] == what]) for t in (a, b))
+    ours, theirs = (
+        np.concatenate([t[key].astype(np.float64).ravel() for key in sorted(a) if key[1] == what]) for t in (a, b)
+    )
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
@@ -68,7 +71,10 @@ def test_any_number_of_ranks_resumes_with_the_saved_numbers_bit_for_bit(results,
 @pytest.mark.parametrize(("saved", "world"), DIRECTIONS)
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "bf16"])  # in which a last bit of a sum is a step of 1/256
 def test_its_next_step_is_that_of_the_undisturbed_run(results, kind, saved, world):
-    undisturbed, resumed = results[f"saved-{saved}"][kind][STEPPED]["tensors"], results[f"resumed-{saved}-on-{world}"][kind][STEPPED]["tensors"]
+    undisturbed, resumed = (
+        results[f"saved-{saved}"][kind][STEPPED]["tensors"],
+        results[f"resumed-{saved}-on-{world}"][kind][STEPPED]["tensors"],
+    )
     for what in ("weights", "fp32", "exp_avg", "exp_avg_sq", "ema"):
         assert apart(resumed, undisturbed, what) <= 1e-6, what
 
@@ -95,8 +101,12 @@ def test_the_average_is_that_of_plain_float64_and_a_broken_step_is_not_in_it(res
         assert np.array_equal(run[FRESH]["policy", "ema", name], w0)
         once = BETA * w0 + (1 - BETA) * w1
         np.testing.assert_allclose(run[SAVED]["policy", "ema", name], once, rtol=1e-6, atol=1e-9)
-        np.testing.assert_allclose(run[STEPPED]["policy", "ema", name], BETA * once + (1 - BETA) * w2, rtol=1e-6, atol=1e-9)
-    assert same(run[STEPPED], run[EXPORTED]), "neither the broken step nor the export of the average has changed anything"
+        np.testing.assert_allclose(
+            run[STEPPED]["policy", "ema", name], BETA * once + (1 - BETA) * w2, rtol=1e-6, atol=1e-9
+        )
+    assert same(run[STEPPED], run[EXPORTED]), (
+        "neither the broken step nor the export of the average has changed anything"
+    )
 
 
 def test_the_average_of_one_rank_is_that_of_two(results):
@@ -106,7 +116,9 @@ def test_the_average_of_one_rank_is_that_of_two(results):
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize(("kind", "dtype"), [("plain", "float32"), ("bf16", "bfloat16")])
-def test_the_average_is_exported_beside_the_weights_and_plain_transformers_loads_it(results, workdir, kind, dtype, world):
+def test_the_average_is_exported_beside_the_weights_and_plain_transformers_loads_it(
+    results, workdir, kind, dtype, world
+):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -115,7 +127,9 @@ def test_the_average_is_exported_beside_the_weights_and_plain_transformers_loads
         assert AutoTokenizer.from_pretrained(directory).eos_token
         weights = AutoModelForCausalLM.from_pretrained(directory, dtype="auto").state_dict()
         for name, value in weights.items():
-            expected = torch.from_numpy(run["policy", what, "model.embed_tokens.weight" if name == "lm_head.weight" else name])
+            expected = torch.from_numpy(
+                run["policy", what, "model.embed_tokens.weight" if name == "lm_head.weight" else name]
+            )
             assert torch.equal(value, expected.reshape(value.shape).to(getattr(torch, dtype))), name
 
 
@@ -124,7 +138,9 @@ def test_the_exported_average_of_adapters_is_merged(results, workdir):
 
     run = results["saved-2"]["lora"][EXPORTED]["tensors"]
     prefix = "base_model.model.model.layers.0.self_attn.q_proj"
-    merged = load_file(workdir / "export lora-2_ema" / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"].numpy()
+    merged = load_file(workdir / "export lora-2_ema" / "model.safetensors")[
+        "model.layers.0.self_attn.q_proj.weight"
+    ].numpy()
     base = load_file(workdir / "model" / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"].numpy()
     a, b = (run["policy", "ema", f"{prefix}.lora_{side}.default.weight"] for side in "AB")
     update = 2.0 * b.reshape(-1, 4) @ a.reshape(4, -1)
@@ -136,7 +152,9 @@ def test_with_zero_2_the_average_is_kept_exported_and_restored_too(results, work
     from safetensors.torch import load_file
 
     found = results["zero-2-2"]
-    assert found["restored"] and all(np.array_equal(found["exported"][name], found["after"][name]) for name in found["after"])
+    assert found["restored"] and all(
+        np.array_equal(found["exported"][name], found["after"][name]) for name in found["after"]
+    )
     average = load_file(workdir / "export zero-2-2_ema" / "model.safetensors")
     assert average.keys() == found["after"].keys()
     for name, after in found["after"].items():

@@ -1,4 +1,5 @@
-"""Two ranks that hold a half each of every packed row, against one that holds it whole: the same gradients, metrics and scores."""
+"""Two ranks that hold a half each of every packed row, against one that holds it whole: the same gradients, metrics and
+scores."""
 
 from __future__ import annotations
 
@@ -29,11 +30,16 @@ def results(tmp_path_factory):
 
     out = tmp_path_factory.mktemp("sequence_parallel")
     save_tiny(out / "model", scale=1.0)
-    runs = [mp.spawn(run, (world, cut, free_port(), out / "model", out), nprocs=world, join=False) for world, cut in CUTS]
+    runs = [
+        mp.spawn(run, (world, cut, free_port(), out / "model", out), nprocs=world, join=False) for world, cut in CUTS
+    ]
     for context in runs:
         while not context.join(timeout=180):
             pass
-    return {world: [pickle.loads((out / f"{world}-{cut}-{rank}.pkl").read_bytes()) for rank in range(world)] for world, cut in CUTS}
+    return {
+        world: [pickle.loads((out / f"{world}-{cut}-{rank}.pkl").read_bytes()) for rank in range(world)]
+        for world, cut in CUTS
+    }
 
 
 def relative_l2(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
@@ -52,7 +58,8 @@ def test_two_ranks_that_share_rows_have_the_gradient_of_one(results, variant):
 
 
 def test_fine_tuning_has_the_gradient_and_loss_of_one_rank(results):
-    assert relative_l2(results[2][0]["sft"], results[1][0]["sft"]) <= 1e-4  # from weights that an Adam step has moved apart
+    # from weights that an Adam step has moved apart
+    assert relative_l2(results[2][0]["sft"], results[1][0]["sft"]) <= 1e-4
     for got, expected in zip(results[2][0]["sft_metrics"], results[1][0]["sft_metrics"], strict=True):
         assert got == pytest.approx(expected, rel=1e-4)
 

@@ -1,5 +1,6 @@
-"""Broadcasts into real vLLM engines on CPU, over gloo: the same log-probs as after a file, bit for bit; in flight; torn in the middle and done again; with
-tensor parallelism. Two engines, of one and of two workers, beside one that gets files."""
+"""Broadcasts into real vLLM engines on CPU, over gloo: the same log-probs as after a file, bit for bit; in flight; torn
+in the middle and done again; with tensor parallelism. Two engines, of one and of two workers, beside one that gets
+files."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ async def sampled(engine, prompt, name: str):
 async def test_log_probs_are_those_of_a_file_push_bit_for_bit(engines, learner, publisher, prompt, tmp_path):
     for version in (1, 2):
         learner.reset(version)
-        by_file = WeightPublisher(HfLearner(version), [engines[2]], tmp_path / f"push{version}", [prompt], tolerance=TOLERANCE)
+        by_file = WeightPublisher(
+            HfLearner(version), [engines[2]], tmp_path / f"push{version}", [prompt], tolerance=TOLERANCE
+        )
         report, filed = await publisher.publish(version, must_differ=version > 1), await by_file.publish(version)
         assert report.digest == filed.digest and report.refused == filed.refused == 0
         assert report.canary_max_diff == filed.canary_max_diff < TOLERANCE and report.write_s > 0
@@ -95,7 +98,9 @@ async def test_log_probs_are_those_of_a_file_push_bit_for_bit(engines, learner, 
 async def test_requests_in_flight_go_on_with_what_was_broadcast(engines, learner, publisher, prompt):
     engine, old = engines[0], HfLearner(2)
     so_far = engine.stats()["tokens_generated"]
-    tasks = [asyncio.create_task(engine.generate(prompt, Sampling(200, seed=s), request_id=f"flight{s}")) for s in range(3)]
+    tasks = [
+        asyncio.create_task(engine.generate(prompt, Sampling(200, seed=s), request_id=f"flight{s}")) for s in range(3)
+    ]
     while engine.stats()["tokens_generated"] < so_far + 30:
         await asyncio.sleep(0.01)
     learner.reset(3)
@@ -103,7 +108,10 @@ async def test_requests_in_flight_go_on_with_what_was_broadcast(engines, learner
     both = [c for c in await asyncio.gather(*tasks) if {2, 3} <= set(c.versions.tolist())]
     assert both, "none was in flight"
     for c in both:
-        assert worst(old, prompt, c, c.versions == 2) < TOLERANCE and worst(learner, prompt, c, c.versions == 3) < TOLERANCE
+        assert (
+            worst(old, prompt, c, c.versions == 2) < TOLERANCE
+            and worst(learner, prompt, c, c.versions == 3) < TOLERANCE
+        )
 
 
 async def test_a_torn_push_freezes_the_engine_until_the_next_is_proved(engines, learner, publisher, prompt):
@@ -127,12 +135,19 @@ async def test_a_torn_push_freezes_the_engine_until_the_next_is_proved(engines, 
     assert torn == [3] and frozen == [1.0, 1.0] and learner.opened == opened + 1
     assert report.refused == 0 and report.canary_max_diff < TOLERANCE
     for engine in engines[:2]:
-        assert all((c.versions == 4).all() and worst(learner, prompt, c) < TOLERANCE for c in await sampled(engine, prompt, "torn"))
+        assert all(
+            (c.versions == 4).all() and worst(learner, prompt, c) < TOLERANCE
+            for c in await sampled(engine, prompt, "torn")
+        )
 
 
-async def test_an_engine_that_joins_is_proved_alone_and_then_pushed_to_with_the_others(engines, learner, publisher, prompt):
+async def test_an_engine_that_joins_is_proved_alone_and_then_pushed_to_with_the_others(
+    engines, learner, publisher, prompt
+):
     await publisher.join(engines[2])
-    assert engines[2].version == 4 and worst(learner, prompt, (await sampled(engines[2], prompt, "joined"))[0]) < TOLERANCE
+    assert (
+        engines[2].version == 4 and worst(learner, prompt, (await sampled(engines[2], prompt, "joined"))[0]) < TOLERANCE
+    )
     publisher.engines.append(engines[2])
     learner.reset(5)
     assert (await publisher.publish(5, must_differ=True)).refused == 0
@@ -155,9 +170,14 @@ async def test_an_engine_whose_process_dies_costs_the_others_one_attempt(engines
         report = await publisher.publish(6, must_differ=True)
     finally:
         learner.between = lambda n: None
-    assert killed == [3] and report.refused == 1 and "vLLM's engine process died" in victim.broken, "it was not waited for until a deadline"
+    assert killed == [3] and report.refused == 1 and "vLLM's engine process died" in victim.broken, (
+        "it was not waited for until a deadline"
+    )
     for engine in engines[:2]:
-        assert all((c.versions == 6).all() and worst(learner, prompt, c) < TOLERANCE for c in await sampled(engine, prompt, "survivor"))
+        assert all(
+            (c.versions == 6).all() and worst(learner, prompt, c) < TOLERANCE
+            for c in await sampled(engine, prompt, "survivor")
+        )
 
 
 async def test_another_digest_than_the_learners_breaks_the_engine(engines, learner, prompt):
@@ -180,6 +200,9 @@ async def test_each_tensor_parallel_worker_receives_all_and_keeps_its_slice(mode
         assert len(workers(psutil.Process())) >= 2
         report = await make_publisher(learner, [engine], tmp_path, prompt, workers=2).publish(1)
         assert report.refused == 0 and report.canary_max_diff < TOLERANCE
-        assert all((c.versions == 1).all() and worst(learner, prompt, c) < TOLERANCE for c in await sampled(engine, prompt, "tp"))
+        assert all(
+            (c.versions == 1).all() and worst(learner, prompt, c) < TOLERANCE
+            for c in await sampled(engine, prompt, "tp")
+        )
     finally:
         await engine.stop()

@@ -1,5 +1,6 @@
-"""train.colocate_all as a run: Ray, two ZeRO-3 ranks, two engines in the ranks' own reservation. On CPU, so engines and states are stand-ins that move nothing:
-what is shown is the order, the placement, and that nothing else changes. Nothing here says that a GPU's memory is enough."""
+"""train.colocate_all as a run: Ray, two ZeRO-3 ranks, two engines in the ranks' own reservation. On CPU, so engines and
+states are stand-ins that move nothing: what is shown is the order, the placement, and that nothing else changes.
+Nothing here says that a GPU's memory is enough."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ SHARED = ("--train.colocate_all", "--vllm.num_engines", "2")
 
 
 @pytest.mark.long
-def test_a_run_on_shared_gpus_whose_learner_and_engine_are_killed_has_the_weights_of_one_on_gpus_of_its_own(toy_run, tmp_path):
-    """The ranks that replace the lost one start in the learner's turn, in their old places, and take up the checkpoint; the engine waits for its turn."""
+def test_a_run_on_shared_gpus_whose_learner_and_engine_are_killed_has_the_weights_of_one_on_gpus_of_its_own(
+    toy_run, tmp_path
+):
+    """The ranks that replace the lost one start in the learner's turn, in their old places, and take up the checkpoint;
+    the engine waits for its turn."""
     log, rank, engine = tmp_path / "log", Fault("learner-1", 2.5), Fault("rollout-0", 3.5)
     process = start([*command(tmp_path, toy_run.job, deadlines={}), *SHARED], log)
     strike(process, tmp_path, rank, toy_run.step_s)

@@ -1,4 +1,5 @@
-"""An actor that is killed by SIGKILL takes vLLM's engine process along, and its replacement starts. Real Ray and vLLM, with vLLM's multiprocessing on."""
+"""An actor that is killed by SIGKILL takes vLLM's engine process along, and its replacement starts. Real Ray and vLLM,
+with vLLM's multiprocessing on."""
 
 from __future__ import annotations
 

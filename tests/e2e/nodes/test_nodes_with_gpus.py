@@ -1,4 +1,5 @@
-"""Ray's own placement on two nodes: a head without GPUs and a node that says that it has four. No GPU is there: nothing is loaded."""
+"""Ray's own placement on two nodes: a head without GPUs and a node that says that it has four. No GPU is there: nothing
+is loaded."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def cluster(monkeypatch):
 @pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_an_engine_on_two_gpus_sees_two_though_the_driver_has_none(cluster, tmp_path, capsys):
-    cfg = Config(run_dir=tmp_path / "run", vllm={"num_engines": 2, "tensor_parallel_size": 2}, actor={"num_gpus_per_node": 1})
+    cfg = Config(
+        run_dir=tmp_path / "run", vllm={"num_engines": 2, "tensor_parallel_size": 2}, actor={"num_gpus_per_node": 1}
+    )
     with ray_session(cfg):
         assert has_gpus() and sorted(node.gpus for node in nodes()) == [0, 4]
         assert "does not fit yet: learner rank 0 have no room" in plan(cfg, nodes())[-1]

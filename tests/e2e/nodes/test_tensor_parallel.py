@@ -1,4 +1,5 @@
-"""Tensor parallelism of two with vLLM's gloo workers on CPU: the same log-probs, pushes, versions and verdicts as one process gives; a dead worker is found."""
+"""Tensor parallelism of two with vLLM's gloo workers on CPU: the same log-probs, pushes, versions and verdicts as one
+process gives; a dead worker is found."""
 
 from __future__ import annotations
 

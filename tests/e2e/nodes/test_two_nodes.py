@@ -1,5 +1,5 @@
-"""Two nodes, each with its own network, /tmp and /dev/shm, and launch_multinode.sh as it stands: a learner rank and a Ray daemon on each, the environment
-server on the second. Then what breaks between them."""
+"""Two nodes, each with its own network, /tmp and /dev/shm, and launch_multinode.sh as it stands: a learner rank and a
+Ray daemon on each, the environment server on the second. Then what breaks between them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ ROOT = Path(__file__).parents[3]
 PATIENCE_S = 400
 ENV_PORT = 18080
 NO_DASHBOARD = {"RAY_HEAD_FLAGS": "--include-dashboard=false"}
-ENV = {"TIR_ENV_TOKEN": "hosts-of-model-code", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TIR_VENV": sys.prefix, **NO_DASHBOARD}
+ENV = {
+    "TIR_ENV_TOKEN": "hosts-of-model-code",
+    "OMP_NUM_THREADS": "1",
+    "DS_ACCELERATOR": "cpu",
+    "TIR_VENV": sys.prefix,
+    **NO_DASHBOARD,
+}
 SHAPE = "--actor.num_nodes 2 --actor.num_gpus_per_node 1"
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
@@ -38,20 +44,35 @@ class Cluster:
     def serve(self) -> None:
         said = self.directory / "env.log"
         said.unlink(missing_ok=True)
-        server = self.b.start(f"bash {ROOT}/train_scripts/start_env_servers.sh -h {self.b.address} -- --workers 1 --port {ENV_PORT}", said, **ENV)
+        server = self.b.start(
+            f"bash {ROOT}/train_scripts/start_env_servers.sh -h {self.b.address} -- --workers 1 --port {ENV_PORT}",
+            said,
+            **ENV,
+        )
         wait(lambda: any(line.startswith("http://") for line in said.read_text().splitlines()), server, said)
 
     def rejoin(self) -> None:
         """What launch_multinode.sh started on the second node."""
-        ray = f"{sys.prefix}/bin/ray start --address={self.a.address}:6379 --node-ip-address={self.b.address} --disable-usage-stats --block"
+        ray = (
+            f"{sys.prefix}/bin/ray start --address={self.a.address}:6379 --node-ip-address={self.b.address}"
+            " --disable-usage-stats --block"
+        )
         self.b.start(ray, self.directory / "rejoined.log", **ENV)
 
     def launch(self, *flags: str, steps: int = 4, **env: str) -> subprocess.Popen[bytes]:
-        return self._train(f"bash {ROOT}/train_scripts/launch_multinode.sh --hosts node-a,node-b --interface eth1 --", flags, steps, env)
+        return self._train(
+            f"bash {ROOT}/train_scripts/launch_multinode.sh --hosts node-a,node-b --interface eth1 --",
+            flags,
+            steps,
+            env,
+        )
 
     def submit(self, steps: int = 4) -> subprocess.Popen[bytes]:
         """To a Ray cluster that is there."""
-        head = f"{sys.prefix}/bin/ray start --head --node-ip-address={self.a.address} --port=6379 --disable-usage-stats --block"
+        head = (
+            f"{sys.prefix}/bin/ray start --head --node-ip-address={self.a.address} --port=6379 --disable-usage-stats"
+            " --block"
+        )
         self.a.start(head, self.directory / "head.log", **ENV)
         answers = f"exec 3<>/dev/tcp/{self.a.address}/6379 && exec 4<>/dev/tcp/127.0.0.1/8265"
         wait(lambda: self.a.can(answers), None, self.directory / "head.log")
@@ -61,8 +82,14 @@ class Cluster:
     def _train(self, script: str, flags: tuple[str, ...], steps: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
         words = [
             f"{script} --recipe quickstart_cpu --run-dir {self.run_dir}",
-            f"--actor.model_name_or_path {self.directory}/init --data.prompt_dataset {self.directory}/data/train.jsonl --env.url {self.url} {SHAPE}",
-            "--reward.name tests.e2e.support.parity_reward:parity --rollout.batch_size 4 --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens 24",
+            (
+                f"--actor.model_name_or_path {self.directory}/init --data.prompt_dataset"
+                f" {self.directory}/data/train.jsonl --env.url {self.url} {SHAPE}"
+            ),
+            (
+                "--reward.name tests.e2e.support.parity_reward:parity --rollout.batch_size 4"
+                " --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens 24"
+            ),
             f"--train.max_steps {steps} --ckpt.save_steps 2 --logger.tensorboard false",
         ]
         return self.a.start(" ".join([*words, *flags]), self.log, **(ENV | env))
@@ -78,7 +105,9 @@ class Cluster:
         return " ".join(self.log.read_text().split())
 
 
-def wait(until: Callable[[], object], process: subprocess.Popen[bytes] | None, log: Path, patience_s: float = PATIENCE_S) -> None:
+def wait(
+    until: Callable[[], object], process: subprocess.Popen[bytes] | None, log: Path, patience_s: float = PATIENCE_S
+) -> None:
     give_up = time.monotonic() + patience_s
     while not until():
         assert (process is None or process.poll() is None) and time.monotonic() < give_up, log.read_text()[-4000:]
@@ -114,13 +143,22 @@ def test_a_run_over_two_nodes_has_a_rank_on_each_and_leaves_nothing_behind(clust
     assert_trained_once(cluster, 4)
     placed = cluster.said().split("placed: 2 learner ranks: ")[1]
     assert placed.startswith(("10.77.0.1 x 1, 10.77.0.2 x 1", "10.77.0.2 x 1, 10.77.0.1 x 1"))
-    wait(lambda: not [p for node in (cluster.a, cluster.b) for p in node.processes() if "ray" in p.name()], None, cluster.log, 60)
+    wait(
+        lambda: not [p for node in (cluster.a, cluster.b) for p in node.processes() if "ray" in p.name()],
+        None,
+        cluster.log,
+        60,
+    )
 
 
 @pytest.mark.parametrize("cluster", ["unshared"], indirect=True)
 def test_a_run_directory_that_the_second_node_does_not_see_is_named_before_a_model_loads(cluster: Cluster):
     assert ended(cluster.launch(), cluster.log) == 2
-    assert "learner rank" in cluster.said() and f"on node {cluster.b.address} does not see the controller's run directory {cluster.run_dir}" in cluster.said()
+    assert (
+        "learner rank" in cluster.said()
+        and f"on node {cluster.b.address} does not see the controller's run directory {cluster.run_dir}"
+        in cluster.said()
+    )
     assert cluster.step() == 0
 
 

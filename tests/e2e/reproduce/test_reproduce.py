@@ -19,7 +19,14 @@ AT_MOST_S = 3600.0
 
 def reproduce(*words: str, cwd: Path) -> subprocess.CompletedProcess:
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
-    return subprocess.run([sys.executable, "-m", "openrlhf_tir.cli", "reproduce", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=AT_MOST_S)
+    return subprocess.run(
+        [sys.executable, "-m", "openrlhf_tir.cli", "reproduce", *words],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=AT_MOST_S,
+    )
 
 
 @pytest.mark.long
@@ -31,7 +38,10 @@ def test_the_effect_of_zerotir_is_seen_and_the_same_command_again_trains_nothing
     (seed,) = summary["seeds"]
     assert list(summary) == ["name", "claim", "seen", "seeds", "seconds"] and seed["seed"] == 42
     assert summary["seen"] is seed["seen"] is True, done.stdout[-2000:]
-    assert "effect seen on 1 of 1 seeds" in (out / "index.html").read_text() and (out / "curves.png").stat().st_size > 5_000
+    assert (
+        "effect seen on 1 of 1 seeds" in (out / "index.html").read_text()
+        and (out / "curves.png").stat().st_size > 5_000
+    )
     figures, metrics = seed["arms"]["rl"], out / "seed-42/rl/metrics.jsonl"
     assert figures["accuracy"] >= 0.9 > figures["accuracy_before"]
     before = metrics.stat().st_mtime_ns

@@ -35,7 +35,8 @@ class GpuActor(RolloutActor):
 
 
 def engine_processes(of: psutil.Process) -> list[psutil.Process]:
-    """vLLM's below `of`: the engine's and its workers', which Python's multiprocessing started. vLLM names them only where setproctitle is there."""
+    """vLLM's below `of`: the engine's and its workers', which Python's multiprocessing started. vLLM names them only
+    where setproctitle is there."""
     return [p for p in of.children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
 
 

@@ -10,10 +10,14 @@ from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.types import KEEP, BatchItem, Group, GroupKey, GroupMeta, Segment, Task, TrainBatch, Trajectory
 
 
-def trajectory(index: int, prompt: Sequence[int], segments: Sequence[tuple[str, Sequence[int], int | None]], reward: float) -> Trajectory:
+def trajectory(
+    index: int, prompt: Sequence[int], segments: Sequence[tuple[str, Sequence[int], int | None]], reward: float
+) -> Trajectory:
     """segments: (source, token ids, version or None for the environment). Every log-prob is -0.5."""
     made = [
-        Segment("model", np.array(ids, np.int32), np.full(len(ids), -0.5, np.float32), np.full(len(ids), version, np.int32))
+        Segment(
+            "model", np.array(ids, np.int32), np.full(len(ids), -0.5, np.float32), np.full(len(ids), version, np.int32)
+        )
         if source == "model"
         else Segment.of_env(ids, "")
         for source, ids, version in segments
@@ -47,7 +51,8 @@ def make_batch(groups: Sequence[Group], world_size: int, step: int = 0) -> Train
 
 
 def random_groups(num_groups: int, per_group: int, seed: int, *, vocab: int = 96, version: int = 0) -> list[Group]:
-    """Responses of model, tool, model tokens; lengths differ; log-probs near those of a fresh model, so that some ratios are clipped."""
+    """Responses of model, tool, model tokens; lengths differ; log-probs near those of a fresh model, so that some
+    ratios are clipped."""
     rng = np.random.default_rng(seed)
     groups = []
     for b in range(num_groups):
@@ -56,7 +61,12 @@ def random_groups(num_groups: int, per_group: int, seed: int, *, vocab: int = 96
         for i in range(per_group):
             lengths = rng.integers(3, 14, 3)
             ids = [rng.integers(2, vocab, n).tolist() for n in lengths]
-            t = trajectory(i, prompt, [("model", ids[0], version), ("env", ids[1], None), ("model", ids[2], version)], float(rng.integers(0, 2)))
+            t = trajectory(
+                i,
+                prompt,
+                [("model", ids[0], version), ("env", ids[1], None), ("model", ids[2], version)],
+                float(rng.integers(0, 2)),
+            )
             for segment in t.segments:
                 if segment.source == "model":
                     segment.logprobs[:] = rng.normal(-4.6, 0.3, len(segment.token_ids))

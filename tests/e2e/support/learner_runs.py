@@ -1,4 +1,5 @@
-"""What one learner process does for test_learner.py: every check that needs real ranks, in one process per rank, results pickled.
+"""What one learner process does for test_learner.py: every check that needs real ranks, in one process per rank,
+results pickled.
 
 One start of DeepSpeed per rank serves all tests, because importing it takes longer than everything else here.
 """
@@ -35,7 +36,13 @@ def config(
     return Config(
         algo=algo or {},
         critic=critic or {},
-        actor={"model_name_or_path": str(model), "learning_rate": 1e-3, "num_gpus_per_node": world, "max_norm": 0.5, "l2": 0.01},
+        actor={
+            "model_name_or_path": str(model),
+            "learning_rate": 1e-3,
+            "num_gpus_per_node": world,
+            "max_norm": 0.5,
+            "l2": 0.01,
+        },
         ds={"param_dtype": "fp32", "attn_implementation": "sdpa", **ds},
         train={"micro_batch_size": 2, "max_tokens_per_gpu": 200, **average},
         rollout={"batch_size": 4, "n_samples_per_prompt": 4, "temperature": temperature},
@@ -103,7 +110,11 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     results["resumed_version"] = resumed.load(out / f"ckpt-{world}")
     results["redrawn"] = _draw()
     before = resumed.version, _weight_hash(resumed)
-    results["broken"] = resumed.step(*broken_batch(world))["grad_norm"], before, (resumed.version, _weight_hash(resumed))
+    results["broken"] = (
+        resumed.step(*broken_batch(world))["grad_norm"],
+        before,
+        (resumed.version, _weight_hash(resumed)),
+    )
     resumed.step(*batch(world, seed=1))
     results["resumed"] = _weight_hash(resumed)
     results["refused"] = []
@@ -155,7 +166,8 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
 
 
 def _broadcast(learner, rank: int):
-    """(what rank 0 said, what a receiver beside it said, how many tensors it got in how many buckets); None, None, None on other ranks."""
+    """(what rank 0 said, what a receiver beside it said, how many tensors it got in how many buckets); None, None, None
+    on other ranks."""
     from concurrent.futures import ThreadPoolExecutor
 
     from openrlhf_tir.learner.pushes.broadcast import broadcast_weights
@@ -166,7 +178,9 @@ def _broadcast(learner, rank: int):
         if rank == 0:
             meeting = learner.sender.open("gloo", "127.0.0.1", 1, 60.0)
             received = beside.submit(end.receive, meeting, 1, "push", got.append, got.clear)
-        sent = broadcast_weights(learner.engine.module, "push", learner.sender, rank=rank, sharded=True, bucket_bytes=100_000)
+        sent = broadcast_weights(
+            learner.engine.module, "push", learner.sender, rank=rank, sharded=True, bucket_bytes=100_000
+        )
         return sent, received and received.result(), (sum(map(len, got)), len(got)) if got else None
 
 
@@ -183,7 +197,13 @@ def _lora(rank: int, world: int, start, out: Path) -> dict[str, object]:
             found["refused"].append(str(e))
     adapted = start(lora=lora)
     found["fresh"] = _weight_hash(adapted)
-    found["trainable"] = sorted({name.rpartition(".lora_")[0] or name for name, p in adapted.engine.module.named_parameters() if p.requires_grad})
+    found["trainable"] = sorted(
+        {
+            name.rpartition(".lora_")[0] or name
+            for name, p in adapted.engine.module.named_parameters()
+            if p.requires_grad
+        }
+    )
     adapted.step(*batch(world, seed=0))
     found["stepped"] = _weight_hash(adapted)
     found["published"] = adapted.publish(out / f"lora-{world}.safetensors")
@@ -210,12 +230,16 @@ def _weights(learner) -> dict[str, np.ndarray]:
         return {w.name: w.value().float().numpy().copy() for w in weights}
 
 
-GAE = {"advantage": {"estimator": "gae", "gamma": 0.9, "lambd": 0.8}, "kl": {"init_coef": 0.1, "target": 1e-9, "horizon": 100}}
+GAE = {
+    "advantage": {"estimator": "gae", "gamma": 0.9, "lambd": 0.8},
+    "kl": {"init_coef": 0.1, "target": 1e-9, "horizon": 100},
+}
 KL_IN_LOSS = {"kl": {"init_coef": 0.5, "use_loss": True, "estimator": "k3", "unbiased_gradient": False}}
 
 
 def roles(start, world: int, out: Path) -> dict[str, object]:
-    """A learner with critic and KL in the reward, resumed; one with KL in the loss, whose policy has moved away from its reference."""
+    """A learner with critic and KL in the reward, resumed; one with KL in the loss, whose policy has moved away from
+    its reference."""
     from openrlhf_tir.errors import ConfigError
 
     found: dict[str, object] = {}
@@ -247,7 +271,11 @@ def roles(start, world: int, out: Path) -> dict[str, object]:
     metrics = frozen.step(*batch(world, seed=0))
     found["frozen"] = before, (_weight_hash(frozen), _weight_hash(frozen.roles.critic)), metrics["lr"], frozen.version
 
-    for name, settings in {"kl": {}, "kl_packed": {"packing_samples": True}, "kl_tempered": {"packing_samples": True, "temperature": 0.7}}.items():
+    for name, settings in {
+        "kl": {},
+        "kl_packed": {"packing_samples": True},
+        "kl_tempered": {"packing_samples": True, "temperature": 0.7},
+    }.items():
         pulled = start(algo=KL_IN_LOSS, **settings)
         pulled.load(out / f"ckpt-{world}")
         pulled.publish(out / f"pulled-{world}.safetensors")
@@ -289,7 +317,9 @@ def _record(learner, *engines) -> list[dict[str, np.ndarray]]:
     def recording_step(optimizer, model, scheduler):
         for engine, found in zip(engines, grads, strict=True):
             if not found and optimizer is engine.optimizer:
-                found.update({name: safe_get_full_grad(p).cpu().numpy().copy() for name, p in engine.module.named_parameters()})
+                found.update(
+                    {name: safe_get_full_grad(p).cpu().numpy().copy() for name, p in engine.module.named_parameters()}
+                )
         if all(grads):
             learner.strategy.optimizer_step = take_step
         take_step(optimizer, model, scheduler)

@@ -1,10 +1,11 @@
-"""Nodes: network, mount and host-name namespaces on this machine that stand for machines of a cluster: what runs in them is real.
+"""Nodes: network, mount and host-name namespaces on this machine that stand for machines of a cluster: what runs in
+them is real.
 
     node-a eth1 10.77.0.1 --- veth --- 10.77.0.2 eth1 node-b        each with a /tmp and a /dev/shm of its own
 
-The file system is shared but for these; `unshared` names directories that a node has for itself. Processes share one process table, so that a node is
-lost by killing whatever runs in its network namespace. Needs root and the right to make namespaces: `missing` says what is not there.
-"""
+The file system is shared but for these; `unshared` names directories that a node has for itself. Processes share one
+process table, so that a node is lost by killing whatever runs in its network namespace. Needs root and the right to
+make namespaces: `missing` says what is not there."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def missing() -> str | None:
     for tool in ("ip", "unshare", "nsenter"):
         if not shutil.which(tool):
             return f"there is no {tool} (apt-get install iproute2 util-linux)"
-    tried = subprocess.run(["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False
+    )
     return f"namespaces cannot be made here: {tried.stderr.strip()}" if tried.returncode else None
 
 
@@ -70,7 +73,12 @@ class Node:
         """In a session of its own; what it prints goes to `log`."""
         with log.open("ab") as out:
             return subprocess.Popen(
-                self.words(f"exec {command}"), stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=os.environ | env, start_new_session=True
+                self.words(f"exec {command}"),
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | env,
+                start_new_session=True,
             )
 
     def processes(self) -> Iterator[psutil.Process]:
@@ -99,7 +107,8 @@ class Node:
 
 @contextmanager
 def two_nodes(directory: Path, keep: Sequence[Path], unshared: Sequence[Path] = ()) -> Iterator[tuple[Node, Node]]:
-    """`keep`: what both see, at the same path, though it may lie in /tmp; `unshared`: of it, what node-b has for itself, empty."""
+    """`keep`: what both see, at the same path, though it may lie in /tmp; `unshared`: of it, what node-b has for
+    itself, empty."""
     bin_dir, pids = directory / "bin", directory / "pids"
     for made in (bin_dir, pids):
         made.mkdir()
@@ -111,9 +120,29 @@ def two_nodes(directory: Path, keep: Sequence[Path], unshared: Sequence[Path] = 
             nodes.append(_node(name, f"10.77.0.{i}", bin_dir, [*keep, directory], unshared if i == 2 else ()))
             (pids / name).write_text(str(nodes[-1].pid))
         a, b = nodes
-        subprocess.run(["ip", "link", "add", "eth1", "netns", str(a.pid), "type", "veth", "peer", "name", "eth1", "netns", str(b.pid)], check=True)
+        subprocess.run(
+            [
+                "ip",
+                "link",
+                "add",
+                "eth1",
+                "netns",
+                str(a.pid),
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth1",
+                "netns",
+                str(b.pid),
+            ],
+            check=True,
+        )
         for node in nodes:
-            node.run(f"ip link set lo up && ip address add {node.address}/24 dev eth1 && ip link set eth1 up && ip route add default via {node.address}")
+            node.run(
+                f"ip link set lo up && ip address add {node.address}/24 dev eth1 && ip link set eth1 up && ip route add"
+                f" default via {node.address}"
+            )
         yield a, b
     finally:
         for node in nodes:
@@ -125,7 +154,10 @@ def _node(name: str, address: str, bin_dir: Path, keep: Sequence[Path], unshared
     """Everything in /tmp but `keep` is its own."""
     in_tmp = [p for p in {p.resolve() for p in keep} if p.is_relative_to("/tmp")]
     aside = [f"mkdir -p /mnt/keep{i} && mount --bind {shlex.quote(str(p))} /mnt/keep{i}" for i, p in enumerate(in_tmp)]
-    back = [f"mkdir -p {shlex.quote(str(p))} && mount --bind /mnt/keep{i} {shlex.quote(str(p))}" for i, p in enumerate(in_tmp)]
+    back = [
+        f"mkdir -p {shlex.quote(str(p))} && mount --bind /mnt/keep{i} {shlex.quote(str(p))}"
+        for i, p in enumerate(in_tmp)
+    ]
     own = [f"mkdir -p {shlex.quote(str(p))} && mount -t tmpfs tmpfs {shlex.quote(str(p))}" for p in unshared]
     script = textwrap.dedent(f"""
         set -e
@@ -140,7 +172,9 @@ def _node(name: str, address: str, bin_dir: Path, keep: Sequence[Path], unshared
         exec sleep infinity
     """)
     words = ["unshare", "--net", "--mount", "--uts", "--propagation", "private", "bash", "-c", script]
-    holder = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    holder = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     assert holder.stdout
     said = holder.stdout.readline()
     if said.strip() != "ready":

@@ -1,4 +1,5 @@
-"""What one learner process does for test_optimisers.py: a step by each optimiser on real DeepSpeed ranks, and the weights before and after, pickled."""
+"""What one learner process does for test_optimisers.py: a step by each optimiser on real DeepSpeed ranks, and the
+weights before and after, pickled."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     def start(actor: dict, critic: dict | None = None, train: dict | None = None) -> Zero3Rank:
         tree = config(model, world, algo=GAE if critic else None).model_dump()
         for section, fields in (("actor", actor), ("critic", critic or {}), ("train", train or {})):
-            tree[section] |= {name: {**tree[section][name], **value} if isinstance(value, dict) else value for name, value in fields.items()}
+            tree[section] |= {
+                name: {**tree[section][name], **value} if isinstance(value, dict) else value
+                for name, value in fields.items()
+            }
         return Zero3Rank(Config.model_validate(tree), rank, world, "127.0.0.1", port)
 
     def batch(seed: int):

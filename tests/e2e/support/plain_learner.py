@@ -21,7 +21,8 @@ def plain_logprobs(model, ids, temperature=1.0):
 
 
 def plain_policy_loss(model, seed=0, temperature=1.0):
-    """Token mean of the clipped objective over the batch of a seed, one sequence at a time, with nothing of the project's learner."""
+    """Token mean of the clipped objective over the batch of a seed, one sequence at a time, with nothing of the
+    project's learner."""
     import torch
 
     (_, groups), clip = batch(1, seed=seed), config("", 1).actor.clip
@@ -29,7 +30,9 @@ def plain_policy_loss(model, seed=0, temperature=1.0):
     for group in groups:
         mean = np.mean([t.reward for t in group.trajectories])
         for t in group.trajectories:
-            logp = plain_logprobs(model, np.concatenate([t.prompt_ids, t.token_ids]), temperature)[len(t.prompt_ids) - 1 :]
+            logp = plain_logprobs(model, np.concatenate([t.prompt_ids, t.token_ids]), temperature)[
+                len(t.prompt_ids) - 1 :
+            ]
             ratio = (logp - torch.tensor(t.logprobs)).exp()
             terms.append((ratio[t.is_model], torch.full((t.model_tokens,), t.reward - mean)))
     ratio, adv = (torch.cat(column) for column in zip(*terms, strict=True))
@@ -89,12 +92,14 @@ def relative(got, expected, start) -> float:
 def plain_gae(rewards, values, gamma, lambd):
     """From the definition: A_k = sum over j >= k of (gamma lambda)^(j-k) delta_j, in float64."""
     deltas = rewards + gamma * np.append(values[1:], 0.0) - values
-    return np.array([sum((gamma * lambd) ** (j - k) * deltas[j] for j in range(k, len(deltas))) for k in range(len(deltas))])
+    return np.array(
+        [sum((gamma * lambd) ** (j - k) * deltas[j] for j in range(k, len(deltas))) for k in range(len(deltas))]
+    )
 
 
 def plain_actor_critic(model):
-    """(policy loss, value loss) of the batch of seed 0 under GAE, with a critic that is the policy's body and the head that the seed draws. The policy is
-    its own reference still: no penalty."""
+    """(policy loss, value loss) of the batch of seed 0 under GAE, with a critic that is the policy's body and the head
+    that the seed draws. The policy is its own reference still: no penalty."""
     import torch
 
     (_, groups), clip = batch(1, seed=0), config("", 1).actor.clip
@@ -103,10 +108,14 @@ def plain_actor_critic(model):
     for t in (t for group in groups for t in group.trajectories):
         ids, first = np.concatenate([t.prompt_ids, t.token_ids]), len(t.prompt_ids) - 1
         logp = plain_logprobs(model, ids)[first:]
-        values = (model.model(torch.as_tensor(ids, dtype=torch.long)[None]).last_hidden_state @ head.T)[0, first:-1, 0][t.is_model]
+        values = (model.model(torch.as_tensor(ids, dtype=torch.long)[None]).last_hidden_state @ head.T)[0, first:-1, 0][
+            t.is_model
+        ]
         seen = values.detach().double().numpy()
         adv = plain_gae(np.append(np.zeros(len(seen) - 1), t.reward), seen, 0.9, 0.8)
-        terms.append(((logp - torch.tensor(t.logprobs)).exp()[t.is_model], torch.tensor(adv), values, torch.tensor(adv + seen)))
+        terms.append(
+            ((logp - torch.tensor(t.logprobs)).exp()[t.is_model], torch.tensor(adv), values, torch.tensor(adv + seen))
+        )
     ratio, adv, values, returns = (torch.cat(column) for column in zip(*terms, strict=True))
     explained = 1 - ((returns - values.detach()).var() / returns.var()).item()
     adv = (adv - adv.mean()) / adv.std(correction=0)

@@ -1,4 +1,5 @@
-"""What one learner process does for learner/test_resharding.py: a checkpoint of one number of ranks, then its resume on another. Rank 0 pickles results.
+"""What one learner process does for learner/test_resharding.py: a checkpoint of one number of ranks, then its resume on
+another. Rank 0 pickles results.
 
 saving    one step, a checkpoint, one step more, an export
 resuming  that checkpoint on as many ranks as there are now, and the same step more
@@ -74,7 +75,12 @@ def zero_2(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     resumed = start()
     resumed.load(out / f"zero-2-{world}")
     restored = all((a == b).all() for a, b in zip(resumed.average.flat, learner.average.flat, strict=True))
-    _leave({"before": before, "after": after, "exported": _weights(learner), "restored": restored}, f"zero-2-{world}", learner, out)
+    _leave(
+        {"before": before, "after": after, "exported": _weights(learner), "restored": restored},
+        f"zero-2-{world}",
+        learner,
+        out,
+    )
 
 
 def _start(kind: str, rank: int, world: int, port: int, model: Path):
@@ -104,9 +110,12 @@ def _leave(found: dict, name: str, learner, out: Path) -> None:
 
 
 def everything(learner) -> dict[str, object]:
-    """Full tensors of every engine by (engine, what, name): weights as they compute, masters, moments; and the settings that step them."""
+    """Full tensors of every engine by (engine, what, name): weights as they compute, masters, moments; and the settings
+    that step them."""
     engines = {"policy": learner.engine} | ({"critic": learner.roles.critic.engine} if learner.roles.critic else {})
-    tensors: dict[tuple[str, str, str], np.ndarray] = {("policy", "weights", name): value for name, value in _weights(learner).items()}
+    tensors: dict[tuple[str, str, str], np.ndarray] = {
+        ("policy", "weights", name): value for name, value in _weights(learner).items()
+    }
     for role, engine in engines.items():
         optimizer = engine.optimizer
         for params, flat in zip(optimizer.fp16_groups, optimizer.fp32_partitioned_groups_flat, strict=True):
@@ -117,7 +126,9 @@ def everything(learner) -> dict[str, object]:
                     tensors[role, what, name] = full
     first = learner.engine.optimizer
     for params, flat in zip(first.fp16_groups, learner.average.flat, strict=True):
-        tensors |= {("policy", "ema", name): full for name, full in _whole(params, flat, learner.engine.param_names).items()}
+        tensors |= {
+            ("policy", "ema", name): full for name, full in _whole(params, flat, learner.engine.param_names).items()
+        }
     steps = [float(first.optimizer.state.get(flat, {}).get("step", 0)) for flat in first.fp32_partitioned_groups_flat]
     decay = sorted(group["weight_decay"] for group in first.optimizer.param_groups)
     return {

@@ -1,4 +1,5 @@
-"""What one learner process does for test_sequence_parallel.py: the same batches with and without sequence parallelism, gradients pickled."""
+"""What one learner process does for test_sequence_parallel.py: the same batches with and without sequence parallelism,
+gradients pickled."""
 
 from __future__ import annotations
 
@@ -14,15 +15,24 @@ VARIANTS: dict[str, dict[str, object]] = {
     "plain": {},
     "checkpointing": {"actor": {"gradient_checkpointing_enable": True}},
     "sequence_mean": {"actor": {"loss_agg_mode": "seq-mean-token-mean", "entropy_coef": 0.01}},
-    "kl": {"algo": {"kl": {"init_coef": 0.1, "use_loss": True, "estimator": "k3", "unbiased_gradient": False}}, "rollout": {"temperature": 0.7}},
+    "kl": {
+        "algo": {"kl": {"init_coef": 0.1, "use_loss": True, "estimator": "k3", "unbiased_gradient": False}},
+        "rollout": {"temperature": 0.7},
+    },
 }
 
 
 def config(model: Path, world: int, parallel: int, tokens: int = 64, **sections) -> Config:
-    """`tokens` of a forward pass on all ranks of a group together, so that the micro batches are the same however it is cut."""
+    """`tokens` of a forward pass on all ranks of a group together, so that the micro batches are the same however it is
+    cut."""
     tree = {
         "actor": {"model_name_or_path": str(model), "learning_rate": 1e-3, "num_gpus_per_node": world},
-        "ds": {"param_dtype": "fp32", "attn_implementation": "sdpa", "packing_samples": True, "ring_attn_size": parallel},
+        "ds": {
+            "param_dtype": "fp32",
+            "attn_implementation": "sdpa",
+            "packing_samples": True,
+            "ring_attn_size": parallel,
+        },
         "train": {"max_tokens_per_gpu": tokens // parallel},
         "rollout": {"batch_size": 4, "n_samples_per_prompt": 4},
     }

@@ -36,4 +36,6 @@ class Actor:
         codec = HfCodec(make_tokenizer())
         self.batcher = Batcher(engine)
         self.agents = Agents(Sessions(idle_s=300), codec, engine.proof.passed)
-        self.runner = GroupRunner(self.cfg, self.batcher, codec, self.envs, LengthReward(), lambda group: KEEP, self.name, self.agents)
+        self.runner = GroupRunner(
+            self.cfg, self.batcher, codec, self.envs, LengthReward(), lambda group: KEEP, self.name, self.agents
+        )

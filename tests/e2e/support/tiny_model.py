@@ -1,7 +1,7 @@
 """A tiny Qwen2 with a tokenizer, made on the spot: what the tests of the real engine load. Nothing is downloaded.
 
-167k parameters, vocabulary 99: PAD, EOS, newline, the printable ASCII characters, and one token of two characters ("ab"), so that
-a stop string can end inside a token.
+167k parameters, vocabulary 99: PAD, EOS, newline, the printable ASCII characters, and one token of two characters
+("ab"), so that a stop string can end inside a token.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import numpy as np
 
 PAD, EOS = 0, 1
 WORD = "ab"
-CHAT_TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}assistant:{%"
+    " endif %}"
+)
 
 
 def make_tokenizer():
@@ -25,7 +28,9 @@ def make_tokenizer():
     tokenizer = Tokenizer(models.BPE(vocab, merges=[("a", "b")]))
     tokenizer.add_special_tokens([AddedToken(t, special=True) for t in specials])
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", chat_template=CHAT_TEMPLATE)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", chat_template=CHAT_TEMPLATE
+    )
 
 
 def make_model(seed: int = 0, *, scale: float = 1.0):

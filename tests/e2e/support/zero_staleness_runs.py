@@ -1,8 +1,12 @@
-"""What the process of test_zero_staleness.py does: the same training three times on the real learner and the deterministic engine.
+"""What the process of test_zero_staleness.py does: the same training three times on the real learner and the
+deterministic engine.
 
-    sequential      one loop, written out here: roll B kept groups one after the other, step, push, repeat. Nothing of pipeline/.
-    asynchronous    Pipeline in mode `sync` (S = 0): B groups at once, answers in whatever order, checkpoints in the background
-    colocated       the same, engine and learner taking turns (train.colocate_all); stand-ins move nothing, but keep to the order
+    sequential      one loop, written out here: roll B kept groups one after the other, step, push, repeat. Nothing of
+                    pipeline/.
+    asynchronous    Pipeline in mode `sync` (S = 0): B groups at once, answers in whatever order, checkpoints in the
+                    background
+    colocated       the same, engine and learner taking turns (train.colocate_all); stand-ins move nothing, but keep to
+                    the order
 
 Environments take a random time that no seed fixes, so no two asynchronous runs interleave alike.
 """
@@ -163,7 +167,9 @@ async def sequential(cfg: Config, learner: OneRank, runner: GroupRunner, publish
     for step in range(STEPS):
         items: list[BatchItem] = []
         while len(items) < cfg.rollout.batch_size:
-            assert prompts.at < 100, "the filter drops everything: the model has learned the reward, and no step will come"
+            assert prompts.at < 100, (
+                "the filter drops everything: the model has learned the reward, and no step will come"
+            )
             epoch, prompt = prompts.next()
             meta, group = await runner.run(GroupKey(epoch, prompt), prompts.task(prompt))
             if meta.verdict.keep:
@@ -200,7 +206,9 @@ async def asynchronous(
     return digests, rollout.finished, audit(pipeline.state.ledger.path).errors
 
 
-async def colocated(cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher) -> tuple[list[str], list[str]]:
+async def colocated(
+    cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher
+) -> tuple[list[str], list[str]]:
     """Returns the digests, and how often the learner's states went and came."""
     turns = Turns(publisher.engines, Deadline(60.0, "a test's"))
     async with turns.learning():

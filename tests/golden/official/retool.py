@@ -1,4 +1,5 @@
-"""ReTool: the recipe's strict and lenient scores and its rewriting of code, and the answer that the official evaluation reads."""
+"""ReTool: the recipe's strict and lenient scores and its rewriting of code, and the answer that the official evaluation
+reads."""
 
 from __future__ import annotations
 
@@ -51,6 +52,7 @@ def printing(code: str) -> str:
 
 
 def eval_answer(text: str) -> str:
-    r"""The official evaluation's answer: after the last "boxed", braces matched, or what is left where they do not close; without it all of the text."""
+    r"""The official evaluation's answer: after the last "boxed", braces matched, or what is left where they do not
+    close; without it all of the text."""
     answer = official_answer(text)
     return text if answer is None else answer

@@ -35,16 +35,29 @@ def test_the_recipe_prints_the_last_line_whatever_it_is():
     assert printing("") == ""
 
 
-@pytest.mark.parametrize(("text", "answer"), [(r"\boxed{4{2}", "4{2}"), (r"\boxed{4", "4"), (r"\boxed{1} \boxed{2", "2"), (r"$\boxed 7$ is", "7")])
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [(r"\boxed{4{2}", "4{2}"), (r"\boxed{4", "4"), (r"\boxed{1} \boxed{2", "2"), (r"$\boxed 7$ is", "7")],
+)
 def test_the_official_evaluation_reads_an_open_box_to_the_end_of_the_text(text, answer):
     assert eval_answer(text) == answer
 
 
 def test_an_observation_is_stdout_or_the_trimmed_traceback_or_the_status():
-    run = {"status": "Finished", "stdout": "7\n", "stderr": '  File "/t/a.py", line 3\n    1/0\n    ~^~\nZeroDivisionError\n'}
+    run = {
+        "status": "Finished",
+        "stdout": "7\n",
+        "stderr": '  File "/t/a.py", line 3\n    1/0\n    ~^~\nZeroDivisionError\n',
+    }
     assert parse_sandbox_reply({"status": "Success", "run_result": run}) == ("7\n", 0)
-    assert parse_sandbox_reply({"status": "Failed", "run_result": run}) == ("  line 3\n    1/0\n    ~~\nZeroDivisionError\n", 1)
-    assert parse_sandbox_reply({"status": "Failed", "run_result": {"status": "TimeLimitExceeded"}}) == ("TimeLimitExceeded", 1)
+    assert parse_sandbox_reply({"status": "Failed", "run_result": run}) == (
+        "  line 3\n    1/0\n    ~~\nZeroDivisionError\n",
+        1,
+    )
+    assert parse_sandbox_reply({"status": "Failed", "run_result": {"status": "TimeLimitExceeded"}}) == (
+        "TimeLimitExceeded",
+        1,
+    )
     assert parse_sandbox_reply({"status": "SandboxError"}) == (None, 1)
 
 
@@ -54,7 +67,10 @@ def test_an_observation_is_stdout_or_the_trimmed_traceback_or_the_status():
         ({"status": "Success", "run_result": {"status": "Finished", "stdout": "1\n", "stderr": "w"}}, ("1\n", 0)),
         ({"status": "Failed", "run_result": {"status": "TimeLimitExceeded", "stdout": "1"}}, ("TimeLimitExceeded", 1)),
         ({"status": "SandboxError"}, (None, 1)),
-        ({"status": "SandboxError", "run_result": {"status": "Finished", "stdout": "1", "stderr": "boom"}}, ("boom", 0)),
+        (
+            {"status": "SandboxError", "run_result": {"status": "Finished", "stdout": "1", "stderr": "boom"}},
+            ("boom", 0),
+        ),
     ],
 )
 def test_sandboxfusion_replies_read_as_in_the_reference(reply, expected):

@@ -1,4 +1,5 @@
-"""ZeroTIR: its answer check and verdict, its mark of good samples, its score of code blocks, and how its client reads the sandbox."""
+"""ZeroTIR: its answer check and verdict, its mark of good samples, its score of code blocks, and how its client reads
+the sandbox."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def official_answer(text: str) -> str | None:
 
 
 def official_verdict(answer: str, gold: str | Sequence[str]) -> float:
-    r"""math-verify of \boxed{answer} vs \boxed{gold}, after a comparison of the strings; an answer it cannot parse is wrong. Of several golds one counts."""
+    r"""math-verify of \boxed{answer} vs \boxed{gold}, after a comparison of the strings; an answer it cannot parse is
+    wrong. Of several golds one counts."""
     parsed = symbolic.parse_boxed(answer)
     if len(parsed) < 2:
         return 0.0
@@ -44,7 +46,8 @@ def official_verdict(answer: str, gold: str | Sequence[str]) -> float:
 
 
 def code_pattern_score(response: str) -> float:
-    """-0.1 where the number of python blocks is not that of python blocks followed by an output block (unused by the reference)."""
+    """-0.1 where the number of python blocks is not that of python blocks followed by an output block (unused by the
+    reference)."""
     blocks = len(_CODE.findall(response))
     return -0.1 if blocks and blocks != len(_RUN.findall(response)) else 0.0
 
@@ -52,8 +55,8 @@ def code_pattern_score(response: str) -> float:
 def parse_sandbox_reply(reply: Mapping[str, Any]) -> tuple[str | None, int]:
     """(observation, error) of a SandboxFusion `/run_code` reply, as ZeroTIR's client reads it.
 
-    error is 1 when the code failed or did not finish. A reply without a result has no observation. Status "SandboxError" with a
-    finished run counts as no error in the reference.
+    error is 1 when the code failed or did not finish. A reply without a result has no observation. Status
+    "SandboxError" with a finished run counts as no error in the reference.
     """
     run = reply.get("run_result")
     if not run:

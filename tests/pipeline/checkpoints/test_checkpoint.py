@@ -1,4 +1,5 @@
-"""Checkpoints of the loop on a virtual clock: written in the background, committed after the acknowledgement, the last ones and the best kept."""
+"""Checkpoints of the loop on a virtual clock: written in the background, committed after the acknowledgement, the last
+ones and the best kept."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def kept(tmp_path) -> list[str]:
 
 
 def test_training_does_not_wait_for_the_disk(tmp_path):
-    """Checkpoints at 2, 4 and the end (5), each 2 s on its way to disk, steps of 1.1 s: the one of step 2 costs no time, the last is waited
-    for, and before it 0.9 s for the one of step 4."""
+    """Checkpoints at 2, 4 and the end (5), each 2 s on its way to disk, steps of 1.1 s: the one of step 2 costs no
+    time, the last is waited for, and before it 0.9 s for the one of step 4."""
     flags = {"S": 2, "max_steps": 5, "save_steps": 2}
     quick = run(seconds(pipeline(tmp_path / "a", **flags)))
     slow = run(seconds(pipeline(tmp_path / "b", learner=FakeLearner(write_seconds=2.0), **flags)))
@@ -35,13 +36,15 @@ def test_training_does_not_wait_for_the_disk(tmp_path):
 
 
 def test_the_next_checkpoint_waits_until_the_one_before_is_written(tmp_path):
-    """A step takes 1.1 s with its push, a checkpoint of every step 3 s to write: 1 -> 2 -> 3 are 3 s apart, and the last is waited for."""
+    """A step takes 1.1 s with its push, a checkpoint of every step 3 s to write: 1 -> 2 -> 3 are 3 s apart, and the
+    last is waited for."""
     p = pipeline(tmp_path, S=2, max_steps=3, save_steps=1, learner=FakeLearner(write_seconds=3.0))
     assert run(seconds(p)) == pytest.approx(0.1 + 1.0 + 1.1 + 3 * 3.0)
 
 
 def test_a_checkpoint_that_was_not_acknowledged_does_not_count(tmp_path):
-    """Saved at 2 and 4, crash in the step after 4, which is still being written: the resume goes on from 2 and trains every prompt once."""
+    """Saved at 2 and 4, crash in the step after 4, which is still being written: the resume goes on from 2 and trains
+    every prompt once."""
     flags = {"B": 2, "S": 1, "save_steps": 2, "max_steps": 100}
     learner = FakeLearner(crash_at=4, write_seconds=2.0)
     first = pipeline(tmp_path, prompts=FakePrompts(20), learner=learner, **flags)
@@ -76,12 +79,15 @@ class Disk(FakeLearner):
 
 @pytest.mark.parametrize("at", ["take", "write"])
 def test_a_disk_that_refuses_costs_that_checkpoint_and_training_goes_on_until_the_next(tmp_path, caplog, at):
-    """Saved at 2, refused at 4 and at 6, saved at 8, the end: the one of 2 stays until then, nothing half-written does."""
+    """Saved at 2, refused at 4 and at 6, saved at 8, the end: the one of 2 stays until then, nothing half-written
+    does."""
     seen = {}
 
     class Watched(Disk):
         async def step(self, batch):
-            seen[self.version] = (tmp_path / "ckpt" / "latest").read_text() if (tmp_path / "ckpt" / "latest").exists() else None
+            seen[self.version] = (
+                (tmp_path / "ckpt" / "latest").read_text() if (tmp_path / "ckpt" / "latest").exists() else None
+            )
             return await super().step(batch)
 
     p = pipeline(tmp_path, save_steps=2, max_steps=8, learner=Watched(lambda version: 2 < version < 8, at))
@@ -98,7 +104,13 @@ def test_a_disk_that_refuses_costs_that_checkpoint_and_training_goes_on_until_th
 
 def test_a_best_checkpoint_that_the_disk_refused_is_not_the_best(tmp_path):
     """0.9 at step 1 is not written; so 0.5 at step 2 is the best there is."""
-    p = pipeline(tmp_path, max_steps=2, eval_steps=1, evaluate=evaluations(0.9, 0.5), learner=Disk(lambda version: version == 1, "write"))
+    p = pipeline(
+        tmp_path,
+        max_steps=2,
+        eval_steps=1,
+        evaluate=evaluations(0.9, 0.5),
+        learner=Disk(lambda version: version == 1, "write"),
+    )
     run(p.run())
     assert json.loads((tmp_path / "ckpt" / "best.json").read_text()) == {"checkpoint": "step_000002", "score": 0.5}
 
@@ -129,7 +141,8 @@ def evaluations(*scores: float):
 
 
 def test_the_best_by_evaluation_is_kept_besides_the_last_two(tmp_path):
-    """Scores of steps 1..6; step 3 is the best. Steps 1 and 3 improve and are saved for it; every second step is saved anyway."""
+    """Scores of steps 1..6; step 3 is the best. Steps 1 and 3 improve and are saved for it; every second step is saved
+    anyway."""
     p = pipeline(tmp_path, max_steps=6, save_steps=2, eval_steps=1, evaluate=evaluations(0.2, 0.1, 0.9, 0.5, 0.8, 0.9))
     run(p.run())
     assert kept(tmp_path) == ["step_000003", "step_000004", "step_000006"]
@@ -157,7 +170,8 @@ def test_a_metric_that_no_evaluation_has_is_refused(tmp_path):
 
 
 def test_what_the_filters_dropped_after_the_last_step_is_committed_too(tmp_path):
-    """Two groups are trained at step 1, which is saved; the other four are dropped. A resume finds nothing to do, and takes nothing back."""
+    """Two groups are trained at step 1, which is saved; the other four are dropped. A resume finds nothing to do, and
+    takes nothing back."""
     fates = iter(["", "", "hard", "hard", "hard", "hard"])
     flags = {"mode": "sync", "B": 2, "save_steps": 1, "max_steps": 9}
     run(pipeline(tmp_path, prompts=FakePrompts(6), rollout=FakeRollout(fate=lambda r: next(fates)), **flags).run())

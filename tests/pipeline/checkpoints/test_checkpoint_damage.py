@@ -1,7 +1,8 @@
-"""A damaged checkpoint is refused or repaired by name: every file of a run flipped, cut, emptied, swapped, removed in turn. Learner files are fakes.
+"""A damaged checkpoint is refused or repaired by name: every file of a run flipped, cut, emptied, swapped, removed in
+turn. Learner files are fakes.
 
-Refused: an error of ours that names the file, before anything is loaded. Repaired: said by name, and the run goes on to an audit without errors.
-"""
+Refused: an error of ours that names the file, before anything is loaded. Repaired: said by name, and the run goes on to
+an audit without errors."""
 
 from __future__ import annotations
 
@@ -55,12 +56,25 @@ def opened(run_dir: Path) -> Checkpoints:
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory) -> Path:
-    """A run that was killed in the step after its fourth: checkpoints 2 (the best, by evaluation) and 4, groups in replay, a ledger that goes on."""
+    """A run that was killed in the step after its fourth: checkpoints 2 (the best, by evaluation) and 4, groups in
+    replay, a ledger that goes on."""
     directory = tmp_path_factory.mktemp("whole")
-    first = pipeline(directory, prompts=FakePrompts(PROMPTS), learner=TwoRanks(crash_at=5), evaluate=evaluations(), max_steps=100, **FLAGS)
+    first = pipeline(
+        directory,
+        prompts=FakePrompts(PROMPTS),
+        learner=TwoRanks(crash_at=5),
+        evaluate=evaluations(),
+        max_steps=100,
+        **FLAGS,
+    )
     with pytest.raises(ExceptionGroup):
         run(first.run())
-    assert sorted(p.name for p in (directory / "ckpt").iterdir()) == ["best.json", "latest", "step_000002", "step_000004"]
+    assert sorted(p.name for p in (directory / "ckpt").iterdir()) == [
+        "best.json",
+        "latest",
+        "step_000002",
+        "step_000004",
+    ]
     assert len(stored.read(directory / "ckpt" / "step_000004")) > 0
     return directory
 
@@ -99,9 +113,15 @@ def damages(run_dir: Path) -> Iterator[Damage]:
             yield Damage(file, "that of an older step", lambda d, f=file, o=older: shutil.copy(o, d / f))
     rank = "ckpt/step_000004/learner/zero/zero_pp_rank_{}_mp_rank_00_optim_states.pt"
     yield Damage(rank.format(1), "that of another rank", lambda d: shutil.copy(d / rank.format(0), d / rank.format(1)))
-    yield Damage("ckpt/step_000004/learner", "that of an older step", lambda d: swap(d / "ckpt/step_000002/learner", d / "ckpt/step_000004/learner"))
+    yield Damage(
+        "ckpt/step_000004/learner",
+        "that of an older step",
+        lambda d: swap(d / "ckpt/step_000002/learner", d / "ckpt/step_000004/learner"),
+    )
     yield Damage("ckpt/step_000004/learner", "removed", lambda d: shutil.rmtree(d / "ckpt/step_000004/learner"))
-    yield Damage("ckpt/step_000004", "that of an older step", lambda d: swap(d / "ckpt/step_000002", d / "ckpt/step_000004"))
+    yield Damage(
+        "ckpt/step_000004", "that of an older step", lambda d: swap(d / "ckpt/step_000002", d / "ckpt/step_000004")
+    )
     yield Damage("ckpt/step_000004", "removed", lambda d: shutil.rmtree(d / "ckpt/step_000004"))
     lines = (run_dir / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     for i in range(0, len(lines) // 4, 3):
@@ -124,17 +144,24 @@ def put_back(source: Path, target: Path, file: str) -> None:
 
 
 def resumed(directory: Path, wanted: str = "latest") -> tuple[str, str]:
-    """("refused" | "went on", what was said), as `train --resume` does it; a run that goes on must end with an audit without errors."""
+    """("refused" | "went on", what was said), as `train --resume` does it; a run that goes on must end with an audit
+    without errors."""
     checkpoints = opened(directory)
     try:
         path = checkpoints.choose(wanted)
         said = checkpoints.accept(path)
     except (CheckpointDamaged, ConfigError) as e:
         return "refused", str(e)
-    again = pipeline(directory, prompts=FakePrompts(PROMPTS), learner=TwoRanks(), evaluate=evaluations(), max_steps=100, **FLAGS)
+    again = pipeline(
+        directory, prompts=FakePrompts(PROMPTS), learner=TwoRanks(), evaluate=evaluations(), max_steps=100, **FLAGS
+    )
     run(again.run(resume=True))
     report = audit(directory / "ledger.jsonl")
-    assert report.errors == [] and sorted(report.trained) == [(0, i) for i in range(PROMPTS)] and report.committed_trained == report.trained
+    assert (
+        report.errors == []
+        and sorted(report.trained) == [(0, i) for i in range(PROMPTS)]
+        and report.committed_trained == report.trained
+    )
     return "went on", "; ".join(said)
 
 
@@ -196,7 +223,8 @@ def test_where_nothing_is_whole_that_is_said(run_dir, tmp_path):
 
 @pytest.mark.parametrize("loss", ["missing", "garbled"])
 def test_a_lost_ledger_costs_its_history_not_the_weights(run_dir, tmp_path, loss):
-    """The prompts that were open at the cut still end once each; those that had ended before it are known to the old ledger only."""
+    """The prompts that were open at the cut still end once each; those that had ended before it are known to the old
+    ledger only."""
     directory = tmp_path / "run"
     shutil.copytree(run_dir, directory)
     ledger = directory / "ledger.jsonl"
@@ -212,7 +240,9 @@ def test_a_lost_ledger_costs_its_history_not_the_weights(run_dir, tmp_path, loss
     checkpoints = opened(directory)
     checkpoints.accept(twin)
     assert checkpoints.choose() == twin
-    again = pipeline(directory, prompts=FakePrompts(PROMPTS), learner=TwoRanks(), evaluate=evaluations(), max_steps=100, **FLAGS)
+    again = pipeline(
+        directory, prompts=FakePrompts(PROMPTS), learner=TwoRanks(), evaluate=evaluations(), max_steps=100, **FLAGS
+    )
     run(again.run(resume=True))
     report = audit(ledger)
     trained_at_the_cut = before.trained[: 2 * state["version"]]
@@ -267,23 +297,51 @@ def test_buffered_groups_come_back_with_every_dtype_tuple_and_bit(tmp_path):
     for i in range(3):
         meta, group = group_of(GroupKey(0, i, 1), version=i)
         group.trajectories[0].segments[0] = type(group.trajectories[0].segments[0])(
-            "env", np.array([1, 2**31 - 1], np.int32), np.array([-0.0, np.nan], np.float32), np.array([-1, -1], np.int32), "a\ud800b"
+            "env",
+            np.array([1, 2**31 - 1], np.int32),
+            np.array([-0.0, np.nan], np.float32),
+            np.array([-1, -1], np.int32),
+            "a\ud800b",
         )
-        object.__setattr__(group.task, "meta", {"n": (1, 2.5), "b": b"\0\xff", 3: None, "x": np.arange(6, dtype=np.uint16).reshape(2, 3), "s": np.float16(0.1)})
+        object.__setattr__(
+            group.task,
+            "meta",
+            {
+                "n": (1, 2.5),
+                "b": b"\0\xff",
+                3: None,
+                "x": np.arange(6, dtype=np.uint16).reshape(2, 3),
+                "s": np.float16(0.1),
+            },
+        )
         meta.stats["inf"] = float("inf")
         group.trajectories[1].changes.append(Change("prompt", "best", "highest", 0.5))
         rows.append((Flight(GroupKey(0, i, 1), i, i, 2, 1.5, "echo"), meta, group))
     stored.write(tmp_path, rows)
     back = stored.read(tmp_path)
     for (flight, meta, group), (flight2, meta2, group2) in zip(rows, back, strict=True):
-        assert (flight2, meta2) == (flight, meta) and type(flight2.key) is GroupKey and type(meta2.verdict) is type(meta.verdict)
+        assert (
+            (flight2, meta2) == (flight, meta)
+            and type(flight2.key) is GroupKey
+            and type(meta2.verdict) is type(meta.verdict)
+        )
         old, new = group.trajectories[0].segments[0], group2.trajectories[0].segments[0]
         for a, b in ((old.token_ids, new.token_ids), (old.logprobs, new.logprobs), (old.versions, new.versions)):
             assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
-        assert new.text == "a\ud800b" and type(group2.trajectories[1].changes[0]) is Change and group2.task.run == group.task.run
+        assert (
+            new.text == "a\ud800b"
+            and type(group2.trajectories[1].changes[0]) is Change
+            and group2.task.run == group.task.run
+        )
         x = group2.task.meta["x"]
-        assert x.dtype == np.uint16 and x.tolist() == [[0, 1, 2], [3, 4, 5]] and group2.task.meta["s"].dtype == np.float16
-        assert [(k, v) for k, v in group2.task.meta.items() if k not in ("x", "s")] == [("n", (1, 2.5)), ("b", b"\0\xff"), (3, None)]
+        assert (
+            x.dtype == np.uint16 and x.tolist() == [[0, 1, 2], [3, 4, 5]] and group2.task.meta["s"].dtype == np.float16
+        )
+        assert [(k, v) for k, v in group2.task.meta.items() if k not in ("x", "s")] == [
+            ("n", (1, 2.5)),
+            ("b", b"\0\xff"),
+            (3, None),
+        ]
 
 
 def test_no_buffered_group_is_stored_too(tmp_path):
@@ -294,7 +352,9 @@ def test_no_buffered_group_is_stored_too(tmp_path):
 def test_a_value_that_cannot_be_stored_is_named_with_its_place(tmp_path):
     meta, group = group_of(GroupKey(0, 7), version=0)
     object.__setattr__(group.task, "meta", {"scorer": print})
-    with pytest.raises(CheckpointFailed, match=r"group 0/7/0.task.meta\['scorer'\] is a builtins.builtin_function_or_method"):
+    with pytest.raises(
+        CheckpointFailed, match=r"group 0/7/0.task.meta\['scorer'\] is a builtins.builtin_function_or_method"
+    ):
         stored.write(tmp_path, [(Flight(group.key, 0, 0), meta, group)])
 
 
@@ -314,7 +374,9 @@ def test_a_checkpoint_that_will_not_fit_is_not_begun_and_says_how_much_is_missin
     assert asked == [] and list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_while_writing_leaves_the_older_checkpoint_and_nothing_else(run_dir, tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_while_writing_leaves_the_older_checkpoint_and_nothing_else(
+    run_dir, tmp_path, monkeypatch
+):
     shutil.copytree(run_dir, tmp_path / "run")
     checkpoints, learner = opened(tmp_path / "run"), TwoRanks()
     learner.version = 6
@@ -331,7 +393,10 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_older_checkpoint_and_noth
         with monkeypatch.context() as disk:
             run(checkpoints.take(6, learner))
             disk.setattr(broken, full)
-            with pytest.raises(CheckpointFailed, match=r"step_000006 was not written: .*No space left.* are free now. Kept: step_000002, step_000004"):
+            with pytest.raises(
+                CheckpointFailed,
+                match=r"step_000006 was not written: .*No space left.* are free now. Kept: step_000002, step_000004",
+            ):
                 run(checkpoints.commit(6, {"ledger": None}, [], learner))
         assert sorted(p.name for p in (tmp_path / "run/ckpt").iterdir()) == before
     assert opened(tmp_path / "run").choose().name == "step_000004"
@@ -365,6 +430,11 @@ def test_a_disk_that_refuses_while_a_resume_is_made_ready_is_a_fault_that_may_pa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "_replace", full)
-    with pytest.raises(Unavailable, match=r"ckpt could not be made ready for a resume \(.* No checkpoint is lost"), disk.told(checkpoints.directory):
-        checkpoints.accept(earlier) if act == "accept" else new_ledger.begin(checkpoints, earlier, directory / "ledger.jsonl")
+    with (
+        pytest.raises(Unavailable, match=r"ckpt could not be made ready for a resume \(.* No checkpoint is lost"),
+        disk.told(checkpoints.directory),
+    ):
+        checkpoints.accept(earlier) if act == "accept" else new_ledger.begin(
+            checkpoints, earlier, directory / "ledger.jsonl"
+        )
     assert Checkpoints(directory / "ckpt", 2).choose().name == "step_000004"

@@ -1,4 +1,5 @@
-"""What ckpt.max_mem, ckpt.save_hf and ckpt.disable_ds leave on the disk, and how many prompts rollout.vllm_generate_batch_size lets roll at once."""
+"""What ckpt.max_mem, ckpt.save_hf and ckpt.disable_ds leave on the disk, and how many prompts
+rollout.vllm_generate_batch_size lets roll at once."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ def test_a_new_run_does_not_delete_the_exports_of_an_earlier_one(tmp_path):
 
 @pytest.mark.parametrize("train", [{"resume": True}, {"max_restarts": 1}])
 def test_without_checkpoints_nothing_can_be_resumed(tmp_path, train):
-    with pytest.raises(ValueError, match=f"train.{next(iter(train))} goes on from a checkpoint, and ckpt.disable_ds writes none"):
+    with pytest.raises(
+        ValueError, match=f"train.{next(iter(train))} goes on from a checkpoint, and ckpt.disable_ds writes none"
+    ):
         pipeline(tmp_path, train=train, ckpt={"disable_ds": True})
 
 

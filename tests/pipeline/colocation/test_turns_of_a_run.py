@@ -1,7 +1,8 @@
-"""train.colocate_all through the real loop, fleet and publisher, on a virtual clock: who has the GPUs' memory at every moment, whatever happens.
+"""train.colocate_all through the real loop, fleet and publisher, on a virtual clock: who has the GPUs' memory at every
+moment, whatever happens.
 
-The world's memory is watched: the learner's states on the GPUs with an engine awake, or loading, are an out-of-memory on a real one.
-"""
+The world's memory is watched: the learner's states on the GPUs with an engine awake, or loading, are an out-of-memory
+on a real one."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ class SharedWorld(World):
             self.events.append(what)
         if self.learner is not None and self.learner.loaded:
             awake = [a.name for a in self.fleet.members if not a.asleep]
-            assert not (awake or self.loading or self.rolling), f"out of memory: the learner's states beside {awake}, {self.loading} that load"
+            assert not (awake or self.loading or self.rolling), (
+                f"out of memory: the learner's states beside {awake}, {self.loading} that load"
+            )
 
 
 class SharedLearner(WorldLearner):
@@ -130,12 +133,17 @@ class Session:
     def pipeline(self, learner: SharedLearner, run_dir, **sections):
         given = {"rollout": {"batch_size": B}, "pipeline": {"mode": "sync"}, **sections}
         p = pipeline_in(self.world, learner, run_dir, prompts=PROMPTS, sections=given)
-        p.rollout, p.publisher = TurnsRollout(self.world, self.turns), TurnsPublisher(p.publisher, self.turns, lambda: p.observer.phase("turn", p.version))
+        p.rollout, p.publisher = (
+            TurnsRollout(self.world, self.turns),
+            TurnsPublisher(p.publisher, self.turns, lambda: p.observer.phase("turn", p.version)),
+        )
         p.evaluation.world = SimpleNamespace(run_group=p.rollout.run_group, rng=self.world.rng)
         return p
 
 
-async def lived(world: SharedWorld, run_dir, *, resume: bool = False, disturb=None, learner_s: float = 1.0, faults=(), **sections):
+async def lived(
+    world: SharedWorld, run_dir, *, resume: bool = False, disturb=None, learner_s: float = 1.0, faults=(), **sections
+):
     """A session from its start to its end; `disturb(pipeline)` runs beside it. Returns its pipeline."""
     session = Session(world)
     await world.fleet.start()
@@ -175,7 +183,13 @@ def test_what_is_trained_is_what_it_is_with_gpus_of_their_own(tmp_path):
 
     shared = run(lived(SharedWorld(3, latency=latency, drop=0.3), tmp_path / "shared"))
     apart, learner = World(3, latency=latency, drop=0.3), WorldLearner(0)
-    alone = pipeline_in(apart, learner, tmp_path / "apart", prompts=PROMPTS, sections={"rollout": {"batch_size": B}, "pipeline": {"mode": "sync"}})
+    alone = pipeline_in(
+        apart,
+        learner,
+        tmp_path / "apart",
+        prompts=PROMPTS,
+        sections={"rollout": {"batch_size": B}, "pipeline": {"mode": "sync"}},
+    )
     run(live(apart, alone))
     assert shared.learner.lineage == learner.lineage and len(learner.lineage) < PROMPTS
     assert shared.version == alone.version and shared.state.requeued == alone.state.requeued
@@ -212,7 +226,9 @@ def test_an_engine_that_dies_in_the_learners_turn_is_started_again_after_it(tmp_
 
 
 @pytest.mark.parametrize("fault", ["kill_all", "hang"])
-@pytest.mark.parametrize(("during", "turn"), [("turn", None), ("step", Turn.LEARNING), ("push", None), ("push", Turn.PUSHING)])
+@pytest.mark.parametrize(
+    ("during", "turn"), [("turn", None), ("step", Turn.LEARNING), ("push", None), ("push", Turn.PUSHING)]
+)
 def test_the_only_engine_is_lost_in_any_turn_and_the_run_goes_on(tmp_path, fault, during, turn):
     """`turn`: that of the GPUs at the strike, None: a switch is under way."""
     world, struck = SharedWorld(1, actors=1, latency=lambda r: r.uniform(0.5, 4)), []
@@ -231,14 +247,28 @@ def test_the_only_engine_is_lost_in_any_turn_and_the_run_goes_on(tmp_path, fault
 @pytest.mark.parametrize("seed", range(20))
 def test_whenever_an_engine_is_lost_and_whichever_the_memory_holds(tmp_path, seed):
     rng = random.Random(f"colocation/{seed}")
-    world = SharedWorld(seed, actors=rng.choice([1, 2, 3]), latency=lambda r: r.choice([0.5, 1, 4]), drop=rng.choice([0, 0.3]), start_s=rng.choice([0.25, 3]))
+    world = SharedWorld(
+        seed,
+        actors=rng.choice([1, 2, 3]),
+        latency=lambda r: r.choice([0.5, 1, 4]),
+        drop=rng.choice([0, 0.3]),
+        start_s=rng.choice([0.25, 3]),
+    )
 
     async def trouble(p) -> None:
         for _ in range(6):
             await asyncio.sleep(rng.randrange(1, 200) / 16)
             getattr(world, rng.choice(["kill", "kill_all", "hang", "refuse"]))(rng.randrange(3))
 
-    p = run(lived(world, tmp_path, disturb=trouble, eval={"steps": rng.choice([-1, 2])}, ckpt={"save_steps": rng.choice([-1, 3])}))
+    p = run(
+        lived(
+            world,
+            tmp_path,
+            disturb=trouble,
+            eval={"steps": rng.choice([-1, 2])},
+            ckpt={"save_steps": rng.choice([-1, 3])},
+        )
+    )
     report = audit(p.state.ledger.path)
     assert report.errors == report.open == [] and report.finished
     assert sorted(p.learner.lineage) == sorted(report.trained)

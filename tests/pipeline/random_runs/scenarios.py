@@ -1,12 +1,16 @@
-"""Random runs of the loop: a seed -> a configuration and a list of faults -> what broke. And the shortest list that still breaks it.
+"""Random runs of the loop: a seed -> a configuration and a list of faults -> what broke. And the shortest list that
+still breaks it.
 
-    scenario(seed)      mode, S, B, push_every, checkpoints, evaluations, epochs, and up to ten events over up to four processes ("lives")
-    play(s, directory)  runs it, a resume after every life that ended early, then without faults to the end; -> sentences about what is wrong
-    shrink(s, fails)    delta debugging (Zeller and Hildebrandt, 2002) over the events: drop chunks for as long as it still fails
+    scenario(seed)      mode, S, B, push_every, checkpoints, evaluations, epochs, and up to ten events over up to four
+                        processes ("lives")
+    play(s, directory)  runs it, a resume after every life that ended early, then without faults to the end; ->
+                        sentences about what is wrong
+    shrink(s, fails)    delta debugging (Zeller and Hildebrandt, 2002) over the events: drop chunks for as long as it
+                        still fails
 
-Every life must complete or end by an error with a name. In the end no token is older than S, every prompt ended exactly once, the ledger's
-audit is clean, every step has one row of metrics, and the final weights' own record of what they were trained on is what the ledger says.
-"""
+Every life must complete or end by an error with a name. In the end no token is older than S, every prompt ended exactly
+once, the ledger's audit is clean, every step has one row of metrics, and the final weights' own record of what they
+were trained on is what the ledger says."""
 
 from __future__ import annotations
 
@@ -54,7 +58,8 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`at` virtual seconds after a life's start, when `hops` turns of the event loop have passed: a place between two awaits."""
+    """`at` virtual seconds after a life's start, when `hops` turns of the event loop have passed: a place between two
+    awaits."""
 
     life: int
     at: float
@@ -110,7 +115,9 @@ def scenario(seed: int) -> Scenario:
 def _event(r: random.Random, lives: int) -> Event:
     """In the first 20 s of a life, in which most of what it does happens."""
     (kind,) = r.choices(list(KINDS), list(KINDS.values()))
-    return Event(r.randrange(lives), r.randrange(20 * 16) * GRID_S, r.choice([0, 0, 1, 2, 3, 5, 8, 13]), kind, r.randrange(4))
+    return Event(
+        r.randrange(lives), r.randrange(20 * 16) * GRID_S, r.choice([0, 0, 1, 2, 3, 5, 8, 13]), kind, r.randrange(4)
+    )
 
 
 class Life:
@@ -119,16 +126,31 @@ class Life:
     def __init__(self, s: Scenario, number: int, run_dir: Path, metrics: MemoryMetrics) -> None:
         """`metrics` is of all lives, as the file is."""
         self.s, self.number, self.metrics = s, number, metrics
-        self.world = World(s.seed * 100 + number, actors=s.actors, latency=lambda r: r.choice([0.125, 1.0, 4.0]), drop=s.drop)
+        self.world = World(
+            s.seed * 100 + number, actors=s.actors, latency=lambda r: r.choice([0.125, 1.0, 4.0]), drop=s.drop
+        )
         self.learner = WorldLearner(s.S, write_s=s.write_s)
         sections = {
             "rollout": {"batch_size": s.B},
-            "pipeline": {"mode": s.mode, "max_staleness": s.S if s.mode.startswith("pipeline") else None, "push_every": s.push_every, "depth": s.depth},
+            "pipeline": {
+                "mode": s.mode,
+                "max_staleness": s.S if s.mode.startswith("pipeline") else None,
+                "push_every": s.push_every,
+                "depth": s.depth,
+            },
             "train": {"max_steps": s.max_steps},
             "ckpt": {"save_steps": s.save_steps},
             "eval": {"steps": s.eval_steps, "timeout_s": 60},
         }
-        self.pipeline = pipeline_in(self.world, self.learner, run_dir, prompts=s.prompts, episodes=s.episodes, sections=sections, metrics=metrics)
+        self.pipeline = pipeline_in(
+            self.world,
+            self.learner,
+            run_dir,
+            prompts=s.prompts,
+            episodes=s.episodes,
+            sections=sections,
+            metrics=metrics,
+        )
         self.crashed = False
 
     async def run(self) -> None:
@@ -188,7 +210,9 @@ def unnamed(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from unnamed(inner)
-    elif not isinstance(error, StallError | LearnerGone | Stopped | Diverged) and not any(said in str(error) for said in NO_ENGINE):
+    elif not isinstance(error, StallError | LearnerGone | Stopped | Diverged) and not any(
+        said in str(error) for said in NO_ENGINE
+    ):
         yield error
 
 
@@ -238,7 +262,14 @@ def shrink(s: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
     events, chunks = list(s.events), 2
     while events:
         size = -(-len(events) // chunks)
-        shorter = next((rest for i in range(0, len(events), size) if fails(replace(s, events=tuple(rest := events[:i] + events[i + size :])))), None)
+        shorter = next(
+            (
+                rest
+                for i in range(0, len(events), size)
+                if fails(replace(s, events=tuple(rest := events[:i] + events[i + size :])))
+            ),
+            None,
+        )
         if shorter is not None:
             events, chunks = shorter, max(2, chunks - 1)
         elif size == 1:

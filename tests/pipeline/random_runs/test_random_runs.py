@@ -1,4 +1,5 @@
-"""Random runs of the whole loop on a virtual clock, with deaths, hangs, refusals, full disks, failed evaluations, stops and crashes."""
+"""Random runs of the whole loop on a virtual clock, with deaths, hangs, refusals, full disks, failed evaluations, stops
+and crashes."""
 
 from __future__ import annotations
 
@@ -46,7 +47,10 @@ def check(seeds: range, tmp_path: Path) -> None:
         if broken(s, tmp_path / "run"):
             short = shrink(s, lambda shorter: bool(broken(shorter, tmp_path / "run")))
             wrong, events = broken(short, tmp_path / "run"), "\n".join(map(repr, short.events))
-            pytest.fail(f"seed {seed}: {wrong}\n{replace(short, events=())}\nwith {len(short.events)} of {len(s.events)} events:\n{events}")
+            pytest.fail(
+                f"seed {seed}: {wrong}\n{replace(short, events=())}\nwith {len(short.events)} of {len(s.events)}"
+                f" events:\n{events}"
+            )
 
 
 def in_every_run(first: int):

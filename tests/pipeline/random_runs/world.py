@@ -1,8 +1,9 @@
-"""A small world of rollout actors for the loop: the real fleet, router and weight publisher, with actors and a learner that break when told.
+"""A small world of rollout actors for the loop: the real fleet, router and weight publisher, with actors and a learner
+that break when told.
 
-Everything takes virtual time, in multiples of 1/16 s, which add up exactly: so many things happen at the same moment, and a fault can come
-between any two of them. An actor that hangs never answers again; one that dies fails all that it was asked, as Ray does. Log-probs are
-minus the version of the weights, so the canary proves what it should.
+Everything takes virtual time, in multiples of 1/16 s, which add up exactly: so many things happen at the same moment,
+and a fault can come between any two of them. An actor that hangs never answers again; one that dies fails all that it
+was asked, as Ray does. Log-probs are minus the version of the weights, so the canary proves what it should.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class Actor:
 
     async def canary(self, prompt_ids, max_tokens: int, seed: int) -> list[Completion]:
         ids, logprobs = np.zeros(max_tokens, np.int32), np.full(max_tokens, -float(self.version), np.float32)
-        return [Completion(ids, logprobs, np.full(max_tokens, self.version, np.int32), "", "length") for _ in prompt_ids]
+        return [
+            Completion(ids, logprobs, np.full(max_tokens, self.version, np.int32), "", "length") for _ in prompt_ids
+        ]
 
     async def proved(self, version: int) -> None:
         await self.answer(0.0)
@@ -92,7 +95,9 @@ class Actor:
 class World:
     """Rollout for the loop. `latency(rng)` in virtual seconds; `drop`: share of groups that a filter rejects."""
 
-    def __init__(self, seed: int, *, actors: int = 2, latency=lambda r: 1.0, drop: float = 0.0, start_s: float = 3.0) -> None:
+    def __init__(
+        self, seed: int, *, actors: int = 2, latency=lambda r: 1.0, drop: float = 0.0, start_s: float = 3.0
+    ) -> None:
         self.rng, self.latency, self.drop, self.start_s = random.Random(seed), latency, drop, start_s
         self.fleet: Fleet[Actor] = Fleet(self._spawn, size=actors, heartbeat_s=2.0, unresponsive_s=20.0)
         self.failing_starts = 0
@@ -162,14 +167,15 @@ class World:
 
 
 class WorldLearner:
-    """`lineage` is what its weights were trained on: it travels with the checkpoint, so it can be compared with the ledger."""
+    """`lineage` is what its weights were trained on: it travels with the checkpoint, so it can be compared with the
+    ledger."""
 
     def __init__(self, max_staleness: int, step_s: float = 1.0, write_s: float = 0.0) -> None:
         self.version, self.S, self.step_s, self.write_s = 0, max_staleness, step_s, write_s
         self.lineage: list[tuple[int, int]] = []
         self.faults: Counter[str] = Counter()
-        """Name -> how many of the next calls go wrong so: die, hang, nan (of a step), mute (no weights are given, for ever), copy (a
-        checkpoint's copy never ends), full (of a write), stuck (a write that never ends)."""
+        """Name -> how many of the next calls go wrong so: die, hang, nan (of a step), mute (no weights are given, for
+        ever), copy (a checkpoint's copy never ends), full (of a write), stuck (a write that never ends)."""
         self.stale: list[GroupKey] = []
 
     def _strikes(self, fault: str) -> bool:
@@ -242,8 +248,11 @@ class Evaluation:
         return {"eval/accuracy": self.world.rng.random()}
 
 
-def pipeline_in(world: World, learner: WorldLearner, run_dir: Path, *, prompts: int, sections: dict, episodes: int = 1, metrics=None) -> Pipeline:
-    """The loop in that world. `sections`: of the configuration; rollout.batch_size and pipeline are the ones to choose."""
+def pipeline_in(
+    world: World, learner: WorldLearner, run_dir: Path, *, prompts: int, sections: dict, episodes: int = 1, metrics=None
+) -> Pipeline:
+    """The loop in that world. `sections`: of the configuration; rollout.batch_size and pipeline are the ones to
+    choose."""
     cfg = Config.model_validate(
         {
             "run_dir": run_dir,

@@ -28,5 +28,7 @@ more = [[] for _ in range(20000)]
 
 
 def test_what_is_loaded_is_not_looked_through_again_and_cycles_are_still_collected():
-    said = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    said = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=120
+    ).stdout.splitlines()
     assert said[:3] == ["looked through again: False", "collections of 5,000 new objects: 0", "collected"], said

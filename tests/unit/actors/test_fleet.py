@@ -37,7 +37,8 @@ class FakeActor:
 
 
 class Cluster:
-    """`fails`: how many of the next starts fail. `full`: how many find no room. `seconds`: how long the start of an index takes."""
+    """`fails`: how many of the next starts fail. `full`: how many find no room. `seconds`: how long the start of an
+    index takes."""
 
     def __init__(self, size: int, **kwargs) -> None:
         self.started: list[FakeActor] = []
@@ -318,7 +319,10 @@ def test_a_heartbeat_that_stays_broken_costs_the_actor_and_not_the_run(caplog):
         await c.fleet.stop()
 
     run(scenario())
-    assert "'heartbeat of rollout-0' failed 5 times in a row, the last time with OSError: a bug in the heartbeat" in caplog.text
+    assert (
+        "'heartbeat of rollout-0' failed 5 times in a row, the last time with OSError: a bug in the heartbeat"
+        in caplog.text
+    )
 
 
 def test_an_actor_that_does_not_stop_in_good_order_is_killed():

@@ -1,4 +1,5 @@
-"""Losses from their papers' formulas alone, in plain float64 PyTorch, one token after the other: what the learner's are compared with."""
+"""Losses from their papers' formulas alone, in plain float64 PyTorch, one token after the other: what the learner's are
+compared with."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def is_weight(kind, log_old, log_mu, bounds):
 
 def aggregated(per_token, mask, mode, constant=None):
     """per_token[r][t] of a whole update -> its loss. mask [b, L] are weights."""
-    rows = [[(per_token[r][t], float(mask[r, t])) for t in range(mask.shape[1]) if mask[r, t]] for r in range(len(mask))]
+    rows = [
+        [(per_token[r][t], float(mask[r, t])) for t in range(mask.shape[1]) if mask[r, t]] for r in range(len(mask))
+    ]
     rows = [row for row in rows if row]
     if mode == "token-mean":
         return sum(w * x for row in rows for x, w in row) / sum(w for row in rows for _, w in row)

@@ -21,7 +21,11 @@ def run(name: str, rewards: list[float], gamma: float = 1.0, masks=None) -> list
 
 def test_the_group_mean_is_the_baseline_and_every_trained_token_gets_the_same():
     assert run("reinforce_baseline", [1, 0, 0, 1]) == [[0.5] * 3, [-0.5] * 3, [-0.5] * 3, [0.5] * 3]
-    assert run("dr_grpo", [1, 0, 0]) == [[pytest.approx(2 / 3)] * 3, [pytest.approx(-1 / 3)] * 3, [pytest.approx(-1 / 3)] * 3]
+    assert run("dr_grpo", [1, 0, 0]) == [
+        [pytest.approx(2 / 3)] * 3,
+        [pytest.approx(-1 / 3)] * 3,
+        [pytest.approx(-1 / 3)] * 3,
+    ]
 
 
 def test_rloo_leaves_the_sample_out_of_its_own_baseline():
@@ -105,5 +109,7 @@ def test_only_the_estimators_without_their_own_scale_are_whitened():
 
 
 def test_an_unknown_estimator_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"Unknown advantage estimator .grpo..* Known: dr_grpo, flash_reinforce, gae, group_norm"):
+    with pytest.raises(
+        ConfigError, match=r"Unknown advantage estimator .grpo..* Known: dr_grpo, flash_reinforce, gae, group_norm"
+    ):
         get_estimator("grpo")

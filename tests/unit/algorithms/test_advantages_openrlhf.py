@@ -25,7 +25,11 @@ def openrlhf_maker():
 
 def ours(name, rewards, masks, no_std_norm):
     estimator = ESTIMATORS[name]
-    adv = [a for b in range(B) for a in estimator.fn(AdvantageInputs(rewards[b], list(masks[b]), batch_rewards=rewards.reshape(-1)))]
+    adv = [
+        a
+        for b in range(B)
+        for a in estimator.fn(AdvantageInputs(rewards[b], list(masks[b]), batch_rewards=rewards.reshape(-1)))
+    ]
     flat = list(masks.reshape(B * G, T))
     mean, scale = mean_and_scale(moments(adv, flat), no_std_norm=no_std_norm) if estimator.whiten else (0.0, 1.0)
     return np.stack([whiten(a, m, mean, scale) for a, m in zip(adv, flat, strict=True)])

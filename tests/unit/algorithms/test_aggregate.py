@@ -14,7 +14,10 @@ def deepspeed_mean(losses: dict[int, list[list[float]]], accumulation: int) -> f
     """What DeepSpeed makes of the micro-batch losses: each divided by its accumulation, summed, averaged over ranks."""
     counts = GlobalCounts(tokens=6, sequences=4, dp_size=2, accumulation=accumulation)
     kw = counts.loss_kwargs()
-    rank_sums = [sum(sum(micro) / kw["batch_num_tokens"] * kw["dp_size"] / accumulation for micro in micros) for micros in losses.values()]
+    rank_sums = [
+        sum(sum(micro) / kw["batch_num_tokens"] * kw["dp_size"] / accumulation for micro in micros)
+        for micros in losses.values()
+    ]
     return sum(rank_sums) / len(rank_sums)
 
 

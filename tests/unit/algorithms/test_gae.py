@@ -11,7 +11,8 @@ from openrlhf_tir.algorithms.gae import gae
 
 
 def test_three_tokens_by_hand():
-    """gamma = lambda = 0.5, V = 1, 2, 4, reward 8 at the end: delta = 0.5*2-1, 0.5*4-2, 8-4 = 0, 0, 4; A = 0.25, 1, 4."""
+    """gamma = lambda = 0.5, V = 1, 2, 4, reward 8 at the end: delta = 0.5*2-1, 0.5*4-2, 8-4 = 0, 0, 4; A = 0.25, 1,
+    4."""
     own = np.ones(3, bool)
     advantages, returns = gae(np.array([0.0, 0, 8]), np.array([1.0, 2, 4]), own, 0.5, 0.5)
     assert advantages.tolist() == [0.25, 1.0, 4.0]
@@ -54,13 +55,20 @@ def test_the_outcome_is_paid_at_the_last_own_token_and_the_group_is_no_baseline(
 
 
 def test_with_credit_to_turns_each_is_paid_where_it_ends_and_nothing_is_lost():
-    """Tokens of turn 0: own, own, tool; turn 1: own, tool; turn 2: own. Turns earned 1, 2 and nothing, the trajectory 4: 1 is the outcome's own."""
+    """Tokens of turn 0: own, own, tool; turn 1: own, tool; turn 2: own. Turns earned 1, 2 and nothing, the trajectory
+    4: 1 is the outcome's own."""
     own = np.array([True, True, False, True, False, True])
-    (rewards,) = by_turn(AdvantageInputs(np.array([4.0]), [own]), [np.array([0, 0, 0, 1, 1, 2])], [np.array([1.0, 2.0, 0.0])])
+    (rewards,) = by_turn(
+        AdvantageInputs(np.array([4.0]), [own]), [np.array([0, 0, 0, 1, 1, 2])], [np.array([1.0, 2.0, 0.0])]
+    )
     assert rewards.tolist() == [0, 1, 0, 2, 0, 1]
     advantages, _ = gae(rewards, np.zeros(6), own, 1.0, 1.0)
     assert advantages.tolist() == [4, 4, 0, 3, 0, 1]
-    (masked,) = by_turn(AdvantageInputs(np.array([4.0]), [own & (np.arange(6) != 3)]), [np.array([0, 0, 0, 1, 1, 2])], [np.array([1.0, 2.0, 0.0])])
+    (masked,) = by_turn(
+        AdvantageInputs(np.array([4.0]), [own & (np.arange(6) != 3)]),
+        [np.array([0, 0, 0, 1, 1, 2])],
+        [np.array([1.0, 2.0, 0.0])],
+    )
     assert masked.tolist() == [0, 1, 0, 0, 0, 3]
 
 
@@ -88,10 +96,16 @@ def test_the_clipped_value_loss_and_its_gradient_are_those_of_the_formula():
     from openrlhf_tir.learner.openrlhf_adapter import ValueLoss
 
     values, old = [0.0, 2.0, 1.0, 3.0], [0.0, 0.5, 1.8, 3.0]
-    returns, mask = torch.tensor([[1.0, 3.0, 0.0, 9.0]], dtype=torch.float64), torch.tensor([[1.0, 1, 1, 0]], dtype=torch.float64)
+    returns, mask = (
+        torch.tensor([[1.0, 3.0, 0.0, 9.0]], dtype=torch.float64),
+        torch.tensor([[1.0, 1, 1, 0]], dtype=torch.float64),
+    )
     v = torch.tensor([values], dtype=torch.float64, requires_grad=True)
-    loss = ValueLoss(0.5)(v, torch.tensor([old], dtype=torch.float64), returns, action_mask=mask, batch_num_tokens=3, dp_size=1)
-    # token 0: unmoved, 1; token 1: clipped to 1, (1 - 3)^2 = 4 > 1, no gradient; token 2: clipped to 1.3, 1.69 > 1, no gradient
+    loss = ValueLoss(0.5)(
+        v, torch.tensor([old], dtype=torch.float64), returns, action_mask=mask, batch_num_tokens=3, dp_size=1
+    )
+    # token 0: unmoved, 1; token 1: clipped to 1, (1 - 3)^2 = 4 > 1, no gradient; token 2: clipped to 1.3, 1.69 > 1, no
+    # gradient
     assert loss.item() == pytest.approx(0.5 * (1 + 4 + 1.69) / 3)
     loss.backward()
     assert v.grad[0].tolist() == pytest.approx([-1 / 3, 0, 0, 0])

@@ -1,4 +1,5 @@
-"""KL estimators, their gradients and the adaptive coefficient, against sums over a whole small vocabulary in float64."""
+"""KL estimators, their gradients and the adaptive coefficient, against sums over a whole small vocabulary in
+float64."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ def log_softmaxes(requires_grad: bool = True):
     import torch
 
     logits = torch.tensor(LOGITS, dtype=torch.float64, requires_grad=requires_grad)
-    return logits, logits.log_softmax(-1), *(torch.tensor(x, dtype=torch.float64).log_softmax(-1) for x in (REFERENCE, ROLLOUT))
+    return (
+        logits,
+        logits.log_softmax(-1),
+        *(torch.tensor(x, dtype=torch.float64).log_softmax(-1) for x in (REFERENCE, ROLLOUT)),
+    )
 
 
 def gradient_of(expression_of) -> np.ndarray:
@@ -30,7 +35,8 @@ def reverse_kl(pi, ref, mu):
 
 
 def expected_loss(estimator: str, unbiased: bool, sampler: str):
-    """Of one token drawn by the sampler, whose probabilities take no gradient: what an average over many samples tends to."""
+    """Of one token drawn by the sampler, whose probabilities take no gradient: what an average over many samples tends
+    to."""
 
     def of(pi, ref, mu):
         rollout = {"pi": pi.detach(), "mu": mu}[sampler]

@@ -1,4 +1,5 @@
-"""The policy objective on three tokens, worked by hand, and the diagnostics it counts. The model is a table of log-probs."""
+"""The policy objective on three tokens, worked by hand, and the diagnostics it counts. The model is a table of
+log-probs."""
 
 from __future__ import annotations
 
@@ -76,7 +77,9 @@ def test_is_correction_masks_a_token_outside_the_band():
 def test_is_correction_rejects_a_sequence_by_its_mean_log_ratio():
     # The geometric mean of 1.5, 0.7, 1.0 is 1.016: within (0.8, 1.02), outside (0.8, 1.01).
     def of(high: float):
-        _, grad, metrics = evaluate(Config(algo={"advantage": {"is_correction_level": "seq", "is_correction_threshold": (0.8, high)}}))
+        _, grad, metrics = evaluate(
+            Config(algo={"advantage": {"is_correction_level": "seq", "is_correction_threshold": (0.8, high)}})
+        )
         return grad, metrics["is_filtered"]
 
     assert of(1.02) == (pytest.approx([-1.5 / 3, 0.7 / 3, -1 / 3]), 0.0)

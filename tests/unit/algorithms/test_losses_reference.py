@@ -24,7 +24,8 @@ class Table:
 
 @pytest.fixture
 def data():
-    """Log-probs of pi, pi_old and mu, advantages and a mask with an environment token of weight 1 in each row; the last row is shorter."""
+    """Log-probs of pi, pi_old and mu, advantages and a mask with an environment token of weight 1 in each row; the last
+    row is shorter."""
     import torch
 
     rng = np.random.default_rng(3)
@@ -73,9 +74,18 @@ def reference(data, loss, mode, *, old="old", dual=None, correction=None, bounds
         value = sum(ref.gspo_rows(data["log_pi"], data[old], data["adv"], data["mask"], low, high)) / B
         return value, torch.autograd.grad(value, data["log_pi"])[0]
     extra = {"dual": dual} if dual else {}
-    per_token = [[ref.TOKEN[loss](data["log_pi"][r, t], data[old][r, t].item(), data["adv"][r, t].item(), low, high, **extra) for t in range(L)] for r in rows]
+    per_token = [
+        [
+            ref.TOKEN[loss](data["log_pi"][r, t], data[old][r, t].item(), data["adv"][r, t].item(), low, high, **extra)
+            for t in range(L)
+        ]
+        for r in rows
+    ]
     if correction:
-        w = [[ref.is_weight(correction, data["old"][r, t].item(), data["mu"][r, t].item(), bounds) for t in range(L)] for r in rows]
+        w = [
+            [ref.is_weight(correction, data["old"][r, t].item(), data["mu"][r, t].item(), bounds) for t in range(L)]
+            for r in rows
+        ]
         per_token = [[w[r][t] * per_token[r][t] for t in range(L)] for r in rows]
     value = ref.aggregated(per_token, data["mask"], mode, constant)
     return value, torch.autograd.grad(value, data["log_pi"])[0]
@@ -117,13 +127,22 @@ def test_the_constant_of_the_sum_norm_can_be_set(data):
 @pytest.mark.parametrize("loss", ["ppo", "cispo", "pg"])
 def test_corrections_weigh_every_loss_by_what_learner_and_engine_differ_in(data, loss, kind):
     """With ppo this is decoupled PPO: the ratio to pi_old is clipped, and pi_old / mu weighs."""
-    advantage = {"is_correction_level": "token", "is_correction_mode": {"tis": "clip", "icepop": "mask"}[kind], "is_correction_threshold": (0.5, 2.0)}
+    advantage = {
+        "is_correction_level": "token",
+        "is_correction_mode": {"tis": "clip", "icepop": "mask"}[kind],
+        "is_correction_threshold": (0.5, 2.0),
+    }
     cfg = Config(actor={"policy_loss_type": loss}, algo={"advantage": advantage})
     assert_same(ours(cfg, data, 2), reference(data, loss, "token-mean", correction=kind))
 
 
 SETTINGS = [
-    {"is_correction_level": level, "is_correction_mode": mode, "is_correction_gating": gating, "is_correction_threshold": bounds}
+    {
+        "is_correction_level": level,
+        "is_correction_mode": mode,
+        "is_correction_gating": gating,
+        "is_correction_threshold": bounds,
+    }
     for level in ("token", "seq")
     for mode in ("mask", "clip")
     for gating, bounds in (("ratio", (0.8, 1.2)), ("binary_kl", (0.02,)), ("tv", (0.03,)))

@@ -15,12 +15,16 @@ INPUTS = AdvantageInputs(np.array([1.0, 0.0]), [np.ones(2, bool), np.ones(3, boo
 
 
 def own(tmp_path, text: str, name: str = "mine") -> str:
-    (tmp_path / "mine.py").write_text(f"import numpy as np\nfrom openrlhf_tir.algorithms.advantages import Estimator\n{text}\n")
+    (tmp_path / "mine.py").write_text(
+        f"import numpy as np\nfrom openrlhf_tir.algorithms.advantages import Estimator\n{text}\n"
+    )
     return f"{tmp_path / 'mine.py'}:{name}"
 
 
 def test_a_function_gets_one_group_and_its_options_and_is_not_whitened(tmp_path):
-    estimator = get_estimator(own(tmp_path, "def mine(i): return [i.options['scale'] * r * m for r, m in zip(i.rewards_G, i.trained_G)]"))
+    estimator = get_estimator(
+        own(tmp_path, "def mine(i): return [i.options['scale'] * r * m for r, m in zip(i.rewards_G, i.trained_G)]")
+    )
     assert [a.tolist() for a in estimator.fn(INPUTS)] == [[3.0, 3.0], [0.0, 0.0, 0.0]] and estimator.whiten is False
 
 
@@ -31,7 +35,10 @@ def test_an_estimator_says_whether_the_batch_is_whitened(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("def mine(i): return [1.0, 2.0]", r"mine\.py:3: it returned arrays of shapes \[\(\), \(\)\], and the responses have \[\(2,\), \(3,\)\]"),
+        (
+            "def mine(i): return [1.0, 2.0]",
+            r"mine\.py:3: it returned arrays of shapes \[\(\), \(\)\], and the responses have \[\(2,\), \(3,\)\]",
+        ),
         ("def mine(i): return [m / 0.0 for m in i.trained_G]", "not finite"),
         ("def mine(i):\n    return i.nothing", r"mine\.py:4: AttributeError"),
     ],
@@ -52,7 +59,9 @@ def test_a_wrong_signature_is_told_before_the_run(tmp_path):
 @pytest.mark.slow
 def test_a_policy_loss_of_ones_own_is_a_loss_per_token_and_the_trainer_takes_the_mean(tmp_path):
     """-ratio * A * scale: ratios 1.5, 0.7, 1.0 and advantages 1, -1, 1 give -(1.5 - 0.7 + 1) * 2 / 3."""
-    name = own(tmp_path, "def mine(i): return -(i.log_probs - i.rollout_log_probs).exp() * i.advantages * i.options['scale']")
+    name = own(
+        tmp_path, "def mine(i): return -(i.log_probs - i.rollout_log_probs).exp() * i.advantages * i.options['scale']"
+    )
     loss, grad, metrics = evaluate(Config(actor={"policy_loss": name, "policy_loss_options": {"scale": 2.0}}))
     assert loss == pytest.approx(-(1.5 - 0.7 + 1) * 2 / 3)
     assert grad == pytest.approx([-1.0, 1.4 / 3, -2 / 3])
@@ -61,5 +70,7 @@ def test_a_policy_loss_of_ones_own_is_a_loss_per_token_and_the_trainer_takes_the
 
 @pytest.mark.slow
 def test_a_policy_loss_that_is_reduced_already_is_refused(tmp_path):
-    with pytest.raises(MethodBroken, match=r"mine\.py:3: it returned Tensor of shape torch\.Size\(\[\]\), not a loss of each token"):
+    with pytest.raises(
+        MethodBroken, match=r"mine\.py:3: it returned Tensor of shape torch\.Size\(\[\]\), not a loss of each token"
+    ):
         evaluate(Config(actor={"policy_loss": own(tmp_path, "def mine(i): return i.log_probs.mean()")}))

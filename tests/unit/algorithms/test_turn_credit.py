@@ -14,7 +14,8 @@ from tests.e2e.support.learner_batch import group_of, make_batch, trajectory
 
 
 def test_a_turn_is_compared_with_the_same_turn_of_its_group():
-    """Two trajectories of two turns: the first earns 1 by its first call, the second 1 by its second. Both are worth 1, and yet:
+    """Two trajectories of two turns: the first earns 1 by its first call, the second 1 by its second. Both are worth 1,
+    and yet:
 
     turn 0: returns 1 and 1, no difference. Turn 1: 1 - 1 = 0 against 1: -0.5 and +0.5.
     """
@@ -37,7 +38,9 @@ def test_without_rewards_of_calls_and_with_as_many_turns_it_is_the_trajectorys_a
 def test_a_turn_that_nobody_else_has_learns_nothing_from_a_group():
     turns = [np.array([0, 1]), np.array([0])]
     masks = [np.ones(2, bool), np.ones(1, bool)]
-    out = per_turn(get_estimator("rloo").fn, AdvantageInputs(np.array([3.0, 1.0]), masks), turns, [np.zeros(2), np.zeros(1)])
+    out = per_turn(
+        get_estimator("rloo").fn, AdvantageInputs(np.array([3.0, 1.0]), masks), turns, [np.zeros(2), np.zeros(1)]
+    )
     assert [a.tolist() for a in out] == [[2.0, 0.0], [-2.0]]
 
 
@@ -49,14 +52,20 @@ def test_tokens_belong_to_the_model_segment_that_they_are_in_or_follow():
 def test_what_calls_earned_is_their_turns():
     """Turn 1 made no call: it was told to go on, say, and turn 2 made the second."""
     model = Segment("model", np.array([1], np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32))
-    calls = [ToolCall("a", "", "ok", reward=0.25, turn=0), ToolCall("b", "", "ok", reward=None, turn=2), ToolCall("c", "", "ok", reward=1.0, turn=2)]
+    calls = [
+        ToolCall("a", "", "ok", reward=0.25, turn=0),
+        ToolCall("b", "", "ok", reward=None, turn=2),
+        ToolCall("c", "", "ok", reward=1.0, turn=2),
+    ]
     assert Trajectory(0, np.array([1], np.int32), [model] * 3, calls).earned(weight=2.0).tolist() == [0.5, 0.0, 2.0]
 
 
 def test_the_learner_gives_credit_by_turn_when_asked_to():
     from openrlhf_tir.learner.rows import batch_samples
 
-    trajectories = [trajectory(i, [1], [("model", [5], 0), ("env", [7], None), ("model", [8], 0)], 1.0) for i in range(2)]
+    trajectories = [
+        trajectory(i, [1], [("model", [5], 0), ("env", [7], None), ("model", [8], 0)], 1.0) for i in range(2)
+    ]
     for t, rewards in zip(trajectories, ((1.0, 0.0), (0.0, 1.0)), strict=True):
         t.calls = [ToolCall("x", "", "ok", reward=r, turn=j) for j, r in enumerate(rewards)]
     groups = [group_of(0, [1], trajectories)]
@@ -71,7 +80,13 @@ def test_the_learner_gives_credit_by_turn_when_asked_to():
         ({}, "reward.name = math has no rewards of calls"),
         ({"reward": {"name": "env", "env_reduce": "last"}}, "is not their sum"),
         ({"reward": {"name": "env", "group": "otc"}}, "replaces it"),
-        ({"reward": {"name": "env"}, "algo": {"advantage": {"credit": "turn", "estimator": "reinforce", "gamma": 0.9}}}, "discounts by tokens"),
+        (
+            {
+                "reward": {"name": "env"},
+                "algo": {"advantage": {"credit": "turn", "estimator": "reinforce", "gamma": 0.9}},
+            },
+            "discounts by tokens",
+        ),
     ],
 )
 def test_credit_that_has_nothing_to_split_is_refused(tree, why):

@@ -1,4 +1,5 @@
-"""The scale benchmark's engines and ranks without Ray, in this process: what stands behind each handle is a coroutine. For virtual time."""
+"""The scale benchmark's engines and ranks without Ray, in this process: what stands behind each handle is a coroutine.
+For virtual time."""
 
 from __future__ import annotations
 

@@ -11,14 +11,19 @@ from benchmarks.learner.workload import LENGTH_SCALE, MAX_TOKENS, Size, batch
 
 
 def test_a_ratio_is_the_median_over_rounds_of_the_other_ways_time_over_ours():
-    seconds = {"packed": [1.0, 2.0, 4.0], **{name: [3.0, 3.0, 20.0] for name in ("padded", "bucketed", "bare", "openrlhf", "openrlhf_same_attention")}}
+    seconds = {
+        "packed": [1.0, 2.0, 4.0],
+        **{name: [3.0, 3.0, 20.0] for name in ("padded", "bucketed", "bare", "openrlhf", "openrlhf_same_attention")},
+    }
     found = steps.ratios(seconds)  # 3, 1.5 and 5: a round in which the machine was busy moves neither
     assert set(found.values()) == {3.0}
     assert set(BARS) - set(found) == {"logprob_memory_ratio", "logprob_time_ratio", "openrlhf_flags_honoured"}
 
 
 def test_the_table_counts_trained_tokens():
-    rows = steps.table({"seconds": {"packed": [2.0, 4.0, 8.0]}, "cpu_s": {"packed": [3.0, 5.0, 7.0]}, "tokens": [100, 100, 100]})
+    rows = steps.table(
+        {"seconds": {"packed": [2.0, 4.0, 8.0]}, "cpu_s": {"packed": [3.0, 5.0, 7.0]}, "tokens": [100, 100, 100]}
+    )
     assert rows == {"packed": {"seconds": 4.0, "tokens_per_s": 25.0, "cpu_s": 5.0}}
 
 
@@ -51,7 +56,12 @@ def test_batches_have_the_workloads_lengths_and_both_ranks_nearly_as_many_tokens
     assert lengths.shape == (size.prompts, size.samples)
     assert lengths.max() > 4 * np.median(lengths)  # the long tail
     assert 700 / LENGTH_SCALE / 2 < np.median(lengths) < 700 / LENGTH_SCALE * 2
-    load = [sum(lengths[b, i] + len(groups[b].trajectories[i].prompt_ids) for (b, i), r in made.rank_of.items() if r == rank) for rank in (0, 1)]
+    load = [
+        sum(
+            lengths[b, i] + len(groups[b].trajectories[i].prompt_ids) for (b, i), r in made.rank_of.items() if r == rank
+        )
+        for rank in (0, 1)
+    ]
     assert max(load) <= 1.05 * min(load)
     assert lengths.max() < MAX_TOKENS
     again, other = batch(size, 0, 2)[1], batch(size, 1, 2)[1]

@@ -33,7 +33,9 @@ CPU = [(990.0, {"engine": 5.0}), (1000.0, {"engine": 15.0, "rank": 5.0}), (1010.
 
 
 def work(out: Path, **given) -> Work:
-    return Work(base="base", data="data", out=str(out), steps=4, save_every=2, seed=1, env_python=sys.executable, **given)
+    return Work(
+        base="base", data="data", out=str(out), steps=4, save_every=2, seed=1, env_python=sys.executable, **given
+    )
 
 
 def step(number: int, seconds: float, sampled: int = 100, trained: int = 80, **phases: float) -> Step:
@@ -41,14 +43,22 @@ def step(number: int, seconds: float, sampled: int = 100, trained: int = 80, **p
 
 
 def test_seconds_to_85_are_those_of_the_first_weights_that_reach_it():
-    found = figures([step(1, 2.0), step(2, 4.0), step(3, 6.0), step(4, 10.0)], {2: 0.84, 4: 0.85}, Ran(1.5, None, CPU), 1000.0)
+    found = figures(
+        [step(1, 2.0), step(2, 4.0), step(3, 6.0), step(4, 10.0)], {2: 0.84, 4: 0.85}, Ran(1.5, None, CPU), 1000.0
+    )
     assert found.seconds_to_85 == 10.0 and found.why is None
     assert (found.cpu_s, found.cpu_s_to_85) == (15.0, 15.0)
     assert (found.sampled_tokens_per_s, found.trained_tokens_per_s, found.accuracy) == (40.0, 32.0, 0.85)
 
 
 def test_cpu_seconds_lie_on_lines_between_the_looks():
-    assert [sum(at(CPU, when).values()) for when in (0.0, 995.0, 1000.0, 1002.0, 2000.0)] == [5.0, 12.5, 20.0, 23.0, 35.0]
+    assert [sum(at(CPU, when).values()) for when in (0.0, 995.0, 1000.0, 1002.0, 2000.0)] == [
+        5.0,
+        12.5,
+        20.0,
+        23.0,
+        35.0,
+    ]
     assert spent(CPU, 1000.0, 1004.0) == {"engine": 4.0, "rank": 2.0}
     assert spent([], 0.0, 1.0) == {}
 
@@ -70,7 +80,9 @@ def test_processes_are_told_apart_by_what_they_run(words, name):
 
 def test_the_cpu_time_of_a_child_counts():
     burn = "import time; x = sum(range(10**6)); print(time.process_time(), flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", PARENT, burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         own = float(process.stdout.readline())
         trace = CpuTrace(process.pid)
@@ -87,7 +99,10 @@ def test_a_system_that_never_gets_there_has_no_seconds_but_a_sentence():
 
 
 def test_a_system_that_did_not_run_has_nulls_and_its_sentence():
-    found = {"ours": figures([step(1, 2.0, generate=1.0)], {1: 0.9}, Ran(2.0, None, CPU), 1000.0), "trl": figures([], {}, Ran(None, NO_WHEEL), None)}
+    found = {
+        "ours": figures([step(1, 2.0, generate=1.0)], {1: 0.9}, Ran(2.0, None, CPU), 1000.0),
+        "trl": figures([], {}, Ran(None, NO_WHEEL), None),
+    }
     line = json.loads(json.dumps(as_json(found)))
     assert line["sampled_tokens_per_s"] == {"ours": 50.0, "trl": None}
     assert line["seconds_to_85"] == {"ours": 2.0, "trl": None}
@@ -101,10 +116,20 @@ def test_a_system_that_did_not_run_has_nulls_and_its_sentence():
 
 def test_pips_last_words_are_the_sentence_of_what_cannot_be_installed():
     with pytest.raises(venvs.Skipped, match=r"trl cannot be installed here: ERROR: no matching distribution$"):
-        venvs._said("trl", [sys.executable, "-c", "print('Collecting'); print('ERROR: no matching distribution'); raise SystemExit(1)"])
+        venvs._said(
+            "trl",
+            [
+                sys.executable,
+                "-c",
+                "print('Collecting'); print('ERROR: no matching distribution'); raise SystemExit(1)",
+            ],
+        )
 
 
-@pytest.mark.parametrize(("needs", "cpu"), [(["filelock", "sympy>=1.13.3"], True), (["filelock", "nvidia-cublas==13.1; platform_system == 'Linux'"], False)])
+@pytest.mark.parametrize(
+    ("needs", "cpu"),
+    [(["filelock", "sympy>=1.13.3"], True), (["filelock", "nvidia-cublas==13.1; platform_system == 'Linux'"], False)],
+)
 def test_a_cuda_build_of_torch_is_known_by_what_it_requires(needs, cpu):
     assert venvs.is_cpu_build(json.dumps({"install": [{"metadata": {"name": "torch", "requires_dist": needs}}]})) is cpu
 
@@ -120,10 +145,15 @@ def test_what_ends_a_system_early_is_told(tmp_path):
     given = work(clear(tmp_path / "x"))
     assert systems.why(Path(given.out), given, 1, None) == "It ended with 1 before its first update: it said nothing"
     (tmp_path / "x" / "output.log").write_text("Traceback\nRuntimeError: no GPU\n\n")
-    assert systems.why(Path(given.out), given, 1, None) == "It ended with 1 before its first update: RuntimeError: no GPU"
+    assert (
+        systems.why(Path(given.out), given, 1, None) == "It ended with 1 before its first update: RuntimeError: no GPU"
+    )
     say(tmp_path / "x", "It wants NCCL.")
     assert systems.why(Path(given.out), given, 1, None) == "It wants NCCL."
-    assert systems.why(Path(given.out), given, -9, 600.0) == "It wants NCCL. Stopped before its first update: 600 s were over."
+    assert (
+        systems.why(Path(given.out), given, -9, 600.0)
+        == "It wants NCCL. Stopped before its first update: 600 s were over."
+    )
 
 
 def test_a_system_that_did_all_updates_is_asked_no_questions(tmp_path):
@@ -135,7 +165,14 @@ def test_a_system_that_did_all_updates_is_asked_no_questions(tmp_path):
 
 
 def test_a_process_that_fails_is_a_sentence_and_not_an_error(tmp_path):
-    ran = systems.start(systems.System("no_such_module", "nothing"), "nothing", work(clear(tmp_path / "x")), tmp_path, 60.0, lambda done: None)
+    ran = systems.start(
+        systems.System("no_such_module", "nothing"),
+        "nothing",
+        work(clear(tmp_path / "x")),
+        tmp_path,
+        60.0,
+        lambda done: None,
+    )
     assert ran.why is not None and "No module named benchmarks.peers.no_such_module" in ran.why
 
 
@@ -156,7 +193,9 @@ def test_a_half_written_line_is_no_step(tmp_path):
 def test_progress_is_told_of_peers_and_of_ours(tmp_path):
     assert systems.updates_so_far(tmp_path) == 0
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "eval/accuracy": 0.3}\n{"step": 1, "wall_s": 2.0}\n{"step": 2, "wa')
+    (tmp_path / "run" / "metrics.jsonl").write_text(
+        '{"step": 0, "eval/accuracy": 0.3}\n{"step": 1, "wall_s": 2.0}\n{"step": 2, "wa'
+    )
     assert systems.updates_so_far(tmp_path) == 1
     recorder = Recorder(tmp_path)
     for number in (1, 2, 3):
@@ -176,7 +215,8 @@ def test_weights_count_once_their_config_is_there(tmp_path):
 def test_work_is_read_as_it_was_written(tmp_path):
     given = work(tmp_path / "x", calls=0)
     assert Work.read(given.write()) == given
-    assert [replace(given, steps=3).due(n) is not None for n in (1, 2, 3)] == [False, True, True]  # every second, and the last
+    # every second, and the last
+    assert [replace(given, steps=3).due(n) is not None for n in (1, 2, 3)] == [False, True, True]
 
 
 def test_the_learning_rate_falls_to_a_tenth_at_the_last_update(tmp_path):
@@ -186,30 +226,52 @@ def test_the_learning_rate_falls_to_a_tenth_at_the_last_update(tmp_path):
 def test_ours_is_timed_from_the_beginning_of_its_first_step_and_counts_what_it_filtered_as_sampled():
     metrics = [
         {"step": 0, "time": 90.0, "eval/accuracy": 0.3},
-        {"step": 1, "time": 103.0, "wall_s": 3.0, "trained_tokens": 60.0, "reward_mean": 0.5, "step_s": 1.0, "gate_wait_s": 0.0},
+        {
+            "step": 1,
+            "time": 103.0,
+            "wall_s": 3.0,
+            "trained_tokens": 60.0,
+            "reward_mean": 0.5,
+            "step_s": 1.0,
+            "gate_wait_s": 0.0,
+        },
         {"step": 2, "time": 105.0, "wall_s": 2.0, "trained_tokens": 50.0, "reward_mean": 0.6, "step_s": 1.5},
     ]
     model, env = {"source": "model", "tokens": 30}, {"source": "env", "tokens": 99}
-    trajectories = [{"update": 0, "runs": [model, env, model]}, {"update": 1, "runs": [model]}, {"update": 1, "runs": [model]}]
-    assert ours.steps(metrics, trajectories) == [Step(1, 3.0, 60, 60, 0.5, {"update": 1.0}), Step(2, 5.0, 60, 50, 0.6, {"update": 1.5})]
+    trajectories = [
+        {"update": 0, "runs": [model, env, model]},
+        {"update": 1, "runs": [model]},
+        {"update": 1, "runs": [model]},
+    ]
+    assert ours.steps(metrics, trajectories) == [
+        Step(1, 3.0, 60, 60, 0.5, {"update": 1.0}),
+        Step(2, 5.0, 60, 50, 0.6, {"update": 1.5}),
+    ]
 
 
 def test_the_plain_loops_advantages_are_whitened_over_tokens():
-    # Rewards less their group's mean: .5, -.5, 0, 0, over 1, 3, 2, 2 tokens. Mean -1/8, second moment (1/4 + 3/4) / 8 = 1/8, variance 1/8 - 1/64 = 7/64.
+    # Rewards less their group's mean: .5, -.5, 0, 0, over 1, 3, 2, 2 tokens. Mean -1/8, second moment (1/4 + 3/4) / 8 =
+    # 1/8, variance 1/8 - 1/64 = 7/64.
     found = plain.advantages(torch.tensor([1.0, 0.0, 1.0, 1.0]), 2, torch.tensor([1, 3, 2, 2]))
     assert torch.allclose(found, torch.tensor([0.625, -0.375, 0.125, 0.125]) / (7 / 64) ** 0.5)
 
 
 @pytest.mark.parametrize(
     ("text", "ended", "reward"),
-    [(r"<answer>\boxed{12}</answer>", True, 1.0), (r"<answer>\boxed{12}</answer>", False, 0.0), (r"<answer>\boxed{13}</answer>", True, 0.0), ("12", True, 0.0)],
+    [
+        (r"<answer>\boxed{12}</answer>", True, 1.0),
+        (r"<answer>\boxed{12}</answer>", False, 0.0),
+        (r"<answer>\boxed{13}</answer>", True, 0.0),
+        ("12", True, 0.0),
+    ],
 )
 def test_the_reward_is_the_recipes(text, ended, reward):
     assert correct(text, ended, "12") == reward
 
 
 class Closing(BaseHTTPRequestHandler):
-    """A sandbox that answers each request and then closes the connection without a word, as one does that was idle for too long."""
+    """A sandbox that answers each request and then closes the connection without a word, as one does that was idle for
+    too long."""
 
     protocol_version = "HTTP/1.1"
     outcome = "ok"
@@ -250,7 +312,8 @@ def test_a_sandbox_that_fails_is_no_reward(port, monkeypatch):
 
 
 class Scripted:
-    """A model whose generate writes the given texts, one batch after another, a token at a time as the stopping criteria are asked."""
+    """A model whose generate writes the given texts, one batch after another, a token at a time as the stopping
+    criteria are asked."""
 
     def __init__(self, *batches: list[str]) -> None:
         self.batches = list(batches)
@@ -276,7 +339,14 @@ def rolled(model: Scripted, rows: int, budget: int = 200, calls: int = 2) -> tup
         ran.extend(codes)
         return ["42\n"] * len(codes)
 
-    return sample(model, [encode("User: q\nAssistant:")] * rows, budget=budget, calls=calls, run=run, spent=lambda phase, since: None), ran
+    return sample(
+        model,
+        [encode("User: q\nAssistant:")] * rows,
+        budget=budget,
+        calls=calls,
+        run=run,
+        spent=lambda phase, since: None,
+    ), ran
 
 
 ANSWER = r"<answer>\boxed{42}</answer>"

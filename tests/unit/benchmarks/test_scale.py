@@ -1,4 +1,5 @@
-"""The scale benchmark: whose groups an engine's death has cost is read from the ledger, and what its emulated processes need of the real ones is there."""
+"""The scale benchmark: whose groups an engine's death has cost is read from the ledger, and what its emulated processes
+need of the real ones is there."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ def test_the_emulated_processes_answer_to_the_calls_of_the_real_ones():
     for real, emulated in ((RolloutActor, ScaleActor), (LearnerRank, ScaleRank)):
         for name, method in inspect.getmembers(emulated, inspect.isfunction):
             if hasattr(real, name) and not name.startswith("_"):
-                assert list(inspect.signature(method).parameters) == list(inspect.signature(getattr(real, name)).parameters), name
+                assert list(inspect.signature(method).parameters) == list(
+                    inspect.signature(getattr(real, name)).parameters
+                ), name
 
 
 async def test_a_push_counts_when_its_bytes_are_the_announced_ones_and_the_canary_agrees_with_the_learner(tmp_path):

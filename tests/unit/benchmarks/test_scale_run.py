@@ -1,4 +1,5 @@
-"""64 engines and 32 learner ranks under the real controller, without Ray, on a virtual clock: one engine dies in the middle of a run."""
+"""64 engines and 32 learner ranks under the real controller, without Ray, on a virtual clock: one engine dies in the
+middle of a run."""
 
 from __future__ import annotations
 

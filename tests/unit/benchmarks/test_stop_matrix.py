@@ -15,8 +15,14 @@ from benchmarks.stop_matrix import planned
 from benchmarks.stop_trial import Stopped, of_run, stop
 from openrlhf_tir.exit_codes import FAULT, NO, STOPPED
 
-OBEDIENT = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print('up', flush=True); time.sleep(1000)"
-LEAVES_A_CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], start_new_session=True); {OBEDIENT}"
+OBEDIENT = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print('up', flush=True);"
+    " time.sleep(1000)"
+)
+LEAVES_A_CHILD = (
+    "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'],"
+    f" start_new_session=True); {OBEDIENT}"
+)
 
 
 def test_twenty_moments_are_of_every_phase_and_each_run_ends_with_that_of_its_end():
@@ -32,7 +38,9 @@ def test_twenty_moments_are_of_every_phase_and_each_run_ends_with_that_of_its_en
 
 
 def test_an_error_is_no_stop_in_order():
-    assert [Stopped(code, 0.0, 0, [], "").in_order for code in (STOPPED, -15, 143, 0, NO, FAULT, 15, 130, -9)] == [True] * 4 + [False] * 5
+    assert [Stopped(code, 0.0, 0, [], "").in_order for code in (STOPPED, -15, 143, 0, NO, FAULT, 15, 130, -9)] == [
+        True
+    ] * 4 + [False] * 5
 
 
 def up(program: str, run_dir) -> subprocess.Popen:

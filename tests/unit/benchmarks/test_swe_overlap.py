@@ -14,4 +14,6 @@ async def test_every_way_judges_every_trajectory():
 def test_the_same_durations_are_drawn_for_each_way():
     drawn = trajectories(2, seed=0)
     assert drawn == trajectories(2, seed=0) and len(drawn) == 2 * SAMPLES
-    assert all(5 <= len(t.turns) <= MOST_TURNS and len(t.commands) == len(t.turns) - 1 and t.tests % 30 == 0 for t in drawn)
+    assert all(
+        5 <= len(t.turns) <= MOST_TURNS and len(t.commands) == len(t.turns) - 1 and t.tests % 30 == 0 for t in drawn
+    )

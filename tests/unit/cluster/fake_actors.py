@@ -1,4 +1,5 @@
-"""Rollout actors without processes: what stands behind a Ray handle is a coroutine, which may hang, fail or die. For virtual time."""
+"""Rollout actors without processes: what stands behind a Ray handle is a coroutine, which may hang, fail or die. For
+virtual time."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ async def _part(both: asyncio.Task, i: int) -> Any:
 
 
 class FakeActor:
-    """A handle. `hangs`: methods that never answer. `raises`: methods that raise. `fails_groups`: prompt -> why its group fails."""
+    """A handle. `hangs`: methods that never answer. `raises`: methods that raise. `fails_groups`: prompt -> why its
+    group fails."""
 
     _actor_id = SimpleNamespace(hex=lambda: "ab")
 
@@ -93,10 +95,17 @@ class FakeActor:
     async def do_call(self, method: str, *args: Any) -> None:
         """Of a learner's rank."""
 
-    async def do_update_weights(self, path: Any, version: int, digest: str, canary: Any, link: str | None) -> list[Completion]:
+    async def do_update_weights(
+        self, path: Any, version: int, digest: str, canary: Any, link: str | None
+    ) -> list[Completion]:
         self.version = version
         n = canary.max_tokens
-        return [Completion(np.arange(n, dtype=np.int32), np.zeros(n, np.float32), np.full(n, version, np.int32), "", "length") for _ in canary.prompt_ids]
+        return [
+            Completion(
+                np.arange(n, dtype=np.int32), np.zeros(n, np.float32), np.full(n, version, np.int32), "", "length"
+            )
+            for _ in canary.prompt_ids
+        ]
 
     async def do_run_group(self, key: Any, task: Any, mode: Any) -> tuple[GroupMeta, Any]:
         self.groups.append(task.prompt)
@@ -123,7 +132,9 @@ class FakeCluster:
         self.pool = RolloutPool(cfg, "", {})
         self.pool.fleet.on_lost = lambda member: None
 
-    async def spawn(self, actor_class: type, index: int, cfg: Config, model: str, env_urls: Any, on_death: Callable) -> Member:
+    async def spawn(
+        self, actor_class: type, index: int, cfg: Config, model: str, env_urls: Any, on_death: Callable
+    ) -> Member:
         actor = self.actor_class(index)
         self.actors.append(actor)
         self.prepare(actor)

@@ -1,4 +1,5 @@
-"""Ray without processes: placement groups, nodes and actors as records; virtual time. The fixture `ray` puts it in Ray's place."""
+"""Ray without processes: placement groups, nodes and actors as records; virtual time. The fixture `ray` puts it in
+Ray's place."""
 
 from __future__ import annotations
 
@@ -41,12 +42,16 @@ class Ray:
         for module in ("ray_session", "member", "learner_group"):
             monkeypatch.setattr(f"openrlhf_tir.cluster.{module}.remove_placement_group", remove)
         for module in ("member", "learner_group"):
-            monkeypatch.setattr(f"openrlhf_tir.cluster.{module}.PlacementGroupSchedulingStrategy", lambda *args, **kwargs: None)
+            monkeypatch.setattr(
+                f"openrlhf_tir.cluster.{module}.PlacementGroupSchedulingStrategy", lambda *args, **kwargs: None
+            )
         monkeypatch.setattr("openrlhf_tir.cluster.ray_session.placement_group", self.placement_group)
         monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 0.0})
         monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0, "memory": 1.0})
         monkeypatch.setattr("ray.nodes", lambda: self.nodes)
-        monkeypatch.setattr("openrlhf_tir.cluster.ray_session.placement_group_table", lambda group: {"bundles_to_node_id": group.on})
+        monkeypatch.setattr(
+            "openrlhf_tir.cluster.ray_session.placement_group_table", lambda group: {"bundles_to_node_id": group.on}
+        )
         nodes.has_gpus.cache_clear()
         monkeypatch.setattr("ray.kill", self.killed.append)
         monkeypatch.setattr("ray.remote", lambda *args, **kwargs: self if args else lambda cls: self)

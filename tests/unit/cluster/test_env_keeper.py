@@ -1,4 +1,5 @@
-"""The environment server that a run starts: kept alive through deaths and failed forks; a restart by the launcher is patient at its start."""
+"""The environment server that a run starts: kept alive through deaths and failed forks; a restart by the launcher is
+patient at its start."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Process:
 
 
 class Machine:
-    """What becomes of each start in turn: an exception of fork, an exit code at once, or None: it comes up. Then all come up."""
+    """What becomes of each start in turn: an exception of fork, an exit code at once, or None: it comes up. Then all
+    come up."""
 
     def __init__(self, tmp_path, *fates):
         self.port_file, self.fates = tmp_path / "env_server.port", list(fates)
@@ -73,7 +75,13 @@ def test_a_keeper_survives_failed_forks_and_the_server_comes_back_on_its_port(tm
 
     assert virtual_loop.run(main()) == -15
     first = machine.at[1]
-    assert [round(t - first) for t in machine.at[1:]] == [0, 1, 3, 7] and machine.ports == ["0", "8123", "8123", "8123", "8123"]
+    assert [round(t - first) for t in machine.at[1:]] == [0, 1, 3, 7] and machine.ports == [
+        "0",
+        "8123",
+        "8123",
+        "8123",
+        "8123",
+    ]
 
 
 def test_a_server_that_ends_at_its_start_is_told_to_a_person_and_tried_again_by_a_restart(tmp_path, monkeypatch):
@@ -99,7 +107,12 @@ def test_every_environment_without_a_url_gets_a_server_with_its_own_flags_and_lo
 
     monkeypatch.setattr(env_process.asyncio, "create_subprocess_exec", fork)
     sections = {
-        "sums": {"server": "python_tir", "workers": 3, "stateful": True, "server_options": {"echo_last": True, "memory_mib": 64, "warm": False}},
+        "sums": {
+            "server": "python_tir",
+            "workers": 3,
+            "stateful": True,
+            "server_options": {"echo_last": True, "memory_mib": 64, "warm": False},
+        },
         "wiki": {"server": "search", "server_options": {"corpus": "w.jsonl"}},
         "guess": {"file": "/g.py:Guess", "server_options": {"log-level": "info"}},
         "far": {"url": "http://far:1/, http://far:2"},
@@ -111,14 +124,21 @@ def test_every_environment_without_a_url_gets_a_server_with_its_own_flags_and_lo
             return urls
 
     far = ["http://far:1", "http://far:2"]
-    assert virtual_loop.run(main()) == {"far": far, **{name: [f"http://127.0.0.1:800{i}"] for i, name in enumerate(("sums", "wiki", "guess"), 1)}}
+    assert virtual_loop.run(main()) == {
+        "far": far,
+        **{name: [f"http://127.0.0.1:800{i}"] for i, name in enumerate(("sums", "wiki", "guess"), 1)},
+    }
     said = [" ".join(command[2:3] + command[command.index(str(env_process.os.getpid())) + 1 :]) for command in commands]
     assert said == [
         "env_servers.python_tir --workers 3 --code-timeout 5.0 --stateful --echo-last --memory-mib 64 --no-warm",
         "env_servers.search --workers 2 --corpus w.jsonl",
         'env_servers.own /g.py:Guess --name guess --options {"log-level": "info"}',
     ]
-    assert {path.name for path in tmp_path.glob("*.log")} == {"env_server_sums.log", "env_server_wiki.log", "env_server_guess.log"}
+    assert {path.name for path in tmp_path.glob("*.log")} == {
+        "env_server_sums.log",
+        "env_server_wiki.log",
+        "env_server_guess.log",
+    }
 
 
 @pytest.mark.parametrize("options", [{"port": 1}, {"a b": 1}, {"corpus": [1]}])

@@ -1,4 +1,5 @@
-"""What `env_serve` is told, and what it refuses before Ray is started. That it serves is tests/e2e/envs/test_env_serve.py's part."""
+"""What `env_serve` is told, and what it refuses before Ray is started. That it serves is
+tests/e2e/envs/test_env_serve.py's part."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def test_a_server_is_named_as_in_env_server_or_by_its_module():
         env_serve.module_of("ecko")
 
 
-@pytest.mark.parametrize(("flags", "why"), [(["-n", "0"], "-n must be"), (["--port", "0"], "--port"), (["--host", "10.0.0.5"], "TIR_ENV_TOKEN is not set")])
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [(["-n", "0"], "-n must be"), (["--port", "0"], "--port"), (["--host", "10.0.0.5"], "TIR_ENV_TOKEN is not set")],
+)
 def test_what_cannot_work_is_refused_before_ray_starts(monkeypatch, flags, why):
     monkeypatch.delenv(env_serve.TOKEN_ENV, raising=False)
     monkeypatch.setattr(env_serve.sys, "argv", ["env_serve", "echo", *flags])
@@ -31,7 +35,8 @@ def test_what_cannot_work_is_refused_before_ray_starts(monkeypatch, flags, why):
 
 @pytest.mark.slow
 def test_a_protobuf_with_which_serve_does_not_work_is_named_before_ray_starts(monkeypatch):
-    """A stand-in where Serve would read a deployment's settings: whether this machine's protobuf is one of them is not this test's matter."""
+    """A stand-in where Serve would read a deployment's settings: whether this machine's protobuf is one of them is not
+    this test's matter."""
     config = pytest.importorskip("ray.serve._private.config")
 
     def as_protobuf_7_answers(data):

@@ -50,7 +50,9 @@ def test_the_average_beside_an_export_is_asked_in_the_same_way(exported):
     cfg = config(train={"enable_ema": True})
     complete(cfg, exported)
     assert models(cfg, exported) == [exported, average] and models(config(), exported) == [exported]
-    assert all((average / name).read_text() == (exported / name).read_text() for name in (TEMPLATE, "generation_config.json"))
+    assert all(
+        (average / name).read_text() == (exported / name).read_text() for name in (TEMPLATE, "generation_config.json")
+    )
 
 
 def test_the_export_asks_as_the_run_asked_and_ends_where_it_ended(exported):
@@ -58,7 +60,9 @@ def test_the_export_asks_as_the_run_asked_and_ends_where_it_ended(exported):
 
     complete(config(), exported)
     tokenizer = AutoTokenizer.from_pretrained(exported)
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "1+1?"}], tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "1+1?"}], tokenize=False, add_generation_prompt=True
+    )
     assert text == "User: 1+1?\nAssistant:"
     assert generation(exported)["eos_token_id"] == EOS_ID
     assert generation(exported)["answer_stop_strings"] == ["User:", "Human:", "Assistant:", "</answer>"]
@@ -83,7 +87,10 @@ def test_with_the_models_own_template_the_question_goes_inside_of_it(exported):
     complete(config(data={"input_template": "Q: {}", "apply_chat_template": True}), exported)
     from transformers import AutoTokenizer
 
-    assert AutoTokenizer.from_pretrained(exported).apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "<user>Q: x"
+    assert (
+        AutoTokenizer.from_pretrained(exported).apply_chat_template([{"role": "user", "content": "x"}], tokenize=False)
+        == "<user>Q: x"
+    )
 
 
 def test_agents_of_ones_own_keep_the_models_template(exported):
@@ -97,7 +104,10 @@ def test_the_block_of_every_protocol_is_found_or_said_not_to_be_one():
     assert blocks["zerotir"] == Block("\n```output\n", "\n```\n\n\n", strips=False)
     assert blocks["artist"] == Block("\n<output>\n", "\n</output>\n", strips=True)
     assert blocks["searchr1"] == Block("\n\n<information>", "</information>\n\n", strips=True)
-    assert [name for name, block in blocks.items() if block is None] == ["function", *(n for n in turns.PROTOCOLS if turns.of_messages(turns.load(n)))]
+    assert [name for name, block in blocks.items() if block is None] == [
+        "function",
+        *(n for n in turns.PROTOCOLS if turns.of_messages(turns.load(n))),
+    ]
 
 
 def test_a_protocol_of_ones_own_that_reads_the_output_has_no_block(tmp_path):

@@ -1,4 +1,5 @@
-"""The fast lane over rollout actors: what they say of their responses is put together, and moves reach the actor that writes one."""
+"""The fast lane over rollout actors: what they say of their responses is put together, and moves reach the actor that
+writes one."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ class FakeMember:
 
 @pytest.fixture
 def pool():
-    a = FakeMember("rollout-0", {"0/7/0#0": Path(tokens=100, request="0/7/0#0/1"), "0/7/0#1": Path("rollout-1", 1, 50, "0/7/0#1/0~1")}, {"0/7/0#0/1": 11})
+    a = FakeMember(
+        "rollout-0",
+        {"0/7/0#0": Path(tokens=100, request="0/7/0#0/1"), "0/7/0#1": Path("rollout-1", 1, 50, "0/7/0#1/0~1")},
+        {"0/7/0#0/1": 11},
+    )
     b = FakeMember("rollout-1", {"0/8/0#3": Path()}, {"0/7/0#1/0~1": 22})
     return SimpleNamespace(members=[a, b], fleet=SimpleNamespace(router=Router()), lane_engines=0.0, lane_moves=0.0)
 
@@ -51,7 +56,13 @@ def lanes(pool):
 async def test_tokens_are_those_that_are_whole_and_those_of_the_engine_that_samples_on(lanes):
     found = {r.name: r for r in await lanes.under_way()}
     here, moved, tool = found["0/7/0#0"], found["0/7/0#1"], found["0/8/0#3"]
-    assert (here.group, here.sample, here.engine, here.tokens, here.moves) == (GroupKey(0, 7, 0), 0, "rollout-0", 111, 0)
+    assert (here.group, here.sample, here.engine, here.tokens, here.moves) == (
+        GroupKey(0, 7, 0),
+        0,
+        "rollout-0",
+        111,
+        0,
+    )
     assert (moved.engine, moved.home, moved.tokens, moved.moves) == ("rollout-1", "rollout-0", 72, 1)
     assert (tool.engine, tool.tokens) == ("rollout-1", 0)
 

@@ -1,4 +1,5 @@
-"""GPUs are the cluster's, not the driver's: what engines and ranks reserve, and the plan that is said before anything is loaded."""
+"""GPUs are the cluster's, not the driver's: what engines and ranks reserve, and the plan that is said before anything
+is loaded."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def test_learner_ranks_of_two_nodes_are_on_two_and_neighbours_are_on_one(ray: Ra
     ]
     run(LearnerGroup.start(Config(actor={"num_nodes": 2, "num_gpus_per_node": 16})))
     scattered = ray.groups[-1]
-    assert (scattered.bundles, scattered.strategy) == ([{"CPU": 1.0, "GPU": 1.0}] * 32, "PACK"), "no node has room for 16"
+    assert (scattered.bundles, scattered.strategy) == ([{"CPU": 1.0, "GPU": 1.0}] * 32, "PACK"), (
+        "no node has room for 16"
+    )
     scattered.on = {0: "b", 1: "a", 2: "b", 3: "a"}
     assert by_node(scattered) == [0, 2, 1, 3]
 
@@ -97,7 +100,9 @@ def planned(cfg: Config, *there: dict, monkeypatch) -> list[str]:
 
 def test_the_plan_names_every_rank_and_engine_with_its_node(ray: Ray, monkeypatch):
     cfg = Config(vllm={"num_engines": 2, "tensor_parallel_size": 2}, actor={"num_gpus_per_node": 4})
-    lines = planned(cfg, HEAD, node("10.0.0.2", CPU=64.0, GPU=4.0), node("10.0.0.3", CPU=64.0, GPU=4.0), monkeypatch=monkeypatch)
+    lines = planned(
+        cfg, HEAD, node("10.0.0.2", CPU=64.0, GPU=4.0), node("10.0.0.3", CPU=64.0, GPU=4.0), monkeypatch=monkeypatch
+    )
     assert lines == [
         "plan: 10.0.0.1 (8 CPUs, 0 GPUs): nothing of this run",
         "plan: 10.0.0.2 (64 CPUs, 4 GPUs): engine 0 (2 GPUs), engine 1 (2 GPUs)",
@@ -126,7 +131,9 @@ def test_nccl_is_refused_where_there_are_no_gpus_and_what_is_slow_or_untried_is_
     gloo, nccl = Config(vllm={"sync_backend": "gloo"}), Config(vllm={"sync_backend": "nccl"})
     ray.nodes = [HEAD]
     assert transport(Config()) is None and transport(gloo) is None
-    with pytest.raises(ConfigError, match=r"'nccl' needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\). Use 'gloo'"):
+    with pytest.raises(
+        ConfigError, match=r"'nccl' needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\). Use 'gloo'"
+    ):
         transport(nccl)
     ray.nodes = [HEAD, eight("10.0.0.2")]
     has_gpus.cache_clear()
@@ -140,7 +147,9 @@ def test_a_restart_waits_for_the_nodes_that_have_them(ray: Ray):
     ray.nodes = [HEAD]
 
     async def scenario():
-        waiting = asyncio.create_task(some_gpus(Config(ds={"attn_implementation": "flash_attention_2"}, train={"start_wait_s": 600})))
+        waiting = asyncio.create_task(
+            some_gpus(Config(ds={"attn_implementation": "flash_attention_2"}, train={"start_wait_s": 600}))
+        )
         await asyncio.sleep(100)
         assert not waiting.done()
         ray.nodes = [HEAD, eight("10.0.0.2")]
@@ -154,7 +163,10 @@ def test_reward_models_of_two_nodes_have_a_bundle_on_each_and_are_so_many_times_
     from openrlhf_tir.cluster.nodes import reward_room
 
     ray.nodes = [eight("10.0.0.2"), eight("10.0.0.3")]
-    cfg = Config(reward={"name": "model", "model_name_or_path": "rm", "model_replicas": 3, "num_nodes": 2}, actor={"num_gpus_per_node": 2})
+    cfg = Config(
+        reward={"name": "model", "model_name_or_path": "rm", "model_replicas": 3, "num_nodes": 2},
+        actor={"num_gpus_per_node": 2},
+    )
     room = reward_room(cfg)
     assert (room.bundles, room.strategy, room.num_gpus) == ([{"CPU": 3.0, "GPU": 3.0}] * 2, "SPREAD", 1.0)
     assert reward_room(Config(reward={"model_replicas": 3})).bundles == [{"CPU": 1.0, "GPU": 1.0}] * 3

@@ -1,4 +1,5 @@
-"""Reserved resources are given back whatever becomes of a start: cancelled, failed, no room. Ray's placement groups as records; virtual time."""
+"""Reserved resources are given back whatever becomes of a start: cancelled, failed, no room. Ray's placement groups as
+records; virtual time."""
 
 from __future__ import annotations
 
@@ -66,7 +67,10 @@ def test_a_full_cluster_is_no_mistake_of_the_user_and_says_what_is_missing(ray):
         ray.ready_s = 1000
         with pytest.raises(
             ClusterFull,
-            match=r"no room for rollout engine 0: \[\{'CPU': 1.*\}\] .* is wanted, \{'CPU': 0\.0\} of \{'CPU': 4\.0\} is free on 10\.0\.0\.1",
+            match=(
+                r"no room for rollout engine 0: \[\{'CPU': 1.*\}\] .* is wanted, \{'CPU': 0\.0\} of \{'CPU': 4\.0\} is"
+                r" free on 10\.0\.0\.1"
+            ),
         ):
             await spawned()
         assert [g.removed for g in ray.groups] == [True]
@@ -80,7 +84,9 @@ def test_learner_ranks_that_do_not_come_up_are_ended_and_give_their_room_back(ra
         from openrlhf_tir.errors import LearnerDied
 
         ray.prepare = lambda actor: actor.hangs.add("address")
-        with pytest.raises(LearnerDied, match=r"'address' of the learner ranks was not over within timeouts\.start_s = 20 s"):
+        with pytest.raises(
+            LearnerDied, match=r"'address' of the learner ranks was not over within timeouts\.start_s = 20 s"
+        ):
             await LearnerGroup.start(Config(actor={"num_gpus_per_node": 2}, timeouts={"start_s": 20}))
         assert [g.removed for g in ray.groups] == [True] and len(ray.killed) == 2
 
@@ -117,7 +123,8 @@ def test_they_do_not_wait_for_ever(ray):
 
 @pytest.mark.parametrize(("dying", "starts"), [(2, 3), (9, 3)])
 def test_ranks_that_are_lost_as_they_start_again_are_started_again_so_many_times(ray, dying, starts):
-    """A node that is back may drop its first connections; ranks that die each time have another reason, which is told."""
+    """A node that is back may drop its first connections; ranks that die each time have another reason, which is
+    told."""
 
     async def scenario():
         from openrlhf_tir.cluster.learner_group import LearnerGroup

@@ -1,4 +1,5 @@
-"""A pool of rollout actors of which some hang, die or fail: their work is given up and done elsewhere. Fake actors, virtual time."""
+"""A pool of rollout actors of which some hang, die or fail: their work is given up and done elsewhere. Fake actors,
+virtual time."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ def config(run_dir, engines: int = 3, **sections) -> Config:
         "run_dir": run_dir,
         "actor": {"num_gpus_per_node": 1},
         "vllm": {"num_engines": engines},
-        "rollout": {"batch_size": 4, "n_samples_per_prompt": 2, "group_deadline_s": 500, "heartbeat_s": 10, "unresponsive_s": 100},
+        "rollout": {
+            "batch_size": 4,
+            "n_samples_per_prompt": 2,
+            "group_deadline_s": 500,
+            "heartbeat_s": 10,
+            "unresponsive_s": 100,
+        },
         "timeouts": {"push_s": 50, "start_s": 200},
         "pipeline": {"mode": "pipeline", "max_staleness": 2, "depth": 12, "stall_timeout_s": 5000},
         "train": {"max_steps": 12, "max_reissues": 3},
@@ -61,7 +68,13 @@ async def train(c, cfg: Config) -> tuple[PushedLearner, Pipeline]:
     """The real loop, publisher, fleet and router on the cluster's fake actors."""
     learner = PushedLearner()
     publisher = WeightPublisher(
-        learner, c.pool.members, cfg.run_dir / "push", [[1, 2]], tolerance=1e-4, canary_tokens=2, deadline=Deadline.of(cfg, "timeouts.push_s")
+        learner,
+        c.pool.members,
+        cfg.run_dir / "push",
+        [[1, 2]],
+        tolerance=1e-4,
+        canary_tokens=2,
+        deadline=Deadline.of(cfg, "timeouts.push_s"),
     )
     c.pool.on_join = publisher.join
     pipeline = Pipeline(
@@ -82,7 +95,16 @@ async def train(c, cfg: Config) -> tuple[PushedLearner, Pipeline]:
     return learner, pipeline
 
 
-EVERYTHING = {"heartbeat", "run_group", "run_group_after", "update_weights", "proved", "busy_intervals", "set_env_urls", "stop"}
+EVERYTHING = {
+    "heartbeat",
+    "run_group",
+    "run_group_after",
+    "update_weights",
+    "proved",
+    "busy_intervals",
+    "set_env_urls",
+    "stop",
+}
 HANGS = {
     "its whole process": EVERYTHING,
     "its groups only": {"run_group", "run_group_after"},
@@ -172,7 +194,9 @@ def test_what_ray_kills_or_loses_is_replaced_like_a_killed_actor(cluster, kind):
         await c.pool.fleet.start()
         c.actors[0].raises["run_group"] = ray_error(kind)
         keys = [GroupKey(0, i) for i in range(2)]
-        results = await asyncio.gather(*(c.pool.run_group(k, Task(f"p{k.prompt}", "0")) for k in keys), return_exceptions=True)
+        results = await asyncio.gather(
+            *(c.pool.run_group(k, Task(f"p{k.prompt}", "0")) for k in keys), return_exceptions=True
+        )
         assert Counter(type(r) for r in results) == {EngineGone: 1, tuple: 1}
         await asyncio.sleep(10)
         assert c.actors[0].killed and c.names == ["rollout-0", "rollout-1"] and len(c.actors) == 3
@@ -268,7 +292,9 @@ def test_a_payload_that_is_not_handed_over_in_time_is_lost_too_and_names_the_set
     c = cluster(engines=1)
 
     async def scenario():
-        with pytest.raises(PayloadLost, match=r"The transfer of 1 groups was not over within rollout\.unresponsive_s = .* issued again"):
+        with pytest.raises(
+            PayloadLost, match=r"The transfer of 1 groups was not over within rollout\.unresponsive_s = .* issued again"
+        ):
             await c.pool.fetch([asyncio.get_running_loop().create_future()])
 
     run(scenario())

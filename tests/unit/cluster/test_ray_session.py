@@ -1,4 +1,5 @@
-"""Ray of our own, when its daemons do not come up in time: another try on a machine that is free of the one before, then an error with a name."""
+"""Ray of our own, when its daemons do not come up in time: another try on a machine that is free of the one before,
+then an error with a name."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ class SlowRay:
 
     def init(self, **kwargs) -> None:
         utils.set_sigterm_handler(lambda *_: sys.exit(15))
-        assert not any(d.is_running() and d.status() != psutil.STATUS_ZOMBIE for d in self.daemons), "the daemons of the try before are still there"
+        assert not any(d.is_running() and d.status() != psutil.STATUS_ZOMBIE for d in self.daemons), (
+            "the daemons of the try before are still there"
+        )
         self.daemons.append(psutil.Process(subprocess.Popen(SLEEPER).pid))
         if len(self.daemons) < self.good:
             raise Exception(TIMED_OUT)

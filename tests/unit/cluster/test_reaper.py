@@ -1,4 +1,5 @@
-"""What an actor started ends with it, though it is killed by SIGKILL. Real processes; an actor is a Python process here."""
+"""What an actor started ends with it, though it is killed by SIGKILL. Real processes; an actor is a Python process
+here."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ time.sleep(1000)
 
 
 def actor(*flags: str) -> tuple[subprocess.Popen, list[psutil.Process]]:
-    process = subprocess.Popen([sys.executable, "-c", ACTOR, str(Path(reaper.__file__).parent), *flags], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", ACTOR, str(Path(reaper.__file__).parent), *flags], stdout=subprocess.PIPE, text=True
+    )
     return process, [psutil.Process(int(process.stdout.readline())) for _ in range(2)]
 
 

@@ -1,4 +1,5 @@
-"""The engine of another actor behind a fake handle: what its death, its silence and its errors are for the actor whose response went there."""
+"""The engine of another actor behind a fake handle: what its death, its silence and its errors are for the actor whose
+response went there."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_a_response_goes_there_as_ids_with_its_sampling_and_its_name():
 def test_an_actor_that_dies_is_an_engine_that_is_gone():
     import ray
 
-    with pytest.raises(EngineGone, match=r"rollout-1, to which a response had moved, is lost: .*the process was killed"):
+    with pytest.raises(
+        EngineGone, match=r"rollout-1, to which a response had moved, is lost: .*the process was killed"
+    ):
         generated(Handle(ray.exceptions.RayActorError(error_msg="the process was killed")))
 
 
@@ -65,7 +68,9 @@ def test_an_error_of_a_living_actor_is_raised_as_it_is():
 
 
 def test_one_that_does_not_answer_is_waited_for_as_long_as_a_group_may_take():
-    with pytest.raises(DeadlineMissed, match=r"continuation at rollout-1 was not over within rollout\.group_deadline_s = 900 s"):
+    with pytest.raises(
+        DeadlineMissed, match=r"continuation at rollout-1 was not over within rollout\.group_deadline_s = 900 s"
+    ):
         generated(Handle())
 
 
@@ -87,7 +92,8 @@ def test_a_caller_that_is_cancelled_takes_its_request_back(monkeypatch):
 
 
 def test_an_abort_waits_for_no_answer():
-    """The actor that asks is itself being asked, within the same deadline: it would be taken for hung in the other's place."""
+    """The actor that asks is itself being asked, within the same deadline: it would be taken for hung in the other's
+    place."""
 
     async def main() -> None:
         handle = Handle()

@@ -1,4 +1,5 @@
-"""Engines that are lost outside the loop: before its first push, after its last, in a cold start. Fake actors that hold weights, virtual time."""
+"""Engines that are lost outside the loop: before its first push, after its last, in a cold start. Fake actors that hold
+weights, virtual time."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from .test_pool import config
 
 pytestmark = pytest.mark.slow  # importing ray
 INITIAL = 0.0
-"""What an engine that loads the model from disk holds: these engines' weights are one number, the log-prob of whatever they sample."""
+"""What an engine that loads the model from disk holds: these engines' weights are one number, the log-prob of whatever
+they sample."""
 
 
 @pytest.fixture
@@ -45,7 +47,13 @@ def cluster(tmp_path, monkeypatch):
             return [self.completion(canary.max_tokens) for _ in canary.prompt_ids]
 
         def completion(self, n: int) -> Completion:
-            return Completion(np.arange(n, dtype=np.int32), np.full(n, self.weights, np.float32), np.full(n, self.version, np.int32), "", "length")
+            return Completion(
+                np.arange(n, dtype=np.int32),
+                np.full(n, self.weights, np.float32),
+                np.full(n, self.version, np.int32),
+                "",
+                "length",
+            )
 
     monkeypatch.setattr("openrlhf_tir.cluster.jobs.train.ray.nodes", lambda: [{}])
     c = FakeCluster(config(tmp_path, engines=2), monkeypatch)
@@ -90,7 +98,13 @@ class Session(Apart):
 
 
 def session_of(c) -> Session:
-    return Session(pool=c.pool, learner=WeighingLearner(), console=Console(file=io.StringIO()), stop=StopRequest(20.0), pss=SimpleNamespace(peak_gib=0.0))
+    return Session(
+        pool=c.pool,
+        learner=WeighingLearner(),
+        console=Console(file=io.StringIO()),
+        stop=StopRequest(20.0),
+        pss=SimpleNamespace(peak_gib=0.0),
+    )
 
 
 async def lose_one_and_wait(c) -> None:
@@ -99,7 +113,9 @@ async def lose_one_and_wait(c) -> None:
     await asyncio.sleep(60)
 
 
-def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_the_last_weights(cluster, tmp_path, monkeypatch):
+def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_the_last_weights(
+    cluster, tmp_path, monkeypatch
+):
     from openrlhf_tir.cluster.jobs import train
 
     cfg = config(tmp_path, engines=2, vllm={"canary_tolerance": 0.1})
@@ -118,7 +134,9 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
     async def go():
         await cluster.pool.fleet.start()
         session = session_of(cluster)
-        await train.run_training(session, cfg, SimpleNamespace(canary=[[1]], held_out=["a problem"], prompts=SimpleNamespace(tasks=[])))
+        await train.run_training(
+            session, cfg, SimpleNamespace(canary=[[1]], held_out=["a problem"], prompts=SimpleNamespace(tasks=[]))
+        )
         assert cluster.pool.on_join is None and not list(tmp_path.glob("**/*.safetensors"))
         await cluster.pool.stop()
 
@@ -189,11 +207,16 @@ def test_engines_that_die_under_every_canary_end_the_run_by_name(cluster, tmp_pa
 
 @pytest.mark.parametrize("when", ["fine-tuning", "evaluation"])
 @pytest.mark.parametrize("round_", [1, 2, 3])
-def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights_of_the_others(cluster, tmp_path, monkeypatch, when, round_):
-    """Three rounds: the gates are missed twice. The figures of a round are of one policy, whichever round loses an engine, and wherever in it."""
+def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights_of_the_others(
+    cluster, tmp_path, monkeypatch, when, round_
+):
+    """Three rounds: the gates are missed twice. The figures of a round are of one policy, whichever round loses an
+    engine, and wherever in it."""
     from openrlhf_tir.cluster.jobs import toy
 
-    cfg = Config.model_validate(config(tmp_path, engines=2).model_dump() | {"vllm": {"num_engines": 2, "canary_tolerance": 1e-4}})
+    cfg = Config.model_validate(
+        config(tmp_path, engines=2).model_dump() | {"vllm": {"num_engines": 2, "canary_tolerance": 1e-4}}
+    )
     measured, learned = [], []
 
     async def measure(session, cfg, tasks, what):

@@ -35,7 +35,9 @@ def holder(tmp_path):
 
 
 def test_a_second_controller_is_refused_and_told_who_holds_the_directory(tmp_path, holder):
-    with pytest.raises(ConfigError, match=rf"{tmp_path} is in use by process {holder.pid} on .+, since .+choose another --run-dir"):
+    with pytest.raises(
+        ConfigError, match=rf"{tmp_path} is in use by process {holder.pid} on .+, since .+choose another --run-dir"
+    ):
         with run_lock(tmp_path):
             pass
 
@@ -49,7 +51,8 @@ def test_a_crash_leaves_nothing_that_blocks(tmp_path, holder):
 
 
 def test_what_the_controller_started_does_not_keep_its_lock(tmp_path):
-    """The child, started while the lock was held, lives on: environment servers and Ray's daemons may outlive a killed controller for a while."""
+    """The child, started while the lock was held, lives on: environment servers and Ray's daemons may outlive a killed
+    controller for a while."""
     with run_lock(tmp_path):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
@@ -84,7 +87,9 @@ def test_a_file_system_without_locks_is_refused_by_name(tmp_path):
     def flock(fd, how):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    with pytest.raises(ConfigError, match=r"run\.lock cannot be locked: No locks available.*NFS: mounted without nolock"):
+    with pytest.raises(
+        ConfigError, match=r"run\.lock cannot be locked: No locks available.*NFS: mounted without nolock"
+    ):
         with run_lock(tmp_path, flock=flock):
             pass
 
@@ -113,7 +118,9 @@ def test_train_in_a_directory_that_is_in_use_ends_as_a_mistake_before_anything_i
     assert f"ConfigError: {tmp_path} is in use by process {holder.pid}" in capsys.readouterr().err
 
 
-def test_a_run_that_waited_for_the_directory_does_not_delete_what_the_run_before_has_left_there(tmp_path, monkeypatch, capsys):
+def test_a_run_that_waited_for_the_directory_does_not_delete_what_the_run_before_has_left_there(
+    tmp_path, monkeypatch, capsys
+):
     """Both found it empty when they looked first; the other was quicker, and is done."""
     checkpoint = tmp_path / "ckpt" / "step_000007"
 

@@ -1,4 +1,5 @@
-"""The fine-tuning job on ranks that only count, without Ray: what a run directory holds at its end, and what becomes of ranks that die."""
+"""The fine-tuning job on ranks that only count, without Ray: what a run directory holds at its end, and what becomes of
+ranks that die."""
 
 from __future__ import annotations
 
@@ -19,8 +20,16 @@ from tests.unit.pipeline.test_fine_tuning import Counting, row
 
 
 def job(run_dir) -> tuple[Config, SftInputs]:
-    cfg = Config(run_dir=run_dir, actor={"num_gpus_per_node": 1}, sft={"batch_size": 3}, ckpt={"save_steps": 2}, logger={"tensorboard": False})
-    return cfg, SftInputs(SftSet([row(i) for i in range(7)]), SftSet([row(9)]), Schedule.of(cfg, 7), {"train.seed": 42}, [])
+    cfg = Config(
+        run_dir=run_dir,
+        actor={"num_gpus_per_node": 1},
+        sft={"batch_size": 3},
+        ckpt={"save_steps": 2},
+        logger={"tensorboard": False},
+    )
+    return cfg, SftInputs(
+        SftSet([row(i) for i in range(7)]), SftSet([row(9)]), Schedule.of(cfg, 7), {"train.seed": 42}, []
+    )
 
 
 class Ranks(Counting):
@@ -52,7 +61,9 @@ async def test_ranks_that_die_after_a_stop_was_asked_for_are_not_started_again(t
     assert lost.stopped
 
 
-async def test_ranks_that_die_start_again_from_the_last_checkpoint_and_every_update_is_logged_once(tmp_path, monkeypatch):
+async def test_ranks_that_die_start_again_from_the_last_checkpoint_and_every_update_is_logged_once(
+    tmp_path, monkeypatch
+):
     def dies(step):
         if step == 3:
             raise LearnerDied("rank 1 is lost.")
@@ -69,8 +80,14 @@ async def test_ranks_that_die_start_again_from_the_last_checkpoint_and_every_upd
     columns = metrics.read(tmp_path)
     assert columns["step"] == [0, 1, 2, 3, 4, 5] and columns["eval/loss"] == [0.0, None, None, None, None, 1.25]
     assert new.seen[2:] and len(new.seen) == 5 and new.stopped
-    assert [round(lr / 5e-6, 3) for lr in columns["lr"][1:]] == [0.5, 1.0, 0.775, 0.325, 0.1], "one update of warm-up, then a cosine to a tenth"
-    assert summary == json.loads((tmp_path / "sft.json").read_text()) and (summary["steps"], summary["first_eval_loss"], summary["eval_loss"]) == (5, 0.0, 1.25)
+    assert [round(lr / 5e-6, 3) for lr in columns["lr"][1:]] == [0.5, 1.0, 0.775, 0.325, 0.1], (
+        "one update of warm-up, then a cosine to a tenth"
+    )
+    assert summary == json.loads((tmp_path / "sft.json").read_text()) and (
+        summary["steps"],
+        summary["first_eval_loss"],
+        summary["eval_loss"],
+    ) == (5, 0.0, 1.25)
     finished = checkpoints_of(cfg, inputs.made_of).choose()
     again = await sft._run(cfg, inputs, finished, Console(quiet=True), StopRequest(60.0), Ranks())
     assert {**again, "seconds": 0} == {**summary, "seconds": 0}, "a resume tells the losses before it too"

@@ -21,7 +21,10 @@ def test_whoever_shares_the_directory_sees_the_mark_and_nothing_is_left_of_it(tm
 
 def test_a_directory_of_the_same_name_on_another_file_system_is_told_by_node_and_path(tmp_path):
     (tmp_path / "b").mkdir()
-    with marked(tmp_path / "a") as mark, pytest.raises(ConfigError, match=r"learner rank 3 on node 10\.0\.0\.2 does not see .*/b: .*all nodes mount"):
+    with (
+        marked(tmp_path / "a") as mark,
+        pytest.raises(ConfigError, match=r"learner rank 3 on node 10\.0\.0\.2 does not see .*/b: .*all nodes mount"),
+    ):
         prove(tmp_path / "b" / mark.name, "learner rank 3", "10.0.0.2", appears_s=0.0)
 
 
@@ -42,7 +45,9 @@ def test_an_engine_that_does_not_see_the_directory_loads_nothing_and_leaves_its_
     async def scenario():
         from .fake_ray import spawned
 
-        ray.prepare = lambda actor: actor.raises.update(sees=ConfigError("rollout-0 on node n2 does not see it")) or started.append(actor)
+        ray.prepare = lambda actor: (
+            actor.raises.update(sees=ConfigError("rollout-0 on node n2 does not see it")) or started.append(actor)
+        )
         with pytest.raises(ConfigError, match="does not see it"):
             await spawned()
 

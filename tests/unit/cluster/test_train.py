@@ -1,4 +1,5 @@
-"""What holds a training run together: learner ranks that are replaced, and what is left to do when it is done. No Ray, no engine."""
+"""What holds a training run together: learner ranks that are replaced, and what is left to do when it is done. No Ray,
+no engine."""
 
 from __future__ import annotations
 
@@ -45,8 +46,15 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
         return 7
 
     async def go():
-        cfg = Config.model_validate({"run_dir": tmp_path, "train": {"max_learner_restarts": 1}, "vllm": {"canary_tolerance": 0.1}})
-        services = Services(pool=SimpleNamespace(members=[], on_join=None), learner=FakeLearner(), console=Console(file=io.StringIO()), stop=StopRequest(20.0))
+        cfg = Config.model_validate(
+            {"run_dir": tmp_path, "train": {"max_learner_restarts": 1}, "vllm": {"canary_tolerance": 0.1}}
+        )
+        services = Services(
+            pool=SimpleNamespace(members=[], on_join=None),
+            learner=FakeLearner(),
+            console=Console(file=io.StringIO()),
+            stop=StopRequest(20.0),
+        )
         async with AsyncExitStack() as pushing:
             return await train._pipeline(services, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing)
 
@@ -70,10 +78,16 @@ def test_a_best_model_that_the_disk_refuses_ends_no_run_that_is_done(train, tmp_
 
 @pytest.mark.parametrize("kind", ["a full disk", "a dead rank"])
 @pytest.mark.parametrize("saved", [True, False])
-def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_training(train, tmp_path, monkeypatch, kind, saved):
+def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_training(
+    train, tmp_path, monkeypatch, kind, saved
+):
     class Failing(FakeLearner):
         async def export(self, directory):
-            raise OSError(28, "No space left on device") if kind == "a full disk" else train.LearnerDied("rank 1 is gone.")
+            raise (
+                OSError(28, "No space left on device")
+                if kind == "a full disk"
+                else train.LearnerDied("rank 1 is gone.")
+            )
 
     async def trained(services, cfg, inputs, checkpoints, metrics, resume, pushing):
         if saved:
@@ -83,11 +97,19 @@ def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_train
     monkeypatch.setattr(train, "_pipeline", trained)
     monkeypatch.setattr(train, "followed", lambda *a: nullcontext())
     cfg = Config.model_validate({"run_dir": tmp_path, "ckpt": {"path": "ckpt"}})
-    services = Apart(learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=SimpleNamespace(on_join=None))
+    services = Apart(
+        learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=SimpleNamespace(on_join=None)
+    )
     with pytest.raises(InfraError) as e:
-        asyncio.run(train.run_training(services, cfg, SimpleNamespace(prompts=SimpleNamespace(tasks=[]), held_out=[], canary=[[1]])))
+        asyncio.run(
+            train.run_training(
+                services, cfg, SimpleNamespace(prompts=SimpleNamespace(tasks=[]), held_out=[], canary=[[1]])
+            )
+        )
     said = str(e.value)
-    assert said.startswith(f"Training is done, but the model could not be exported to {tmp_path / cfg.ckpt.output_dir}: ")
+    assert said.startswith(
+        f"Training is done, but the model could not be exported to {tmp_path / cfg.ckpt.output_dir}: "
+    )
     assert ("are free now. Make room. " if kind == "a full disk" else ": rank 1 is gone. ") in said
     assert ("--resume goes on from step_000002, and exports it" if saved else "There is no checkpoint either") in said
     assert "open 0, errors 0" in services.console.file.getvalue() or not saved

@@ -33,7 +33,17 @@ def test_a_finished_run_with_every_prompt_ended_passes(ledger, tmp_path, capsys)
     assert "the run is finished" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"[]\n", b'{"e": 1}\n', b'{"e": "issued", "k": [0, 1]}\n', b'{"e": "issued", "k": [0, -1, 0]}\n'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe\n",
+        b"[]\n",
+        b'{"e": 1}\n',
+        b'{"e": "issued", "k": [0, 1]}\n',
+        b'{"e": "issued", "k": [0, -1, 0]}\n',
+    ],
+)
 def test_what_is_no_ledger_is_an_error_and_no_traceback(content, tmp_path, capsys):
     (tmp_path / "ledger.jsonl").write_bytes(content)
     assert main(["audit", str(tmp_path)]) == 1

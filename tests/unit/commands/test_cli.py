@@ -95,7 +95,21 @@ def test_every_command_has_help(command):
 
 
 def test_help_imports_nothing_heavy():
-    heavy = ["torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers", "datasets", "pandas", "numpy", "aiohttp", "fastapi", "uvicorn", "rich"]
+    heavy = [
+        "torch",
+        "ray",
+        "vllm",
+        "deepspeed",
+        "openrlhf",
+        "transformers",
+        "datasets",
+        "pandas",
+        "numpy",
+        "aiohttp",
+        "fastapi",
+        "uvicorn",
+        "rich",
+    ]
     code = "import sys\nfrom openrlhf_tir.cli import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass\n"
     code += f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -106,4 +120,6 @@ def test_help_imports_nothing_heavy():
 def test_preflight_imports_neither_torch_nor_ray_nor_vllm():
     heavy = ("torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers")
     code = f"import sys, openrlhf_tir.commands.preflight\nprint([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )

@@ -1,4 +1,5 @@
-"""Restarts of a died run: resumed, paused, bounded without progress, and not for mistakes or after somebody asked it to stop."""
+"""Restarts of a died run: resumed, paused, bounded without progress, and not for mistakes or after somebody asked it to
+stop."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ import pytest
 from openrlhf_tir import cli
 from openrlhf_tir.commands.restarts import Ended, run_with_restarts
 from openrlhf_tir.config.schema import Train
-from openrlhf_tir.errors import ClusterFull, ConfigError, DataError, Diverged, EngineError, Stopped, Unavailable, Unproductive
+from openrlhf_tir.errors import (
+    ClusterFull,
+    ConfigError,
+    DataError,
+    Diverged,
+    EngineError,
+    Stopped,
+    Unavailable,
+    Unproductive,
+)
 from openrlhf_tir.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED, TERMINATED, UNAVAILABLE, code_of
 
 
@@ -58,7 +68,14 @@ def test_a_restart_takes_a_checkpoint_by_name_and_a_new_ledger_once(tmp_path):
     """`latest` is newer than the one that was asked for by name."""
     named = Launcher(tmp_path, "-9+", 0)
     named.run(1, resume_from="step_000010", new_ledger=True)
-    assert named.commands[1][-6:] == ["--train.resume", "true", "--train.new_ledger", "false", "--train.resume_from", "latest"]
+    assert named.commands[1][-6:] == [
+        "--train.resume",
+        "true",
+        "--train.new_ledger",
+        "false",
+        "--train.resume_from",
+        "latest",
+    ]
     (tmp_path / "other").mkdir()
     whole = Launcher(tmp_path / "other", "-9+", 0)
     whole.run(1, resume_from="newest_whole")
@@ -100,8 +117,26 @@ def test_what_is_transient_is_tried_again_and_waited_for(tmp_path):
 
 
 def test_exit_codes_tell_a_mistake_from_what_may_mend_itself():
-    errors = [ConfigError("x"), DataError("x"), Unavailable("x"), ClusterFull("x"), EngineError("x"), Stopped("x"), Unproductive("x"), Diverged("x")]
-    assert [code_of(e) for e in errors] == [MISTAKE, MISTAKE, UNAVAILABLE, UNAVAILABLE, FAULT, STOPPED, HOPELESS, HOPELESS]
+    errors = [
+        ConfigError("x"),
+        DataError("x"),
+        Unavailable("x"),
+        ClusterFull("x"),
+        EngineError("x"),
+        Stopped("x"),
+        Unproductive("x"),
+        Diverged("x"),
+    ]
+    assert [code_of(e) for e in errors] == [
+        MISTAKE,
+        MISTAKE,
+        UNAVAILABLE,
+        UNAVAILABLE,
+        FAULT,
+        STOPPED,
+        HOPELESS,
+        HOPELESS,
+    ]
 
 
 LAUNCH = """
@@ -124,7 +159,9 @@ while True: signal.pause()
 @pytest.fixture
 def launcher():
     """(the launcher's process, its child's pid); both gone afterwards."""
-    process = subprocess.Popen([sys.executable, "-c", f"CHILD = {CHILD!r}\n{LAUNCH}"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"CHILD = {CHILD!r}\n{LAUNCH}"], stdout=subprocess.PIPE, text=True
+    )
     child = int(process.stdout.readline())
     yield process, child
     process.kill()
@@ -133,7 +170,10 @@ def launcher():
     process.wait()
 
 
-@pytest.mark.parametrize(("sent", "said"), [(signal.SIGTERM, ["child: TERM", "ended 7 True"]), (signal.SIGINT, ["child: INT", "ended 8 True"])])
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [(signal.SIGTERM, ["child: TERM", "ended 7 True"]), (signal.SIGINT, ["child: INT", "ended 8 True"])],
+)
 def test_a_signal_to_the_launcher_is_the_runs_once_and_waits_for_its_end(launcher, sent, said):
     process, _ = launcher
     process.send_signal(sent)
@@ -154,7 +194,8 @@ def test_a_process_whose_launcher_is_gone_already_does_not_start():
 
 
 def test_a_checkpoint_chosen_by_name_and_a_new_ledger_count_once(tmp_path):
-    """After a restart `latest` is newer than the checkpoint that was asked for by name; the newest whole one is asked for each time."""
+    """After a restart `latest` is newer than the checkpoint that was asked for by name; the newest whole one is asked
+    for each time."""
     named = Launcher(tmp_path, "-9+", 0)
     named.run(1, resume_from="step_000010")
     anyway = ["--train.resume", "true", "--train.new_ledger", "false"]

@@ -1,4 +1,5 @@
-"""Slurm's batch script and KubeRay's manifest: what they start is what the program takes, and a job whose time is up goes on in the next one.
+"""Slurm's batch script and KubeRay's manifest: what they start is what the program takes, and a job whose time is up
+goes on in the next one.
 
 Slurm, its signals and Ray are stand-ins; bash, the script and the command line are the real ones.
 """
@@ -28,7 +29,8 @@ touch up
 until [[ -e end ]]; do sleep 0.05; done
 exit $(cat ends_with)
 """
-"""Stands for launch_multinode.sh: notes its words, and ends as `ends_with` says at SIGTERM, or when there is a file `end`."""
+"""Stands for launch_multinode.sh: notes its words, and ends as `ends_with` says at SIGTERM, or when there is a file
+`end`."""
 
 
 def taken(words: list[str]):
@@ -47,8 +49,15 @@ def submitted(tmp_path) -> Iterator[subprocess.Popen]:
     (tmp_path / "bin/scontrol").write_text('#!/usr/bin/env bash\necho "$@" > requeued\n')
     (tmp_path / "bin/scontrol").chmod(0o755)
     (tmp_path / "ends_with").write_text("5")
-    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "77"}
-    process = subprocess.Popen(["bash", CLUSTERS / "slurm.sbatch", "--recipe", "zerotir_7b"], env=env, start_new_session=True)
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_ID": "77",
+    }
+    process = subprocess.Popen(
+        ["bash", CLUSTERS / "slurm.sbatch", "--recipe", "zerotir_7b"], env=env, start_new_session=True
+    )
     while not (tmp_path / "up").exists() and process.poll() is None:
         time.sleep(0.02)
     yield process
@@ -100,7 +109,8 @@ def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for
     assert per_pod * workers["replicas"] == wanted
     assert pod["terminationGracePeriodSeconds"] > cfg.train.stop_grace_s
     assert cfg.env.url.split(",") == [
-        f"http://{servers['metadata']['name']}-{i}.{service['metadata']['name']}:8000" for i in range(servers["spec"]["replicas"])
+        f"http://{servers['metadata']['name']}-{i}.{service['metadata']['name']}:8000"
+        for i in range(servers["spec"]["replicas"])
     ]
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
     for container in (head, pod["containers"][0]):

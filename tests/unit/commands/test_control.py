@@ -43,7 +43,11 @@ def test_what_is_written_is_what_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "fact"),
-    [("rollout_actors = 0", "rollout_actors: Input should be greater"), ("actors = 2", "actors: Extra inputs"), ("x = [", "is not valid TOML")],
+    [
+        ("rollout_actors = 0", "rollout_actors: Input should be greater"),
+        ("actors = 2", "actors: Extra inputs"),
+        ("x = [", "is not valid TOML"),
+    ],
 )
 def test_a_wrong_file_is_refused_with_the_field(tmp_path, text, fact):
     (tmp_path / "c").write_text(text)
@@ -57,7 +61,10 @@ async def test_environments_that_are_not_named_keep_their_servers():
     assert (run.env_urls, run.actors) == ({"python_tir": [B], "search": [B]}, 1)
 
 
-@pytest.mark.parametrize(("urls", "fact"), [({"python_tir": [B, "http://down:9"]}, "does not answer"), ({"search": [A]}, "is env 'python_tir', not 'search'")])
+@pytest.mark.parametrize(
+    ("urls", "fact"),
+    [({"python_tir": [B, "http://down:9"]}, "does not answer"), ({"search": [A]}, "is env 'python_tir', not 'search'")],
+)
 async def test_one_bad_url_refuses_the_whole_change(urls, fact):
     run, before = Run(), Run().env_urls
     with pytest.raises((ConfigError, Unavailable), match=fact):
@@ -111,7 +118,8 @@ def test_the_command_refuses_what_cannot_be_meant(tmp_path, argv):
 
 
 def test_a_follower_that_the_file_system_failed_is_started_again_and_applies_the_file(tmp_path, monkeypatch):
-    """Ten times a stale file handle while the answer is written, on a virtual clock: the eleventh try applies and acknowledges."""
+    """Ten times a stale file handle while the answer is written, on a virtual clock: the eleventh try applies and
+    acknowledges."""
     whole, failures = control._replace, [OSError(116, "Stale file handle")] * 10
 
     def replace(path, text):

@@ -35,7 +35,8 @@ def test_every_official_row_is_good(sample, capsys):
 
 @pytest.mark.parametrize("sample", sorted(set(rows()) - {"zerotir.jsonl"}))
 def test_a_field_of_the_wrong_type_is_told_in_every_schema(sample, capsys, tmp_path):
-    """Every field of a row in turn becomes a number: what is said names the line and the type, and is never a traceback."""
+    """Every field of a row in turn becomes a number: what is said names the line and the type, and is never a
+    traceback."""
     named = ["--row-schema", SCHEMAS[sample]] if sample in SCHEMAS else []
     first = rows()[sample][0]
     told = 0
@@ -51,30 +52,56 @@ def test_a_field_of_the_wrong_type_is_told_in_every_schema(sample, capsys, tmp_p
 
 
 def test_an_empty_message_of_the_assistant_is_no_row_of_a_cold_start(capsys, tmp_path):
-    asked, empty, right = ({"role": role, "content": text} for role, text in (("user", "q"), ("assistant", " "), ("assistant", "a")))
-    path = jsonl(tmp_path / "d.jsonl", [{"messages": [asked, right]}, {"messages": [asked, empty]}, {"messages": [asked, empty, asked, right]}])
+    asked, empty, right = (
+        {"role": role, "content": text} for role, text in (("user", "q"), ("assistant", " "), ("assistant", "a"))
+    )
+    path = jsonl(
+        tmp_path / "d.jsonl",
+        [{"messages": [asked, right]}, {"messages": [asked, empty]}, {"messages": [asked, empty, asked, right]}],
+    )
     assert data("check", path, "--row-schema", "retool_sft") == 2
     err = capsys.readouterr().err
-    assert "line 2: messages[1] is an assistant's message without text" in err and "line 3: messages[1] is" in err and "line 1" not in err
+    assert (
+        "line 2: messages[1] is an assistant's message without text" in err
+        and "line 3: messages[1] is" in err
+        and "line 1" not in err
+    )
 
 
 def test_all_bad_rows_are_told_at_once_and_skipping_counts_and_lists_them(capsys, tmp_path):
-    path = jsonl(tmp_path / "d.jsonl", [{"prompt": "1+1?", "label": "2"}, {"prompt": "", "label": "2"}, {"prompt": "x", "label": None}])
+    path = jsonl(
+        tmp_path / "d.jsonl",
+        [{"prompt": "1+1?", "label": "2"}, {"prompt": "", "label": "2"}, {"prompt": "x", "label": None}],
+    )
     assert data("check", path) == 2
     out, err = capsys.readouterr()
     assert "3 rows as columns prompt and label: 1 good, 2 bad" in out
-    assert "line 2 has no input in column 'prompt'" in err and "line 3 has no label in column 'label'" in err and "--data.on_bad_row skip in a run" in err
+    assert (
+        "line 2 has no input in column 'prompt'" in err
+        and "line 3 has no label in column 'label'" in err
+        and "--data.on_bad_row skip in a run" in err
+    )
     assert data("check", path, "--on-bad-row", "skip") == 0
     out, _ = capsys.readouterr()
     assert out.count("  bad: ") == 2
 
 
 def test_check_tells_what_is_odd_about_a_data_set(capsys, tmp_path):
-    path = jsonl(tmp_path / "d.jsonl", [{"prompt": "1+1?", "label": a} for a in ("2", "2", "3")] + [{"prompt": "longer?", "label": "4", "env": "search"}])
+    path = jsonl(
+        tmp_path / "d.jsonl",
+        [{"prompt": "1+1?", "label": a} for a in ("2", "2", "3")]
+        + [{"prompt": "longer?", "label": "4", "env": "search"}],
+    )
     assert data("check", path) == 0
     out = capsys.readouterr().out
-    assert "input of 4 to 7 (median 4) characters, label of 1" in out and "environments: (none named) 3, search 1" in out
-    assert "1 rows repeat an earlier one" in out and "1 rows have the input of an earlier one and another label" in out and "line 3 and" in out
+    assert (
+        "input of 4 to 7 (median 4) characters, label of 1" in out and "environments: (none named) 3, search 1" in out
+    )
+    assert (
+        "1 rows repeat an earlier one" in out
+        and "1 rows have the input of an earlier one and another label" in out
+        and "line 3 and" in out
+    )
 
 
 def test_a_schema_that_is_not_known_and_a_file_that_is_not_there_are_mistakes(capsys, tmp_path):
@@ -95,7 +122,10 @@ def test_convert_makes_tool_n1s_parquet_of_toolace(capsys, tmp_path):
     out = tmp_path / "n1.parquet"
     assert data("convert", SAMPLES / "toolace.json", "--row-schema", "toolace", "--to", "tooln1", "--out", out) == 0
     said = capsys.readouterr().out
-    assert "2 rows of tooln1" in said and "1 left out, as the method does: no turn of the assistant calls a function" in said
+    assert (
+        "2 rows of tooln1" in said
+        and "1 left out, as the method does: no turn of the assistant calls a function" in said
+    )
     assert pq.read_table(out).column_names[:4] == ["data_source", "prompt", "ability", "reward_model"]
     assert data("check", out) == 0
     assert "2 rows as tooln1: 2 good" in capsys.readouterr().out
@@ -103,8 +133,14 @@ def test_convert_makes_tool_n1s_parquet_of_toolace(capsys, tmp_path):
 
 def test_convert_joins_bfcls_answers_by_id(capsys, tmp_path):
     both = rows()["bfcl_multi_turn.jsonl"]
-    questions = jsonl(tmp_path / "BFCL_v3_multi_turn_base.json", [{k: v for k, v in row.items() if k != "ground_truth"} for row in both])
-    answers = jsonl(tmp_path / "possible_answer.json", [{"id": row["id"], "ground_truth": row["ground_truth"]} for row in reversed(both)])
+    questions = jsonl(
+        tmp_path / "BFCL_v3_multi_turn_base.json",
+        [{k: v for k, v in row.items() if k != "ground_truth"} for row in both],
+    )
+    answers = jsonl(
+        tmp_path / "possible_answer.json",
+        [{"id": row["id"], "ground_truth": row["ground_truth"]} for row in reversed(both)],
+    )
     assert data("convert", questions, "--out", tmp_path / "o.jsonl") == 2
     assert "has no field 'ground_truth'. Join the file possible_answer" in capsys.readouterr().err
     assert data("convert", questions, "--join", answers, "--out", tmp_path / "o.jsonl") == 0
@@ -117,7 +153,10 @@ def test_what_convert_cannot_do_is_said_before_anything_is_written(capsys, tmp_p
         (("--out", tmp_path / "o.csv"), "ends in '.csv'. Known: .jsonl, .json, .parquet"),
         (("--out", source), "is one of the files that are read"),
         (("--to", "orzz", "--out", tmp_path / "o.jsonl"), "Unknown --to 'orzz'"),
-        (("--mask-names", "0.5", "--out", tmp_path / "o.jsonl"), "--mask-names and --irrelevant change rows of hammer, toolace, xlam"),
+        (
+            ("--mask-names", "0.5", "--out", tmp_path / "o.jsonl"),
+            "--mask-names and --irrelevant change rows of hammer, toolace, xlam",
+        ),
         (("--irrelevant", "2", "--out", tmp_path / "o.jsonl"), "give a share, 0 to 1"),
         (("--out", tmp_path / "no/o.jsonl"), "there is no directory"),
     ):
@@ -134,14 +173,32 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, capsys):
     assert "1 bad rows left out\n  bad: " in capsys.readouterr().out
 
 
-PROBLEMS = [f"A train leaves station {i} at noon and travels north at {i} miles an hour for {i} hours. How far?" for i in range(6)]
+PROBLEMS = [
+    f"A train leaves station {i} at noon and travels north at {i} miles an hour for {i} hours. How far?"
+    for i in range(6)
+]
 
 
 def test_decontaminate_writes_the_rows_that_stay_as_they_were_and_tells_what_went(capsys, tmp_path):
-    odd = [{"prompt": text, "label": "1", "my_column": i} for i, text in enumerate([*PROBLEMS[:2], "Something else entirely, with many words of its own."])]
+    odd = [
+        {"prompt": text, "label": "1", "my_column": i}
+        for i, text in enumerate([*PROBLEMS[:2], "Something else entirely, with many words of its own."])
+    ]
     train = jsonl(tmp_path / "train.jsonl", odd)
     held_out = jsonl(tmp_path / "aime.jsonl", [{"question": PROBLEMS[1].upper(), "golden_answers": ["1"]}])
-    assert data("decontaminate", train, "--against", held_out, "--out", tmp_path / "clean.jsonl", "--report", tmp_path / "gone.jsonl") == 0
+    assert (
+        data(
+            "decontaminate",
+            train,
+            "--against",
+            held_out,
+            "--out",
+            tmp_path / "clean.jsonl",
+            "--report",
+            tmp_path / "gone.jsonl",
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "2 rows stay" in out and "1 go" in out and f"{train} line 2 is like {held_out} line 1 (100%)" in out
     assert [json.loads(line) for line in (tmp_path / "clean.jsonl").read_text().splitlines()] == [odd[0], odd[2]]
@@ -154,7 +211,14 @@ def run_of(tmp_path, epochs=2):
     lines = []
     for epoch in range(epochs):
         for i, right in enumerate((0, epoch > 0, 1)):
-            lines += [{"row": row_id(PROBLEMS[i], "1"), "key": [epoch, i, 0], "parts": {"correct": float(right)}, "failed": None}] * 2
+            lines += [
+                {
+                    "row": row_id(PROBLEMS[i], "1"),
+                    "key": [epoch, i, 0],
+                    "parts": {"correct": float(right)},
+                    "failed": None,
+                }
+            ] * 2
     (tmp_path / "run/trajectories").mkdir(parents=True)
     jsonl(tmp_path / "run/trajectories/rollout-0.jsonl", lines)
     return tmp_path / "run"
@@ -166,11 +230,16 @@ def test_select_keeps_rows_by_the_pass_rate_of_a_run(capsys, tmp_path):
     assert data("select", train, "--samples", run_of(tmp_path), "--pass-rate", 0.2, 0.8, "--out", out) == 0
     assert [json.loads(line)["prompt"] for line in out.read_text().splitlines()] == [PROBLEMS[1]]
     said = capsys.readouterr().out
-    assert f"1 of 4 rows in {out}" in said and "3 rows were sampled, 1 not; pass rate:" in said and "0.5 to 0.6        1 ####" in said
+    assert (
+        f"1 of 4 rows in {out}" in said
+        and "3 rows were sampled, 1 not; pass rate:" in said
+        and "0.5 to 0.6        1 ####" in said
+    )
 
 
 def test_select_keeps_rows_by_their_learning_impact(capsys, tmp_path):
-    """Means 1/3, 2/3: room 5/9. Row 1 goes (0, 1): 1 - (1/9 + 1/9) / (5/9) = .6; always right 0; never right 1 - (1/9 + 4/9) / (5/9) = 0."""
+    """Means 1/3, 2/3: room 5/9. Row 1 goes (0, 1): 1 - (1/9 + 1/9) / (5/9) = .6; always right 0; never right 1 - (1/9 +
+    4/9) / (5/9) = 0."""
     train = jsonl(tmp_path / "train.jsonl", [{"prompt": text, "label": "1"} for text in PROBLEMS[:3]])
     out = tmp_path / "o.jsonl"
     assert data("select", train, "--samples", run_of(tmp_path), "--learning-impact", 0.59, "--out", out) == 0
@@ -217,4 +286,7 @@ def test_every_command_of_the_page_runs_as_it_stands(capsys, tmp_path, monkeypat
         program, *argv = shlex.split(line)
         assert program == "openrlhf-tir"
         assert main(argv) == 0, capsys.readouterr().err
-    assert [len((tmp_path / name).read_text().splitlines()) for name in ("clean.jsonl", "gone.jsonl", "harder.jsonl", "limr.jsonl")] == [0, 2, 2, 2]
+    assert [
+        len((tmp_path / name).read_text().splitlines())
+        for name in ("clean.jsonl", "gone.jsonl", "harder.jsonl", "limr.jsonl")
+    ] == [0, 2, 2, 2]

@@ -26,7 +26,9 @@ def test_correct_responses_are_written_each_once_and_the_rest_is_counted(run, tm
     assert {r["segments"][-1]["text"] for r in rows} == {"4", "four"} and all(r["prompt"] == "2+2?" for r in rows)
     assert rows[0]["segments"][0] == {"source": "env", "text": "hint: add. "}
     said = capsys.readouterr().err
-    assert "2 responses to 1 prompts; left out: " in said and all(f"{why} 1" in said for why in ("wrong", "duplicate", "failed"))
+    assert "2 responses to 1 prompts; left out: " in said and all(
+        f"{why} 1" in said for why in ("wrong", "duplicate", "failed")
+    )
 
 
 def test_standard_output_holds_rows_alone(run, capsys):
@@ -39,7 +41,10 @@ def test_standard_output_holds_rows_alone(run, capsys):
     ("argv", "message"),
     [
         ("nowhere --out x", "There is no run directory nowhere"),
-        (". --out x", "has no trajectories/*.jsonl: the run kept nothing of what it sampled. Train with --logger.trajectories 1"),
+        (
+            ". --out x",
+            "has no trajectories/*.jsonl: the run kept nothing of what it sampled. Train with --logger.trajectories 1",
+        ),
         ("run --out run/there", "run/there exists. Give another file, or --force"),
         ("run --out x --wrong-too", "Give --min-reward too"),
         ("run --out x --min-reward nan", "--min-reward nan is no finite number"),
@@ -57,7 +62,9 @@ def test_what_cannot_work_is_refused_in_one_line(run, monkeypatch, capsys, argv,
     assert "Traceback" not in err and (run / "there").read_text() == "mine"
 
 
-@pytest.mark.parametrize("setting", ['[rollout]\nagent = "external"\n', '[train]\nagent_func_path = "a.py:AgentExecutor"\n'])
+@pytest.mark.parametrize(
+    "setting", ['[rollout]\nagent = "external"\n', '[train]\nagent_func_path = "a.py:AgentExecutor"\n']
+)
 def test_a_run_of_agents_is_refused_since_its_log_has_other_prompts(run, tmp_path, capsys, setting):
     (run / "config.toml").write_text(setting)
     assert main(["distill", str(run), "--out", str(tmp_path / "x")]) == 2

@@ -1,4 +1,5 @@
-"""`openrlhf-tir eval --suite` from the outside: what is missing or contradictory ends it with exit code 2 before anything starts."""
+"""`openrlhf-tir eval --suite` from the outside: what is missing or contradictory ends it with exit code 2 before
+anything starts."""
 
 from __future__ import annotations
 
@@ -19,22 +20,47 @@ def said(capsys, *words: str) -> str:
 
 
 def test_a_suite_without_its_file_says_where_to_get_it(capsys, tmp_path):
-    text = said(capsys, "--model", "m", "--run-dir", str(tmp_path / "r"), "--suite", "aime24", "--suites-dir", str(tmp_path))
+    text = said(
+        capsys, "--model", "m", "--run-dir", str(tmp_path / "r"), "--suite", "aime24", "--suites-dir", str(tmp_path)
+    )
     assert "HuggingFaceH4/aime_2024" in text and "--suite aime24=FILE" in text and "30 rows" in text
 
 
 def test_items_without_anything_to_evaluate_are_refused(capsys, tmp_path):
-    assert "Evaluate what?" in said(capsys, "--model", "m", "--run-dir", str(tmp_path / "r"), "--sweep", "env.max_calls=0,2")
+    assert "Evaluate what?" in said(
+        capsys, "--model", "m", "--run-dir", str(tmp_path / "r"), "--sweep", "env.max_calls=0,2"
+    )
 
 
 def test_a_cut_of_a_set_has_no_effect_and_is_refused(capsys, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "P", "answer": 1}) + "\n")
-    text = said(capsys, "--model", "m", "--run-dir", str(tmp_path / "r"), "--suite", f"aime24={tmp_path / 'a.jsonl'}", "--eval.max_samples", "3")
+    text = said(
+        capsys,
+        "--model",
+        "m",
+        "--run-dir",
+        str(tmp_path / "r"),
+        "--suite",
+        f"aime24={tmp_path / 'a.jsonl'}",
+        "--eval.max_samples",
+        "3",
+    )
     assert "--eval.max_samples has no effect" in text
 
 
 def test_a_sweep_of_calls_that_an_agent_decides_is_refused(capsys, tmp_path):
-    words = ["--model", "m", "--run-dir", str(tmp_path / "r"), "--rollout.agent", "external", "--eval.dataset", "x.jsonl", "--sweep", "env.max_calls=0,2"]
+    words = [
+        "--model",
+        "m",
+        "--run-dir",
+        str(tmp_path / "r"),
+        "--rollout.agent",
+        "external",
+        "--eval.dataset",
+        "x.jsonl",
+        "--sweep",
+        "env.max_calls=0,2",
+    ]
     assert "Sweep another setting" in said(capsys, *words)
 
 

@@ -35,5 +35,9 @@ def test_figures_of_several_environments_are_told_apart_and_of_one_are_not():
     tasks = [Task("p", "1", "calc"), Task("p", "1", "calc"), Task("p", "1", "guess")]
     figures = summarise(tasks, list(metas), 2)
     calc, guess = figures.by_env["calc"], figures.by_env["guess"]
-    assert (calc.accuracy, calc.samples, calc.calls) == (0.75, 4, 0.0) and (guess.accuracy, guess.samples, guess.calls) == (1.0, 2, 3.0)
+    assert (calc.accuracy, calc.samples, calc.calls) == (0.75, 4, 0.0) and (
+        guess.accuracy,
+        guess.samples,
+        guess.calls,
+    ) == (1.0, 2, 3.0)
     assert summarise(tasks[:2], list(metas[:2]), 2).by_env == {}

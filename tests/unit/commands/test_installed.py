@@ -20,22 +20,40 @@ def installed(tmp_path_factory):
         shutil.copytree(repo / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(repo / name, source / name)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(target), str(source)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--target",
+        str(target),
+        str(source),
+    ]
     done = subprocess.run(pip, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     where = [sys.executable, "-c", "import openrlhf_tir; print(openrlhf_tir.__file__)"]
-    imported = subprocess.run(where, cwd=target, env={**os.environ, "PYTHONPATH": str(target)}, capture_output=True, text=True, check=True).stdout
+    imported = subprocess.run(
+        where, cwd=target, env={**os.environ, "PYTHONPATH": str(target)}, capture_output=True, text=True, check=True
+    ).stdout
     assert imported.startswith(str(target)), imported
     return target
 
 
 def run(installed, cwd, *argv: str) -> subprocess.CompletedProcess:
     env = {**os.environ, "PYTHONPATH": str(installed)}
-    return subprocess.run([sys.executable, "-m", "openrlhf_tir.cli", *argv], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "openrlhf_tir.cli", *argv], cwd=cwd, env=env, capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["zerotir_7b", "zerotir_32b", "zerotir_ppo_7b", "quickstart_cpu", "two_envs_cpu", "puzzles_cpu"])
+@pytest.mark.parametrize(
+    "recipe", ["zerotir_7b", "zerotir_32b", "zerotir_ppo_7b", "quickstart_cpu", "two_envs_cpu", "puzzles_cpu"]
+)
 def test_a_recipe_is_found_by_name_outside_the_checkout(installed, tmp_path, recipe):
     done = run(installed, tmp_path, "show-config", "--recipe", recipe)
     assert done.returncode == 0, done.stderr

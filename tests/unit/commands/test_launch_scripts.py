@@ -1,4 +1,5 @@
-"""The launch scripts as they stand, with --check-only: set-up, Ray and ssh are stand-ins, the command line behind them is the real one.
+"""The launch scripts as they stand, with --check-only: set-up, Ray and ssh are stand-ins, the command line behind them
+is the real one.
 
 And every command of docs/recipes.md, with rows of the method's own schema under the names that the page gives them.
 """
@@ -38,7 +39,11 @@ FILES = {
 
 def model_in(directory: Path) -> Path:
     directory.mkdir()
-    for name, text in (("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'), ("tokenizer.json", "{}"), ("chat_template.jinja", CHATML)):
+    for name, text in (
+        ("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'),
+        ("tokenizer.json", "{}"),
+        ("chat_template.jinja", CHATML),
+    ):
         (directory / name).write_text(text)
     (directory / "model.safetensors").write_bytes(b"x" * 1000)
     return directory
@@ -77,15 +82,32 @@ def test_a_script_checks_its_recipe(script, scripts, tmp_path):
     recipe = SCRIPTS[script]
     data = tmp_path / "rows.json"
     write_rows(data, enough(SAMPLES[recipe], load(recipe).rollout.batch_size))
-    argv = ["--data.prompt_dataset", data, "--actor.model_name_or_path", model_in(tmp_path / "model"), "--run-dir", tmp_path / "run", "--check-only"]
+    argv = [
+        "--data.prompt_dataset",
+        data,
+        "--actor.model_name_or_path",
+        model_in(tmp_path / "model"),
+        "--run-dir",
+        tmp_path / "run",
+        "--check-only",
+    ]
     if load(recipe).env.name == "search":
         (tmp_path / "corpus.jsonl").write_text('{"id": "0", "contents": "Oslo"}\n')
         argv += ["--env.server_options", f"corpus={tmp_path / 'corpus.jsonl'}"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    env = {**os.environ, "PYTHONPATH": str(REPO), "TIR_VENV": str(tmp_path / ".venv"), "RAY_PORT": str(port), "HOSTS": "localhost", "RAY_ADDRESS": "head:6379"}
-    done = subprocess.run(["bash", scripts / script, *map(str, argv)], env=env, capture_output=True, text=True, timeout=300, check=False)
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(REPO),
+        "TIR_VENV": str(tmp_path / ".venv"),
+        "RAY_PORT": str(port),
+        "HOSTS": "localhost",
+        "RAY_ADDRESS": "head:6379",
+    }
+    done = subprocess.run(
+        ["bash", scripts / script, *map(str, argv)], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"check: {load(recipe).rollout.batch_size} problems in {data}" in done.stdout
 
@@ -103,7 +125,13 @@ def test_every_command_of_the_recipes_page_passes_on_a_machine_without_gpus(tmp_
     model_in(tmp_path / "cold_start")
     model_in(tmp_path / "stage1")
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    lines = [line for b in blocks() if (b.page, b.language) == ("recipes.md", "bash") for line in b.text.splitlines() if line.endswith("--check-only")]
+    lines = [
+        line
+        for b in blocks()
+        if (b.page, b.language) == ("recipes.md", "bash")
+        for line in b.text.splitlines()
+        if line.endswith("--check-only")
+    ]
     tried = set()
     for line in lines:
         address, program, *argv = shlex.split(line)

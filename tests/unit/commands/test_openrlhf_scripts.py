@@ -1,4 +1,5 @@
-"""OpenRLHF's example scripts, translated (examples/openrlhf): each is run by bash as far as its command line, which a check of a cluster's run accepts."""
+"""OpenRLHF's example scripts, translated (examples/openrlhf): each is run by bash as far as its command line, which a
+check of a cluster's run accepts."""
 
 from __future__ import annotations
 
@@ -24,15 +25,43 @@ from ..config.test_flags_openrlhf import upstream_flags, value_at
 EXAMPLES = Path(__file__).parents[3] / "examples/openrlhf"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.sh"))
 METHOD = {
-    "agent_async": {"train.agent_func_path": f"{EXAMPLES}/agent_func.py:AgentExecutor", "pipeline.mode": "pipeline_drain", "batches_ahead": 2},
+    "agent_async": {
+        "train.agent_func_path": f"{EXAMPLES}/agent_func.py:AgentExecutor",
+        "pipeline.mode": "pipeline_drain",
+        "batches_ahead": 2,
+    },
     "dr_grpo": {"algo.advantage.estimator": "dr_grpo", "algo.kl.init_coef": 0.0},
-    "grpo": {"algo.advantage.estimator": "group_norm", "algo.kl.use_loss": True, "actor.clip": (0.2, 0.2), "filter.order": ["accuracy"]},
+    "grpo": {
+        "algo.advantage.estimator": "group_norm",
+        "algo.kl.use_loss": True,
+        "actor.clip": (0.2, 0.2),
+        "filter.order": ["accuracy"],
+    },
     "lora": {"ds.lora.rank": 64, "ds.lora.alpha": 64, "actor.learning_rate": 1e-5},
-    "ppo": {"algo.advantage.estimator": "gae", "reward.name": "model", "reward.replicas": 2, "updates_per_batch": 8, "critic.learning_rate": 9e-6},
+    "ppo": {
+        "algo.advantage.estimator": "gae",
+        "reward.name": "model",
+        "reward.replicas": 2,
+        "updates_per_batch": 8,
+        "critic.learning_rate": 9e-6,
+    },
     "reinforce": {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": 1e-4, "actor.clip": (0.2, 0.2)},
-    "reinforce_baseline": {"algo.advantage.estimator": "reinforce_baseline", "algo.kl.estimator": "k2", "pi_old": "learner"},
-    "remote_reward": {"reward.name": "remote", "reward.remote_url": f"{EXAMPLES}/reward_func.py:reward_func", "updates_per_batch": 8},
-    "rloo": {"algo.advantage.estimator": "rloo", "algo.kl.use_loss": False, "pipeline.mode": "sync", "filter.order": []},
+    "reinforce_baseline": {
+        "algo.advantage.estimator": "reinforce_baseline",
+        "algo.kl.estimator": "k2",
+        "pi_old": "learner",
+    },
+    "remote_reward": {
+        "reward.name": "remote",
+        "reward.remote_url": f"{EXAMPLES}/reward_func.py:reward_func",
+        "updates_per_batch": 8,
+    },
+    "rloo": {
+        "algo.advantage.estimator": "rloo",
+        "algo.kl.use_loss": False,
+        "pipeline.mode": "sync",
+        "filter.order": [],
+    },
 }
 """What each script is about, as it ends up in the configuration."""
 CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
@@ -56,7 +85,9 @@ NOT_OPENRLHFS = {
     "logger.wandb.project": "no wandb",
     "logger.wandb.run_name": "no wandb",
     "logger.tensorboard_dir": "no TensorBoard",
-    **dict.fromkeys(("ref.num_nodes", "ref.num_gpus_per_node", "critic.num_nodes", "critic.num_gpus_per_node"), "the policy's"),
+    **dict.fromkeys(
+        ("ref.num_nodes", "ref.num_gpus_per_node", "critic.num_nodes", "critic.num_gpus_per_node"), "the policy's"
+    ),
 }
 
 
@@ -68,7 +99,12 @@ def words(tmp_path):
     fake.chmod(0o755)
 
     def of(script: str, *more: str) -> list[str]:
-        done = subprocess.run(["bash", EXAMPLES / f"{script}.sh", *more], env={"TIR": str(fake), "PATH": "/usr/bin:/bin"}, capture_output=True, check=True)
+        done = subprocess.run(
+            ["bash", EXAMPLES / f"{script}.sh", *more],
+            env={"TIR": str(fake), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            check=True,
+        )
         return done.stdout.decode().split("\0")[:-1]
 
     return of
@@ -81,14 +117,25 @@ def beside_a_cluster(tmp_path, monkeypatch) -> list[str]:
     for name, config in (("model", {}), ("rm", {"num_labels": 1, "mean": 0.0, "std": 1.0})):
         directory = tmp_path / name
         directory.mkdir()
-        texts = {"config.json": json.dumps({"hidden_size": 128, "num_attention_heads": 4, **config}), "tokenizer.json": "{}", "chat_template.jinja": CHATML}
+        texts = {
+            "config.json": json.dumps({"hidden_size": 128, "num_attention_heads": 4, **config}),
+            "tokenizer.json": "{}",
+            "chat_template.jinja": CHATML,
+        }
         for file, text in texts.items():
             (directory / file).write_text(text)
         save_file({"score.weight": np.zeros((1, 128), np.float32)}, directory / "model.safetensors")
     messages = [{"role": "user", "content": "1+1?"}]
     rows = 1024 * [{"prompt": "1+1?", "label": "2", "context_messages": messages}]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    return ["--actor.model_name_or_path", f"{tmp_path}/model", "--data.prompt_dataset", f"{tmp_path}/rows.json", "--run-dir", f"{tmp_path}/run"]
+    return [
+        "--actor.model_name_or_path",
+        f"{tmp_path}/model",
+        "--data.prompt_dataset",
+        f"{tmp_path}/rows.json",
+        "--run-dir",
+        f"{tmp_path}/run",
+    ]
 
 
 def configured(argv: list[str]):
@@ -105,7 +152,8 @@ def test_every_script_is_tried_here():
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_is_accepted_where_its_cluster_is(script, words, beside_a_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(preflight, "load_elsewhere", lambda place, name: None)  # imports torch in a process of its own: the test below
+    # imports torch in a process of its own: the test below
+    monkeypatch.setattr(preflight, "load_elsewhere", lambda place, name: None)
     reward = ["--reward.model_name_or_path", f"{tmp_path}/rm"] if script == "ppo" else []
     argv = words(script, "--check-only", *beside_a_cluster, *reward)
     cfg = configured(argv)
@@ -138,7 +186,9 @@ def test_the_recipe_of_the_scripts_has_openrlhfs_defaults():
     for name, action in upstream_flags().items():
         if isinstance(RULES[name], Same):
             theirs, here = action.default, value_at(cfg, name)
-            if (list(here) if isinstance(here, tuple) else here) != (list(theirs) if isinstance(theirs, tuple) else theirs):
+            if (list(here) if isinstance(here, tuple) else here) != (
+                list(theirs) if isinstance(theirs, tuple) else theirs
+            ):
                 differ[name] = (here, theirs)
     assert set(differ) == set(NOT_OPENRLHFS), differ
     assert cfg.actor.clip == (0.2, 0.2) and cfg.actor.lr_scheduler == cfg.critic.lr_scheduler == "cosine"
@@ -148,10 +198,24 @@ def test_a_script_without_its_model_says_so_and_not_more(words, capsys, tmp_path
     from openrlhf_tir.cli import main
 
     assert (
-        main(words("ppo", "--check-only", "--actor.model_name_or_path", "/nowhere", "--data.prompt_dataset", "/nowhere.jsonl", "--run-dir", str(tmp_path))) == 2
+        main(
+            words(
+                "ppo",
+                "--check-only",
+                "--actor.model_name_or_path",
+                "/nowhere",
+                "--data.prompt_dataset",
+                "/nowhere.jsonl",
+                "--run-dir",
+                str(tmp_path),
+            )
+        )
+        == 2
     )
     lines = capsys.readouterr().err.splitlines()
-    assert any("/nowhere" in line for line in lines) and not any("is not taken over" in line or "has no effect" in line for line in lines)
+    assert any("/nowhere" in line for line in lines) and not any(
+        "is not taken over" in line or "has no effect" in line for line in lines
+    )
 
 
 def test_settings_of_the_recipe_are_settings():

@@ -1,5 +1,5 @@
-"""Every recipe of a method, checked as `train --check-only` does on a machine without GPUs beside a cluster: without data it says so in one line, with rows
-of its own schema it passes."""
+"""Every recipe of a method, checked as `train --check-only` does on a machine without GPUs beside a cluster: without
+data it says so in one line, with rows of its own schema it passes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ SAMPLES = {
 
 
 def test_every_recipe_on_gpus_is_tried_here():
-    of_rl = (p.stem for p in RECIPES.glob("*.toml") if not p.stem.endswith("_cpu") and not load(p.stem).sft.dataset)  # fine-tuning's: test_sft.py
+    # fine-tuning's: test_sft.py
+    of_rl = (p.stem for p in RECIPES.glob("*.toml") if not p.stem.endswith("_cpu") and not load(p.stem).sft.dataset)
     assert sorted(SAMPLES) == sorted(of_rl)
 
 
@@ -52,12 +53,20 @@ def beside_a_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     model = tmp_path / "model"
     model.mkdir()
-    for name, text in (("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'), ("tokenizer.json", "{}"), ("chat_template.jinja", CHATML)):
+    for name, text in (
+        ("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'),
+        ("tokenizer.json", "{}"),
+        ("chat_template.jinja", CHATML),
+    ):
         (model / name).write_text(text)
     (model / "model.safetensors").write_bytes(b"x" * 1000)
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "0", "contents": "Oslo"}\n')
-    return {"actor.model_name_or_path": str(model), "run_dir": str(tmp_path / "run"), "env.server_options": {"corpus": str(corpus)}}
+    return {
+        "actor.model_name_or_path": str(model),
+        "run_dir": str(tmp_path / "run"),
+        "env.server_options": {"corpus": str(corpus)},
+    }
 
 
 def overrides(recipe, beside_a_cluster):
@@ -86,7 +95,9 @@ def test_a_recipe_on_the_wrong_data_says_which_field_it_wants(beside_a_cluster, 
     data = tmp_path / "rows.jsonl"
     data.write_text('{"problem": "1+1?", "solution": "2"}\n')
     with pytest.raises(ConfigError, match=r"data\.input_key = 'prompt' is no column of .* Known: problem, solution"):
-        check(load("torl_7b", {**overrides("torl_7b", beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
+        check(
+            load("torl_7b", {**overrides("torl_7b", beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU
+        )
 
 
 OTHERS = {
@@ -98,7 +109,10 @@ OTHERS = {
     "swe": SAMPLES["skyrl_v0_7b"],
 }
 TAKES = {
-    **dict.fromkeys(("torl_1_5b", "zerotir_7b", "retool_32b", "artist_math_7b", "otc_grpo_torl", "otc_ppo_torl"), ("answer", "swe", "functions")),
+    **dict.fromkeys(
+        ("torl_1_5b", "zerotir_7b", "retool_32b", "artist_math_7b", "otc_grpo_torl", "otc_ppo_torl"),
+        ("answer", "swe", "functions"),
+    ),
     "toolrl_3b": ("steps",),
     "tool_n1_7b": ("calls",),
     "search_r1_7b": ("answers", "answer"),
@@ -106,15 +120,17 @@ TAKES = {
     "artist_functions_7b": ("functions",),
     "skyrl_v0_7b": ("swe",),
 }
-"""By recipe: whose rows it may be given. What only an environment tells apart (a label "-") is an answer to a maths reward, and one text is a list of
-gold answers to Search-R1."""
+"""By recipe: whose rows it may be given. What only an environment tells apart (a label "-") is an answer to a maths
+reward, and one text is a list of gold answers to Search-R1."""
 
 
 @pytest.mark.parametrize(("recipe", "kind"), [(r, k) for r, taken in TAKES.items() for k in OTHERS if k not in taken])
 def test_a_recipe_on_another_methods_rows_says_so_by_file_and_row(recipe, kind, beside_a_cluster, tmp_path):
     cfg = load(recipe)
     data = tmp_path / "rows.json"
-    data.write_text(json.dumps([OTHERS[kind][i % len(OTHERS[kind])] | {"env": cfg.env.name} for i in range(cfg.rollout.batch_size)]))
+    data.write_text(
+        json.dumps([OTHERS[kind][i % len(OTHERS[kind])] | {"env": cfg.env.name} for i in range(cfg.rollout.batch_size)])
+    )
     with pytest.raises((ConfigError, DataError), match=r"rows\.json"):
         check(load(recipe, {**overrides(recipe, beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
 
@@ -122,10 +138,19 @@ def test_a_recipe_on_another_methods_rows_says_so_by_file_and_row(recipe, kind, 
 def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a_run(beside_a_cluster, tmp_path):
     cfg = load("toolrl_3b")
     data = tmp_path / "rows.json"
-    row = {"prompt": [{"role": "user", "content": "q"}], "label": "<think> t </think>\n<tool_call>\nnot json\n</tool_call>"}
+    row = {
+        "prompt": [{"role": "user", "content": "q"}],
+        "label": "<think> t </think>\n<tool_call>\nnot json\n</tool_call>",
+    }
     data.write_text(json.dumps([row] * cfg.rollout.batch_size))
-    with pytest.raises(DataError, match=r"rows\.json item 1: the label, which the reward 'toolrl' reads: line 1 of its <tool_call> is 'not json'"):
-        check(load("toolrl_3b", {**overrides("toolrl_3b", beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
+    with pytest.raises(
+        DataError,
+        match=r"rows\.json item 1: the label, which the reward 'toolrl' reads: line 1 of its <tool_call> is 'not json'",
+    ):
+        check(
+            load("toolrl_3b", {**overrides("toolrl_3b", beside_a_cluster), "data.prompt_dataset": str(data)}),
+            machine=CPU,
+        )
 
 
 @pytest.mark.parametrize(
@@ -133,17 +158,65 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
     [
         ("zerotir_7b", {"env.max_calls": 4, "env.protocol": "zerotir", "train.env_mask": True}),
         ("zero_tir_rl", {"train.env_mask": True, "train.env_mask_from": 100, "env.max_calls": 2}),
-        ("torl_7b", {"env.max_calls": 1, "rollout.n_samples_per_prompt": 16, "rollout.max_new_tokens": 3072, "reward.name": "torl", "env.protocol": "torl"}),
-        ("retool_32b", {"actor.clip": (0.2, 0.28), "actor.dual_clip": 10.0, "rollout.max_new_tokens": 16384, "env.protocol": "retool"}),
-        ("artist_math_7b", {"rollout.n_samples_per_prompt": 6, "rollout.max_new_tokens": 8000, "actor.loss_agg_mode": "seq-mean-token-mean"}),
+        (
+            "torl_7b",
+            {
+                "env.max_calls": 1,
+                "rollout.n_samples_per_prompt": 16,
+                "rollout.max_new_tokens": 3072,
+                "reward.name": "torl",
+                "env.protocol": "torl",
+            },
+        ),
+        (
+            "retool_32b",
+            {
+                "actor.clip": (0.2, 0.28),
+                "actor.dual_clip": 10.0,
+                "rollout.max_new_tokens": 16384,
+                "env.protocol": "retool",
+            },
+        ),
+        (
+            "artist_math_7b",
+            {
+                "rollout.n_samples_per_prompt": 6,
+                "rollout.max_new_tokens": 8000,
+                "actor.loss_agg_mode": "seq-mean-token-mean",
+            },
+        ),
         (
             "artist_functions_7b",
             {"rollout.n_samples_per_prompt": 8, "filter.sample": "over_length", "reward.options": {"functions": True}},
         ),
-        ("toolrl_3b", {"rollout.n_samples_per_prompt": 4, "rollout.max_new_tokens": 1024, "env.max_calls": 0, "algo.kl.init_coef": 0.0}),
-        ("tool_n1_7b", {"rollout.n_samples_per_prompt": 5, "rollout.max_new_tokens": 8192, "rollout.temperature": 0.7, "algo.kl.init_coef": 1e-3}),
+        (
+            "toolrl_3b",
+            {
+                "rollout.n_samples_per_prompt": 4,
+                "rollout.max_new_tokens": 1024,
+                "env.max_calls": 0,
+                "algo.kl.init_coef": 0.0,
+            },
+        ),
+        (
+            "tool_n1_7b",
+            {
+                "rollout.n_samples_per_prompt": 5,
+                "rollout.max_new_tokens": 8192,
+                "rollout.temperature": 0.7,
+                "algo.kl.init_coef": 1e-3,
+            },
+        ),
         ("zerotir_ppo_7b", {"critic.updates": 12, "env.max_calls": 20, "algo.advantage.estimator": "gae"}),
-        ("search_r1_7b", {"env.options": {"max_turn_tokens": 500}, "data.max_len": 4096, "env.output_max_tokens": 500, "env.max_calls": 4}),
+        (
+            "search_r1_7b",
+            {
+                "env.options": {"max_turn_tokens": 500},
+                "data.max_len": 4096,
+                "env.output_max_tokens": 500,
+                "env.max_calls": 4,
+            },
+        ),
         (
             "skyrl_v0_7b",
             {
@@ -162,7 +235,12 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
         ),
         (
             "skyrl_v0_7b_stage2",
-            {"rollout.batch_size": 16, "rollout.temperature": 0.5, "env.max_calls": 25, "actor.model_name_or_path": "runs/skyrl_v0_7b/model"},
+            {
+                "rollout.batch_size": 16,
+                "rollout.temperature": 0.5,
+                "env.max_calls": 25,
+                "actor.model_name_or_path": "runs/skyrl_v0_7b/model",
+            },
         ),
         (
             "skyrl_v0_8b",
@@ -194,12 +272,47 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "algo.kl.init_coef": 0.001,
             },
         ),
-        ("otc_ppo_search", {"reward.name": "otc", "reward.options": {"base": "searchr1", "c": 4}, "reward.group": None, "algo.advantage.estimator": "gae"}),
-        ("otc_ppo_torl", {"reward.name": "otc", "reward.options": {"base": "torl", "c": 3}, "env.max_calls": 3, "algo.advantage.estimator": "gae"}),
-        ("retool_ppo_32b", {"rollout.n_samples_per_prompt": 1, "critic.learning_rate": 2e-6, "critic.freezing_steps": 20, "algo.kl.init_coef": 0.0}),
+        (
+            "otc_ppo_search",
+            {
+                "reward.name": "otc",
+                "reward.options": {"base": "searchr1", "c": 4},
+                "reward.group": None,
+                "algo.advantage.estimator": "gae",
+            },
+        ),
+        (
+            "otc_ppo_torl",
+            {
+                "reward.name": "otc",
+                "reward.options": {"base": "torl", "c": 3},
+                "env.max_calls": 3,
+                "algo.advantage.estimator": "gae",
+            },
+        ),
+        (
+            "retool_ppo_32b",
+            {
+                "rollout.n_samples_per_prompt": 1,
+                "critic.learning_rate": 2e-6,
+                "critic.freezing_steps": 20,
+                "algo.kl.init_coef": 0.0,
+            },
+        ),
         ("interaction_scaling_1_5b", {"env.max_calls": 4, "critic.updates": 12, "algo.advantage.estimator": "gae"}),
-        ("otc_grpo_search", {"reward.group": "otc", "reward.group_options": {"c": 4}, "reward.name": "searchr1", "rollout.n_samples_per_prompt": 5}),
-        ("otc_grpo_torl", {"reward.group": "otc", "reward.group_options": {"c": 3}, "reward.name": "torl", "env.max_calls": 3}),
+        (
+            "otc_grpo_search",
+            {
+                "reward.group": "otc",
+                "reward.group_options": {"c": 4},
+                "reward.name": "searchr1",
+                "rollout.n_samples_per_prompt": 5,
+            },
+        ),
+        (
+            "otc_grpo_torl",
+            {"reward.group": "otc", "reward.group_options": {"c": 3}, "reward.name": "torl", "env.max_calls": 3},
+        ),
     ],
 )
 def test_a_recipe_has_its_papers_values(recipe, settings):
@@ -216,7 +329,14 @@ def test_a_recipe_has_its_papers_values(recipe, settings):
 
 @pytest.mark.parametrize(
     ("recipe", "prompts", "updates"),
-    [("retool_32b", 512, 8), ("tool_n1_7b", 1024, 4), ("toolrl_3b", 512, 4), ("search_r1_7b", 512, 2), ("torl_7b", 128, 1), ("retool_ppo_32b", 1024, 2)],
+    [
+        ("retool_32b", 512, 8),
+        ("tool_n1_7b", 1024, 4),
+        ("toolrl_3b", 512, 4),
+        ("search_r1_7b", 512, 2),
+        ("torl_7b", 128, 1),
+        ("retool_ppo_32b", 1024, 2),
+    ],
 )
 def test_a_rollout_batch_makes_as_many_updates_as_the_papers(recipe, prompts, updates):
     cfg = load(recipe)

@@ -13,7 +13,10 @@ from openrlhf_tir.errors import ConfigError
 
 def reward_model(tmp_path, **tensors):
     (tmp_path / "config.json").write_text("{}")
-    save_file({name.replace("__", "."): np.zeros(shape, np.float32) for name, shape in tensors.items()}, tmp_path / "model.safetensors")
+    save_file(
+        {name.replace("__", "."): np.zeros(shape, np.float32) for name, shape in tensors.items()},
+        tmp_path / "model.safetensors",
+    )
     return Config(reward={"name": "model", "model_name_or_path": str(tmp_path)})
 
 
@@ -21,7 +24,10 @@ def test_a_reward_model_with_a_scalar_head_passes(tmp_path):
     assert check_roles(reward_model(tmp_path, score__weight=(1, 4), model__x=(4, 4))) == []
 
 
-@pytest.mark.parametrize(("tensors", "fact"), [({"lm_head__weight": (9, 4)}, "is not among its weights"), ({"score__weight": (2, 4)}, "is of 2 rows")])
+@pytest.mark.parametrize(
+    ("tensors", "fact"),
+    [({"lm_head__weight": (9, 4)}, "is not among its weights"), ({"score__weight": (2, 4)}, "is of 2 rows")],
+)
 def test_a_reward_model_without_a_scalar_head_is_refused(tmp_path, tensors, fact):
     with pytest.raises(ConfigError, match=fact):
         check_roles(reward_model(tmp_path, **tensors))
@@ -43,7 +49,10 @@ def test_the_reference_is_told_as_a_fact():
     [
         ({"use_loss": True}, "algo.kl.use_loss = True has no reference model"),
         ({"target": 0.1}, "algo.kl.target = 0.1 has no reference model"),
-        ({"init_coef": 0.1, "horizon": 100}, "algo.kl.horizon = 100 is of an adaptive coefficient, and algo.kl.target is unset"),
+        (
+            {"init_coef": 0.1, "horizon": 100},
+            "algo.kl.horizon = 100 is of an adaptive coefficient, and algo.kl.target is unset",
+        ),
         ({"init_coef": 0.1, "use_loss": True, "unbiased_gradient": False}, "has a gradient of zero on average"),
     ],
 )
@@ -60,7 +69,12 @@ def test_a_critic_without_an_estimator_that_uses_it_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("file", "text"), [("model.safetensors", b"x" * 1000), ("model.safetensors.index.json", b"{}"), ("model.safetensors.index.json", b"{")]
+    ("file", "text"),
+    [
+        ("model.safetensors", b"x" * 1000),
+        ("model.safetensors.index.json", b"{}"),
+        ("model.safetensors.index.json", b"{"),
+    ],
 )
 def test_a_reward_model_whose_weights_are_damaged_is_refused(tmp_path, file, text):
     cfg = reward_model(tmp_path, score__weight=(1, 4))

@@ -1,4 +1,5 @@
-"""openrlhf-tir sft, up to where Ray would start: what is read, printed and refused, and that nothing heavy is loaded before."""
+"""openrlhf-tir sft, up to where Ray would start: what is read, printed and refused, and that nothing heavy is loaded
+before."""
 
 from __future__ import annotations
 
@@ -36,7 +37,17 @@ def sft(model, tmp_path, monkeypatch):
 
     def of(rows, *argv: str) -> int:
         path = rows if isinstance(rows, str) else jsonl(tmp_path / "rows.jsonl", rows)
-        head = ["sft", "--recipe", "sft_cpu", "--sft.dataset", path, "--actor.model_name_or_path", str(model), "--run-dir", str(tmp_path / "run")]
+        head = [
+            "sft",
+            "--recipe",
+            "sft_cpu",
+            "--sft.dataset",
+            path,
+            "--actor.model_name_or_path",
+            str(model),
+            "--run-dir",
+            str(tmp_path / "run"),
+        ]
         return main([*head, *argv])
 
     return of
@@ -45,7 +56,11 @@ def sft(model, tmp_path, monkeypatch):
 def test_retools_rows_are_read_and_what_the_interpreter_wrote_is_not_learned(sft, capsys):
     assert sft(samples()["retool_sft.jsonl"] * 8, "--check-only") == 0
     out = capsys.readouterr().out
-    assert "16 rows, 16 sequences of" in out and "% learned; the longest has" in out and "2 updates of 16 rows, 2 passes over the rows" in out
+    assert (
+        "16 rows, 16 sequences of" in out
+        and "% learned; the longest has" in out
+        and "2 updates of 16 rows, 2 passes over the rows" in out
+    )
 
 
 def test_what_distill_writes_is_what_sft_reads(sft, run, tmp_path, capsys):  # noqa: F811
@@ -68,7 +83,11 @@ def test_held_out_rows_are_read_too(sft, tmp_path, capsys):
         ([], "", "nothing is left to learn from (it has no rows)"),
         ("nowhere.jsonl", "", "Set sft.dataset to a file"),
         ([{"text": "a" * 300}], "", "nothing is left to learn from (too long 1). Raise sft.max_len = 256"),
-        ([{"text": "a" * 1100}], "--sft.max_len 2000", "A row has 1100 tokens, and the model knows 1024 positions (max_position_embeddings)"),
+        (
+            [{"text": "a" * 1100}],
+            "--sft.max_len 2000",
+            "A row has 1100 tokens, and the model knows 1024 positions (max_position_embeddings)",
+        ),
         ([{"text": "a"}], "--actor.model_name_or_path ./no", "Model directory './no' does not exist"),
         ([{"text": "a"}], "--ds.attn_implementation flash_attention_2", "needs a GPU, and this machine has none"),
         ([{"text": "a"}], "--ds.packing_samples", "ds.packing_samples needs flash attention"),
@@ -76,7 +95,9 @@ def test_held_out_rows_are_read_too(sft, tmp_path, capsys):
         ([{"text": "a"}], "--sft.batch_size 1", "sft.batch_size = 1 is less than the 2 learner ranks"),
     ],
 )
-def test_bad_input_is_refused_before_a_model_is_loaded_with_fact_value_and_remedy(sft, capsys, monkeypatch, rows, argv, message):
+def test_bad_input_is_refused_before_a_model_is_loaded_with_fact_value_and_remedy(
+    sft, capsys, monkeypatch, rows, argv, message
+):
     monkeypatch.setattr("openrlhf_tir.machine.gpu_count", lambda: 0)
     assert sft(rows, *argv.split()) == 2
     err = capsys.readouterr().err
@@ -96,7 +117,16 @@ def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_p
     from tests.unit.pipeline.test_fine_tuning import Counting
 
     path = jsonl(tmp_path / "first.jsonl", [{"text": "one"}, {"text": "two"}])
-    cfg = config("--recipe", "sft_cpu", "--sft.dataset", path, "--actor.model_name_or_path", str(model), "--run-dir", str(tmp_path / "run"))
+    cfg = config(
+        "--recipe",
+        "sft_cpu",
+        "--sft.dataset",
+        path,
+        "--actor.model_name_or_path",
+        str(model),
+        "--run-dir",
+        str(tmp_path / "run"),
+    )
     checkpoints = checkpoints_of(cfg, load_sft_inputs(cfg).made_of)
 
     async def save():
@@ -106,16 +136,24 @@ def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_p
     asyncio.run(save())
     assert sft(path, "--resume", "--check-only") == 0
     assert "resuming from step_000001" in capsys.readouterr().out
-    assert sft(path, "--resume", "--check-only", "--sft.max_epochs", "3") == 2  # its one update took 2 passes of 2 rows, and would take 3 now
+    # its one update took 2 passes of 2 rows, and would take 3 now
+    assert sft(path, "--resume", "--check-only", "--sft.max_epochs", "3") == 2
     assert "have taken 4 rows; with sft.max_epochs = 3 they would have taken 6" in capsys.readouterr().err
-    assert sft(path, "--resume", "--check-only", "--actor.num_gpus_per_node", "1") == 0, "on another number of ranks too"
+    assert sft(path, "--resume", "--check-only", "--actor.num_gpus_per_node", "1") == 0, (
+        "on another number of ranks too"
+    )
     changed = ["--sft.batch_size", "8", "--actor.num_gpus_per_node", "1", "--ds.zero_stage", "2"]
     assert sft(path, "--resume", "--check-only", *changed) == 2
     err = capsys.readouterr().err
-    assert "sft.batch_size = 16, this run has 8" in err and "learner ranks (actor.num_nodes * actor.num_gpus_per_node) = 2, this run has 1" in err
+    assert (
+        "sft.batch_size = 16, this run has 8" in err
+        and "learner ranks (actor.num_nodes * actor.num_gpus_per_node) = 2, this run has 1" in err
+    )
     assert sft([{"text": "one"}], "--resume", "--check-only", "--seed", "7") == 2
     err = capsys.readouterr().err
-    assert "The checkpoint step_000001 was made with rows (sft.dataset" in err and "train.seed = 42, this run has 7" in err
+    assert (
+        "The checkpoint step_000001 was made with rows (sft.dataset" in err and "train.seed = 42, this run has 7" in err
+    )
 
 
 def test_the_recipe_on_gpus_says_on_a_cpu_where_to_start_instead():
@@ -129,7 +167,12 @@ def test_help_teaches_by_rows_and_commands(capsys):
     with pytest.raises(SystemExit):
         main(["sft", "--help"])
     out = capsys.readouterr().out
-    assert "what is learned" in out and "openrlhf-tir sft --recipe sft_cpu" in out and "--sft.mask_blocks" in out and "--rollout.batch_size" not in out
+    assert (
+        "what is learned" in out
+        and "openrlhf-tir sft --recipe sft_cpu" in out
+        and "--sft.mask_blocks" in out
+        and "--rollout.batch_size" not in out
+    )
 
 
 def test_a_run_of_rl_refuses_settings_of_fine_tuning(capsys):

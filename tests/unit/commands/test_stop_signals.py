@@ -1,4 +1,5 @@
-"""SIGTERM, Ctrl-C and the time limit, on processes: one stop for signals that come together, and an end at once for a second."""
+"""SIGTERM, Ctrl-C and the time limit, on processes: one stop for signals that come together, and an end at once for a
+second."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ sys.exit(cli.main(["x"]))
 
 def started(tmp_path: Path, *args: str) -> tuple[subprocess.Popen, int]:
     """The program, and the id of the process that it started, once it is up."""
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     return process, int(process.stdout.readline())
 
 
@@ -92,7 +95,8 @@ def test_a_signal_ends_the_command_with_a_code_of_its_own_and_nothing_is_left(tm
 
 
 def test_signals_that_come_together_are_one_request(tmp_path):
-    """The launcher passes on what the terminal has sent to both. (Within 600 s here, so that no machine is too slow.)"""
+    """The launcher passes on what the terminal has sent to both. (Within 600 s here, so that no machine is too
+    slow.)"""
     process, child = started(tmp_path, "polite", "600")
     for _ in range(3):
         process.send_signal(signal.SIGINT)
@@ -127,11 +131,17 @@ def test_a_signal_while_ray_starts_is_not_waited_for_until_it_is_up(tmp_path):
     process, child = started(tmp_path, "starting", "600")
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=120)
-    assert process.returncode == STOPPED and gone(child) and "Stopped by a signal while Ray started" in said and "Traceback" not in said
+    assert (
+        process.returncode == STOPPED
+        and gone(child)
+        and "Stopped by a signal while Ray started" in said
+        and "Traceback" not in said
+    )
 
 
 def test_a_signal_that_another_thread_takes_wakes_the_event_loop(tmp_path):
-    """The kernel gives it to any thread that does not block it: Ray, torch and gRPC have dozens. One that comes just before the loop sleeps is the same."""
+    """The kernel gives it to any thread that does not block it: Ray, torch and gRPC have dozens. One that comes just
+    before the loop sleeps is the same."""
     process, child = started(tmp_path, "elsewhere", "600")
     try:
         _, said = process.communicate(timeout=60)
@@ -141,7 +151,8 @@ def test_a_signal_that_another_thread_takes_wakes_the_event_loop(tmp_path):
 
 
 def test_the_alarm_that_rays_own_handler_sets_before_ours_does_not_abort_the_closing(tmp_path):
-    """Ray's C++ handler of SIGTERM is there from the middle of ray.init to its end: it sets an alarm of 3 s and calls ours; closing may take longer."""
+    """Ray's C++ handler of SIGTERM is there from the middle of ray.init to its end: it sets an alarm of 3 s and calls
+    ours; closing may take longer."""
     process, child = started(tmp_path, "alarmed", "0.2")
     assert process.stdout.readline() == "alarm set\n"
     process.send_signal(signal.SIGTERM)
@@ -156,11 +167,20 @@ def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
 
 
 def test_a_launcher_passes_a_signal_on_waits_and_does_not_start_again(tmp_path):
-    """The child sends the signal, to its launcher only, and exits with the code of a stopped run when it gets it back."""
-    program = "import signal, sys, os, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(5)); os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
-    launcher = f"import sys; from openrlhf_tir.commands.restarts import launch; sys.exit(launch([sys.executable, '-c', {program!r}]).code)"
+    """The child sends the signal, to its launcher only, and exits with the code of a stopped run when it gets it
+    back."""
+    program = (
+        "import signal, sys, os, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(5)); os.kill(os.getppid(),"
+        " signal.SIGINT); time.sleep(60)"
+    )
+    launcher = (
+        "import sys; from openrlhf_tir.commands.restarts import launch; sys.exit(launch([sys.executable, '-c',"
+        f" {program!r}]).code)"
+    )
     done = subprocess.run([sys.executable, "-c", launcher], cwd=tmp_path, timeout=120, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (STOPPED, "")
     seen = []
-    end = run_with_restarts(["train"], Train(max_restarts=5), tmp_path / "latest", lambda command: seen.append(command) or Ended(STOPPED))
+    end = run_with_restarts(
+        ["train"], Train(max_restarts=5), tmp_path / "latest", lambda command: seen.append(command) or Ended(STOPPED)
+    )
     assert end == STOPPED and len(seen) == 1

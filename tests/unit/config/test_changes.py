@@ -1,4 +1,5 @@
-"""What may differ between a checkpoint and the run that resumes from it: one table, and nothing that is in no table is silent."""
+"""What may differ between a checkpoint and the run that resumes from it: one table, and nothing that is in no table is
+silent."""
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.changes import FREE, REFUSE, changes, dumped, flat

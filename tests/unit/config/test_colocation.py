@@ -1,4 +1,5 @@
-"""train.colocate_all in a configuration: what it goes with, what it is refused with and why, and OpenRLHF's flags for it."""
+"""train.colocate_all in a configuration: what it goes with, what it is refused with and why, and OpenRLHF's flags for
+it."""
 
 from __future__ import annotations
 
@@ -26,16 +27,32 @@ def test_the_watchdog_waits_for_an_engine_that_starts_while_all_wait_for_it():
 @pytest.mark.parametrize(
     ("change", "fact", "remedy"),
     [
-        ({"pipeline.mode": "pipeline"}, "pipeline.mode = 'pipeline' trains while engines sample", "Use --pipeline.mode sync"),
-        ({"pipeline.mode": "one_step"}, "pipeline.mode = 'one_step' trains while engines sample", "give both GPUs of their own"),
-        ({"pipeline.mode": "pipeline_drain"}, "pipeline.mode = 'pipeline_drain' trains while engines sample", "Use --pipeline.mode sync"),
+        (
+            {"pipeline.mode": "pipeline"},
+            "pipeline.mode = 'pipeline' trains while engines sample",
+            "Use --pipeline.mode sync",
+        ),
+        (
+            {"pipeline.mode": "one_step"},
+            "pipeline.mode = 'one_step' trains while engines sample",
+            "give both GPUs of their own",
+        ),
+        (
+            {"pipeline.mode": "pipeline_drain"},
+            "pipeline.mode = 'pipeline_drain' trains while engines sample",
+            "Use --pipeline.mode sync",
+        ),
         ({"vllm.num_engines": 3}, "vllm.num_engines = 3 are more than the 2 ranks", "Use 2 or fewer"),
         ({"vllm.tensor_parallel_size": 2}, "engines of 2 GPUs", "Use engines of one GPU"),
         ({"vllm.sync_backend": "nccl"}, "NCCL refuses two members of a group on one GPU", "Use 'file'"),
         ({"ds.zero_stage": 2}, "ds.zero_stage = 2", "Use 3"),
         ({"actor.optim": "muon"}, "actor.optim = 'muon' is none", "Use adam"),
         ({"algo.advantage.estimator": "gae", "critic.optim": "muon"}, "critic.optim = 'muon' is none", "Use adam"),
-        ({"vllm.num_engines": 2, "pipeline.fast_lane": 1}, "pipeline.fast_lane = 1 does not go with pipeline.mode = 'sync'", "Leave it off"),
+        (
+            {"vllm.num_engines": 2, "pipeline.fast_lane": 1},
+            "pipeline.fast_lane = 1 does not go with pipeline.mode = 'sync'",
+            "Leave it off",
+        ),
     ],
 )
 def test_what_it_does_not_go_with_is_refused_with_fact_value_and_remedy(change, fact, remedy):
@@ -46,7 +63,13 @@ def test_what_it_does_not_go_with_is_refused_with_fact_value_and_remedy(change, 
 
 
 def test_what_it_does_not_go_with_is_accepted_where_nothing_is_shared():
-    given = SHARED | {"train.colocate_all": False, "pipeline.mode": "pipeline", "vllm.num_engines": 3, "vllm.tensor_parallel_size": 2, "ds.zero_stage": 2}
+    given = SHARED | {
+        "train.colocate_all": False,
+        "pipeline.mode": "pipeline",
+        "vllm.num_engines": 3,
+        "vllm.tensor_parallel_size": 2,
+        "ds.zero_stage": 2,
+    }
     assert load(None, given).vllm.num_engines == 3
 
 
@@ -57,10 +80,15 @@ def test_a_script_of_openrlhf_that_colocates_keeps_its_flags():
 
 
 def test_one_that_is_asynchronous_besides_is_told_that_the_two_exclude_each_other():
-    with pytest.raises(ConfigError, match=r"train\.colocate_all gives each GPU .* pipeline\.mode = 'one_step' trains while engines sample"):
+    with pytest.raises(
+        ConfigError,
+        match=r"train\.colocate_all gives each GPU .* pipeline\.mode = 'one_step' trains while engines sample",
+    ):
         parse("--train.colocate_all", "--train.async_enable")
 
 
 def test_a_critic_beside_a_reward_model_is_refused_with_where_they_are():
-    with pytest.raises(ConfigError, match=r"The critic lives on the policy's ranks, and reward models have GPUs of their own"):
+    with pytest.raises(
+        ConfigError, match=r"The critic lives on the policy's ranks, and reward models have GPUs of their own"
+    ):
         parse("--train.colocate_critic_reward")

@@ -58,8 +58,14 @@ def test_a_key_in_the_wrong_section_is_found_elsewhere(tmp_path):
 
 
 def test_a_mode_chosen_by_a_flag_leaves_the_recipes_staleness_and_depth_behind_and_its_own_mode_keeps_them(tmp_path):
-    recipe = write(tmp_path, "r.toml", "[pipeline]\nmode = 'pipeline'\nmax_staleness = 2\npush_every = 2\ndepth = 200\nstall_timeout_s = 9e3\n")
-    own, sync, drain = (load(recipe, {"pipeline.mode": mode}).pipeline for mode in ("pipeline", "sync", "pipeline_drain"))
+    recipe = write(
+        tmp_path,
+        "r.toml",
+        "[pipeline]\nmode = 'pipeline'\nmax_staleness = 2\npush_every = 2\ndepth = 200\nstall_timeout_s = 9e3\n",
+    )
+    own, sync, drain = (
+        load(recipe, {"pipeline.mode": mode}).pipeline for mode in ("pipeline", "sync", "pipeline_drain")
+    )
     assert (own.S, own.depth, own.push_every) == (2, 200, 2)
     assert (sync.S, sync.depth, sync.push_every, sync.stall_timeout_s) == (0, None, 1, 9e3)
     assert drain.S == 1
@@ -135,6 +141,16 @@ def test_the_ppo_recipe_makes_twelve_critic_updates_beside_one_of_the_policy():
 
 def test_the_zerotir_recipe_has_the_papers_values():
     cfg = load("zerotir_7b")
-    assert (cfg.rollout.batch_size, cfg.rollout.n_samples_per_prompt, cfg.actor.learning_rate, cfg.actor.clip) == (128, 16, 1e-6, (0.2, 0.28))
-    assert (cfg.rollout.temperature, cfg.rollout.top_p, cfg.algo.kl.init_coef, cfg.algo.advantage.estimator) == (1.0, 1.0, 0.0, "reinforce_baseline")
+    assert (cfg.rollout.batch_size, cfg.rollout.n_samples_per_prompt, cfg.actor.learning_rate, cfg.actor.clip) == (
+        128,
+        16,
+        1e-6,
+        (0.2, 0.28),
+    )
+    assert (cfg.rollout.temperature, cfg.rollout.top_p, cfg.algo.kl.init_coef, cfg.algo.advantage.estimator) == (
+        1.0,
+        1.0,
+        0.0,
+        "reinforce_baseline",
+    )
     assert (cfg.pipeline.S, cfg.pipeline.drain, (cfg.pipeline.S + 1) * cfg.rollout.batch_size) == (1, True, 256)

@@ -1,4 +1,5 @@
-"""[envs.NAME]: what an environment takes from the common sections, its flags, its files, and every mistake as one line."""
+"""[envs.NAME]: what an environment takes from the common sections, its flags, its files, and every mistake as one
+line."""
 
 from __future__ import annotations
 
@@ -48,10 +49,24 @@ def two(tmp_path):
 
 def test_what_a_section_leaves_unset_is_taken_from_the_common_ones(two):
     calc, guess = load(two).environments.values()
-    assert (calc.name, calc.serves, calc.env.max_calls, calc.env.step_timeout_s, calc.urls) == ("calc", "python_tir", 4, 7.0, [])
-    assert (calc.reward.name, calc.reward.options, calc.reward.group, calc.filter.accuracy_range) == ("zerotir", {"bonus": 1.0}, "otc", (0.1, 0.9))
+    assert (calc.name, calc.serves, calc.env.max_calls, calc.env.step_timeout_s, calc.urls) == (
+        "calc",
+        "python_tir",
+        4,
+        7.0,
+        [],
+    )
+    assert (calc.reward.name, calc.reward.options, calc.reward.group, calc.filter.accuracy_range) == (
+        "zerotir",
+        {"bonus": 1.0},
+        "otc",
+        (0.1, 0.9),
+    )
     assert (guess.serves, guess.env.step_timeout_s, guess.env.max_calls) == ("guess", 2.0, 2)
-    assert (guess.reward.name, guess.reward.options) == ("env", {}), "options belong to the reward that they were written for"
+    assert (guess.reward.name, guess.reward.options) == (
+        "env",
+        {},
+    ), "options belong to the reward that they were written for"
     assert guess.reward.group == "otc" and guess.filter.order == ["zero_variance"]
 
 
@@ -77,7 +92,14 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
         return cfg, [*problems._lines]
 
     cfg, wrong = parsed(
-        "--envs.guess.max_calls", "9", "--envs.third.reward.weights", "env=1.0", "format=0.1", "--envs.calc.stateful", "--envs.third.share", "0.5"
+        "--envs.guess.max_calls",
+        "9",
+        "--envs.third.reward.weights",
+        "env=1.0",
+        "format=0.1",
+        "--envs.calc.stateful",
+        "--envs.third.share",
+        "0.5",
     )
     assert wrong == [] and cfg.environments["guess"].env.max_calls == 9 and cfg.environments["calc"].env.stateful
     assert cfg.environments["third"].reward.weights == {"env": 1.0, "format": 0.1}
@@ -86,31 +108,55 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
     assert any(line.startswith("--env.url has no effect with [envs.NAME]") for line in wrong)
     _, wrong = parsed("--envs.calc.url", "http://x", "--envs.calc.workers", "4")
     assert wrong == [
-        "--envs.calc.workers has no effect with --envs.calc.url: that server was started with its own. Set it there, or leave --envs.calc.url out to have "
-        "a server started."
+        "--envs.calc.workers has no effect with --envs.calc.url: that server was started with its own. Set it there, or"
+        " leave --envs.calc.url out to have a server started."
     ]
 
 
 @pytest.mark.parametrize(
     ("over", "said"),
     [
-        ({"envs.calc.shares": 1}, "Unknown key 'envs.calc.shares' among the overrides. Did you mean 'envs.calc.share'?"),
+        (
+            {"envs.calc.shares": 1},
+            "Unknown key 'envs.calc.shares' among the overrides. Did you mean 'envs.calc.share'?",
+        ),
         ({"envs.calc.share": -1}, "envs.calc.share = -1 is not accepted: input should be greater than or equal to 0."),
-        ({"envs.calc.share": 0, "envs.guess.share": 0}, "The shares of envs.calc, envs.guess sum to 0: nothing would be trained."),
+        (
+            {"envs.calc.share": 0, "envs.guess.share": 0},
+            "The shares of envs.calc, envs.guess sum to 0: nothing would be trained.",
+        ),
         ({"envs.third.max_calls": 1}, "envs.third.share is unset, and envs.calc.share = 3, envs.guess.share = 1."),
         ({"envs.calc.max_calls": "x"}, "envs.calc.max_calls = 'x' is not accepted"),
-        ({"envs.guess.filter.names": ["reward"]}, "envs.guess.filter.names has 'reward', which needs envs.guess.filter.reward_range"),
+        (
+            {"envs.guess.filter.names": ["reward"]},
+            "envs.guess.filter.names has 'reward', which needs envs.guess.filter.reward_range",
+        ),
         (
             {"envs.guess.filter.sample": "zerotir"},
-            "envs.guess.filter.sample has 'zerotir', which reads what reward.name = 'zerotir' records, and the reward is env",
+            (
+                "envs.guess.filter.sample has 'zerotir', which reads what reward.name = 'zerotir' records, and the"
+                " reward is env"
+            ),
         ),
-        ({"envs.guess.file": "g.py:G", "envs.guess.url": "http://x"}, "envs.guess.url = 'http://x' is one that runs. Unset one of them."),
+        (
+            {"envs.guess.file": "g.py:G", "envs.guess.url": "http://x"},
+            "envs.guess.url = 'http://x' is one that runs. Unset one of them.",
+        ),
         (
             {"envs.calc.url": "http://x:1/", "envs.guess.url": "http://x:1", "envs.guess.protocol": "searchr1"},
-            "envs.calc and envs.guess have one server, http://x:1, as environment 'python_tir' (protocol 'zerotir') and as 'guess' (protocol 'searchr1')",
+            (
+                "envs.calc and envs.guess have one server, http://x:1, as environment 'python_tir' (protocol 'zerotir')"
+                " and as 'guess' (protocol 'searchr1')"
+            ),
         ),
-        ({"data.prompt_dataset": "a,b", "data.prompt_probs": [1, 2, 3]}, "data.prompt_probs has 3 numbers (1, 2, 3), data.prompt_dataset 2 data sets (a, b)."),
-        ({"data.prompt_dataset": ["a", "b"], "data.prompt_probs": "1,0"}, "data.prompt_probs has 0, and a data set that is never drawn from would be lost."),
+        (
+            {"data.prompt_dataset": "a,b", "data.prompt_probs": [1, 2, 3]},
+            "data.prompt_probs has 3 numbers (1, 2, 3), data.prompt_dataset 2 data sets (a, b).",
+        ),
+        (
+            {"data.prompt_dataset": ["a", "b"], "data.prompt_probs": "1,0"},
+            "data.prompt_probs has 0, and a data set that is never drawn from would be lost.",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_with_fact_value_and_remedy(two, over, said):
@@ -124,8 +170,13 @@ def test_a_recipes_mistake_in_a_section_names_the_recipe(tmp_path):
     (tmp_path / "r.toml").write_text('[envs.calc]\nprotcol = "torl"\n[envs."a.b"]\nshare = 1\n')
     with pytest.raises(ConfigError) as e:
         load(str(tmp_path / "r.toml"))
-    assert f"Unknown key 'envs.calc.protcol' in recipe {tmp_path}/r.toml. Did you mean 'envs.calc.protocol'?" in str(e.value)
-    assert f"[envs.'a.b'] in recipe {tmp_path}/r.toml is no name of an environment. Use letters, digits, - and _, at most 64." in str(e.value)
+    assert f"Unknown key 'envs.calc.protcol' in recipe {tmp_path}/r.toml. Did you mean 'envs.calc.protocol'?" in str(
+        e.value
+    )
+    assert (
+        f"[envs.'a.b'] in recipe {tmp_path}/r.toml is no name of an environment. Use letters, digits, - and _, at"
+        " most 64." in str(e.value)
+    )
 
 
 def test_a_configuration_with_environments_survives_as_a_recipe(two, tmp_path):
@@ -140,30 +191,57 @@ def test_a_configuration_with_environments_survives_as_a_recipe(two, tmp_path):
 
 def test_files_of_ones_own_in_a_section_travel_with_the_run(tmp_path):
     (tmp_path / "mine.py").write_text("")
-    (tmp_path / "r.toml").write_text('[envs.a]\nfile = "mine.py:E"\nprotocol = "mine.py:P"\n[envs.a.reward]\nweights = { "mine.py:score" = 1.0 }\n')
+    (tmp_path / "r.toml").write_text(
+        '[envs.a]\nfile = "mine.py:E"\nprotocol = "mine.py:P"\n[envs.a.reward]\nweights = { "mine.py:score" = 1.0 }\n'
+    )
     cfg = load(str(tmp_path / "r.toml"), {"run_dir": str(tmp_path / "run")})
     assert files_of(cfg) == [tmp_path / "mine.py"]
     frozen = freeze(cfg).environments["a"]
-    assert all(name.startswith(f"{tmp_path}/run/own/mine-") for name in (frozen.env.file, frozen.env.protocol, *frozen.reward.weights))
+    assert all(
+        name.startswith(f"{tmp_path}/run/own/mine-")
+        for name in (frozen.env.file, frozen.env.protocol, *frozen.reward.weights)
+    )
 
 
 def test_a_resume_may_move_a_server_and_not_change_a_share(two):
     before = dumped(load(two))
     refused, said = changes(
         before,
-        load(two, {"envs.calc.share": 1, "envs.calc.url": "http://x", "envs.guess.max_calls": 5, "data.prompt_probs": [1.0], "data.prompt_dataset": "a"}),
+        load(
+            two,
+            {
+                "envs.calc.share": 1,
+                "envs.calc.url": "http://x",
+                "envs.guess.max_calls": 5,
+                "data.prompt_probs": [1.0],
+                "data.prompt_dataset": "a",
+            },
+        ),
     )
     assert [str(c) for c in refused] == ["envs.calc.share 3.0 -> 1.0", "data.prompt_probs unset -> [1.0]"]
     assert [str(c) for c in said] == ["envs.guess.max_calls unset -> 5"]
 
 
 def test_several_data_sets_are_a_list_or_words_between_commas():
-    assert load(None, {"data.prompt_dataset": "a.jsonl, b/c"}).data.datasets == load(None, {"data.prompt_dataset": ["a.jsonl", "b/c"]}).data.datasets
+    assert (
+        load(None, {"data.prompt_dataset": "a.jsonl, b/c"}).data.datasets
+        == load(None, {"data.prompt_dataset": ["a.jsonl", "b/c"]}).data.datasets
+    )
     assert load(None, {"data.prompt_dataset": "a,b", "data.prompt_probs": "0.7,0.3"}).data.prompt_probs == [0.7, 0.3]
 
 
 def test_it_is_known_which_environments_run_code_and_which_see_no_call(tmp_path):
-    cfg = load(None, {"envs.calc.server": "python_tir", "envs.calc.max_calls": 0, "envs.guess.file": "guess.py:Guess", "envs.wiki.server": "search"})
+    cfg = load(
+        None,
+        {
+            "envs.calc.server": "python_tir",
+            "envs.calc.max_calls": 0,
+            "envs.guess.file": "guess.py:Guess",
+            "envs.wiki.server": "search",
+        },
+    )
     assert [name for name, e in cfg.environments.items() if e.runs_code] == ["calc"]
     assert without_calls(cfg) == {"calc"}
-    assert without_calls(load(None, {"rollout.agent": "external"})) == {"python_tir"}, "an agent calls what it likes, and we see none of it"
+    assert without_calls(load(None, {"rollout.agent": "external"})) == {"python_tir"}, (
+        "an agent calls what it likes, and we see none of it"
+    )

@@ -31,15 +31,35 @@ def test_every_setting_that_is_named_exists():
 
 def test_openrlhfs_names_of_train_sft_set_what_they_mean():
     argv = (
-        "--model.model_name_or_path m --data.dataset d.jsonl --data.input_key q --data.output_key a --adam.lr 2e-5 --adam.betas 0.9 0.98 "
-        "--train.batch_size 32 --train.max_epochs 3 --train.micro_batch_size 4 --data.max_len 512 --lr_scheduler cosine_with_min_lr "
-        "--data.apply_chat_template --eval.dataset e.jsonl --eval.steps 10 --actor.num_gpus_per_node 1 --ds.zero_stage 2 --ckpt.load_enable"
+        "--model.model_name_or_path m --data.dataset d.jsonl --data.input_key q --data.output_key a --adam.lr 2e-5"
+        " --adam.betas 0.9 0.98 --train.batch_size 32 --train.max_epochs 3 --train.micro_batch_size 4 --data.max_len"
+        " 512 --lr_scheduler cosine_with_min_lr --data.apply_chat_template --eval.dataset e.jsonl --eval.steps 10"
+        " --actor.num_gpus_per_node 1 --ds.zero_stage 2 --ckpt.load_enable"
     )
     cfg = config(*argv.split())
     s = cfg.sft
-    assert (cfg.actor.model_name_or_path, s.dataset, s.input_key, s.output_key, s.learning_rate) == ("m", "d.jsonl", "q", "a", 2e-5)
-    assert (cfg.actor.adam_betas, s.batch_size, s.max_epochs, cfg.train.micro_batch_size, s.max_len) == ((0.9, 0.98), 32, 3, 4, 512)
-    assert (s.lr_scheduler, s.apply_chat_template, s.eval_dataset, s.eval_steps, cfg.ds.zero_stage, cfg.train.resume) == (
+    assert (cfg.actor.model_name_or_path, s.dataset, s.input_key, s.output_key, s.learning_rate) == (
+        "m",
+        "d.jsonl",
+        "q",
+        "a",
+        2e-5,
+    )
+    assert (cfg.actor.adam_betas, s.batch_size, s.max_epochs, cfg.train.micro_batch_size, s.max_len) == (
+        (0.9, 0.98),
+        32,
+        3,
+        4,
+        512,
+    )
+    assert (
+        s.lr_scheduler,
+        s.apply_chat_template,
+        s.eval_dataset,
+        s.eval_steps,
+        cfg.ds.zero_stage,
+        cfg.train.resume,
+    ) == (
         "cosine",
         True,
         "e.jsonl",
@@ -52,21 +72,37 @@ def test_openrlhfs_names_of_train_sft_set_what_they_mean():
 
 def test_a_recipe_of_rl_gives_model_and_ranks_and_nothing_of_its_rollouts():
     cfg = config("--recipe", "zerotir_ppo_7b", "--sft.dataset", "d.jsonl")
-    assert cfg.actor.model_name_or_path.startswith("Qwen/") and cfg.algo.advantage.estimator != "gae" and cfg.algo.kl.init_coef == 0
+    assert (
+        cfg.actor.model_name_or_path.startswith("Qwen/")
+        and cfg.algo.advantage.estimator != "gae"
+        and cfg.algo.kl.init_coef == 0
+    )
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         ("--actor.num_gpus_per_node 1", "sft.dataset is not set. Give rows to learn from"),
-        ("--sft.dataset d --actor.num_gpus_per_node 8 --sft.batch_size 4", "sft.batch_size = 4 is less than the 8 learner ranks"),
+        (
+            "--sft.dataset d --actor.num_gpus_per_node 8 --sft.batch_size 4",
+            "sft.batch_size = 4 is less than the 8 learner ranks",
+        ),
         (f"{HERE} --sft.eval_steps 5", "sft.eval_steps = 5, but sft.eval_dataset is not set"),
-        (f"{HERE} --sft.output_key a", "sft.output_key = 'a' goes with a column of prompts, and sft.input_key is unset"),
-        (f"{HERE} --sft.max_len 99999", "sft.max_len = 99999 tokens do not fit into a forward pass of train.max_tokens_per_gpu = 16192"),
+        (
+            f"{HERE} --sft.output_key a",
+            "sft.output_key = 'a' goes with a column of prompts, and sft.input_key is unset",
+        ),
+        (
+            f"{HERE} --sft.max_len 99999",
+            "sft.max_len = 99999 tokens do not fit into a forward pass of train.max_tokens_per_gpu = 16192",
+        ),
         (f"{HERE} --sft.mask_blocks interpreter", "sft.mask_blocks has 'interpreter', which has no beginning and end"),
         (f"{HERE} --rollout.batch_size 4", "--rollout.batch_size has no effect on a fine-tuning"),
         (f"{HERE} --actor.learning_rate 1", "--actor.learning_rate has no effect on a fine-tuning"),
-        (f"{HERE} --train.batch_size 8 --sft.batch_size 9", "--train.batch_size has no effect: it is --sft.batch_size here, and that is given too"),
+        (
+            f"{HERE} --train.batch_size 8 --sft.batch_size 9",
+            "--train.batch_size has no effect: it is --sft.batch_size here, and that is given too",
+        ),
         (f"{HERE} --sft.datset x", "Did you mean 'sft.dataset'"),
         (f"{HERE} --train.save_before_s 5", "train.save_before_s = 5 is no longer than train.stop_grace_s = 20"),
     ],
@@ -79,10 +115,25 @@ def test_what_cannot_work_is_one_line_with_fact_value_and_remedy(argv, message):
 
 def test_several_mistakes_are_told_at_once():
     with pytest.raises(ConfigError) as e:
-        config("--sft.batch_size", "0", "--sft.lr_scheduler", "step", "--env.max_calls", "2", "--actor.num_gpus_per_node", "1")
+        config(
+            "--sft.batch_size",
+            "0",
+            "--sft.lr_scheduler",
+            "step",
+            "--env.max_calls",
+            "2",
+            "--actor.num_gpus_per_node",
+            "1",
+        )
     said = str(e.value)
     assert all(
-        re.search(name, said) for name in ("sft.batch_size = '0'", "sft.lr_scheduler = 'step'", "--env.max_calls has no effect", "sft.dataset is not set")
+        re.search(name, said)
+        for name in (
+            "sft.batch_size = '0'",
+            "sft.lr_scheduler = 'step'",
+            "--env.max_calls has no effect",
+            "sft.dataset is not set",
+        )
     )
 
 

@@ -1,4 +1,5 @@
-"""Flags: what has no effect, what has another name, how numbers are written, and that everything wrong is told at once."""
+"""Flags: what has no effect, what has another name, how numbers are written, and that everything wrong is told at
+once."""
 
 from __future__ import annotations
 
@@ -28,66 +29,147 @@ def mistakes(capsys, *argv: str) -> list[str]:
 @pytest.mark.parametrize(
     ("argv", "fact"),
     [
-        ("--actor.eps_clip 0.1 --actor.eps_clip_low_high 0.1 0.3", "--actor.eps_clip has no effect beside --actor.eps_clip_low_high"),
+        (
+            "--actor.eps_clip 0.1 --actor.eps_clip_low_high 0.1 0.3",
+            "--actor.eps_clip has no effect beside --actor.eps_clip_low_high",
+        ),
         ("--actor.min_lr_ratio 0.5", "--actor.min_lr_ratio has no effect with --actor.lr_scheduler constant"),
-        ("--algo.advantage.is_correction_threshold 0.1 3", "has no effect while --algo.advantage.is_correction_level is off"),
-        ("--algo.advantage.gamma 0.9", "--algo.advantage.gamma has no effect with an estimator that compares whole trajectories"),
+        (
+            "--algo.advantage.is_correction_threshold 0.1 3",
+            "has no effect while --algo.advantage.is_correction_level is off",
+        ),
+        (
+            "--algo.advantage.gamma 0.9",
+            "--algo.advantage.gamma has no effect with an estimator that compares whole trajectories",
+        ),
         ("--algo.advantage.no_std_norm --algo.advantage.estimator rloo", "--algo.advantage.no_std_norm has no effect"),
-        ("--actor.eps_clip_low_high 0.1 0.2 --actor.policy_loss_type pg", "with --actor.policy_loss_type pg, which has no ratio to clip"),
-        ("--actor.dual_clip 3 --actor.policy_loss_type cispo", "--actor.dual_clip has no effect but with --actor.policy_loss_type ppo or gspo"),
+        (
+            "--actor.eps_clip_low_high 0.1 0.2 --actor.policy_loss_type pg",
+            "with --actor.policy_loss_type pg, which has no ratio to clip",
+        ),
+        (
+            "--actor.dual_clip 3 --actor.policy_loss_type cispo",
+            "--actor.dual_clip has no effect but with --actor.policy_loss_type ppo or gspo",
+        ),
         ("--actor.loss_agg_constant 100", "has no effect without --actor.loss_agg_mode seq-mean-token-sum-norm"),
         ("--data.curriculum_explore 0.5", "--data.curriculum_explore has no effect while --data.curriculum is off"),
-        ("--train.env_mask_from 9 --train.env_mask false", "--train.env_mask_from has no effect with --train.env_mask false"),
+        (
+            "--train.env_mask_from 9 --train.env_mask false",
+            "--train.env_mask_from has no effect with --train.env_mask false",
+        ),
         ("--train.env_coef 0.1", "--train.env_coef has no effect while tool output is masked"),
         ("--ds.lora.alpha 32", "--ds.lora.alpha has no effect while --ds.lora.rank is 0"),
         ("--critic.learning_rate 1e-5", "--critic.learning_rate has no effect with an estimator that has no critic"),
-        ("--algo.advantage.estimator gae --critic.min_lr_ratio 0.5", "--critic.min_lr_ratio has no effect with --critic.lr_scheduler constant"),
+        (
+            "--algo.advantage.estimator gae --critic.min_lr_ratio 0.5",
+            "--critic.min_lr_ratio has no effect with --critic.lr_scheduler constant",
+        ),
         ("--algo.kl.estimator k3", "--algo.kl.estimator has no effect while --algo.kl.init_coef is 0"),
-        ("--algo.kl.init_coef 0.1 --algo.kl.unbiased_gradient false", "--algo.kl.unbiased_gradient has no effect without --algo.kl.use_loss"),
+        (
+            "--algo.kl.init_coef 0.1 --algo.kl.unbiased_gradient false",
+            "--algo.kl.unbiased_gradient has no effect without --algo.kl.use_loss",
+        ),
         ("--reward.model_replicas 2", "--reward.model_replicas has no effect without --reward.model_name_or_path"),
-        ("--reward.overlong_penalty_factor 2", "--reward.overlong_penalty_factor has no effect without --reward.overlong_buffer_len"),
+        (
+            "--reward.overlong_penalty_factor 2",
+            "--reward.overlong_penalty_factor has no effect without --reward.overlong_buffer_len",
+        ),
         ("--train.ema_beta 0.9", "--train.ema_beta has no effect without --train.enable_ema"),
         ("--ds.zero_stage 2 --ds.zpg 4", "--ds.zpg has no effect with --ds.zero_stage 2"),
-        ("--pipeline.overadmit_risk 0.1 --pipeline.depth 128", "--pipeline.overadmit_risk has no effect unless --pipeline.depth is auto"),
+        (
+            "--pipeline.overadmit_risk 0.1 --pipeline.depth 128",
+            "--pipeline.overadmit_risk has no effect unless --pipeline.depth is auto",
+        ),
         ("--rollout.max_batch 4", "--rollout.max_batch has no effect while --rollout.max_wait_ms is 0"),
         ("--env.max_batch 4 --env.batch_wait_ms 0", "--env.max_batch has no effect"),
         ("--env.workers 8 --env.url http://h:1", "--env.workers has no effect with --env.url"),
         ("--reward.env_reduce max", "--reward.env_reduce has no effect without the reward 'env'"),
         ("--reward.group_options c=3", "--reward.group_options has no effect without --reward.group"),
-        ("--filter.accuracy_range 0.1 0.9 --filter.names zero_variance", "while --filter.names leaves the filter 'accuracy' out"),
+        (
+            "--filter.accuracy_range 0.1 0.9 --filter.names zero_variance",
+            "while --filter.names leaves the filter 'accuracy' out",
+        ),
         ("--filter.names --filter.zero_variance false", "while --filter.names leaves the filter 'zero_variance' out"),
-        ("--filter.max_length_gap 9 --filter.names accuracy", "while --filter.names leaves the filter 'length_gap' out"),
-        ("--filter.max_truncated 0.5 --filter.names accuracy", "while --filter.names leaves the filter 'truncated' out"),
+        (
+            "--filter.max_length_gap 9 --filter.names accuracy",
+            "while --filter.names leaves the filter 'length_gap' out",
+        ),
+        (
+            "--filter.max_truncated 0.5 --filter.names accuracy",
+            "while --filter.names leaves the filter 'truncated' out",
+        ),
         ("--filter.reward_range -1 2", "--filter.reward_range has no effect unless --filter.names has 'reward'"),
-        ("--filter.max_verifier_failures 0.1", "--filter.max_verifier_failures has no effect unless --filter.names has 'verifiers'"),
-        ("--rollout.agent_idle_s 5", "--rollout.agent_idle_s has no effect without --rollout.agent external or --train.agent_func_path"),
+        (
+            "--filter.max_verifier_failures 0.1",
+            "--filter.max_verifier_failures has no effect unless --filter.names has 'verifiers'",
+        ),
+        (
+            "--rollout.agent_idle_s 5",
+            "--rollout.agent_idle_s has no effect without --rollout.agent external or --train.agent_func_path",
+        ),
         ("--rollout.agent_workers 2", "--rollout.agent_workers has no effect without --train.agent_func_path"),
         ("--rollout.agent_overflow cut", "--rollout.agent_overflow has no effect without --rollout.agent external"),
-        (f"--train.agent_func_path {__file__} --env.url http://h:1", "--env.url has no effect with --train.agent_func_path"),
+        (
+            f"--train.agent_func_path {__file__} --env.url http://h:1",
+            "--env.url has no effect with --train.agent_func_path",
+        ),
         ("--reward.remote_timeout_s 5", "--reward.remote_timeout_s has no effect without --reward.remote_url"),
         ("--rollout.straggler_s 4000", "--rollout.straggler_s has no effect at or above --rollout.group_deadline_s"),
         ("--logger.wandb.group g", "--logger.wandb.group has no effect while --logger.wandb.key is unset"),
         ("--eval.split dev", "--eval.split has no effect without --eval.dataset"),
         ("--train.new_ledger", "--train.new_ledger has no effect without --train.resume"),
         ("--actor.muon.lr 0.01", "--actor.muon.lr has no effect with --actor.optim adam"),
-        ("--algo.advantage.estimator gae --critic.muon.ns_steps 3", "--critic.muon.ns_steps has no effect with --critic.optim adam"),
+        (
+            "--algo.advantage.estimator gae --critic.muon.ns_steps 3",
+            "--critic.muon.ns_steps has no effect with --critic.optim adam",
+        ),
         ("--actor.optim muon --actor.max_norm 0.5", "--actor.max_norm has no effect with --actor.optim muon"),
-        ("--algo.advantage.estimator gae --critic.optim muon --critic.max_norm 0.5", "--critic.max_norm has no effect with --critic.optim muon"),
+        (
+            "--algo.advantage.estimator gae --critic.optim muon --critic.max_norm 0.5",
+            "--critic.max_norm has no effect with --critic.optim muon",
+        ),
         ("--actor.gradient_checkpointing_reentrant", "has no effect without --actor.gradient_checkpointing_enable"),
         ("--ckpt.max_mem 9 --ckpt.disable_ds", "--ckpt.max_mem has no effect with --ckpt.disable_ds"),
         ("--ckpt.save_hf --ckpt.save_steps -1", "--ckpt.save_hf has no effect while --ckpt.save_steps is -1"),
-        ("--logger.tensorboard_dir tb --no-logger.tensorboard", "--logger.tensorboard_dir has no effect without --logger.tensorboard"),
-        ("--data.dataloader_num_workers 2", "--data.dataloader_num_workers has no effect without --data.apply_chat_template"),
+        (
+            "--logger.tensorboard_dir tb --no-logger.tensorboard",
+            "--logger.tensorboard_dir has no effect without --logger.tensorboard",
+        ),
+        (
+            "--data.dataloader_num_workers 2",
+            "--data.dataloader_num_workers has no effect without --data.apply_chat_template",
+        ),
         ("--env.code_timeout_s 3 --env.url http://h:1", "--env.code_timeout_s has no effect with --env.url"),
-        ("--env.code_timeout_s 3 --env.name echo", "--env.code_timeout_s has no effect but with the environment python_tir"),
-        ("--env.stateful --env.file env_servers.guess:GuessEnv", "--env.stateful has no effect but with the environment python_tir"),
+        (
+            "--env.code_timeout_s 3 --env.name echo",
+            "--env.code_timeout_s has no effect but with the environment python_tir",
+        ),
+        (
+            "--env.stateful --env.file env_servers.guess:GuessEnv",
+            "--env.stateful has no effect but with the environment python_tir",
+        ),
         ("--env.workers 8 --env.file env_servers.guess:GuessEnv", "--env.workers has no effect with --env.file"),
         ("--eval.max_tries 5", "--eval.max_tries has no effect without --eval.dataset"),
-        ("--vllm.enforce_eager --rollout.engine torch", "--vllm.enforce_eager has no effect with --rollout.engine torch"),
-        ("--reward.format boxed --reward.name env", "--reward.format has no effect with rewards that do not look at the response's tags"),
-        ("--reward.name zerotir --reward.weights math=1 env=0.1", "--reward.name has no effect beside --reward.weights"),
-        ("--data.chat_template_options enable_thinking=false", "--data.chat_template_options has no effect without --data.apply_chat_template"),
-        ("--env.options base_stops=User: --rollout.agent external", "--env.options has no effect with --rollout.agent external"),
+        (
+            "--vllm.enforce_eager --rollout.engine torch",
+            "--vllm.enforce_eager has no effect with --rollout.engine torch",
+        ),
+        (
+            "--reward.format boxed --reward.name env",
+            "--reward.format has no effect with rewards that do not look at the response's tags",
+        ),
+        (
+            "--reward.name zerotir --reward.weights math=1 env=0.1",
+            "--reward.name has no effect beside --reward.weights",
+        ),
+        (
+            "--data.chat_template_options enable_thinking=false",
+            "--data.chat_template_options has no effect without --data.apply_chat_template",
+        ),
+        (
+            "--env.options base_stops=User: --rollout.agent external",
+            "--env.options has no effect with --rollout.agent external",
+        ),
         ("--env.name echo --envs.a.url http://h:1", "--env.name has no effect with [envs.NAME]"),
         ("--env.max_calls 7 --rollout.agent external", "--env.max_calls has no effect with --rollout.agent external"),
     ],
@@ -95,7 +177,9 @@ def mistakes(capsys, *argv: str) -> list[str]:
 def test_a_flag_that_changes_nothing_is_refused(capsys, argv, fact):
     (line,) = mistakes(capsys, "show-config", *argv.split())
     assert fact in line
-    assert line.rstrip().endswith(("leave it out.", "Leave it out.", "Leave one of them out.", "have a server started."))
+    assert line.rstrip().endswith(
+        ("leave it out.", "Leave it out.", "Leave one of them out.", "have a server started.")
+    )
 
 
 def test_every_rule_of_effects_is_tried_above_and_names_fields():
@@ -122,7 +206,10 @@ TWO_ENVS = "--envs.a.url http://a:1 --envs.b.url http://b:1 "
         ),
         ("--envs.a.code_timeout_s 3", "--envs.a.code_timeout_s has no effect with --envs.a.url"),
         ("--env.workers 8", "--env.workers has no effect with --env.url"),
-        ("--filter.accuracy_range 0.2 0.7 --filter.names zero_variance", "--filter.accuracy_range has no effect while --filter.names leaves"),
+        (
+            "--filter.accuracy_range 0.2 0.7 --filter.names zero_variance",
+            "--filter.accuracy_range has no effect while --filter.names leaves",
+        ),
     ],
 )
 def test_what_one_environment_does_not_look_at_is_said_of_that_one(capsys, argv, said):
@@ -131,21 +218,28 @@ def test_what_one_environment_does_not_look_at_is_said_of_that_one(capsys, argv,
 
 
 def test_what_one_of_several_environments_looks_at_is_let_pass(capsys):
-    argv = "--filter.names zero_variance --filter.accuracy_range 0.2 0.7 --envs.b.filter.names accuracy --reward.env_reduce last --envs.a.reward.name env"
+    argv = (
+        "--filter.names zero_variance --filter.accuracy_range 0.2 0.7 --envs.b.filter.names accuracy"
+        " --reward.env_reduce last --envs.a.reward.name env"
+    )
     assert shown(capsys, *f"{TWO_ENVS} {argv}".split())["filter"]["accuracy_range"] == [0.2, 0.7]
 
 
 def test_a_reward_named_by_a_flag_is_used_in_place_of_the_recipes_weights(capsys, tmp_path):
     (tmp_path / "r.toml").write_text("[reward.weights]\nenv = 1.0\nformat = 0.1\n[reward.options.env]\n")
     (tmp_path / "child.toml").write_text('extends = "r.toml"\n[reward]\nname = "zerotir"\n')
-    assert shown(capsys, "--recipe", str(tmp_path / "r.toml"), "--reward.name", "zerotir")["reward"] == {"name": "zerotir"}
+    assert shown(capsys, "--recipe", str(tmp_path / "r.toml"), "--reward.name", "zerotir")["reward"] == {
+        "name": "zerotir"
+    }
     assert shown(capsys, "--recipe", str(tmp_path / "child.toml"))["reward"] == {"name": "zerotir"}
     both = shown(capsys, "--recipe", str(tmp_path / "r.toml"), "--reward.env_reduce", "last")["reward"]
     assert both["weights"] == {"env": 1.0, "format": 0.1}
 
 
 def test_a_flag_that_says_what_holds_anyway_is_let_pass(capsys):
-    assert "algo" not in shown(capsys, "--algo.advantage.is_correction_threshold", "0.5", "5.0", "--actor.min_lr_ratio", "0.1")
+    assert "algo" not in shown(
+        capsys, "--algo.advantage.is_correction_threshold", "0.5", "5.0", "--actor.min_lr_ratio", "0.1"
+    )
 
 
 def test_a_recipe_may_hold_what_a_flag_may_not(capsys, tmp_path):
@@ -157,7 +251,10 @@ def test_the_quickstart_makes_the_problems_that_it_evaluates_on(capsys):
     """Its one other mistake is told, and --eval.max_samples is none."""
     (line,) = mistakes(capsys, "quickstart", "--eval.max_samples", "32", "--run-dir", "/dev/null/x")
     assert "/dev/null is not a directory" in line
-    assert any("--eval.max_samples has no effect" in line for line in mistakes(capsys, "train", "--recipe", "quickstart_cpu", "--eval.max_samples", "32"))
+    assert any(
+        "--eval.max_samples has no effect" in line
+        for line in mistakes(capsys, "train", "--recipe", "quickstart_cpu", "--eval.max_samples", "32")
+    )
 
 
 def test_the_estimators_named_by_effects_are_the_registrys():
@@ -177,8 +274,15 @@ def test_negative_numbers_reach_fields_that_take_them(capsys):
 
 
 def test_unset_is_accepted_where_help_shows_it(capsys):
-    assert shown(capsys, "--recipe", "zerotir_7b", "--actor.model_name_or_path", "unset")["actor"].get("model_name_or_path", "") == ""
-    table = shown(capsys, "--recipe", "zerotir_7b", "--actor.eps_clip_low_high", "unset", "--vllm.max_model_len", "unset")
+    assert (
+        shown(capsys, "--recipe", "zerotir_7b", "--actor.model_name_or_path", "unset")["actor"].get(
+            "model_name_or_path", ""
+        )
+        == ""
+    )
+    table = shown(
+        capsys, "--recipe", "zerotir_7b", "--actor.eps_clip_low_high", "unset", "--vllm.max_model_len", "unset"
+    )
     assert table["actor"]["eps_clip_low_high"] == "unset"
     assert "max_model_len" not in table.get("vllm", {})
 
@@ -224,8 +328,14 @@ def test_flags_of_openrlhf_0_11_0_are_known(capsys):
     assert shown(capsys, enable)["algo"]["advantage"] == {"is_correction_level": "token", "is_correction_mode": "clip"}
     assert shown(capsys, enable, kind, "icepop")["algo"]["advantage"] == {"is_correction_level": "token"}
     assert shown(capsys, kind, "seq-mask-tis", enable)["algo"]["advantage"] == {"is_correction_level": "seq"}
-    assert "has no effect without --algo.advantage.is_correction_enable" in mistakes(capsys, "show-config", kind, "icepop")[0]
-    assert "Write --algo.advantage.is_correction_type tis | icepop | seq-mask-tis." in mistakes(capsys, "show-config", enable, kind, "x")[0]
+    assert (
+        "has no effect without --algo.advantage.is_correction_enable"
+        in mistakes(capsys, "show-config", kind, "icepop")[0]
+    )
+    assert (
+        "Write --algo.advantage.is_correction_type tis | icepop | seq-mask-tis."
+        in mistakes(capsys, "show-config", enable, kind, "x")[0]
+    )
 
 
 def test_flat_names_of_older_versions_lead_to_names_that_there_are():
@@ -237,8 +347,15 @@ def test_flat_names_of_older_versions_lead_to_names_that_there_are():
 
 
 def test_flat_names_are_all_told_with_their_new_ones(capsys):
-    lines = mistakes(capsys, "show-config", "--pretrain", "x", "--micro_train_batch_size", "8", "--critic_pretrain", "y", "--bf16")
-    assert [line.split(" is ")[0].removeprefix("ConfigError: ") for line in lines] == ["--pretrain", "--micro_train_batch_size", "--critic_pretrain", "--bf16"]
+    lines = mistakes(
+        capsys, "show-config", "--pretrain", "x", "--micro_train_batch_size", "8", "--critic_pretrain", "y", "--bf16"
+    )
+    assert [line.split(" is ")[0].removeprefix("ConfigError: ") for line in lines] == [
+        "--pretrain",
+        "--micro_train_batch_size",
+        "--critic_pretrain",
+        "--bf16",
+    ]
     assert "--critic.model_name_or_path now: write that" in lines[2]
 
 

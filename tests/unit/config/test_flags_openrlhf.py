@@ -20,7 +20,8 @@ from openrlhf_tir.errors import ConfigError
 
 @cache
 def upstream_flags() -> dict[str, argparse.Action]:
-    """The options that openrlhf's script builds, by running only the statements before parse_args: no ray, torch or vllm."""
+    """The options that openrlhf's script builds, by running only the statements before parse_args: no ray, torch or
+    vllm."""
     spec = find_spec("openrlhf")
     if spec is None:
         pytest.skip("openrlhf is not installed")
@@ -29,7 +30,12 @@ def upstream_flags() -> dict[str, argparse.Action]:
     stop = next(i for i, node in enumerate(main.body) if "parse_args" in ast.unparse(node))
     scope = {"argparse": argparse, "datetime": datetime}
     exec(compile(ast.Module(main.body[:stop], []), "train_ppo_ray", "exec"), scope)
-    return {option.removeprefix("--"): action for action in scope["parser"]._actions for option in action.option_strings if option not in ("-h", "--help")}
+    return {
+        option.removeprefix("--"): action
+        for action in scope["parser"]._actions
+        for option in action.option_strings
+        if option not in ("-h", "--help")
+    }
 
 
 @cache
@@ -140,7 +146,9 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
     if action.nargs == 0:
         assert value_at(parse(f"--{name}", *needed), name) is True
         return
-    text, expected = EXAMPLES.get(name, ("4", 4) if action.type is int else ("0.5", 0.5) if action.type is float else ("some", "some"))
+    text, expected = EXAMPLES.get(
+        name, ("4", 4) if action.type is int else ("0.5", 0.5) if action.type is float else ("some", "some")
+    )
     assert value_at(parse(f"--{name}", *text.split(), *needed), name) == expected
 
 
@@ -210,7 +218,10 @@ def test_an_implied_flag_changes_nothing(name):
 
 
 def test_our_own_name_and_a_translated_one_that_says_something_else_are_refused():
-    with pytest.raises(ConfigError, match=r"--actor.adam.lr 1e-5 has no effect: it is --actor.learning_rate here, and that is given as 1e-4"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--actor.adam.lr 1e-5 has no effect: it is --actor.learning_rate here, and that is given as 1e-4",
+    ):
         parse("--actor.learning_rate", "1e-4", "--actor.adam.lr", "1e-5")
     assert parse("--actor.learning_rate", "1e-4", "--actor.adam.lr", "1e-4").actor.learning_rate == 1e-4
     assert parse("--pipeline.mode", "pipeline", "--train.async_enable").pipeline.mode == "pipeline"
@@ -226,7 +237,9 @@ def test_a_queue_without_async_training_is_refused():
         parse("--train.async_queue_size", "2")
 
 
-@pytest.mark.parametrize("flag", ["ref.num_gpus_per_node", "ref.num_nodes", "critic.num_gpus_per_node", "critic.num_nodes"])
+@pytest.mark.parametrize(
+    "flag", ["ref.num_gpus_per_node", "ref.num_nodes", "critic.num_gpus_per_node", "critic.num_nodes"]
+)
 def test_ranks_of_a_role_that_are_not_the_policys_are_refused(flag):
     role, name = flag.split(".")
     assert value_at(parse(f"--{flag}", "4", f"--actor.{name}", "4"), flag) == 4
@@ -241,7 +254,9 @@ def test_what_is_honoured_takes_other_values_than_openrlhfs_default():
 
 
 def test_whatever_openrlhf_lists_as_the_values_of_an_honoured_flag_is_taken():
-    listed = {name: action.choices for name, action in upstream_flags().items() if name in honoured() and action.choices}
+    listed = {
+        name: action.choices for name, action in upstream_flags().items() if name in honoured() and action.choices
+    }
     assert len(listed) > 5
     refused = {}
     for name, values in listed.items():

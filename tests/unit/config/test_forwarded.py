@@ -1,4 +1,5 @@
-"""What NCCL, gloo and vLLM are told reaches every process: through the launch scripts, through a Ray job, through the actors' environment."""
+"""What NCCL, gloo and vLLM are told reaches every process: through the launch scripts, through a Ray job, through the
+actors' environment."""
 
 from __future__ import annotations
 
@@ -30,9 +31,21 @@ def test_what_is_true_of_one_node_only_is_not_forwarded():
 
 def test_a_shell_reads_them_back_as_they_were_and_no_secret_is_printed():
     env = {"NCCL_DEBUG": "it's $HOME", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)}
-    printed = subprocess.run([sys.executable, "-m", "openrlhf_tir.config.forwarded"], env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+    printed = subprocess.run(
+        [sys.executable, "-m", "openrlhf_tir.config.forwarded"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
     assert "secret" not in printed
-    assert subprocess.run(["bash", "-c", f'{printed}echo "$NCCL_DEBUG"'], env={}, capture_output=True, text=True, check=True).stdout == "it's $HOME\n"
+    assert (
+        subprocess.run(
+            ["bash", "-c", f'{printed}echo "$NCCL_DEBUG"'], env={}, capture_output=True, text=True, check=True
+        ).stdout
+        == "it's $HOME\n"
+    )
 
 
 @pytest.mark.slow
@@ -52,8 +65,14 @@ def launched(tmp_path):
     shutil.copytree(ROOT / "train_scripts", tmp_path / "train_scripts")
     binaries = tmp_path / ".venv/bin"
     binaries.mkdir(parents=True)
-    python = "if [[ $1 == - ]]; then cat > /dev/null; while [[ ! -s $SAID ]]; do sleep 0.1; done; exit 0; fi\nif [[ $2 == *.cli ]]; then exit 0; fi"
-    ray = 'echo "$* NCCL=${NCCL_SOCKET_IFNAME:-} GLOO=${GLOO_SOCKET_IFNAME:-} P2P=${NCCL_P2P_LEVEL:-}" > $SAID\nexec sleep 600'
+    python = (
+        "if [[ $1 == - ]]; then cat > /dev/null; while [[ ! -s $SAID ]]; do sleep 0.1; done; exit 0; fi\nif [[ $2 =="
+        " *.cli ]]; then exit 0; fi"
+    )
+    ray = (
+        'echo "$* NCCL=${NCCL_SOCKET_IFNAME:-} GLOO=${GLOO_SOCKET_IFNAME:-} P2P=${NCCL_P2P_LEVEL:-}" > $SAID\nexec'
+        " sleep 600"
+    )
     for name, text in (("python", f'{python}\nexec {sys.executable} "$@"'), ("ray", ray)):
         (binaries / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (binaries / name).chmod(0o755)
@@ -71,7 +90,14 @@ def launched(tmp_path):
             "RAY_PORT": f"test{os.getpid()}",
         }
         script = tmp_path / "train_scripts/launch_multinode.sh"
-        done = subprocess.run(["bash", script, "--hosts", "localhost", *flags, "--"], env=env, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            ["bash", script, "--hosts", "localhost", *flags, "--"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return done, said.read_text() if said.exists() else ""
 
     return run

@@ -1,4 +1,5 @@
-"""Settings of OpenRLHF that name a file alone, or a server: agent_func_path and remote_url, from the flag to the run's copy."""
+"""Settings of OpenRLHF that name a file alone, or a server: agent_func_path and remote_url, from the flag to the run's
+copy."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def test_a_run_works_with_copies_and_its_written_config_names_them(home):
 
 def test_a_submitted_job_takes_the_files_along(home, tmp_path):
     sent = tmp_path / "repo/.job-1"
-    args = pack(["--train.agent_func_path", "agent.py", "--reward.remote_url=reward.py", "--reward.name", "remote"], sent, home)
+    args = pack(
+        ["--train.agent_func_path", "agent.py", "--reward.remote_url=reward.py", "--reward.name", "remote"], sent, home
+    )
     where, _, attribute = args[1].rpartition(":")
     assert where.startswith(".job-1/agent-") and attribute == "AgentExecutor"
     assert (sent.parent / where).read_text() == (home / "agent.py").read_text()

@@ -1,4 +1,5 @@
-"""Names of functions of one's own: relative to the recipe or the current directory, options by recipe and flag, copies in the run's directory."""
+"""Names of functions of one's own: relative to the recipe or the current directory, options by recipe and flag, copies
+in the run's directory."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def parser() -> argparse.ArgumentParser:
 
 def test_a_file_is_relative_to_the_recipe_that_names_it(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
-    (tmp_path / "there/r.toml").write_text('[reward]\nname = "mine.py:score"\n[filter]\nnames = ["accuracy", "mine.py:keep"]\n')
+    (tmp_path / "there/r.toml").write_text(
+        '[reward]\nname = "mine.py:score"\n[filter]\nnames = ["accuracy", "mine.py:keep"]\n'
+    )
     monkeypatch.chdir(tmp_path)
     cfg = load("there/r.toml")
     assert cfg.reward.name == f"{tmp_path}/there/mine.py:score"
@@ -38,7 +41,9 @@ def test_on_the_command_line_a_file_or_module_is_that_of_the_current_directory(t
 
 def test_options_are_joined_from_recipe_and_flags(tmp_path, parser):
     (tmp_path / "r.toml").write_text('[reward]\nname = "otc"\n[reward.options]\nc = 3\nalpha = 1.0\n')
-    args = parser.parse_args(["--recipe", str(tmp_path / "r.toml"), "--reward.options", "c=5", "why=a b", "on=true", "--filter.names"])
+    args = parser.parse_args(
+        ["--recipe", str(tmp_path / "r.toml"), "--reward.options", "c=5", "why=a b", "on=true", "--filter.names"]
+    )
     cfg = load(args.recipe, overrides_of(args))
     assert cfg.reward.options == {"c": 5, "alpha": 1.0, "why": "a b", "on": True}
     assert cfg.filter.names == []
@@ -63,7 +68,9 @@ def test_a_run_works_with_copies_and_its_written_config_names_them(tmp_path):
     frozen = freeze(cfg)
     (copy,) = files_of(frozen)
     assert copy.parent == tmp_path / "run/own" and copy.read_text() == mine.read_text()
-    assert list(frozen.reward.weights) == [f"{copy}:score", "format"] and frozen.reward.options == {f"{copy}:score": {"a": [1, 2]}}
+    assert list(frozen.reward.weights) == [f"{copy}:score", "format"] and frozen.reward.options == {
+        f"{copy}:score": {"a": [1, 2]}
+    }
     assert freeze(frozen) == frozen, "a run that goes on keeps its copies"
     mine.write_text("changed = True\n")
     assert freeze(cfg) != frozen, "another text is another copy"

@@ -1,4 +1,5 @@
-"""What a submitted job takes along of the user's own: the recipe with all that it extends, and every file that it or a flag names."""
+"""What a submitted job takes along of the user's own: the recipe with all that it extends, and every file that it or a
+flag names."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ def home(tmp_path):
 
 def test_a_recipe_and_its_files_become_copies_that_find_each_other(home, tmp_path):
     sent = tmp_path / "repo/.job-1"
-    args = pack(["--recipe", "mine.toml", "--run-dir", "/shared/run", "--reward.weights", "mine.py:score=0.5", "format=1"], sent, home)
+    args = pack(
+        ["--recipe", "mine.toml", "--run-dir", "/shared/run", "--reward.weights", "mine.py:score=0.5", "format=1"],
+        sent,
+        home,
+    )
     assert args[:4] == ["--recipe", ".job-1/recipe.toml", "--run-dir", "/shared/run"]
     key, weight = args[5].split("=")
     assert (key.startswith(".job-1/mine-"), weight, args[6]) == (True, "0.5", "format=1")
@@ -37,7 +42,14 @@ def test_a_recipe_and_its_files_become_copies_that_find_each_other(home, tmp_pat
 
 
 def test_a_recipe_of_the_package_and_plain_values_stay(tmp_path):
-    args = ["--recipe=zerotir_7b", "--env.url", "http://host:8000", "--reward.name", "openrlhf_tir.rewards.otc:otc", "--train.seed=3"]
+    args = [
+        "--recipe=zerotir_7b",
+        "--env.url",
+        "http://host:8000",
+        "--reward.name",
+        "openrlhf_tir.rewards.otc:otc",
+        "--train.seed=3",
+    ]
     assert pack(args, tmp_path / ".job-1", tmp_path) == args
     assert not (tmp_path / ".job-1").exists()
 
@@ -50,13 +62,30 @@ def test_the_script_submits_the_copies_and_takes_them_away_again(home, tmp_path)
     bin_dir = tmp_path / "venv/bin"
     bin_dir.mkdir(parents=True)
     (bin_dir / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (bin_dir / "ray").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\ncat .job-*/recipe.toml .job-*/mine-*.py\n' + PRINTS_ENV)
+    (bin_dir / "ray").write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@"\ncat .job-*/recipe.toml .job-*/mine-*.py\n' + PRINTS_ENV
+    )
     for program in bin_dir.iterdir():
         program.chmod(0o755)
     script = ROOT / "train_scripts/submit_ray_job.sh"
-    env = os.environ | {"TIR_VENV": str(tmp_path / "venv"), "PYTHONPATH": str(ROOT), "NCCL_SOCKET_IFNAME": "eth1", "VLLM_HOST_IP": "10.0.0.1"}
-    done = subprocess.run(["bash", script, "--run-dir", "/shared/a b", "--recipe", "mine.toml"], cwd=home, env=env, capture_output=True, text=True)
+    env = os.environ | {
+        "TIR_VENV": str(tmp_path / "venv"),
+        "PYTHONPATH": str(ROOT),
+        "NCCL_SOCKET_IFNAME": "eth1",
+        "VLLM_HOST_IP": "10.0.0.1",
+    }
+    done = subprocess.run(
+        ["bash", script, "--run-dir", "/shared/a b", "--recipe", "mine.toml"],
+        cwd=home,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    assert "\n--run-dir\n/shared/a b\n--recipe\n.job-" in done.stdout and "l2 = 0.5" in done.stdout and "def score" in done.stdout
+    assert (
+        "\n--run-dir\n/shared/a b\n--recipe\n.job-" in done.stdout
+        and "l2 = 0.5" in done.stdout
+        and "def score" in done.stdout
+    )
     assert '"NCCL_SOCKET_IFNAME": "eth1"' in done.stdout and "VLLM_HOST_IP" not in done.stdout
     assert not list(ROOT.glob(".job-*"))

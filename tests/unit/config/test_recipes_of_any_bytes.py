@@ -37,8 +37,14 @@ def test_a_byte_order_mark_is_read(recipe):
         (b"run_dir = 'caf\xe9'", "invalid continuation byte 0xe9 at byte 14. Save it as UTF-8."),
         ("run_dir = 'x'".encode("utf-16"), "invalid start byte 0xff at byte 0. Save it as UTF-8."),
         (b"[train]\nseed = " + b"9" * 5000, "is not valid TOML: Exceeds the limit (4300 digits)"),
-        (b"[train]\nseed = 0x" + b"f" * 5000, "train.seed = a int too large to print is not accepted: the number does not fit into 64 bits"),
-        (b"[reward.options]\nx = 0x" + b"f" * 5000, "reward.options = a dict too large to print is not accepted: the number does not fit"),
+        (
+            b"[train]\nseed = 0x" + b"f" * 5000,
+            "train.seed = a int too large to print is not accepted: the number does not fit into 64 bits",
+        ),
+        (
+            b"[reward.options]\nx = 0x" + b"f" * 5000,
+            "reward.options = a dict too large to print is not accepted: the number does not fit",
+        ),
         (b"run_dir = '\x00'", "is not valid TOML: Found invalid character"),
         (b'run_dir = "a\\u0000b"', "run_dir = 'a\\x00b' is not accepted: the text holds a NUL byte"),
         (b"x = " + b"[" * 5000, "nested too deeply"),
@@ -90,11 +96,18 @@ def test_a_chain_of_extends_has_an_end(recipe):
 
 def test_all_mistakes_of_a_recipe_are_told_at_once_and_none_that_follows_from_another(recipe):
     path = recipe(
-        "actor = 3\n[train]\nbatch_size = 'x'\nsed = 1\n[rollout]\nbatch_size = -3\nmin_valid = 99\n[pipeline]\nmode = 'sync'\nmax_staleness = 2\n[filter]\n"
-        "accuracy_range = [0.9, 0.1]\n"
+        "actor = 3\n[train]\nbatch_size = 'x'\nsed = 1\n[rollout]\nbatch_size = -3\nmin_valid = 99\n[pipeline]\nmode ="
+        " 'sync'\nmax_staleness = 2\n[filter]\naccuracy_range = [0.9, 0.1]\n"
     )
     lines = refused(path).splitlines()
-    expected = ["actor in recipe", "'train.sed'", "rollout.batch_size = -3", "train.batch_size = 'x'", "pipeline.max_staleness = 2", "rollout.min_valid = 99"]
+    expected = [
+        "actor in recipe",
+        "'train.sed'",
+        "rollout.batch_size = -3",
+        "train.batch_size = 'x'",
+        "pipeline.max_staleness = 2",
+        "rollout.min_valid = 99",
+    ]
     expected += ["filter.accuracy_range = (0.9, 0.1)"]
     assert len(lines) == len(expected), lines
     for fact in expected:

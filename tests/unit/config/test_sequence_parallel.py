@@ -8,7 +8,12 @@ from openrlhf_tir.config.sections.sequence_parallel import heads_fault
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 
-SHARED = {"ds.ring_attn_size": 2, "ds.packing_samples": True, "ds.attn_implementation": "sdpa", "actor.num_gpus_per_node": 4}
+SHARED = {
+    "ds.ring_attn_size": 2,
+    "ds.packing_samples": True,
+    "ds.attn_implementation": "sdpa",
+    "actor.num_gpus_per_node": 4,
+}
 
 
 def test_four_ranks_in_pairs_are_two_shards_of_a_batch():

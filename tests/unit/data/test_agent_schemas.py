@@ -17,14 +17,19 @@ def test_an_issue_is_the_input_and_the_instance_travels_to_the_environment():
     plain, nested = problems(Data(prompt_dataset=str(SAMPLES / "swegym.jsonl")))
     for p in (plain, nested):
         assert (p.input, p.label) == ("add(2, 2) returns 0.", "toy__sums-1")
-        assert p.meta["instance"]["FAIL_TO_PASS"] == ["test_sums.py::test_add"] and p.meta["instance"]["PASS_TO_PASS"] == []
+        assert (
+            p.meta["instance"]["FAIL_TO_PASS"] == ["test_sums.py::test_add"]
+            and p.meta["instance"]["PASS_TO_PASS"] == []
+        )
 
 
 def test_the_first_turn_is_the_input_and_the_calls_of_every_turn_the_label():
     first, _ = problems(Data(prompt_dataset=str(SAMPLES / "bfcl_multi_turn.jsonl")))
     assert first.input == [{"role": "user", "content": "Make a directory 'new'."}]
     assert json.loads(first.label) == [["mkdir(dir_name='new')"], ["cd(folder='new')"]]
-    assert first.meta["turns"] == [[{"role": "user", "content": "Go there."}]] and first.meta["involved_classes"] == ["GorillaFileSystem"]
+    assert first.meta["turns"] == [[{"role": "user", "content": "Go there."}]] and first.meta["involved_classes"] == [
+        "GorillaFileSystem"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -40,8 +45,16 @@ def test_the_first_turn_is_the_input_and_the_calls_of_every_turn_the_label():
             "line 1: question[0] is {'role': 'user', 'content': 'x'} (dict), not a list of chat",
         ),
         ("bfcl_multi_turn", {"ground_truth": [[]]}, "line 1: ground_truth has 1 turns, question has 2"),
-        ("bfcl_multi_turn", {"ground_truth": [[1], []]}, "line 1: ground_truth[0] is [1] (list), not a list of calls as text"),
-        ("bfcl_multi_turn", {"involved_classes": "X"}, "line 1: involved_classes is 'X' (str), not a list of class names"),
+        (
+            "bfcl_multi_turn",
+            {"ground_truth": [[1], []]},
+            "line 1: ground_truth[0] is [1] (list), not a list of calls as text",
+        ),
+        (
+            "bfcl_multi_turn",
+            {"involved_classes": "X"},
+            "line 1: involved_classes is 'X' (str), not a list of class names",
+        ),
         ("bfcl_multi_turn", {"question": []}, "line 1: question is [] (list), without a first message"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Rows that cannot be used: by default the first ends the reading, with data.on_bad_row = skip they are left out, counted and listed."""
+"""Rows that cannot be used: by default the first ends the reading, with data.on_bad_row = skip they are left out,
+counted and listed."""
 
 from __future__ import annotations
 
@@ -54,21 +55,30 @@ def test_every_bad_row_is_counted_and_the_first_are_listed(tmp_path):
     assert len(list(problems(Data(prompt_dataset=path, on_bad_row="skip"), bad))) == 1
     assert (bad.count, len(bad.listed)) == (2 * len(BAD), MOST_LISTED)
     first, *others = bad.facts()
-    assert first.startswith("14 bad rows are left out (data.on_bad_row = skip), 10 of them listed") and len(others) == MOST_LISTED
+    assert (
+        first.startswith("14 bad rows are left out (data.on_bad_row = skip), 10 of them listed")
+        and len(others) == MOST_LISTED
+    )
 
 
 def test_rows_that_their_template_or_environments_refuse_are_bad_rows_too(tmp_path):
     chat = json.dumps({"prompt": [{"role": "system", "content": "x"}], "label": "1"})
-    prompts = load_prompts(Data(prompt_dataset=data_set(tmp_path, [chat, GOOD]), on_bad_row="skip", input_template="{}"))
+    prompts = load_prompts(
+        Data(prompt_dataset=data_set(tmp_path, [chat, GOOD]), on_bad_row="skip", input_template="{}")
+    )
     assert [t.prompt for t in prompts.tasks] == ["1+1?"]
     named = json.dumps({"prompt": "2+2?", "label": "4", "env": "search"})
     path = data_set(tmp_path, [named, '{"prompt": "3?", "label": "3", "env": "python_tir"}'])
-    prompts = load_prompts(Data(prompt_dataset=path, on_bad_row="skip"), templates_of={"python_tir": None, "guess": None})
+    prompts = load_prompts(
+        Data(prompt_dataset=path, on_bad_row="skip"), templates_of={"python_tir": None, "guess": None}
+    )
     assert [t.env for t in prompts.tasks] == ["python_tir"] and prompts.dropped == {"bad_row": 1}
 
 
 def test_a_set_of_which_every_row_is_bad_is_refused_all_the_same(tmp_path):
-    with pytest.raises(DataError, match=r"None of the 1 rows of .*d\.jsonl can be used\. The first: .*line 1 has no label"):
+    with pytest.raises(
+        DataError, match=r"None of the 1 rows of .*d\.jsonl can be used\. The first: .*line 1 has no label"
+    ):
         load_prompts(Data(prompt_dataset=data_set(tmp_path, ['{"prompt": "2+2?", "label": ""}']), on_bad_row="skip"))
 
 
@@ -81,7 +91,9 @@ def test_columns_that_no_row_has_are_a_mistake_of_the_settings(tmp_path):
 
 
 def test_a_task_carries_the_name_of_its_row_which_no_file_or_schema_changes(tmp_path):
-    (plain,) = load_prompts(Data(prompt_dataset=data_set(tmp_path, ['{"prompt": "What is 17 + 25?", "label": "42"}']))).tasks
+    (plain,) = load_prompts(
+        Data(prompt_dataset=data_set(tmp_path, ['{"prompt": "What is 17 + 25?", "label": "42"}']))
+    ).tasks
     orz = tmp_path / "orz.json"
     orz.write_text(json.dumps(rows()["orz.json"]))
     other = load_prompts(Data(prompt_dataset=str(orz), input_template="zerotir"), CharTokenizer()).tasks
@@ -94,4 +106,7 @@ def test_the_check_before_a_run_counts_and_lists_what_will_be_left_out(tmp_path)
     with pytest.raises(DataError, match="line 2 has no label"):
         check_data(load(None, given), training=True)
     facts = check_data(load(None, {**given, "data.on_bad_row": "skip"}), training=True)
-    assert facts[:2] == [f"2 problems in {path}", "1 bad rows are left out (data.on_bad_row = skip)"] and "line 2 has no label" in facts[2]
+    assert (
+        facts[:2] == [f"2 problems in {path}", "1 bad rows are left out (data.on_bad_row = skip)"]
+        and "line 2 has no label" in facts[2]
+    )

@@ -16,7 +16,10 @@ from openrlhf_tir.data.prepare.call_text import looks_like_calls, read_calls
     [
         ('[Weather Now(city="Oslo")]', [("Weather Now", {"city": "Oslo"})]),
         ("[f(), g(a=1, b=-2.5)]", [("f", {}), ("g", {"a": 1, "b": -2.5})]),
-        ("[f(x=[1, (2)], y={'k': \"a, b)\"}, z=true, n=None)]", [("f", {"x": [1, 2], "y": {"k": "a, b)"}, "z": True, "n": None})]),
+        (
+            "[f(x=[1, (2)], y={'k': \"a, b)\"}, z=true, n=None)]",
+            [("f", {"x": [1, 2], "y": {"k": "a, b)"}, "z": True, "n": None})],
+        ),
         ('  [f(text="it\'s \\"so\\", she said (twice)")] ', [("f", {"text": 'it\'s "so", she said (twice)'})]),
         ("[User's Files(path='/')]", [("User's Files", {"path": "/"})]),
     ],
@@ -26,7 +29,21 @@ def test_calls_are_read_with_their_arguments(text, calls):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Oslo is cold.", "[]", "[f]", "[f(1)]", "[f(a=1, a=2)]", "[f(a=b)]", "[f(a=1]", "[f(a='x)]", "[(a=1)]", "[f(a=g())]", "[f(a={1})]"]
+    "text",
+    [
+        "",
+        "Oslo is cold.",
+        "[]",
+        "[f]",
+        "[f(1)]",
+        "[f(a=1, a=2)]",
+        "[f(a=b)]",
+        "[f(a=1]",
+        "[f(a='x)]",
+        "[(a=1)]",
+        "[f(a=g())]",
+        "[f(a={1})]",
+    ],
 )
 def test_what_is_no_list_of_calls_is_refused(text):
     with pytest.raises(ValueError, match=r"."):

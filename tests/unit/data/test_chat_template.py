@@ -36,7 +36,9 @@ def test_options_reach_the_template_on_both_ways(tmp_path):
 
 def test_what_a_template_raises_is_told_with_the_roles(tmp_path):
     tokenizer("mistral_v1").save_pretrained(tmp_path)
-    with pytest.raises(TemplateRefuses, match=r"a conversation of user, user: TemplateError: Conversation roles must alternate"):
+    with pytest.raises(
+        TemplateRefuses, match=r"a conversation of user, user: TemplateError: Conversation roles must alternate"
+    ):
         of_directory(tmp_path, {}).render([CHAT[0], CHAT[2]])
 
 

@@ -52,7 +52,10 @@ def test_orz_pairs_survive_a_json_file(tmp_path):
     assert json.loads(made.read_text()) == rows()["orz.json"] and read(made) == MATHS
 
 
-@pytest.mark.parametrize("sample", ["toolrl.jsonl", "swegym.jsonl", "bfcl_multi_turn.jsonl", "tooln1.jsonl", "searchr1.jsonl", "zerotir.jsonl"])
+@pytest.mark.parametrize(
+    "sample",
+    ["toolrl.jsonl", "swegym.jsonl", "bfcl_multi_turn.jsonl", "tooln1.jsonl", "searchr1.jsonl", "zerotir.jsonl"],
+)
 def test_our_jsonl_keeps_everything_that_a_run_reads(tmp_path, sample):
     def whole(path):
         return [(p.input, p.label, p.env, p.meta) for p in problems(Data(prompt_dataset=str(path)))]
@@ -62,7 +65,9 @@ def test_our_jsonl_keeps_everything_that_a_run_reads(tmp_path, sample):
 
 def test_a_dialogue_does_not_fit_into_a_schema_of_problems(tmp_path):
     data = tmp_path / "d.jsonl"
-    data.write_text(json.dumps({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": "1"}))
+    data.write_text(
+        json.dumps({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": "1"})
+    )
     with pytest.raises(DataError, match=r"is a dialogue of 2 messages, which this schema cannot hold"):
         convert(data, "orz", tmp_path / "o.json")
     assert not (tmp_path / "o.json").exists()
@@ -78,13 +83,19 @@ def test_xlam_becomes_tool_n1s_rows_and_a_call_that_is_not_offered_goes(tmp_path
     assert left_out == {NOT_OFFERED: 1}
     ((given, label),) = read(made, row_schema="tooln1")
     assert [m["role"] for m in given] == ["system", "user"] and json.loads(label) == CALL
-    assert '{"type": "function", "function": {"name": "weather"' in given[0]["content"] and given[1]["content"] == "Is it cold in Oslo?"
+    assert (
+        '{"type": "function", "function": {"name": "weather"' in given[0]["content"]
+        and given[1]["content"] == "Is it cold in Oslo?"
+    )
     right = says(f"<think>t</think> <tool_call>{json.dumps(CALL)}</tool_call>")
     assert load("tooln1")(right, Task("", label), in_run(name="tooln1")).reward == 1.0
 
 
 def test_hammers_row_without_a_fitting_function_has_no_calls_as_its_answer(tmp_path):
-    labels = [json.loads(label) for _, label in read(convert(SAMPLES / "hammer.jsonl", "jsonl", tmp_path / "h.jsonl", row_schema="hammer"))]
+    labels = [
+        json.loads(label)
+        for _, label in read(convert(SAMPLES / "hammer.jsonl", "jsonl", tmp_path / "h.jsonl", row_schema="hammer"))
+    ]
     assert labels == [[{"name": "x3_qp", "arguments": {"city": "Oslo"}}], []]
 
 
@@ -96,7 +107,9 @@ def test_a_toolace_dialogue_is_cut_at_every_call_with_what_came_before_as_histor
     assert json.loads(calls) == [{"name": "Weather Now", "arguments": a} for a in cities]
     assert [m["role"] for m in first] == ["system", "user"]
     assert [m["role"] for m in second] == ["system", "user", "assistant", "tool", "assistant", "user"]
-    assert json.loads(second[2]["content"]) == json.loads(calls) and json.loads(last) == [{"name": "Weather Now", "arguments": {"city": "Bergen"}}]
+    assert json.loads(second[2]["content"]) == json.loads(calls) and json.loads(last) == [
+        {"name": "Weather Now", "arguments": {"city": "Bergen"}}
+    ]
     assert left_out == {NO_CALL: 1}
     row = next(read_json(made))[1]
     assert (row["data_source"], row["ability"], row["extra_info"]["prompt_type"]) == ("toolcall", "toolcall", "qwen")
@@ -104,9 +117,17 @@ def test_a_toolace_dialogue_is_cut_at_every_call_with_what_came_before_as_histor
 
 
 def test_a_toolace_call_that_cannot_be_read_is_left_out_and_stays_in_the_history(tmp_path):
-    said = [("user", "a"), ("assistant", "[Weather Now(city=Oslo)]"), ("user", "b"), ("assistant", '[Weather Now(city="Oslo")]'), ("assistant", "[Nope(x=1)]")]
+    said = [
+        ("user", "a"),
+        ("assistant", "[Weather Now(city=Oslo)]"),
+        ("user", "b"),
+        ("assistant", '[Weather Now(city="Oslo")]'),
+        ("assistant", "[Nope(x=1)]"),
+    ]
     data = tmp_path / "d.json"
-    data.write_text(json.dumps([{"system": TOOLACE, "conversations": [{"from": who, "value": text} for who, text in said]}]))
+    data.write_text(
+        json.dumps([{"system": TOOLACE, "conversations": [{"from": who, "value": text} for who, text in said]}])
+    )
     left_out = Counter()
     ((given, _),) = read(convert(data, "jsonl", tmp_path / "o.jsonl", left_out, row_schema="toolace"))
     assert [m["content"] for m in given[1:]] == ["a", "[Weather Now(city=Oslo)]", "b"]
@@ -119,7 +140,11 @@ def test_a_toolace_call_that_cannot_be_read_is_left_out_and_stays_in_the_history
         ("xlam", {"query": "a", "tools": "[]"}, "has no field 'answers', a JSON list"),
         ("xlam", {"query": "", "tools": "[]", "answers": "[]"}, "query is empty"),
         ("toolace", {"system": "no tools", "conversations": []}, "without a JSON list of tools"),
-        ("toolace", {"system": TOOLACE, "conversations": [{"from": "god", "value": "x"}]}, r"conversations\[0\] is .*\(dict\), not"),
+        (
+            "toolace",
+            {"system": TOOLACE, "conversations": [{"from": "god", "value": "x"}]},
+            r"conversations\[0\] is .*\(dict\), not",
+        ),
         ("toolace", {"system": TOOLACE, "conversations": "x"}, r"conversations is 'x' \(str\), not a list of turns"),
     ],
 )
@@ -129,7 +154,9 @@ def test_a_malformed_source_row_names_line_field_and_type_and_may_be_skipped(tmp
     with pytest.raises(DataError, match=rf"d\.json item 1.*{said}"):
         convert(data, "jsonl", tmp_path / "o.jsonl", row_schema=schema)
     bad = BadRows("skip")
-    assert list(converted(Data(prompt_dataset=str(data), row_schema=schema, on_bad_row="skip"), "jsonl", bad, Counter()))
+    assert list(
+        converted(Data(prompt_dataset=str(data), row_schema=schema, on_bad_row="skip"), "jsonl", bad, Counter())
+    )
     assert bad.count == 1
 
 
@@ -137,15 +164,22 @@ def test_tool_n1s_calls_become_toolrls_prompt_and_target_and_come_back(tmp_path)
     first = convert(SAMPLES / "toolace.json", "tooln1", tmp_path / "n1.jsonl", row_schema="toolace")
     rl = convert(first, "toolrl", tmp_path / "rl.jsonl")
     (_, one), (given, two) = read(rl, row_schema="toolrl")
-    assert two == (
-        "<think> I should use the appropriate tool with proper parameters to respond to the user's need. </think>\n"
+    assert (
+        two
+        == "<think> I should use the appropriate tool with proper parameters to respond to the user's need. </think>\n"
         '<tool_call>\n{"name": "Weather Now", "parameters": {"city": "Bergen"}}\n</tool_call>'
     )
     assert one.count('"parameters"') == 2 and '"arguments"' not in one
     assert load("toolrl")(says(two), Task("", two), in_run(name="toolrl")).reward == 4.0
     system, user = (m["content"] for m in given)
-    assert '1. Name: Weather Now\nDescription: Weather of a city.\nParameters: {"city": {"type": "string"}}\n' in system and "arguments" not in system
-    assert user.startswith("**Dialogue Records History**\n<user> ") and '<tool_call>\n{"name": "Weather Now", "parameters": {"city": "Oslo"}}\n' in user
+    assert (
+        '1. Name: Weather Now\nDescription: Weather of a city.\nParameters: {"city": {"type": "string"}}\n' in system
+        and "arguments" not in system
+    )
+    assert (
+        user.startswith("**Dialogue Records History**\n<user> ")
+        and '<tool_call>\n{"name": "Weather Now", "parameters": {"city": "Oslo"}}\n' in user
+    )
     assert "<obs> " in user and "<response> " in user
     assert [m["role"] for m in given] == ["system", "user"]
     back = convert(rl, "tooln1", tmp_path / "back.jsonl")
@@ -154,7 +188,9 @@ def test_tool_n1s_calls_become_toolrls_prompt_and_target_and_come_back(tmp_path)
 
 
 def test_what_toolrl_or_tool_n1_cannot_hold_is_refused_with_line_and_reason(tmp_path):
-    with pytest.raises(DataError, match=r"hammer\.jsonl line 2 calls nothing, and ToolRL's target is then the text of a reply"):
+    with pytest.raises(
+        DataError, match=r"hammer\.jsonl line 2 calls nothing, and ToolRL's target is then the text of a reply"
+    ):
         convert(SAMPLES / "hammer.jsonl", "toolrl", tmp_path / "o.jsonl", row_schema="hammer")
     with pytest.raises(DataError, match=r"toolrl\.jsonl line 1: its system message has no tools as \"1\. Name"):
         convert(SAMPLES / "toolrl.jsonl", "tooln1", tmp_path / "o.jsonl")
@@ -172,14 +208,24 @@ def test_what_toolrl_or_tool_n1_cannot_hold_is_refused_with_line_and_reason(tmp_
 
 
 def test_a_reply_without_calls_is_an_empty_list_in_tool_n1(tmp_path):
-    system = '**Available Tools**\n1. Name: f\nDescription: two\nlines\nParameters: {}\n2. Name: g\nDescription: \nParameters: {"x": 1}\n'
-    user = "**Dialogue Records History**\n<user> Go. </user>\n<think> t </think>\n<response> Where? </response>\n<user> On. </user>"
+    system = (
+        "**Available Tools**\n1. Name: f\nDescription: two\nlines\nParameters: {}\n2. Name: g\nDescription:"
+        ' \nParameters: {"x": 1}\n'
+    )
+    user = (
+        "**Dialogue Records History**\n<user> Go. </user>\n<think> t </think>\n<response> Where? </response>\n<user>"
+        " On. </user>"
+    )
     chat = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     data = tmp_path / "d.jsonl"
     data.write_text(json.dumps({"prompt": chat, "label": "<think> t </think>\n<response> No. </response>"}))
     ((given, label),) = read(convert(data, "tooln1", tmp_path / "o.jsonl"), row_schema="tooln1")
-    assert label == "[]" and [(m["role"], m["content"]) for m in given[1:]] == [("user", "Go."), ("assistant", "Where?"), ("user", "On.")]
-    (_, row) = next(read_json(tmp_path / "o.jsonl"))
+    assert label == "[]" and [(m["role"], m["content"]) for m in given[1:]] == [
+        ("user", "Go."),
+        ("assistant", "Where?"),
+        ("user", "On."),
+    ]
+    _, row = next(read_json(tmp_path / "o.jsonl"))
     assert json.loads(row["tools"]) == [
         {"name": "f", "description": "two\nlines", "parameters": {}},
         {"name": "g", "description": "", "parameters": {"x": 1}},
@@ -194,10 +240,18 @@ def test_a_label_that_is_no_single_answer_is_refused_by_schemas_of_maths(tmp_pat
         ("toolrl.jsonl", "one of ToolRL's"),
         ("swegym.jsonl", "one of SWE-Gym's"),
     ]:
-        with pytest.raises(DataError, match=rf"{sample} line 1: the label .* is {said}, where this schema holds one answer as text"):
-            convert(SAMPLES / sample, to, tmp_path / "o.jsonl", row_schema="hammer" if sample.startswith("hammer") else None)
+        with pytest.raises(
+            DataError, match=rf"{sample} line 1: the label .* is {said}, where this schema holds one answer as text"
+        ):
+            convert(
+                SAMPLES / sample, to, tmp_path / "o.jsonl", row_schema="hammer" if sample.startswith("hammer") else None
+            )
     data = tmp_path / "d.jsonl"
-    for label, said in [('{"a": 1}', "an object"), (json.dumps(CALL), "a list of objects"), ("<think> t </think>", "ToolRL's target")]:
+    for label, said in [
+        ('{"a": 1}', "an object"),
+        (json.dumps(CALL), "a list of objects"),
+        ("<think> t </think>", "ToolRL's target"),
+    ]:
         data.write_text(json.dumps({"prompt": "a", "label": label}))
         with pytest.raises(DataError, match=f"is {said}, where"):
             convert(data, to, tmp_path / "o.jsonl")
@@ -206,13 +260,25 @@ def test_a_label_that_is_no_single_answer_is_refused_by_schemas_of_maths(tmp_pat
 
 
 def test_masked_names_are_the_same_in_tools_history_and_answer(tmp_path):
-    made = convert(SAMPLES / "toolace.json", "tooln1", tmp_path / "m.jsonl", augment=Augment(mask_names=1.0, seed=3), row_schema="toolace")
+    made = convert(
+        SAMPLES / "toolace.json",
+        "tooln1",
+        tmp_path / "m.jsonl",
+        augment=Augment(mask_names=1.0, seed=3),
+        row_schema="toolace",
+    )
     for _, row in read_json(made):
         (tool,) = json.loads(row["tools"])
         assert tool["name"].startswith("func_") and {c["name"] for c in json.loads(row["answer"])} == {tool["name"]}
         earlier = [t["value"] for t in json.loads(row["conversations"]) if t["from"] == "function_call"]
         assert all(call["name"] == tool["name"] for calls in earlier for call in calls)
-    again = convert(SAMPLES / "toolace.json", "tooln1", tmp_path / "again.jsonl", augment=Augment(mask_names=1.0, seed=3), row_schema="toolace")
+    again = convert(
+        SAMPLES / "toolace.json",
+        "tooln1",
+        tmp_path / "again.jsonl",
+        augment=Augment(mask_names=1.0, seed=3),
+        row_schema="toolace",
+    )
     assert again.read_text() == made.read_text()
 
 
@@ -225,7 +291,10 @@ def test_an_irrelevant_row_has_tools_of_another_row_and_no_calls():
         }
 
     made = list(augmented([raw("a"), raw("b")], mask_names=0.0, irrelevant=1.0, seed=0))
-    assert [(json.loads(r["conversations"])[0]["value"], json.loads(r["tools"])[0]["name"], json.loads(r["answer"]) == []) for r in made] == [
+    assert [
+        (json.loads(r["conversations"])[0]["value"], json.loads(r["tools"])[0]["name"], json.loads(r["answer"]) == [])
+        for r in made
+    ] == [
         ("a", "a", False),
         ("b", "b", False),
         ("b", "a", True),

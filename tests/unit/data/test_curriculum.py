@@ -29,11 +29,13 @@ def chance(right, wrong, n, low=0.0, high=1.0):
 
 
 def test_the_chance_of_being_kept_is_the_beta_binomials():
-    """Nothing known, n = 2: k is 0 or 2 with 3/8 each. After 2 of 2, a = 2.5, b = .5: P(2) = 2.5 * 3.5 / (3 * 4), P(0) = .5 * 1.5 / (3 * 4)
-    and 12/12 - 8.75/12 - .75/12 = 2.5/12."""
+    """Nothing known, n = 2: k is 0 or 2 with 3/8 each. After 2 of 2, a = 2.5, b = .5: P(2) = 2.5 * 3.5 / (3 * 4), P(0)
+    = .5 * 1.5 / (3 * 4) and 12/12 - 8.75/12 - .75/12 = 2.5/12."""
     assert chance(0, 0, 2) == pytest.approx(1 / 4)
     assert chance(2, 0, 2) == pytest.approx(2.5 / 12)
-    assert chance(2, 0, 2, low=-1.0) == pytest.approx(1 - 8.75 / 12) and chance(2, 0, 2, low=-1.0, high=2.0) == pytest.approx(1.0)
+    assert chance(2, 0, 2, low=-1.0) == pytest.approx(1 - 8.75 / 12) and chance(
+        2, 0, 2, low=-1.0, high=2.0
+    ) == pytest.approx(1.0)
     assert chance(50, 50, 8) > 0.98 > 0.4 > chance(16, 0, 8)
 
 
@@ -56,14 +58,22 @@ def test_prompts_of_middling_difficulty_are_chosen_and_the_others_now_and_then()
         drawn.update(p < 10 for p in prompts if batch >= 20)
     assert drawn[True] / drawn.total() > 0.7, "a quarter by chance"
     facts = one.facts()
-    assert facts["never_drawn"] == 0 and facts["explored"] == pytest.approx(0.2, abs=0.01) and facts["expected_kept"] > 0.8
+    assert (
+        facts["never_drawn"] == 0 and facts["explored"] == pytest.approx(0.2, abs=0.01) and facts["expected_kept"] > 0.8
+    )
     assert facts["easy"] > 0.1 and facts["hard"] > 0.1
 
 
 @settings(max_examples=20, deadline=None)
-@given(size=st.integers(1, 25), explore=st.sampled_from([0.1, 0.25, 0.5, 1.0]), seed=st.integers(0, 99), batch=st.integers(1, 7))
+@given(
+    size=st.integers(1, 25),
+    explore=st.sampled_from([0.1, 0.25, 0.5, 1.0]),
+    seed=st.integers(0, 99),
+    batch=st.integers(1, 7),
+)
 def test_no_prompt_starves_whatever_is_learned(size, explore, seed, batch):
-    """Prompt 0 is always solved, and so never worth choosing: still it is drawn once in size / explore draws (and one batch, in which it waits)."""
+    """Prompt 0 is always solved, and so never worth choosing: still it is drawn once in size / explore draws (and one
+    batch, in which it waits)."""
     one, dice = lane(size, explore=explore, seed=seed), np.random.default_rng(seed)
     last = dict.fromkeys(range(size), 0)
     bound = ceil((size + batch) / explore) + 1
@@ -116,10 +126,14 @@ def test_a_prompt_whose_group_has_not_ended_is_not_drawn_again():
 
 def test_the_shares_of_environments_hold_with_a_curriculum():
     ranges = [(0.0, 1.0)] * 20
-    stream = PromptStream(20, 0, True, 9, [Lane(range(15), "a", 3.0), Lane(range(15, 20), "b", 1.0)], Settings(4, 0.25, 8.0, ranges))
+    stream = PromptStream(
+        20, 0, True, 9, [Lane(range(15), "a", 3.0), Lane(range(15, 20), "b", 1.0)], Settings(4, 0.25, 8.0, ranges)
+    )
     assert Counter(p < 15 for _, p in (stream.next() for _ in range(40))) == {True: 30, False: 10}
     assert stream.in_place_of(17)[1] >= 15
-    assert set(stream.facts()) == {f"curriculum/{n}" for n in ("explored", "expected_kept", "easy", "hard", "never_drawn", "longest_wait")}
+    assert set(stream.facts()) == {
+        f"curriculum/{n}" for n in ("explored", "expected_kept", "easy", "hard", "never_drawn", "longest_wait")
+    }
 
 
 def test_a_checkpoint_with_another_curriculum_is_refused():

@@ -1,4 +1,5 @@
-"""Blending: shares of environments and probabilities of data sets, from rows to the order in which prompts are issued."""
+"""Blending: shares of environments and probabilities of data sets, from rows to the order in which prompts are
+issued."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def test_shares_hold_to_within_one_group_over_any_beginning(shares, n):
 
 
 def test_one_that_is_through_begins_its_next_pass_and_the_stream_ends_when_all_are():
-    """a is through after 24 prompts, b after 32: by then a has begun its second pass. Nothing is issued twice in a pass."""
+    """a is through after 24 prompts, b after 32: by then a has begun its second pass. Nothing is issued twice in a
+    pass."""
     issued = drain(shared())
     assert len(set(issued)) == len(issued) == 32
     assert {p for epoch, p in issued if epoch == 0} == {*A, *B}
@@ -50,7 +52,11 @@ def test_one_that_is_through_begins_its_next_pass_and_the_stream_ends_when_all_a
 @given(taken=st.integers(0, 90), seed=st.integers(0, 3))
 def test_a_restored_blend_goes_on_exactly(taken, seed):
     def blend():
-        lanes = [Lane(range(5), "a", 1.0, 0, 2.0), Lane(range(5, 9), "a", 1.0, 1, 1.0), Lane(range(9, 20), "b", 2.0, 0, 2.0)]
+        lanes = [
+            Lane(range(5), "a", 1.0, 0, 2.0),
+            Lane(range(5, 9), "a", 1.0, 1, 1.0),
+            Lane(range(9, 20), "b", 2.0, 0, 2.0),
+        ]
         return PromptStream(20, seed, True, 3, lanes)
 
     whole, resumed = blend(), blend()
@@ -64,7 +70,18 @@ def test_a_restored_blend_goes_on_exactly(taken, seed):
 
 def test_data_sets_are_drawn_by_their_probability_seeded():
     def drawn(seed):
-        return [p < 10 for _, p in drain(PromptStream(200, seed, True, 10, [Lane(range(10), dataset=0, prob=0.3), Lane(range(10, 200), dataset=1, prob=0.7)]))]
+        return [
+            p < 10
+            for _, p in drain(
+                PromptStream(
+                    200,
+                    seed,
+                    True,
+                    10,
+                    [Lane(range(10), dataset=0, prob=0.3), Lane(range(10, 200), dataset=1, prob=0.7)],
+                )
+            )
+        ]
 
     one, other = drawn(1), drawn(2)
     assert one == drawn(1) and one != other
@@ -99,14 +116,25 @@ def test_a_position_from_before_there_were_blends_is_understood():
 
 
 def rows(path, *envs):
-    path.write_text("".join(json.dumps({"prompt": f"{path.stem}{i}", "label": "1"} | ({"env": e} if e else {})) + "\n" for i, e in enumerate(envs)))
+    path.write_text(
+        "".join(
+            json.dumps({"prompt": f"{path.stem}{i}", "label": "1"} | ({"env": e} if e else {})) + "\n"
+            for i, e in enumerate(envs)
+        )
+    )
     return str(path)
 
 
 def test_prompts_of_several_data_sets_know_theirs_and_their_environments_template(tmp_path):
-    data = Data(prompt_dataset=[rows(tmp_path / "x.jsonl", "a", "b"), rows(tmp_path / "y.jsonl", "a")], input_template="Q {}")
+    data = Data(
+        prompt_dataset=[rows(tmp_path / "x.jsonl", "a", "b"), rows(tmp_path / "y.jsonl", "a")], input_template="Q {}"
+    )
     prompts = load_prompts(data, templates_of={"a": "Q {}", "b": "Play {}"})
-    assert [(t.prompt, t.env) for t in prompts.tasks] == [("Q x0", "a"), ("Play x1", "b"), ("Q y0", "a")] and prompts.dataset_of == [0, 0, 1]
+    assert [(t.prompt, t.env) for t in prompts.tasks] == [
+        ("Q x0", "a"),
+        ("Play x1", "b"),
+        ("Q y0", "a"),
+    ] and prompts.dataset_of == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +158,11 @@ def blend(shares, probs=None, envs=("a", "b", "b")):
 def test_lanes_are_environments_by_data_sets():
     assert blend({"a": None, "b": None}) == [Lane([0, 1, 2], "", 1.0)]
     assert blend({"a": 1, "b": 3}) == [Lane([0], "a", 1.0), Lane([1, 2], "b", 3.0)]
-    assert blend({"a": 1, "b": 3}, [0.2, 0.8]) == [Lane([0], "a", 1.0, 0, 0.2), Lane([1], "b", 3.0, 0, 0.2), Lane([2], "b", 3.0, 1, 0.8)]
+    assert blend({"a": 1, "b": 3}, [0.2, 0.8]) == [
+        Lane([0], "a", 1.0, 0, 0.2),
+        Lane([1], "b", 3.0, 0, 0.2),
+        Lane([2], "b", 3.0, 1, 0.8),
+    ]
     assert blend({"a": 0, "b": 1}) == [Lane([1, 2], "b", 1.0)], "a share of 0: evaluated, never trained"
 
 

@@ -1,4 +1,5 @@
-"""Rows of any bytes and any types: what can be read is, what the run could not use later is refused at load with file, line and field."""
+"""Rows of any bytes and any types: what can be read is, what the run could not use later is refused at load with file,
+line and field."""
 
 from __future__ import annotations
 
@@ -54,7 +55,10 @@ def test_an_array_after_blank_lines_is_an_array(file):
 @pytest.mark.parametrize(
     ("raw", "fact"),
     [
-        (GOOD + b'{"prompt": "caf\xe9", "label": "1"}', "d.jsonl line 2 is not UTF-8: byte 0xe9 at column 16 (in Latin-1 it is 'é'). Convert the file: iconv"),
+        (
+            GOOD + b'{"prompt": "caf\xe9", "label": "1"}',
+            "d.jsonl line 2 is not UTF-8: byte 0xe9 at column 16 (in Latin-1 it is 'é'). Convert the file: iconv",
+        ),
         (b'{"prompt": "x", "label": "\\ud800"}', "d.jsonl line 1: label has the lone surrogate \\ud800 at character 1"),
         (b'{"prompt": "a\\udc00", "label": "1"}', "line 1: prompt has the lone surrogate \\udc00 at character 2"),
         (b'{"prompt": "x", "label": "1", "meta": {"k": ["\\ud800"]}}', "line 1: meta.k[0] has the lone surrogate"),
@@ -63,9 +67,15 @@ def test_an_array_after_blank_lines_is_an_array(file):
         (b'{"prompt": "x", "label": "1", "datasource": "\\ud800"}', "line 1: datasource has the lone surrogate"),
         (b'{"prompt": "x", "label": NaN}', "line 1 holds NaN, which is no JSON value"),
         (b'{"prompt": "x", "label": "1", "meta": {"k": -Infinity}}', "line 1 holds -Infinity"),
-        (b'{"prompt": "x", "label": "1", "meta": {"k": 1e999}}', "line 1: meta.k = inf is no number that JSON can hold"),
+        (
+            b'{"prompt": "x", "label": "1", "meta": {"k": 1e999}}',
+            "line 1: meta.k = inf is no number that JSON can hold",
+        ),
         (b'{"prompt": "x", "label": ' + b"9" * 5000 + b"}", "line 1 has an integer of more than 4,300 digits"),
-        (b'{"prompt": "x", "label": ' + b"9" * 30 + b"}", "label = 999999999999999999999999999999 does not fit into 64 bits"),
+        (
+            b'{"prompt": "x", "label": ' + b"9" * 30 + b"}",
+            "label = 999999999999999999999999999999 does not fit into 64 bits",
+        ),
         (b'{"prompt": "x", "label": "1", "label": "2"}', "line 1 has column 'label' twice. Keep one"),
         (b'{"prompt": "x", "label": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "line 1 is nested too deeply"),
         (b'{"prompt": "x", "label": ' + b"[" * 99 + b"]" * 99 + b"}", "is nested more than 64 deep"),
@@ -79,7 +89,10 @@ def test_an_array_after_blank_lines_is_an_array(file):
         (b'{"prompt": "x", "label": "1", "meta": "text"}', "line 1: meta = 'text' is a str. Write an object"),
         (b'["prompt", "x"]\n', "d.jsonl item 1 is str, not an object with columns"),
         (b'"prompt"\n', "d.jsonl line 1 is str, not an object"),
-        (b'{\n "prompt": "x",\n "label": "1"\n}', "line 1 is not JSON by itself: the file looks like one JSON object over several lines"),
+        (
+            b'{\n "prompt": "x",\n "label": "1"\n}',
+            "line 1 is not JSON by itself: the file looks like one JSON object over several lines",
+        ),
         (b"prompt,label\n1+1?,2\n", "d.jsonl line 1 is not JSON: Expecting value at column 1"),
         ('{"prompt": "x"}'.encode("utf-16"), "d.jsonl is UTF-16, not UTF-8. Convert it: iconv -f UTF-16 -t UTF-8."),
         (b"\x1f\x8b\x08\x00", "d.jsonl is gzip-compressed. Decompress it."),
@@ -124,7 +137,11 @@ def test_an_empty_file_has_no_problems(file):
 @pytest.mark.parametrize(
     ("name", "raw", "fact"),
     [
-        ("d.csv", b"prompt,label\n", "ends in '.csv', which is not read. Known: .jsonl, .json, .parquet. Convert it to JSONL"),
+        (
+            "d.csv",
+            b"prompt,label\n",
+            "ends in '.csv', which is not read. Known: .jsonl, .json, .parquet. Convert it to JSONL",
+        ),
         ("d", GOOD, "ends in '', which is not read"),
     ],
 )
@@ -135,7 +152,12 @@ def test_a_file_of_another_kind_says_what_is_read(file, name, raw, fact):
 def test_a_parquet_file_that_is_none_or_was_cut_is_refused(file, tmp_path):
     assert "d.parquet is not a parquet file" in refused(file(GOOD, "d.parquet"))
     assert "d.parquet is not a parquet file" in refused(file(b"", "d.parquet"))
-    pq.write_table(pa.Table.from_pylist([{"prompt": "a" * 50, "label": "1"}] * 50), tmp_path / "whole.parquet", compression="none", use_dictionary=False)
+    pq.write_table(
+        pa.Table.from_pylist([{"prompt": "a" * 50, "label": "1"}] * 50),
+        tmp_path / "whole.parquet",
+        compression="none",
+        use_dictionary=False,
+    )
     raw = (tmp_path / "whole.parquet").read_bytes()
     assert "d.parquet is not a parquet file" in refused(file(raw[:-20], "d.parquet"))
     garbled = raw[:10] + b"\xff" * 200 + raw[210:]
@@ -199,7 +221,12 @@ def test_a_chat_template_that_raises_names_the_row(file):
         def apply_chat_template(self, chat, tokenize, add_generation_prompt):
             raise ValueError("roles must alternate")
 
-    with pytest.raises(DataError, match=r"d\.jsonl line 1: the model's chat template refuses the chat in 'prompt': ValueError: roles must alternate"):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"d\.jsonl line 1: the model's chat template refuses the chat in 'prompt': ValueError: roles must alternate"
+        ),
+    ):
         load_prompts(Data(prompt_dataset=str(file(GOOD)), apply_chat_template=True), Strict())
 
 

@@ -56,7 +56,9 @@ def test_a_json_array_reads_like_jsonl(tmp_path):
 
 
 def test_parquet_reads_like_jsonl(tmp_path):
-    pq.write_table(pa.Table.from_pylist([{"prompt": "a", "label": "1"}, {"prompt": "b", "label": "2"}]), tmp_path / "d.parquet")
+    pq.write_table(
+        pa.Table.from_pylist([{"prompt": "a", "label": "1"}, {"prompt": "b", "label": "2"}]), tmp_path / "d.parquet"
+    )
     assert pairs(tasks(tmp_path / "d.parquet")) == [("a", "1"), ("b", "2")]
 
 
@@ -72,7 +74,9 @@ def test_a_directory_gives_the_files_of_its_split(tmp_path):
 
 def test_a_saved_datasets_directory_is_read_by_split(tmp_path):
     datasets = pytest.importorskip("datasets")
-    datasets.DatasetDict({"train": datasets.Dataset.from_list([{"prompt": "a", "label": "1"}])}).save_to_disk(tmp_path / "d")
+    datasets.DatasetDict({"train": datasets.Dataset.from_list([{"prompt": "a", "label": "1"}])}).save_to_disk(
+        tmp_path / "d"
+    )
     assert pairs(tasks(tmp_path / "d")) == [("a", "1")]
     with pytest.raises(ConfigError, match=r"no split 'test'\. It has: train"):
         tasks(tmp_path / "d", prompt_split="test")
@@ -80,13 +84,22 @@ def test_a_saved_datasets_directory_is_read_by_split(tmp_path):
 
 def test_zerotir_rows_give_gold_answer_environment_and_facts(tmp_path):
     label = json.dumps({"uuid": "u", "env_func": "math_tir_async", "gold_ans": "\\frac{1}{2}", "task": "math_tir"})
-    [task] = tasks(jsonl(tmp_path / "d.jsonl", [{"prompt": "half?", "query": "Q: half?", "label": label}]), input_key="query").tasks
+    [task] = tasks(
+        jsonl(tmp_path / "d.jsonl", [{"prompt": "half?", "query": "Q: half?", "label": label}]), input_key="query"
+    ).tasks
     assert (task.prompt, task.label, task.env) == ("Q: half?", "\\frac{1}{2}", "python_tir")
     assert task.meta["uuid"] == "u"
 
 
 def test_a_label_that_is_json_by_accident_stays_an_answer(tmp_path):
-    assert [p[1] for p in pairs(tasks(jsonl(tmp_path / "d.jsonl", [{"prompt": "x", "label": '{"a": 1}'}, {"prompt": "y", "label": "{1, 2}"}])))] == [
+    assert [
+        p[1]
+        for p in pairs(
+            tasks(
+                jsonl(tmp_path / "d.jsonl", [{"prompt": "x", "label": '{"a": 1}'}, {"prompt": "y", "label": "{1, 2}"}])
+            )
+        )
+    ] == [
         '{"a": 1}',
         "{1, 2}",
     ]
@@ -123,7 +136,10 @@ def test_a_row_without_a_label_names_file_and_line(tmp_path, bad):
 
 def test_a_message_of_a_role_that_no_template_knows_is_refused(tmp_path):
     chat = [{"role": "user", "content": "a"}, {"role": "x", "content": "b"}]
-    with pytest.raises(DataError, match=r"d\.jsonl line 1: prompt\[1\] has the role 'x', which no chat template knows\. Write one of system, "):
+    with pytest.raises(
+        DataError,
+        match=r"d\.jsonl line 1: prompt\[1\] has the role 'x', which no chat template knows\. Write one of system, ",
+    ):
         tasks(jsonl(tmp_path / "d.jsonl", [{"prompt": chat, "label": "1"}]))
 
 
@@ -168,7 +184,12 @@ def test_too_long_prompts_are_dropped_and_counted(tmp_path):
 
 def test_the_chat_template_takes_text_and_messages(tmp_path):
     chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
-    prompts = tasks(jsonl(tmp_path / "d.jsonl", [ROWS[0], {"prompt": chat, "label": "1"}]), CharTokenizer(), apply_chat_template=True, max_len=1000)
+    prompts = tasks(
+        jsonl(tmp_path / "d.jsonl", [ROWS[0], {"prompt": chat, "label": "1"}]),
+        CharTokenizer(),
+        apply_chat_template=True,
+        max_len=1000,
+    )
     assert [p[0] for p in pairs(prompts)] == ["user:1+1?|assistant:", "system:s|user:u|assistant:"]
 
 
@@ -194,8 +215,13 @@ def test_openrlhfs_format_string_and_the_named_templates():
 
 def test_the_papers_templates_are_verbatim_at_their_ends():
     assert TEMPLATES["zerotir"].startswith("A conversation between User and Assistant. The User asks a question")
-    assert render(resolve("zerotir"), "1+1?").endswith("automatically by the \\boxed{} tag.\nThis is the problem:1+1?\nAssistant: <think>")
-    assert "In your reasoning-process, You can use python-code to solve your problem. User: You must" in TEMPLATES["zerotir"]
+    assert render(resolve("zerotir"), "1+1?").endswith(
+        "automatically by the \\boxed{} tag.\nThis is the problem:1+1?\nAssistant: <think>"
+    )
+    assert (
+        "In your reasoning-process, You can use python-code to solve your problem. User: You must"
+        in TEMPLATES["zerotir"]
+    )
     assert render(resolve("torl"), "P").endswith("within \\boxed{}.\nP\nAssistant:\n")
 
 
@@ -246,5 +272,7 @@ class Deadly(CharTokenizer):
 
 @pytest.mark.slow
 def test_a_process_that_dies_while_it_renders_is_said_with_what_to_do(tmp_path):
-    with pytest.raises(ConfigError, match=r"A process of data\.dataloader_num_workers = 1 has died.* Lower the number, or leave it out"):
+    with pytest.raises(
+        ConfigError, match=r"A process of data\.dataloader_num_workers = 1 has died.* Lower the number, or leave it out"
+    ):
         tasks(jsonl(tmp_path / "d.jsonl", ROWS), Deadly(), apply_chat_template=True, dataloader_num_workers=1)

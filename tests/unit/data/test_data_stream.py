@@ -16,7 +16,14 @@ def drain(stream):
 
 
 def test_without_shuffle_the_order_is_the_files():
-    assert drain(PromptStream(3, seed=0, shuffle=False, num_episodes=2)) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert drain(PromptStream(3, seed=0, shuffle=False, num_episodes=2)) == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
 
 
 def test_every_epoch_is_another_permutation_of_all_prompts():
@@ -49,7 +56,12 @@ def test_the_end_stays_the_end():
 
 
 @pytest.mark.parametrize(
-    ("other", "named"), [(PromptStream(4, 0), "n_prompts = 3"), (PromptStream(3, 1), "seed = 0"), (PromptStream(3, 0, False), "shuffle = True")]
+    ("other", "named"),
+    [
+        (PromptStream(4, 0), "n_prompts = 3"),
+        (PromptStream(3, 1), "seed = 0"),
+        (PromptStream(3, 0, False), "shuffle = True"),
+    ],
 )
 def test_a_position_of_another_order_is_refused(other, named):
     with pytest.raises(ConfigError, match=named):

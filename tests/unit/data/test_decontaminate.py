@@ -49,7 +49,12 @@ def test_what_many_rows_say_is_the_data_sets_wording_and_not_counted():
 
 
 def test_of_a_chat_the_users_messages_are_asked():
-    chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "v"}]
+    chat = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "v"},
+    ]
     assert asked(chat) == "u\nv" and asked("t") == "t"
 
 

@@ -10,9 +10,21 @@ from openrlhf_tir.data import templates
 from openrlhf_tir.data.export_template import Block, chat_template, raw_template, without_question
 from openrlhf_tir.data.prompts import load_prompts
 
-OWN = "{%- for m in messages %}<{{m.role}}>{{m.content}}</>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+OWN = (
+    "{%- for m in messages %}<{{m.role}}>{{m.content}}</>\n{% endfor %}{% if add_generation_prompt %}<assistant>{%"
+    " endif %}"
+)
 QUESTION = "  What is 1+1?\n"
-INPUT_TEMPLATES = (None, "user_assistant", "zerotir", "torl", "a {} b {{x}}", "{input}", "twice {input} and {input}!", "é😀\"'\\ {input} %}} {# \r\n\n")
+INPUT_TEMPLATES = (
+    None,
+    "user_assistant",
+    "zerotir",
+    "torl",
+    "a {} b {{x}}",
+    "{input}",
+    "twice {input} and {input}!",
+    "é😀\"'\\ {input} %}} {# \r\n\n",
+)
 ZEROTIR = Block("\n```output\n", "\n```\n\n\n", strips=False)
 
 
@@ -31,7 +43,9 @@ def asked(template: str | None, question: str = QUESTION) -> str:
 @pytest.mark.parametrize("template", INPUT_TEMPLATES)
 def test_a_raw_template_gives_the_prompt_of_the_rollouts_to_the_letter(template):
     raw = raw_template(Data(input_template=template), ZEROTIR)
-    assert shown(raw, ("user", QUESTION)) == shown(raw, ("user", QUESTION), add_generation_prompt=True) == asked(template)
+    assert (
+        shown(raw, ("user", QUESTION)) == shown(raw, ("user", QUESTION), add_generation_prompt=True) == asked(template)
+    )
 
 
 @pytest.mark.parametrize("template", [t for t in INPUT_TEMPLATES if t and not t.startswith("twice")])
@@ -43,7 +57,9 @@ def test_a_question_that_is_inside_already_stays_as_it_is(template):
 
 def test_a_tools_output_stands_in_the_protocols_block_untouched():
     raw = raw_template(Data(input_template="user_assistant"), ZEROTIR)
-    text = shown(raw, ("user", "1+1?"), ("assistant", "```python\nprint(2)\n```"), ("tool", "2\n"), ("assistant", " so 2"))
+    text = shown(
+        raw, ("user", "1+1?"), ("assistant", "```python\nprint(2)\n```"), ("tool", "2\n"), ("assistant", " so 2")
+    )
     assert text == "User: 1+1?\nAssistant:```python\nprint(2)\n```\n```output\n2\n\n```\n\n\n so 2"
     stripping = raw_template(Data(), Block("<o>", "</o>", strips=True))
     assert shown(stripping, ("tool", " 2\n")) == "<o>2</o>"
@@ -78,7 +94,11 @@ def test_training_an_exported_model_further_asks_this_runs_question_alone(tmp_pa
             return {"input_ids": [list(t) for t in texts]}
 
         def apply_chat_template(self, chat, tokenize, add_generation_prompt, chat_template=None):
-            return shown(chat_template or self.chat_template, *((m["role"], m["content"]) for m in chat), add_generation_prompt=add_generation_prompt)
+            return shown(
+                chat_template or self.chat_template,
+                *((m["role"], m["content"]) for m in chat),
+                add_generation_prompt=add_generation_prompt,
+            )
 
     (tmp_path / "d.jsonl").write_text('{"prompt": "1+1?", "label": "2"}\n')
     data = Data(prompt_dataset=str(tmp_path / "d.jsonl"), input_template="Q: {}", apply_chat_template=True)

@@ -26,18 +26,30 @@ def outcome(**by_epoch):
 
 
 def test_a_rows_score_is_how_it_goes_with_the_mean():
-    """Means .25 and .75: room .75^2 + .25^2 = .625. up: 1 - (.25^2 + .25^2) / .625 = .8; flat the same; the mean itself 1."""
-    scores = learning_impact({"up": outcome(e0=(0, 4), e1=(4, 4)), "mean": outcome(e0=(1, 4), e1=(3, 4)), "flat": outcome(e0=(2, 4), e1=(2, 4))})
+    """Means .25 and .75: room .75^2 + .25^2 = .625. up: 1 - (.25^2 + .25^2) / .625 = .8; flat the same; the mean itself
+    1."""
+    scores = learning_impact(
+        {
+            "up": outcome(e0=(0, 4), e1=(4, 4)),
+            "mean": outcome(e0=(1, 4), e1=(3, 4)),
+            "flat": outcome(e0=(2, 4), e1=(2, 4)),
+        }
+    )
     assert scores == {"up": pytest.approx(0.8), "mean": 1.0, "flat": pytest.approx(0.8)}
 
 
 def test_a_row_that_is_right_from_the_start_has_no_impact():
     """Means .5 and .75: room .3125, and so far are both rows from the means."""
-    assert learning_impact({"always": outcome(e0=(2, 2), e1=(2, 2)), "late": outcome(e0=(0, 2), e1=(1, 2))}) == {"always": 0.0, "late": 0.0}
+    assert learning_impact({"always": outcome(e0=(2, 2), e1=(2, 2)), "late": outcome(e0=(0, 2), e1=(1, 2))}) == {
+        "always": 0.0,
+        "late": 0.0,
+    }
 
 
 def test_an_epoch_without_samples_takes_the_next_and_the_last_must_be_there():
-    scores = learning_impact({"a": outcome(e0=(0, 2), e1=(2, 2)), "late": outcome(e1=(2, 2)), "early": outcome(e0=(1, 2))})
+    scores = learning_impact(
+        {"a": outcome(e0=(0, 2), e1=(2, 2)), "late": outcome(e1=(2, 2)), "early": outcome(e0=(1, 2))}
+    )
     assert set(scores) == {"a", "late"}
     assert scores["late"] == pytest.approx(0.0), "as if right from the start: means .5 and 1, room .25, distance .25"
 
@@ -59,10 +71,16 @@ def test_a_runs_samples_are_counted_by_row_those_that_a_filter_dropped_too(tmp_p
     for epoch, verdict in ((0, KEEP), (1, Verdict(False, "accuracy_high"))):
         key = GroupKey(epoch, 7)
         meta, _ = group_of(key, 2, verdict)
-        members = [member(0, "x"), member(1, "y", parts={"correct": float(epoch)}), member(2, "z", failed="timeout", parts={})]
+        members = [
+            member(0, "x"),
+            member(1, "y", parts={"correct": float(epoch)}),
+            member(2, "z", failed="timeout", parts={}),
+        ]
         log.write(meta, Group(key, Task("Q: 6*7", "42", row=row_id("6*7", "42")), members))
     log.close()
-    assert {row: o.by_epoch() for row, o in read_outcomes([str(tmp_path)]).items()} == {row_id("6*7", "42"): {0: 0.5, 1: 1.0}}
+    assert {row: o.by_epoch() for row, o in read_outcomes([str(tmp_path)]).items()} == {
+        row_id("6*7", "42"): {0: 0.5, 1: 1.0}
+    }
 
 
 def test_samples_of_a_file_are_found_by_text_and_may_be_several_a_line(tmp_path):
@@ -73,7 +91,10 @@ def test_samples_of_a_file_are_found_by_text_and_may_be_several_a_line(tmp_path)
         {"question": "c", "correct": 1, "failed": "timeout"},
     ]
     found = read_outcomes([jsonl(tmp_path / "s.jsonl", lines)])
-    assert {name: (o.pass_rate, o.total) for name, o in found.items()} == {"a": (0.5, 2), "b": (pytest.approx(1 / 3), 3)}
+    assert {name: (o.pass_rate, o.total) for name, o in found.items()} == {
+        "a": (0.5, 2),
+        "b": (pytest.approx(1 / 3), 3),
+    }
 
 
 @pytest.mark.parametrize(

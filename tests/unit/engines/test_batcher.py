@@ -1,4 +1,5 @@
-"""The message queue on a virtual clock: when a batch goes, whose turn it is, what is refused, and that nothing is lost."""
+"""The message queue on a virtual clock: when a batch goes, whose turn it is, what is refused, and that nothing is
+lost."""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def test_the_queue_is_bounded_and_says_when_to_come_again():
 
 
 def test_retry_after_follows_the_waits_that_were_seen():
-    """One place, 10 s per request: 200 queued requests waited ten minutes on average, and Retry-After ends at its cap of 60 s."""
+    """One place, 10 s per request: 200 queued requests waited ten minutes on average, and Retry-After ends at its cap
+    of 60 s."""
 
     async def main():
         batcher = Batcher(LoggingEngine(10), max_running=1)
@@ -171,7 +173,11 @@ def test_one_that_is_aborted_while_it_waits_leaves_with_nothing_and_one_that_run
             await asyncio.sleep(wait_s)
             await batcher.abort(name)
         b, c = await asyncio.gather(*tasks[1:3])
-        assert (b.finish_reason, len(b.token_ids), b.text) == (c.finish_reason, len(c.token_ids), c.text) == ("abort", 0, "")
+        assert (
+            (b.finish_reason, len(b.token_ids), b.text)
+            == (c.finish_reason, len(c.token_ids), c.text)
+            == ("abort", 0, "")
+        )
         await batcher.abort("a")
         assert engine.aborted == "a" and batcher.progress() == {"a": 7}
         await asyncio.gather(*tasks)
@@ -213,7 +219,9 @@ def test_a_broken_engine_gives_its_places_back():
     max_batch=st.integers(1, 4),
     max_running=st.integers(1, 4),
 )
-def test_whoever_comes_and_goes_every_request_is_answered_or_gone_and_the_bounds_hold(script, max_wait_ms, max_batch, max_running):
+def test_whoever_comes_and_goes_every_request_is_answered_or_gone_and_the_bounds_hold(
+    script, max_wait_ms, max_batch, max_running
+):
     """(group, pause before it comes, seconds after which its caller gives up) per request."""
 
     class Crowded(LoggingEngine):

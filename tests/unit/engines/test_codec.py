@@ -19,7 +19,9 @@ def byte_tokenizer():
     t = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, merges=[]))
     t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     t.add_special_tokens([AddedToken(s, special=True) for s in SPECIALS])
-    return PreTrainedTokenizerFast(tokenizer_object=t, eos_token=SPECIALS[2], pad_token=SPECIALS[0], additional_special_tokens=[SPECIALS[1]])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=t, eos_token=SPECIALS[2], pad_token=SPECIALS[0], additional_special_tokens=[SPECIALS[1]]
+    )
 
 
 class IgnoresSplit:
@@ -41,7 +43,10 @@ def codec(request) -> HfCodec:
     return HfCodec(IgnoresSplit(tokenizer) if request.param else tokenizer)
 
 
-@pytest.mark.parametrize("text", [*SPECIALS, "a<|im_end|>b", "<|im_end|><|im_end|>", "<|im_<|im_end|>end|>", "<|im_start|>user\n", "plain", ""])
+@pytest.mark.parametrize(
+    "text",
+    [*SPECIALS, "a<|im_end|>b", "<|im_end|><|im_end|>", "<|im_<|im_end|>end|>", "<|im_start|>user\n", "plain", ""],
+)
 def test_text_never_becomes_a_special_token_and_comes_back_unchanged(codec, text):
     ids = codec.encode(text)
     assert not set(ids) & set(codec.tokenizer.convert_tokens_to_ids(SPECIALS))

@@ -1,4 +1,5 @@
-"""Both engines have all that a rollout actor and its HTTP service need of one, by name and by signature; neither vLLM nor a model is loaded."""
+"""Both engines have all that a rollout actor and its HTTP service need of one, by name and by signature; neither vLLM
+nor a model is loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class Llm:
 
 def torch_engine() -> TorchEngine:
     config = SimpleNamespace(vocab_size=320, max_position_embeddings=512, tie_word_embeddings=True)
-    model = SimpleNamespace(float=lambda: model, eval=lambda: model, generation_config=SimpleNamespace(eos_token_id=2), config=config)
+    model = SimpleNamespace(
+        float=lambda: model, eval=lambda: model, generation_config=SimpleNamespace(eos_token_id=2), config=config
+    )
     return TorchEngine(model, SimpleNamespace(tokenizer=SimpleNamespace(eos_token_id=2)))
 
 
@@ -48,7 +51,9 @@ def test_an_engine_has_all_of_the_port(engine):
 
 @pytest.mark.parametrize("engine_class", [VllmEngine, TorchEngine])
 def test_its_methods_take_what_the_port_says(engine_class):
-    methods = {name: m for name, m in members(RolloutEngine).items() if inspect.isfunction(m) or isinstance(m, classmethod)}
+    methods = {
+        name: m for name, m in members(RolloutEngine).items() if inspect.isfunction(m) or isinstance(m, classmethod)
+    }
     assert {"generate", "alive", "update_weights", "start"} <= methods.keys()
     for name in methods:
         wanted, found = (inspect.signature(getattr(c, name)).parameters.values() for c in (RolloutEngine, engine_class))
@@ -67,7 +72,12 @@ async def test_the_health_of_an_actor_is_answered_whichever_engine_it_has(engine
     actor = SimpleNamespace(engine=engine, batcher=Figures(), envs=Figures(), agents=Figures(), name="rollout-0")
     app = build_app(RolloutService(actor), token=None)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://actor") as http:
-        assert (await http.get("/health")).json() == {"status": "ok", "detail": None, "actor": "rollout-0", "version": 0}
+        assert (await http.get("/health")).json() == {
+            "status": "ok",
+            "detail": None,
+            "actor": "rollout-0",
+            "version": 0,
+        }
         engine.broken = "weight push failed"
         assert (await http.get("/health")).json()["status"] == "broken"
     with pytest.raises(EngineError, match="weight push failed"):

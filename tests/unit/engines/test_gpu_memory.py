@@ -1,4 +1,5 @@
-"""A new engine waits for the memory of the one before it; one that is held for good is told with its holders, and vLLM decides."""
+"""A new engine waits for the memory of the one before it; one that is held for good is told with its holders, and vLLM
+decides."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ class Driver:
 
     def __call__(self, devices: str) -> list[Gpu]:
         self.looks += 1
-        return [Gpu(i, min(80, self.looks * self.per_look) * GIB, 80 * GIB, ("pid 7 (60.00 GiB)",)) for i in devices.split(",")]
+        return [
+            Gpu(i, min(80, self.looks * self.per_look) * GIB, 80 * GIB, ("pid 7 (60.00 GiB)",))
+            for i in devices.split(",")
+        ]
 
 
 def test_it_waits_until_every_gpu_has_the_share_that_the_engine_takes():
@@ -29,7 +33,10 @@ def test_it_waits_until_every_gpu_has_the_share_that_the_engine_takes():
 def test_what_stays_held_is_told_with_its_holders_and_does_not_hold_the_engine_up_for_ever(caplog):
     full = run(wait_for_memory(0.9, "5", deadline=Deadline(0.0, "test"), read=Driver(per_look=1)))
     assert [gpu.device for gpu in full] == ["5"]
-    assert "GPU 5 has 1.00 GiB of 80.00 GiB free after test = 0 s, the engine needs 90 %: held by pid 7 (60.00 GiB)" in caplog.text
+    assert (
+        "GPU 5 has 1.00 GiB of 80.00 GiB free after test = 0 s, the engine needs 90 %: held by pid 7 (60.00 GiB)"
+        in caplog.text
+    )
 
 
 def test_an_actor_whose_workers_have_the_gpus_waits_for_none():
@@ -40,4 +47,6 @@ def test_an_actor_whose_workers_have_the_gpus_waits_for_none():
 
 def test_nvidia_smi_is_read():
     held = parsed_holders("GPU-a, 4711, 61440\nGPU-a, 4712, [N/A]\n")
-    assert parsed("3, GPU-a, 20480, 81920\n", held) == [Gpu("3", 20 * GIB, 80 * GIB, ("pid 4711 (60.00 GiB)", "pid 4712"))]
+    assert parsed("3, GPU-a, 20480, 81920\n", held) == [
+        Gpu("3", 20 * GIB, 80 * GIB, ("pid 4711 (60.00 GiB)", "pid 4712"))
+    ]

@@ -1,4 +1,5 @@
-"""A response that goes on at another engine is the response that it would have been: tokens, log-probs, versions, stop."""
+"""A response that goes on at another engine is the response that it would have been: tokens, log-probs, versions,
+stop."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ KEY = "0/7/0#2"
 
 
 class Speaker:
-    """An engine that goes on with SAYS where the prompt ends; one character is one token. Like a real one it sees stop strings in its own text only.
+    """An engine that goes on with SAYS where the prompt ends; one character is one token. Like a real one it sees stop
+    strings in its own text only.
 
     `at[n]` is awaited when the response has n tokens.
     """
@@ -57,7 +59,12 @@ class Speaker:
     def said(self, text: str, before: int, finish, stop: str | None = None) -> Completion:
         n = len(text)
         return Completion(
-            np.array([ord(c) for c in text], np.int32), -np.arange(before, before + n, dtype=np.float32), np.full(n, self.version), text, finish, stop
+            np.array([ord(c) for c in text], np.int32),
+            -np.arange(before, before + n, dtype=np.float32),
+            np.full(n, self.version),
+            text,
+            finish,
+            stop,
         )
 
 
@@ -65,7 +72,9 @@ def text_of(prompt: Sequence[int], ids: Sequence[int]) -> str:
     return "".join(map(chr, ids))
 
 
-def written(sampling: Sampling, here: Speaker, moves: dict[int, Speaker | None], there: dict[Speaker, str]) -> tuple[Completion, Handover]:
+def written(
+    sampling: Sampling, here: Speaker, moves: dict[int, Speaker | None], there: dict[Speaker, str]
+) -> tuple[Completion, Handover]:
     """The segment, moved after so many tokens to these engines; None is home."""
     handover = Handover(here, text_of)
 
@@ -142,7 +151,9 @@ def test_one_that_waits_for_a_place_goes_at_once_with_the_bare_prompt():
     async def main() -> Completion:
         holding = asyncio.create_task(queue.generate(PROMPT, Sampling(5), request_id="holds the place"))
         with handover.writing(KEY):
-            waiting = asyncio.create_task(handover.around(queue.lane("env", "group")).generate(PROMPT, Sampling(5), request_id=f"{KEY}/0"))
+            waiting = asyncio.create_task(
+                handover.around(queue.lane("env", "group")).generate(PROMPT, Sampling(5), request_id=f"{KEY}/0")
+            )
             while not queue.waiting:
                 await asyncio.sleep(0)
             assert await handover.move(KEY, "lane", lane)
@@ -199,7 +210,8 @@ def test_a_continuation_draws_other_numbers():
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("from_the_start", [False, True])
 def test_what_is_lost_with_an_engine_is_drawn_with_the_same_numbers_again(seed, from_the_start):
-    """Else a long rest, which is lost more often, would be drawn more often. A request that nobody moves has the seed that it came with, or none."""
+    """Else a long rest, which is lost more often, would be drawn more often. A request that nobody moves has the seed
+    that it came with, or none."""
     here, lane = Speaker(), Speaker(1)
     lane.dies_at = 12
     if from_the_start:
@@ -215,7 +227,9 @@ def test_what_is_lost_with_an_engine_is_drawn_with_the_same_numbers_again(seed, 
         written(Sampling(20, seed=seed), here, {4: lane}, {lane: "lane"})
         assert here.asked[0][1].seed == seed
     assert lane.asked[0] == here.asked[-1] and lane.asked[0][1].seed is not None
-    assert (lane.asked[0][1].seed == seed) == (from_the_start and seed is not None), "at its beginning the request's own, later another"
+    assert (lane.asked[0][1].seed == seed) == (from_the_start and seed is not None), (
+        "at its beginning the request's own, later another"
+    )
 
 
 def test_an_abort_that_is_no_move_is_told_as_one():

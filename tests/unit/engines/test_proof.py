@@ -1,4 +1,5 @@
-"""What an engine holds back until the verdict on its weights, and which version each token of a request in flight has."""
+"""What an engine holds back until the verdict on its weights, and which version each token of a request in flight
+has."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from openrlhf_tir.errors import WeightsUnverified
 def delta(*ids: int, finish: str | None = None):
     """vLLM's CompletionOutput of kind DELTA."""
     logprobs = [{i: SimpleNamespace(logprob=-float(i))} for i in ids]
-    return SimpleNamespace(token_ids=ids, logprobs=logprobs, text="x" * len(ids), finish_reason=finish, stop_reason=None)
+    return SimpleNamespace(
+        token_ids=ids, logprobs=logprobs, text="x" * len(ids), finish_reason=finish, stop_reason=None
+    )
 
 
 async def waits(call) -> asyncio.Task:
@@ -70,7 +73,11 @@ def test_a_requests_tokens_change_version_where_it_stood_at_the_switch():
         early.extend(last)
         c = early.completion(last)
         assert late.completion(last).versions.tolist() == [3]
-    assert (c.token_ids.tolist(), c.versions.tolist(), c.logprobs.tolist()) == ([7, 8, 9, 6], [2, 2, 3, 4], [-7, -8, -9, -6])
+    assert (c.token_ids.tolist(), c.versions.tolist(), c.logprobs.tolist()) == (
+        [7, 8, 9, 6],
+        [2, 2, 3, 4],
+        [-7, -8, -9, -6],
+    )
     assert c.finish_reason == "stop"
 
 

@@ -38,7 +38,9 @@ def loaded(tmp_path, **reward):
 
     save(tmp_path / "policy", "Qwen2ForCausalLM")
     settings = {"name": "model", "model_name_or_path": str(tmp_path / "rm"), **reward}
-    return RewardModel(Config(actor={"model_name_or_path": str(tmp_path / "policy")}, ds={"param_dtype": "fp32"}, reward=settings))
+    return RewardModel(
+        Config(actor={"model_name_or_path": str(tmp_path / "policy")}, ds={"param_dtype": "fp32"}, reward=settings)
+    )
 
 
 def test_scores_are_the_classifiers_at_the_last_token_however_they_are_batched(tmp_path):
@@ -68,7 +70,11 @@ def test_scores_are_normalised_as_the_models_config_says(tmp_path):
     [
         ("Qwen2ForCausalLM", {}, "has no scalar head: score.weight"),
         ("Qwen2ForSequenceClassification", {"num_labels": 3}, "has no scalar head: score.weight"),
-        ("Qwen2ForSequenceClassification", {"vocabulary": "<tool>"}, r"another vocabulary \(101 tokens\) than the policy \(100\)"),
+        (
+            "Qwen2ForSequenceClassification",
+            {"vocabulary": "<tool>"},
+            r"another vocabulary \(101 tokens\) than the policy \(100\)",
+        ),
     ],
 )
 def test_a_model_that_is_no_reward_model_of_the_policy_is_refused(tmp_path, kind, config, fact):
@@ -145,7 +151,8 @@ def test_an_offloaded_model_goes_back_when_a_batch_fails(tmp_path):
 
 
 def test_weights_that_cannot_be_moved_to_the_device_fail_whoever_waits_and_nobody_later(tmp_path):
-    """Without memory left beside it, say. Those who asked would otherwise wait for their deadline, which tells nothing."""
+    """Without memory left beside it, say. Those who asked would otherwise wait for their deadline, which tells
+    nothing."""
     save(tmp_path / "rm", "Qwen2ForSequenceClassification")
     model, ids, faults = loaded(tmp_path, offload=True), np.arange(2, 9), [MemoryError("no room on the device")]
 

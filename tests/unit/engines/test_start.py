@@ -30,7 +30,9 @@ def test_an_actor_without_gpus_is_still_one_of_a_run_on_gpus_and_none_of_a_cpu_r
 
 
 def test_the_stages_of_a_pipeline_count_as_gpus_of_the_engine():
-    vllm = Config(vllm={"tensor_parallel_size": 4, "engine_args": {"pipeline_parallel_size": 2, "max_num_batched_tokens": 16384}}).vllm
+    vllm = Config(
+        vllm={"tensor_parallel_size": 4, "engine_args": {"pipeline_parallel_size": 2, "max_num_batched_tokens": 16384}}
+    ).vllm
     assert vllm.world_size == 8
 
 
@@ -52,5 +54,10 @@ def test_what_versions_log_probs_and_pushes_depend_on_is_refused_with_the_reason
 
 
 def test_what_breaks_nothing_is_passed_on():
-    given = {"kv_cache_dtype": "fp8", "quantization": "fp8", "max_num_batched_tokens": 16384, "hf_overrides": {"rope_scaling": {"factor": 2.0}}}
+    given = {
+        "kv_cache_dtype": "fp8",
+        "quantization": "fp8",
+        "max_num_batched_tokens": 16384,
+        "hf_overrides": {"rope_scaling": {"factor": 2.0}},
+    }
     assert Config(vllm={"engine_args": given}).vllm.engine_args == given

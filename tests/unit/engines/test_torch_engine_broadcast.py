@@ -1,4 +1,5 @@
-"""A broadcast on a real model over gloo: engines sample from the learner's weights as after a file, bit for bit, and from the old ones until it is proved."""
+"""A broadcast on a real model over gloo: engines sample from the learner's weights as after a file, bit for bit, and
+from the old ones until it is proved."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ async def test_two_engines_sample_the_same_as_one_that_had_a_file(tmp_path, prom
         wanted = await sample(other, prompt)
         for engine in engines:
             found = await sample(engine, prompt)
-            assert found.token_ids.tolist() == wanted.token_ids.tolist() and found.logprobs.tobytes() == wanted.logprobs.tobytes()
+            assert (
+                found.token_ids.tolist() == wanted.token_ids.tolist()
+                and found.logprobs.tobytes() == wanted.logprobs.tobytes()
+            )
             assert (found.versions == version).all()
     assert learner.opened == 1 and list(tmp_path.iterdir()) == [tmp_path / "push"], "nothing was written"
 

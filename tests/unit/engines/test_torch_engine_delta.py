@@ -1,4 +1,5 @@
-"""A delta on a real model: the engine samples from the learner's weights, proved by their log-probs, and from the old ones until it is pushed."""
+"""A delta on a real model: the engine samples from the learner's weights, proved by their log-probs, and from the old
+ones until it is pushed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from openrlhf_tir.types import Sampling
 from tests.e2e.support.tiny_model import HfLearner, make_model, make_tokenizer
 
 pytestmark = pytest.mark.slow  # importing torch and transformers
-CHANGED = ("layers.0.self_attn.k_proj.weight", "layers.2.mlp.up_proj.weight", "embed_tokens.weight", "model.norm.weight")
+CHANGED = (
+    "layers.0.self_attn.k_proj.weight",
+    "layers.2.mlp.up_proj.weight",
+    "embed_tokens.weight",
+    "model.norm.weight",
+)
 
 
 @pytest.fixture
@@ -23,7 +29,9 @@ async def pushed(tmp_path):
     engine, learner = TorchEngine(make_model(0, scale=8.0), HfCodec(make_tokenizer())), HfLearner(1)
     engine._node = NodeCopy(keep=True, root=tmp_path)
     prompt = make_tokenizer().encode("User: hi\nAssistant:")
-    publisher = WeightPublisher(learner, [engine], tmp_path / "push", [prompt], tolerance=1e-4, canary_tokens=6, delta=True)
+    publisher = WeightPublisher(
+        learner, [engine], tmp_path / "push", [prompt], tolerance=1e-4, canary_tokens=6, delta=True
+    )
     assert not (await publisher.publish(1)).delta
     return engine, learner, publisher, prompt
 
@@ -39,7 +47,12 @@ async def test_a_delta_is_sampled_from_once_it_is_pushed_and_not_before(pushed, 
     assert worst(learner, prompt, before) > 0.01, "the two must differ, or this proves nothing"
     report = await publisher.publish(2, must_differ=True)
     after = await engine.generate(prompt, Sampling(12, seed=3), request_id="b")
-    assert report.delta and report.canary_max_diff < 1e-4 and worst(learner, prompt, after) < 1e-4 and (after.versions == 2).all()
+    assert (
+        report.delta
+        and report.canary_max_diff < 1e-4
+        and worst(learner, prompt, after) < 1e-4
+        and (after.versions == 2).all()
+    )
 
 
 async def test_a_copy_that_is_patched_changes_nothing_in_an_engine_that_loaded_it(pushed, tmp_path):

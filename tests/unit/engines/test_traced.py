@@ -1,4 +1,5 @@
-"""Traced sessions: which tokens of which request end up where in the trajectory, and how a session ends. Token ids are made up by hand."""
+"""Traced sessions: which tokens of which request end up where in the trajectory, and how a session ends. Token ids are
+made up by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +33,13 @@ class Letters:
 
 def sampled(*ids: int, version: int = 3, finish: str = "stop") -> Completion:
     n = len(ids)
-    return Completion(np.array(ids, np.int32), np.full(n, -0.5, np.float32), np.full(n, version, np.int32), Letters().decode(ids), finish)
+    return Completion(
+        np.array(ids, np.int32),
+        np.full(n, -0.5, np.float32),
+        np.full(n, version, np.int32),
+        Letters().decode(ids),
+        finish,
+    )
 
 
 def traced(*requests: tuple[list[int], Completion]) -> RequestTrace:
@@ -90,7 +97,14 @@ def test_of_equal_chains_the_first_is_the_trajectory_and_a_session_without_reque
     assert (len(empty.token_ids), len(empty.prompt_ids)) == (0, 0)
 
 
-@given(st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.lists(st.integers(0, 2), min_size=1, max_size=3)), max_size=8))
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 2), min_size=1, max_size=6), st.lists(st.integers(0, 2), min_size=1, max_size=3)
+        ),
+        max_size=8,
+    )
+)
 def test_whatever_a_client_sends_every_sampled_token_is_in_one_chain_behind_exactly_its_prompt(requests):
     trace = traced(*((prompt, sampled(*out)) for prompt, out in requests))
     seen = []
@@ -103,7 +117,9 @@ def test_whatever_a_client_sends_every_sampled_token_is_in_one_chain_behind_exac
         assert tokens == chain.tokens
     assert sorted(seen) == sorted((tuple(prompt), tuple(out)) for prompt, out in requests)
     t = trace.trajectory(0, Letters())
-    assert sum(int(s.is_model.sum()) for s in t.sequences) == t.model_tokens == sum(len(out) for _, out in requests), "each is trained once"
+    assert sum(int(s.is_model.sum()) for s in t.sequences) == t.model_tokens == sum(len(out) for _, out in requests), (
+        "each is trained once"
+    )
 
 
 # --- sessions
@@ -185,7 +201,9 @@ async def test_the_reward_that_the_agent_says_is_the_trajectorys(agents):
     assert len(agents.sessions) == 0
 
 
-@pytest.mark.parametrize(("said", "correct"), [(Reward(0.0), 0.0), (Reward(-1.0), 0.0), (Reward(0.0, correct=True), 1.0)])
+@pytest.mark.parametrize(
+    ("said", "correct"), [(Reward(0.0), 0.0), (Reward(-1.0), 0.0), (Reward(0.0, correct=True), 1.0)]
+)
 async def test_correct_is_a_positive_reward_unless_the_agent_says_otherwise(agents, said, correct):
     assert (await (await worked(agents, said))).parts["correct"] == correct
 

@@ -1,4 +1,5 @@
-"""Who freezes the engine: a push owns its freeze, a user's pause and resume count when it is over. With a stand-in for vLLM's AsyncLLM."""
+"""Who freezes the engine: a push owns its freeze, a user's pause and resume count when it is over. With a stand-in for
+vLLM's AsyncLLM."""
 
 from __future__ import annotations
 
@@ -150,7 +151,11 @@ async def test_a_broadcast_is_used_once_all_workers_have_the_learners_digest(eng
     await engine.resume()
     assert llm.frozen, "half of it may be new"
     await engine.use_received(1, "d1", CANARY)
-    assert not llm.frozen and engine.version == 1 and llm.calls == ["pause", "start", "receive_weights", "finish", "resume", "canary"]
+    assert (
+        not llm.frozen
+        and engine.version == 1
+        and llm.calls == ["pause", "start", "receive_weights", "finish", "resume", "canary"]
+    )
 
 
 async def test_a_torn_broadcast_keeps_the_engine_frozen_until_all_of_another_is_used(engine, llm):

@@ -1,4 +1,5 @@
-"""An engine that leaves its GPU to the learner: what vLLM is told, in which order. With a stand-in for its AsyncLLM, whose calls are the installed one's."""
+"""An engine that leaves its GPU to the learner: what vLLM is told, in which order. With a stand-in for its AsyncLLM,
+whose calls are the installed one's."""
 
 from __future__ import annotations
 
@@ -74,7 +75,16 @@ async def test_a_broadcast_wakes_it_as_well(engine, llm):
     await engine.sleep()
     await engine.receive_weights(MEETING, 1, "push1")
     await engine.use_received(1, "d1", CANARY)
-    assert llm.calls == ["pause", "sleep", "wake weights", "start", "receive_weights", "finish", "wake kv_cache", "canary"]
+    assert llm.calls == [
+        "pause",
+        "sleep",
+        "wake weights",
+        "start",
+        "receive_weights",
+        "finish",
+        "wake kv_cache",
+        "canary",
+    ]
 
 
 async def test_without_a_push_it_wakes_with_the_weights_that_it_had(engine, llm):
@@ -117,7 +127,11 @@ async def test_a_pause_by_a_user_outlasts_a_push_that_wakes(engine, llm):
 async def test_a_sleeping_engine_is_alive_and_paused(engine, llm):
     llm.get_num_unfinished_requests = lambda: 3
     await engine.sleep()
-    engine._latest = type("Latest", (), {"tokens_done": 0, "running": 0, "kv_usage": 0, "prefix_tokens": 0, "prefix_hits": 0, "preemptions": 0})()
+    engine._latest = type(
+        "Latest",
+        (),
+        {"tokens_done": 0, "running": 0, "kv_usage": 0, "prefix_tokens": 0, "prefix_hits": 0, "preemptions": 0},
+    )()
     await engine.alive()
     assert engine.stats()["paused"] == 1.0 and engine.broken is None
 
@@ -127,7 +141,10 @@ async def test_one_that_cannot_sleep_or_wake_is_broken_and_says_so(engine, llm, 
     if call == "wake":
         await engine.sleep()
     llm.fails = fails
-    with pytest.raises(EngineError, match=rf"turn of the GPU failed in '{call}' after version 0: CUDA out of memory. Start the engine again"):
+    with pytest.raises(
+        EngineError,
+        match=rf"turn of the GPU failed in '{call}' after version 0: CUDA out of memory. Start the engine again",
+    ):
         await getattr(engine, call)()
     with pytest.raises(EngineError, match="is broken"):
         await engine.wake()
@@ -142,7 +159,8 @@ async def test_a_push_whose_kv_cache_finds_no_room_breaks_the_engine(engine, llm
 
 
 async def test_a_sleep_that_is_asked_for_while_it_wakes_is_done_when_it_is_awake(engine, llm):
-    """A switch to the engines' turn was given up, and the learner takes the GPU: the engine must not wake behind its back."""
+    """A switch to the engines' turn was given up, and the learner takes the GPU: the engine must not wake behind its
+    back."""
     await engine.sleep()
     waking = asyncio.create_task(engine.wake())
     await asyncio.sleep(0)
@@ -171,7 +189,9 @@ async def test_a_process_that_dies_in_its_sleep_is_not_waited_for(engine, llm):
 async def test_on_cpu_an_engine_that_should_sleep_is_refused_before_it_loads(monkeypatch):
     monkeypatch.setattr("openrlhf_tir.engines.vllm_engine.runs_on_gpus", lambda: False)
     cfg = Config(train={"colocate_all": True}, pipeline={"mode": "sync"})
-    with pytest.raises(ConfigError, match=r"train\.colocate_all needs GPUs, and there is none\. vLLM frees and fills GPU memory"):
+    with pytest.raises(
+        ConfigError, match=r"train\.colocate_all needs GPUs, and there is none\. vLLM frees and fills GPU memory"
+    ):
         await VllmEngine.start("/nowhere", cfg)
 
 
@@ -187,7 +207,10 @@ def test_the_stand_ins_calls_are_the_installed_vllms():
     inspect.signature(AsyncLLM.wake_up).bind(None, tags=[WEIGHTS])
     assert inspect.iscoroutinefunction(AsyncLLM.wake_up)
     assert "enable_sleep_mode" in inspect.signature(AsyncEngineArgs).parameters
-    for method, marks in (("sleep", (f'"{WEIGHTS}"', f'"{KV_CACHE}"')), ("wake_up", ("self.sleeping_tags.remove(tag)", "self.is_sleeping = False"))):
+    for method, marks in (
+        ("sleep", (f'"{WEIGHTS}"', f'"{KV_CACHE}"')),
+        ("wake_up", ("self.sleeping_tags.remove(tag)", "self.is_sleeping = False")),
+    ):
         source = inspect.getsource(getattr(Executor, method))
         assert all(mark in source for mark in marks), "vLLM's names of what sleeps, or how it wakes, are other ones now"
 
@@ -221,4 +244,7 @@ def test_the_engine_is_started_with_what_sleep_needs(tmp_path):
     from openrlhf_tir.engines.start import engine_args
 
     shared, apart = (Config(train={"colocate_all": on}, pipeline={"mode": "sync"}) for on in (True, False))
-    assert [engine_args(str(tmp_path), cfg, gpu=True, index=0).enable_sleep_mode for cfg in (shared, apart)] == [True, False]
+    assert [engine_args(str(tmp_path), cfg, gpu=True, index=0).enable_sleep_mode for cfg in (shared, apart)] == [
+        True,
+        False,
+    ]

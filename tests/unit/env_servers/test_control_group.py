@@ -1,4 +1,5 @@
-"""Control groups of slots: taken where the server has one for itself alone, left alone everywhere else. A directory stands for the kernel's."""
+"""Control groups of slots: taken where the server has one for itself alone, left alone everywhere else. A directory
+stands for the kernel's."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ def kernel(tmp_path):
     proc.mkdir()
     group.mkdir(parents=True)
     (proc / "cgroup").write_text("4:memory:/old\n0::/user.slice/run.scope\n")
-    (proc / "mountinfo").write_text(f"30 22 0:26 / /proc rw - proc proc rw\n31 22 0:27 / {tmp_path / 'cgroup'} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n")
+    (proc / "mountinfo").write_text(
+        f"30 22 0:26 / /proc rw - proc proc rw\n31 22 0:27 / {tmp_path / 'cgroup'} rw,nosuid shared:9 - cgroup2 cgroup2"
+        " rw\n"
+    )
     (group / "cgroup.controllers").write_text("cpu memory pids\n")
     (group / "cgroup.procs").write_text(f"{ME}\n")
     (group / "cgroup.subtree_control").write_text("")
@@ -64,7 +68,9 @@ def test_a_group_that_is_shared_or_cannot_limit_memory_is_left_as_it_was(kernel,
 
 def test_without_a_hierarchy_that_limits_memory_there_is_none(kernel):
     proc, _ = kernel
-    (proc / "mountinfo").write_text("30 22 0:26 / /nowhere rw - cgroup cgroup rw,cpu\n31 22 0:27 / /nowhere/m rw - cgroup cgroup rw,memory\n")
+    (proc / "mountinfo").write_text(
+        "30 22 0:26 / /nowhere rw - cgroup cgroup rw,cpu\n31 22 0:27 / /nowhere/m rw - cgroup cgroup rw,memory\n"
+    )
     assert ControlGroups.delegated(proc) is None
     (proc / "cgroup").write_text("4:cpu:/\n")
     assert ControlGroups.delegated(proc) is None
@@ -78,7 +84,8 @@ def version_1(tmp_path):
     group.mkdir(parents=True)
     (proc / "cgroup").write_text("9:cpu,cpuacct:/\n4:memory:/jobs/7\n0::/\n")
     (proc / "mountinfo").write_text(
-        f"31 22 0:27 / {tmp_path} rw - cgroup cgroup rw,cpu,cpuacct\n32 22 0:28 / {tmp_path / 'memory'} rw - cgroup cgroup rw,memory\n"
+        f"31 22 0:27 / {tmp_path} rw - cgroup cgroup rw,cpu,cpuacct\n32 22 0:28 / {tmp_path / 'memory'} rw - cgroup"
+        " cgroup rw,memory\n"
     )
     (group / "cgroup.procs").write_text(f"1\n{ME}\n")
     (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")

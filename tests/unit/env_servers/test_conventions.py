@@ -8,7 +8,10 @@ from env_servers.python_tir.conventions import CONVENTIONS, SILENT, TIMED_OUT
 from env_servers.python_tir.env import PythonEnv, judge
 from env_servers.python_tir.sandbox import Execution
 
-TRACEBACK = b'Traceback (most recent call last):\n  File "/tmp/a.py", line 2, in <module>\n    1/0\n    ~^~\nZeroDivisionError: division by zero\n'
+TRACEBACK = (
+    b'Traceback (most recent call last):\n  File "/tmp/a.py", line 2, in <module>\n    1/0\n    ~^~\nZeroDivisionError:'
+    b" division by zero\n"
+)
 CRASH_AFTER_OUTPUT = Execution(b"7\n", TRACEBACK, 1, 0.1)
 CRASH = Execution(b"", TRACEBACK, 1, 0.1)
 SAYS_NOTHING = Execution(b"", b"", 0, 0.1)
@@ -16,7 +19,9 @@ TIMED = Execution(b"", b"", None, 0.1, killed="time_limit")
 TIMED_AFTER_OUTPUT = Execution(b"half\n", b"", None, 0.1, killed="time_limit")
 OUT_OF_MEMORY = Execution(b"", b"", None, 0.1, killed="memory")
 EXITS = Execution(b"", b"", 3, 0.1)
-WHOLE = "Traceback (most recent call last):\n  line 2, in <module>\n    1/0\n    ~~\nZeroDivisionError: division by zero"
+WHOLE = (
+    "Traceback (most recent call last):\n  line 2, in <module>\n    1/0\n    ~~\nZeroDivisionError: division by zero"
+)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +57,9 @@ def test_facts_about_an_execution_are_the_same_under_every_convention():
     assert judge(CRASH_AFTER_OUTPUT, "torl").signals["error_type"] == "exception"
 
 
-@pytest.mark.parametrize("execution", [Execution(b"a" * 200 + b"b" * 201, b"", 0, 0.1), Execution(b"", b"a" * 200 + b"b" * 201, 1, 0.1)])
+@pytest.mark.parametrize(
+    "execution", [Execution(b"a" * 200 + b"b" * 201, b"", 0, 0.1), Execution(b"", b"a" * 200 + b"b" * 201, 1, 0.1)]
+)
 def test_retool_keeps_the_ends_of_more_than_400_characters(execution):
     assert judge(execution, "retool").observation == "a" * 200 + "..." + "b" * 200
     assert judge(Execution(b"a" * 400, b"", 0, 0.1), "retool").observation == "a" * 400

@@ -1,4 +1,5 @@
-"""Which languages are served: those whose tool has run a program, wherever it lies; what is installed and broken is said."""
+"""Which languages are served: those whose tool has run a program, wherever it lies; what is installed and broken is
+said."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def places(tmp_path):
 
 async def test_a_tool_that_does_not_run_its_trial_is_said_and_not_served(places, capfd):
     assert (await found(BareSandbox(), places)).names == ["bash"]
-    assert "node is installed, but does not work in the sandbox, so nodejs is not served: broken node" in capfd.readouterr().err
+    assert (
+        "node is installed, but does not work in the sandbox, so nodejs is not served: broken node"
+        in capfd.readouterr().err
+    )
 
 
 async def test_go_without_its_compiled_library_is_said_with_the_command_that_makes_it(tmp_path, capfd):

@@ -73,8 +73,8 @@ async def test_undecodable_output_is_replaced(sandbox):
 
 async def test_traceback_shows_the_snippets_lines_only(sandbox):
     e = await sandbox.run("def f():\n    return 1/0\nf()")
-    assert e.stderr.decode() == (
-        "Traceback (most recent call last):\n"
+    assert (
+        e.stderr.decode() == "Traceback (most recent call last):\n"
         '  File "/tmp/main.py", line 3, in <module>\n    f()\n'
         '  File "/tmp/main.py", line 2, in f\n    return 1/0\n           ~^~\n'
         "ZeroDivisionError: division by zero\n"
@@ -125,21 +125,47 @@ async def test_subprocesses_threads_and_pools_work(sandbox):
 
 
 async def test_stdin_is_empty_and_the_code_is_not_on_a_descriptor(sandbox):
-    e = await sandbox.run("import os, sys\nprint(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/fd')))")
+    e = await sandbox.run(
+        "import os, sys\nprint(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd'))[:3],"
+        " len(os.listdir('/proc/self/fd')))"
+    )
     assert e.stdout == b"'' ['0', '1', '2'] 4\n"  # the fourth is the listing's own
 
 
 async def test_runs_as_an_unprivileged_user_without_capabilities(sandbox):
-    e = await sandbox.run("print(*[l for l in open('/proc/self/status') if l.startswith(('Uid', 'CapEff', 'CapPrm', 'CapBnd', 'NoNewPrivs'))])")
-    fields = dict(line.split(":\t") for line in e.stdout.decode().replace(" Cap", "Cap").replace(" No", "No").splitlines() if line.strip())
+    e = await sandbox.run(
+        "print(*[l for l in open('/proc/self/status') if l.startswith(('Uid', 'CapEff', 'CapPrm', 'CapBnd',"
+        " 'NoNewPrivs'))])"
+    )
+    fields = dict(
+        line.split(":\t")
+        for line in e.stdout.decode().replace(" Cap", "Cap").replace(" No", "No").splitlines()
+        if line.strip()
+    )
     assert "0" not in fields["Uid"].split("\t")
     assert {fields[k].strip("0") for k in ("CapEff", "CapPrm", "CapBnd")} == {""}
     assert fields["NoNewPrivs"] == "1"
 
 
-@pytest.mark.parametrize("path", ["/etc/shadow", "/etc/passwd", "/root/.bashrc", "/home", "/sys/kernel", "/run", "/var/log", "/proc/1/root/etc/shadow"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/shadow",
+        "/etc/passwd",
+        "/root/.bashrc",
+        "/home",
+        "/sys/kernel",
+        "/run",
+        "/var/log",
+        "/proc/1/root/etc/shadow",
+    ],
+)
 async def test_host_files_are_not_there(sandbox, path):
-    step = judge(await sandbox.run(f"import os; print(os.listdir('{path}') if os.path.isdir('{path}') else open('{path}').read())"))
+    step = judge(
+        await sandbox.run(
+            f"import os; print(os.listdir('{path}') if os.path.isdir('{path}') else open('{path}').read())"
+        )
+    )
     assert step.outcome == "model_error"
     assert "No such file" in step.observation
 
@@ -149,7 +175,9 @@ async def test_a_secret_in_the_hosts_tmp_is_not_there(sandbox):
         f.write("s3cret")
         f.flush()
         os.chmod(f.name, 0o644)
-        e = await sandbox.run(f"import os, subprocess; print(os.path.exists({f.name!r}), os.listdir('/tmp')); open({f.name!r})")
+        e = await sandbox.run(
+            f"import os, subprocess; print(os.path.exists({f.name!r}), os.listdir('/tmp')); open({f.name!r})"
+        )
     assert e.stdout == b"False ['main.py']\n"
     assert e.return_code == 1
 
@@ -217,7 +245,11 @@ async def test_abstract_unix_sockets_of_the_host_are_not_there(sandbox):
 
 async def test_a_loop_ends_at_its_time_limit_as_the_models_error(sandbox):
     step = judge(await with_limits(sandbox, code_timeout_s=0.4).run("print('x', flush=True)\nwhile True: pass"))
-    assert (step.observation, step.outcome, step.signals["error_type"]) == ("TimeLimitExceeded", "model_error", "time_limit")
+    assert (step.observation, step.outcome, step.signals["error_type"]) == (
+        "TimeLimitExceeded",
+        "model_error",
+        "time_limit",
+    )
     assert step.signals["seconds"] >= 0.4
 
 
@@ -263,7 +295,10 @@ async def test_nothing_survives_a_cancelled_call(sandbox):
 
 
 async def test_a_snippet_that_ignores_signals_is_killed_all_the_same(sandbox):
-    code = "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass"
+    code = (
+        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError,"
+        " ValueError): pass\nwhile True: pass"
+    )
     assert (await with_limits(sandbox, code_timeout_s=0.4).run(code)).killed == "time_limit"
 
 
@@ -273,7 +308,9 @@ async def test_a_snippet_cannot_kill_its_init(sandbox):
 
 
 async def test_a_fork_bomb_ends_at_the_process_limit(sandbox):
-    e = await with_limits(sandbox, code_timeout_s=0.8).run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
+    e = await with_limits(sandbox, code_timeout_s=0.8).run(
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    )
     assert e.killed == "time_limit"
     counted = """
 import os, time
@@ -315,7 +352,11 @@ async def test_large_output_is_cut_but_the_program_is_not(sandbox):
 
 async def test_an_output_flood_is_stopped_while_it_runs(sandbox):
     step = judge(await with_limits(sandbox, code_timeout_s=600.0).run("while True: print('y' * 10_000)"))
-    assert (step.outcome, step.signals["error_type"], step.signals["stdout_truncated"]) == ("model_error", "output_flood", True)
+    assert (step.outcome, step.signals["error_type"], step.signals["stdout_truncated"]) == (
+        "model_error",
+        "output_flood",
+        True,
+    )
 
 
 async def test_a_flood_of_stderr_is_stopped_too(sandbox):
@@ -325,12 +366,17 @@ async def test_a_flood_of_stderr_is_stopped_too(sandbox):
 
 @pytest.mark.parametrize("directory", ["/tmp", "/dev/shm"])
 async def test_disk_is_limited(sandbox, directory):
-    code = f"try:\n    for i in range(9): open('{directory}/%d' % i, 'wb').write(bytes(16 << 20))\nexcept OSError as e: print(e.errno)"
+    code = (
+        f"try:\n    for i in range(9): open('{directory}/%d' % i, 'wb').write(bytes(16 << 20))\nexcept OSError as e:"
+        " print(e.errno)"
+    )
     assert (await sandbox.run(code)).stdout == b"28\n"  # ENOSPC
 
 
 async def test_one_file_is_limited(sandbox):
-    e = await with_limits(sandbox, file_bytes=1 * MIB).run("try: open('/tmp/x', 'wb').write(bytes(2 << 20))\nexcept OSError as e: print(e.errno)")
+    e = await with_limits(sandbox, file_bytes=1 * MIB).run(
+        "try: open('/tmp/x', 'wb').write(bytes(2 << 20))\nexcept OSError as e: print(e.errno)"
+    )
     assert e.stdout == b"27\n"  # EFBIG
 
 
@@ -368,7 +414,9 @@ async def test_an_interpreter_that_does_not_come_up_is_a_sandbox_error(sandbox):
 
 async def test_no_descriptor_and_no_child_is_left_after_many_calls(sandbox):
     def children() -> list[str]:
-        return sorted(pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split())
+        return sorted(
+            pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+        )
 
     await sandbox.run("print(1)")
     before, children_before = len(os.listdir("/proc/self/fd")), children()
@@ -412,11 +460,16 @@ async def test_system_calls_beyond_the_namespaces_are_refused(sandbox):
     assert e.stdout.decode() == f"{calls}\nb'unix works'\n", e.stderr
 
 
-@pytest.mark.parametrize("make", ["open(name, 'w').close()", "os.mkdir(name)", "os.link('first', name)", "os.symlink('x', name)"])
+@pytest.mark.parametrize(
+    "make", ["open(name, 'w').close()", "os.mkdir(name)", "os.link('first', name)", "os.symlink('x', name)"]
+)
 @pytest.mark.parametrize("directory", ["/tmp", "/dev/shm"])
 async def test_more_files_than_the_directory_has_pages_end_the_call(sandbox, directory, make):
     """What tmpfs would take is a share of the host's memory: millions. A warm slot has the same bound."""
-    code = f"import os, time\nos.chdir({directory!r})\nopen('first', 'w').close()\nfor i in range(%d):\n    name = f'x{{i}}'\n    {make}\n"
+    code = (
+        f"import os, time\nos.chdir({directory!r})\nopen('first', 'w').close()\nfor i in range(%d):\n    name ="
+        f" f'x{{i}}'\n    {make}\n"
+    )
     few = with_limits(sandbox, file_bytes=1 << 20, code_timeout_s=60.0)
     assert few.limits.files == 256
     e = await few.run(code % 300 + "time.sleep(600)")

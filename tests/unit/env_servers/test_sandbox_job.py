@@ -49,7 +49,9 @@ def test_a_forged_or_broken_end_gives_no_more_than_its_bytes(unpacked, data, fil
 
 
 def test_no_more_is_read_than_the_cap(unpacked):
-    assert unpacked(size(FETCH_BYTES - 8) + bytes(FETCH_BYTES - 8) + size(1) + b"x", ["a", "b"]) == {"a": bytes(FETCH_BYTES - 8)}
+    assert unpacked(size(FETCH_BYTES - 8) + bytes(FETCH_BYTES - 8) + size(1) + b"x", ["a", "b"]) == {
+        "a": bytes(FETCH_BYTES - 8)
+    }
 
 
 def test_a_call_may_take_longer_and_print_more_but_never_more_memory():
@@ -78,4 +80,6 @@ def test_what_ended_an_execution_survives_the_way_through_the_api(killed):
     ],
 )
 def test_a_syntax_error_without_a_traceback_did_not_compile(stderr, compiled):
-    assert _execution(CommandRunResult(status="Finished", return_code=1, stderr=stderr), {}, Limits()).compiled is compiled
+    assert (
+        _execution(CommandRunResult(status="Finished", return_code=1, stderr=stderr), {}, Limits()).compiled is compiled
+    )

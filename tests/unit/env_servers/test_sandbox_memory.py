@@ -1,4 +1,5 @@
-"""What a sandbox's processes hold: shared pages once, unnamed files, sockets that only the namespace knows, and processes that end while one looks."""
+"""What a sandbox's processes hold: shared pages once, unnamed files, sockets that only the namespace knows, and
+processes that end while one looks."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ time.sleep(60)
 @pytest.fixture
 def two_processes():
     """Below this process: one that holds 40 MiB, and its fork, which shares them."""
-    shell = subprocess.Popen(["/bin/sh", "-c", f'"{sys.executable}" -c "$0" & wait', HOLD], stdout=subprocess.PIPE, start_new_session=True)
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", f'"{sys.executable}" -c "$0" & wait', HOLD], stdout=subprocess.PIPE, start_new_session=True
+    )
     assert shell.stdout.readline() == b"up\n"
     yield shell.pid
     os.killpg(shell.pid, 9)
@@ -40,7 +43,8 @@ def test_pages_that_a_fork_shares_count_once_where_it_matters(two_processes):
 
 def test_a_stopped_session_is_what_its_processes_hold_beyond_the_warm_interpreter(two_processes, monkeypatch):
     own = memory.private_bytes(os.getpid())
-    monkeypatch.setattr(memory, "socket_bytes", lambda pid: 7 if pid == two_processes else 0)  # the host's namespace: other tests open sockets meanwhile
+    # the host's namespace: other tests open sockets meanwhile
+    monkeypatch.setattr(memory, "socket_bytes", lambda pid: 7 if pid == two_processes else 0)
     assert memory.session_bytes(two_processes, own=1 << 40, directories=()) == 7
     assert memory.session_bytes(two_processes, own=0, directories=()) > 80 * MIB
     assert own > 0
@@ -76,7 +80,10 @@ def test_a_file_without_a_name_is_in_its_file_systems_count():
 def test_a_connection_counts_as_what_its_ends_may_hold():
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()):
-        plain, tuned = memory.socket_bytes(os.getpid()), memory.socket_bytes(os.getpid(), tcp_bytes=10 * memory.SOCKET_BYTES)
+        plain, tuned = (
+            memory.socket_bytes(os.getpid()),
+            memory.socket_bytes(os.getpid(), tcp_bytes=10 * memory.SOCKET_BYTES),
+        )
     assert plain >= 2 * memory.SOCKET_BYTES
     assert tuned - plain >= 2 * 9 * memory.SOCKET_BYTES
     assert memory.SOCKET_BYTES <= memory.host_tcp_bytes() <= memory.MOST_TCP_BYTES

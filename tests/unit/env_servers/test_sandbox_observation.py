@@ -18,9 +18,16 @@ def test_success_is_stdout_with_its_newline_and_without_warnings():
 
 
 def test_an_exception_is_the_traceback_without_files_and_carets():
-    stderr = b'Traceback (most recent call last):\n  File "/tmp/a.py", line 3, in <module>\n    1/0\n    ~^~\nZeroDivisionError: division by zero\n'
+    stderr = (
+        b'Traceback (most recent call last):\n  File "/tmp/a.py", line 3, in <module>\n    1/0\n   '
+        b" ~^~\nZeroDivisionError: division by zero\n"
+    )
     step = judge(execution(b"7\n", stderr, 1))
-    assert step.observation == "Traceback (most recent call last):\n  line 3, in <module>\n    1/0\n    ~~\nZeroDivisionError: division by zero\n"
+    assert (
+        step.observation
+        == "Traceback (most recent call last):\n  line 3, in <module>\n    1/0\n    ~~\nZeroDivisionError: division by"
+        " zero\n"
+    )
     assert (step.outcome, step.signals["error_type"], step.signals["executed"]) == ("model_error", "exception", True)
 
 
@@ -43,4 +50,7 @@ def test_every_failure_is_a_model_error_with_its_type(fields, error_type, text):
 
 
 def test_several_frames_lose_their_file_names():
-    assert clean_traceback('  File "/a", line 1, in f\n  File "<string>", line 2, in g\n') == "  line 1, in f\n  line 2, in g\n"
+    assert (
+        clean_traceback('  File "/a", line 1, in f\n  File "<string>", line 2, in g\n')
+        == "  line 1, in f\n  line 2, in g\n"
+    )

@@ -1,4 +1,5 @@
-"""Dense retrieval with embeddings made by hand: what is embedded, in which order passages come, and when they are embedded again."""
+"""Dense retrieval with embeddings made by hand: what is embedded, in which order passages come, and when they are
+embedded again."""
 
 from __future__ import annotations
 
@@ -35,7 +36,12 @@ def encoder(monkeypatch):
 @pytest.fixture
 def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(json.dumps({"id": str(i), "contents": f'"{c}"\nit is {c}'}) + "\n" for i, c in enumerate(["red", "green", "blue"])))
+    path.write_text(
+        "".join(
+            json.dumps({"id": str(i), "contents": f'"{c}"\nit is {c}'}) + "\n"
+            for i, c in enumerate(["red", "green", "blue"])
+        )
+    )
     return path
 
 
@@ -50,7 +56,12 @@ def test_equal_scores_come_in_the_order_of_the_corpus_and_k_may_exceed_it(corpus
 
 def test_an_e5_model_gets_the_prefixes_it_was_trained_with_and_others_none(corpus, tmp_path, encoder):
     Dense(corpus, tmp_path / "e5", "intfloat/e5-base-v2").search("red", 1)
-    assert encoder.seen == ['passage: "red"\nit is red', 'passage: "green"\nit is green', 'passage: "blue"\nit is blue', "query: red"]
+    assert encoder.seen == [
+        'passage: "red"\nit is red',
+        'passage: "green"\nit is green',
+        'passage: "blue"\nit is blue',
+        "query: red",
+    ]
     encoder.seen.clear()
     Dense(corpus, tmp_path / "other", "other").search("red", 1)
     assert encoder.seen[-1] == "red"

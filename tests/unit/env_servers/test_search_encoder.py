@@ -1,4 +1,5 @@
-"""A real small encoder, its weights made here: BERT in sentence-transformers' layout, loaded, pooled and searched with."""
+"""A real small encoder, its weights made here: BERT in sentence-transformers' layout, loaded, pooled and searched
+with."""
 
 from __future__ import annotations
 
@@ -90,13 +91,20 @@ def test_retrieval_with_it_finds_a_passage_by_its_own_text_and_keeps_what_it_emb
         assert (best[0].document["id"], round(best[0].score, 4)) == (str(i), 1.0)
         assert best[0].score > best[1].score >= best[2].score
     again = Dense(corpus, tmp_path / "index", str(model), lambda share: pytest.fail("embedded again"))
-    assert [hit.document["id"] for hit in again.search(contents[4], 2)] == [hit.document["id"] for hit in dense.search(contents[4], 2)]
+    assert [hit.document["id"] for hit in again.search(contents[4], 2)] == [
+        hit.document["id"] for hit in dense.search(contents[4], 2)
+    ]
 
 
 def test_the_models_prompts_are_read(tmp_path):
     from env_servers.search.encoder import Encoder
 
-    assert Encoder(str(make_model(tmp_path, config_sentence_transformers={"prompts": {"query": "red ", "document": ""}}))).prompts["query"] == "red "
+    assert (
+        Encoder(
+            str(make_model(tmp_path, config_sentence_transformers={"prompts": {"query": "red ", "document": ""}}))
+        ).prompts["query"]
+        == "red "
+    )
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,13 @@ WIKI = Rows('"Faust"\none', '"Faust"\ntwo', '"Goethe"\nborn', '"Faust"\nan opera
 
 @pytest.mark.parametrize(
     ("number", "title", "text"),
-    [(0, '"Faust"', "one\ntwo"), (1, '"Faust"', "one\ntwo"), (2, '"Goethe"', "born"), (3, '"Faust"', "an opera"), (4, "no text", "no text")],
+    [
+        (0, '"Faust"', "one\ntwo"),
+        (1, '"Faust"', "one\ntwo"),
+        (2, '"Goethe"', "born"),
+        (3, '"Faust"', "an opera"),
+        (4, "no text", "no text"),
+    ],
 )
 def test_a_document_is_the_passages_around_a_hit_that_have_its_title(number, title, text):
     assert whole(WIKI, number) == (title, text)

@@ -1,4 +1,5 @@
-"""Sessions that keep their state: what stays, what is lost and told, and that nothing of one is seen, left or paid for by another."""
+"""Sessions that keep their state: what stays, what is lost and told, and that nothing of one is seen, left or paid for
+by another."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ SPIN = "import threading\ndef f():\n    while True: pass\nthreading.Thread(targe
 
 @pytest.fixture(scope="module")
 def sandbox():
-    sandbox = WarmSandbox(Limits(code_timeout_s=2.0, memory_bytes=512 << 20), slots=1, seccomp=filter_program(), echo_last=True)
+    sandbox = WarmSandbox(
+        Limits(code_timeout_s=2.0, memory_bytes=512 << 20), slots=1, seccomp=filter_program(), echo_last=True
+    )
     yield sandbox
     asyncio.run(sandbox.close())
 
@@ -54,7 +57,9 @@ async def session(sandbox, notebooks):
 
 
 def processes(sandbox: WarmSandbox) -> list[int]:
-    return sorted(pid for template in (sandbox._light, sandbox._full) for pid in descendants(template.container._process.pid))
+    return sorted(
+        pid for template in (sandbox._light, sandbox._full) for pid in descendants(template.container._process.pid)
+    )
 
 
 async def say(session: StatefulEnv, code: str) -> str:
@@ -70,11 +75,17 @@ async def test_names_imports_and_files_stay_and_the_last_value_is_shown(session)
 
 async def test_a_failing_cell_reads_as_a_script_does_and_loses_nothing(session):
     await say(session, "def half(n):\n    return 1 / n")
-    assert await say(session, "half(0)") == (
-        f"{TRACE}\n  line 1, in <module>\n    half(0)\n  line 2, in half\n    return 1 / n\n           ~~~~\nZeroDivisionError: division by zero\n"
+    assert (
+        await say(session, "half(0)")
+        == f"{TRACE}\n  line 1, in <module>\n    half(0)\n  line 2, in half\n    return 1 / n\n          "
+        " ~~~~\nZeroDivisionError: division by zero\n"
     )
     step = await session.step("y = (", 20.0)
-    assert (step.signals["error_type"], step.signals["executed"], step.signals["state_lost"]) == ("syntax", False, False)
+    assert (step.signals["error_type"], step.signals["executed"], step.signals["state_lost"]) == (
+        "syntax",
+        False,
+        False,
+    )
     assert (await session.step("import sys; sys.exit(3)", 20.0)).signals["return_code"] == 3
     assert await say(session, "half(2)") == "0.5\n"
     assert await say(session, "import os, sys; sys.stdout.close(); os.close(2)") == ""
@@ -82,7 +93,10 @@ async def test_a_failing_cell_reads_as_a_script_does_and_loses_nothing(session):
 
 
 async def test_recursion_ends_where_it_does_in_a_script(session):
-    code = "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try: f(n)\n    except RecursionError: print(n); break"
+    code = (
+        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try: f(n)\n    except"
+        " RecursionError: print(n); break"
+    )
     assert await say(session, code) == "999\n"
 
 
@@ -90,7 +104,14 @@ async def test_recursion_ends_where_it_does_in_a_script(session):
     ("code", "outcome", "text"),
     [
         ("while True: pass", "model_error", "TimeLimitExceeded\n"),
-        ("import os, time\nfor i in range(9):\n    if os.fork() == 0: x = b'x' * (80 << 20); time.sleep(9)\ntime.sleep(9)", "model_error", None),
+        (
+            (
+                "import os, time\nfor i in range(9):\n    if os.fork() == 0: x = b'x' * (80 << 20);"
+                " time.sleep(9)\ntime.sleep(9)"
+            ),
+            "model_error",
+            None,
+        ),
         ("import os; os._exit(0)", "ok", ""),
         ("import ctypes; ctypes.string_at(0)", "model_error", ""),
         ("import os; os.kill(os.getpid(), 9)", "model_error", ""),
@@ -147,19 +168,30 @@ async def test_nothing_runs_between_two_calls(session):
 
 
 WAKERS = {
-    "a POSIX timer": """
+    "a POSIX timer": (
+        """
 import ctypes
 class Event(ctypes.Structure): _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 64)]
 timer = ctypes.c_void_p()
-ctypes.CDLL(None).timer_create(1, ctypes.byref(Event(0, 18, 0)), ctypes.byref(timer)) == 0 and ESCAPED""",
-    "the end of its output": """
+ctypes.CDLL(None).timer_create(1, ctypes.byref(Event(0, 18, 0)), ctypes.byref(timer)) == 0 and ESCAPED"""
+    ),
+    "the end of its output": (
+        """
 import fcntl
 try: fcntl.fcntl(1, 10, 18)
 except OSError: fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | 0o20000)
-else: ESCAPED""",
-    "an interval timer": "import signal; signal.signal(14, lambda *a: None); signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)",
-    "children that wake each other": "import os, signal\nfor _ in range(4):\n    if os.fork() == 0:\n        while True: os.kill(-1, signal.SIGCONT)",
-    "threads that fork": "import threading, subprocess\ndef f():\n    while True: subprocess.run(['true'])\nthreading.Thread(target=f, daemon=True).start()",
+else: ESCAPED"""
+    ),
+    "an interval timer": (
+        "import signal; signal.signal(14, lambda *a: None); signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)"
+    ),
+    "children that wake each other": (
+        "import os, signal\nfor _ in range(4):\n    if os.fork() == 0:\n        while True: os.kill(-1, signal.SIGCONT)"
+    ),
+    "threads that fork": (
+        "import threading, subprocess\ndef f():\n    while True: subprocess.run(['true'])\nthreading.Thread(target=f,"
+        " daemon=True).start()"
+    ),
 }
 
 
@@ -202,7 +234,10 @@ word = frame.f_locals["request"] + b" 0 R"
     [
         "os.write(3, word)\nprint('and on', flush=True)\nwhile True: time.sleep(0.01)",
         "if os.fork() == 0: os.write(3, word); os._exit(0)\ntime.sleep(60)",
-        "if os.fork() == 0: time.sleep(0.2); os.write(3, word); os._exit(0)\nimport socket; socket.socket(fileno=3).recvmsg(64)",
+        (
+            "if os.fork() == 0: time.sleep(0.2); os.write(3, word); os._exit(0)\nimport socket;"
+            " socket.socket(fileno=3).recvmsg(64)"
+        ),
     ],
     ids=["itself", "its child", "its child, while it waits as its interpreter would"],
 )
@@ -213,14 +248,20 @@ async def test_a_cell_that_answers_for_its_interpreter_before_it_has_ended_loses
 
 
 async def test_a_word_that_an_earlier_cell_left_is_no_answer_to_a_later_one(session):
-    wait = "import threading\nlater = threading.Event()\ndef f():\n    later.wait(); os.write(3, word)\nthreading.Thread(target=f).start()"
+    wait = (
+        "import threading\nlater = threading.Event()\ndef f():\n    later.wait(); os.write(3,"
+        " word)\nthreading.Thread(target=f).start()"
+    )
     await say(session, ANSWER + wait)
     step = await session.step("later.set(); time.sleep(0.5); print('forged by the thread')", 20.0)
     assert (step.outcome, step.signals["state_lost"]) == ("model_error", True)
 
 
 async def test_what_a_cell_does_to_the_modules_is_not_the_end_of_its_interpreter(session):
-    code = "import os, socket, builtins\nfor module in (os, socket): vars(module).update(dict.fromkeys(vars(module)))\nbuiltins.len = builtins.int = None"
+    code = (
+        "import os, socket, builtins\nfor module in (os, socket):"
+        " vars(module).update(dict.fromkeys(vars(module)))\nbuiltins.len = builtins.int = None"
+    )
     await say(session, "x = 5")
     assert (await session.step(code, 20.0)).signals["state_lost"] is False
     assert await say(session, "x") == "5\n"
@@ -229,7 +270,11 @@ async def test_what_a_cell_does_to_the_modules_is_not_the_end_of_its_interpreter
 async def test_files_and_sockets_of_a_session_are_in_the_budget(session, notebooks):
     await say(session, "import socket\nx = 1")
     before = notebooks.held_bytes
-    await say(session, "import os\nfd = os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)\nos.write(fd, bytes(20 << 20))\nos.unlink('/dev/shm/x')")
+    await say(
+        session,
+        "import os\nfd = os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)\nos.write(fd, bytes(20 <<"
+        " 20))\nos.unlink('/dev/shm/x')",
+    )
     assert 20 << 20 <= notebooks.held_bytes - before < 24 << 20
     await say(session, "pairs = [socket.socketpair() for _ in range(20)]")
     assert 40 << 20 <= notebooks.held_bytes - before < 44 << 20
@@ -248,11 +293,19 @@ async def test_sessions_share_neither_names_nor_files_nor_processes(sandbox, not
     for env in (one, other):
         await env.reset({}, 0)
     try:
-        await say(one, "import builtins, subprocess; builtins.secret = 1; open('/tmp/s', 'w'); open('/dev/shm/s', 'w'); subprocess.Popen(['sleep', '60'])")
-        looks = "import os; [hasattr(__builtins__, 'secret'), os.listdir('/tmp'), os.listdir('/dev/shm'), [p for p in os.listdir('/proc') if p.isdigit()]]"
+        await say(
+            one,
+            "import builtins, subprocess; builtins.secret = 1; open('/tmp/s', 'w'); open('/dev/shm/s', 'w');"
+            " subprocess.Popen(['sleep', '60'])",
+        )
+        looks = (
+            "import os; [hasattr(__builtins__, 'secret'), os.listdir('/tmp'), os.listdir('/dev/shm'), [p for p in"
+            " os.listdir('/proc') if p.isdigit()]]"
+        )
         assert await say(other, looks) == "[False, [], [], ['1', '2']]\n"
         bomb = (
-            "import os, time\nn = 0\ntry:\n    while n < 99:\n        if os.fork() == 0: time.sleep(60)\n        n += 1\nexcept BlockingIOError: print(n < 64)"
+            "import os, time\nn = 0\ntry:\n    while n < 99:\n        if os.fork() == 0: time.sleep(60)\n        n +="
+            " 1\nexcept BlockingIOError: print(n < 64)"
         )
         assert await say(one, bomb) == "True\n"
         assert await say(other, "os.getpid() if os.fork() else os._exit(0)") == "2\n"
@@ -261,7 +314,10 @@ async def test_sessions_share_neither_names_nor_files_nor_processes(sandbox, not
 
 
 async def test_a_fork_that_runs_on_is_no_second_notebook_and_output_of_children_arrives(session):
-    assert await say(session, "import os\nif os.fork() == 0: print('child')\nelse: os.wait(); print('parent')") == "child\nparent\n"
+    assert (
+        await say(session, "import os\nif os.fork() == 0: print('child')\nelse: os.wait(); print('parent')")
+        == "child\nparent\n"
+    )
     assert await say(session, "os.getpid()") == "2\n"
 
 

@@ -1,4 +1,5 @@
-"""WarmSandbox reads like the fresh one: the same stdout, stderr, exit code and verdict for every snippet that does not ask for pids or time."""
+"""WarmSandbox reads like the fresh one: the same stdout, stderr, exit code and verdict for every snippet that does not
+ask for pids or time."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ SNIPPETS = [
     "x = 1\n  y = 2",
     "(" * 300,
     "def f(): f()\nf()",
-    "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try: f(n)\n    except RecursionError: print(n); break",
+    (
+        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try: f(n)\n    except"
+        " RecursionError: print(n); break"
+    ),
     "import sys; sys.exit(3)",
     "exit()",
     "quit(7)",
@@ -45,28 +49,58 @@ SNIPPETS = [
     "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
     "import signal; print([signal.getsignal(s) for s in (2, 13, 15, 17, 25)])",
     "input()",
-    "import sys; print(repr(sys.stdin.read()), sys.stdin.encoding, sys.stdout.encoding, sys.stderr.errors, sys.stdin.errors)",
-    "import os, sys; print(sys.argv, os.getcwd(), sys.path, sys.flags, __name__, __file__, sorted(os.environ.items()), __builtins__)",
+    (
+        "import sys; print(repr(sys.stdin.read()), sys.stdin.encoding, sys.stdout.encoding, sys.stderr.errors,"
+        " sys.stdin.errors)"
+    ),
+    (
+        "import os, sys; print(sys.argv, os.getcwd(), sys.path, sys.flags, __name__, __file__,"
+        " sorted(os.environ.items()), __builtins__)"
+    ),
     "import os; print(sorted(os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/fd')))",
     "import os, sys; print(os.listdir('/tmp'), os.listdir('/dev/shm'), os.listdir('/'), os.listdir('/dev'))",
-    "import resource as r; print([r.getrlimit(getattr(r, 'RLIMIT_' + n)) for n in ('CPU', 'NPROC', 'FSIZE', 'NOFILE', 'CORE', 'STACK')])",
-    "import sys, decimal; print(sys.getrecursionlimit(), sys.get_int_max_str_digits(), decimal.getcontext(), sys.getswitchinterval())",
+    (
+        "import resource as r; print([r.getrlimit(getattr(r, 'RLIMIT_' + n)) for n in ('CPU', 'NPROC', 'FSIZE',"
+        " 'NOFILE', 'CORE', 'STACK')])"
+    ),
+    (
+        "import sys, decimal; print(sys.getrecursionlimit(), sys.get_int_max_str_digits(), decimal.getcontext(),"
+        " sys.getswitchinterval())"
+    ),
     "import gc; print(gc.get_threshold(), gc.isenabled())",
     "import warnings; warnings.warn('careful'); 1/0",
     "try: 1/0\nexcept ZeroDivisionError as e: raise ValueError('x') from e",
     "try: {}['a']\nexcept KeyError: [][1]",
     "raise ExceptionGroup('g', [ValueError(1), TypeError(2)])",
-    "class Loud:\n    def __del__(self): print('deleted')\nkept = Loud()\nimport atexit; atexit.register(print, 'atexit')",
-    "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\nprint('main', threading.current_thread().name)",
-    "import threading\nt = threading.Thread(target=lambda: 1/0, name='worker'); t.start(); t.join()\nraise SystemExit(4)",
+    (
+        "class Loud:\n    def __del__(self): print('deleted')\nkept = Loud()\nimport atexit; atexit.register(print,"
+        " 'atexit')"
+    ),
+    (
+        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1),"
+        " print('thread'))).start()\nprint('main', threading.current_thread().name)"
+    ),
+    (
+        "import threading\nt = threading.Thread(target=lambda: 1/0, name='worker'); t.start(); t.join()\nraise"
+        " SystemExit(4)"
+    ),
     "print({'a', 'b', 'c', 'd', 'e'})",
     "import subprocess; print(subprocess.run(['echo', 'sub'], capture_output=True).stdout)",
-    "import multiprocessing as mp\ndef f(x): return x * x\nif __name__ == '__main__':\n    with mp.Pool(2) as p: print(p.map(f, [1, 2]))",
+    (
+        "import multiprocessing as mp\ndef f(x): return x * x\nif __name__ == '__main__':\n    with mp.Pool(2) as p:"
+        " print(p.map(f, [1, 2]))"
+    ),
     "import asyncio\nasync def main(): await asyncio.sleep(0); print('loop')\nasyncio.run(main())",
     "import numpy as np; print(np.arange(6).reshape(2, 3) @ np.ones(3)); np.zeros(2) @ np.zeros(3)",
     "import numpy as np; print(np.array([1.0]) / 0); raise ValueError",
-    "import sympy as sp; x = sp.Symbol('x'); print(sp.solve(x**3 - x), sp.integrate(sp.exp(-x**2), (x, -sp.oo, sp.oo)), sp.Dummy('d'))",
-    "from sympy import *; x, y = symbols('x y'); print(groebner([x*y - 1, x**2 + y**2 - 3], x, y)); print(Matrix(2, 2, [1, 2, 3, 'a'])); Symbol(3)",
+    (
+        "import sympy as sp; x = sp.Symbol('x'); print(sp.solve(x**3 - x), sp.integrate(sp.exp(-x**2), (x, -sp.oo,"
+        " sp.oo)), sp.Dummy('d'))"
+    ),
+    (
+        "from sympy import *; x, y = symbols('x y'); print(groebner([x*y - 1, x**2 + y**2 - 3], x, y)); print(Matrix(2,"
+        " 2, [1, 2, 3, 'a'])); Symbol(3)"
+    ),
     "import nonexistent_module",
     "from math import nonexistent",
     "import inspect\ndef f(): pass\nprint(inspect.getsource(f), len(inspect.stack()))",
@@ -86,7 +120,10 @@ SNIPPETS = [
     "import faulthandler, ctypes; ctypes.string_at(0)",
     "import os; os._exit = None; print('hello')",
     "import os\nfor name in list(vars(os)): setattr(os, name, None)\nprint('hello')",
-    "import builtins\nbuiltins.isinstance = builtins.SystemExit = builtins.BaseException = builtins.getattr = None\nprint('hello')\n1/0",
+    (
+        "import builtins\nbuiltins.isinstance = builtins.SystemExit = builtins.BaseException = builtins.getattr ="
+        " None\nprint('hello')\n1/0"
+    ),
     "import sys; sys.modules.clear(); print('hello')",
     "import sys; sys.excepthook = None; 1/0",
     "import sys; del sys.stderr; sys.exit('bye')",
@@ -121,7 +158,10 @@ async def test_a_warm_call_reads_like_a_fresh_one(fresh, warm, code):
 
 
 async def test_input_and_files_go_in_and_come_back(warm):
-    code = "import sys, os\nos.makedirs('out')\nopen('out/b', 'w').write(open('d/a').read() + sys.stdin.read())\nopen('c', 'w').write('no')\nsys.exit(3)"
+    code = (
+        "import sys, os\nos.makedirs('out')\nopen('out/b', 'w').write(open('d/a').read() + sys.stdin.read())\nopen('c',"
+        " 'w').write('no')\nsys.exit(3)"
+    )
     e = await warm.run(code, stdin=b"in" * 100_000, files={"d/a": b"file "}, fetch=["out/b", "missing", "c"])
     assert (e.return_code, e.files) == (3, {"out/b": b"file " + b"in" * 100_000, "c": b"no"})
 

@@ -48,7 +48,8 @@ async def test_a_cancelled_call_ends_before_the_next_begins(warm):
 
 
 async def test_a_call_cancelled_twice_does_not_spoil_its_successor(warm):
-    """A missed deadline and then the close of its session, or a task group: whoever cancels may do so again while the call is being ended."""
+    """A missed deadline and then the close of its session, or a task group: whoever cancels may do so again while the
+    call is being ended."""
     for _ in range(10):
         call = asyncio.create_task(warm.run("import time; time.sleep(60)"))
         await asyncio.sleep(0.05)
@@ -135,7 +136,9 @@ async def test_a_slot_whose_file_system_is_not_empty_is_replaced(warm):
     """A file of the call that is still open elsewhere when it ends: its name can be removed, its blocks are in use."""
     await warm.run("")
     slot = warm._light.slots[0]
-    call = asyncio.create_task(warm.run("import time\nopen('/tmp/kept', 'w').write('x')\nopen('/tmp/there', 'w')\ntime.sleep(0.5)"))
+    call = asyncio.create_task(
+        warm.run("import time\nopen('/tmp/kept', 'w').write('x')\nopen('/tmp/there', 'w')\ntime.sleep(0.5)")
+    )
     while not exists("there", slot.directories[0]):
         await asyncio.sleep(0.01)
     held = os.open("kept", os.O_RDONLY, dir_fd=slot.directories[0])
@@ -162,7 +165,10 @@ client.sendall(b"hello")
 print(client.recv(99))
 thread.join()
 """
-UDP = "import socket\ns = socket.socket(2, 2)\ns.bind(('127.0.0.1', 0))\ns.sendto(b'udp', s.getsockname())\nprint(s.recv(9))"
+UDP = (
+    "import socket\ns = socket.socket(2, 2)\ns.bind(('127.0.0.1', 0))\ns.sendto(b'udp',"
+    " s.getsockname())\nprint(s.recv(9))"
+)
 HTTP = """
 import http.server, threading, urllib.request
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 8765), http.server.SimpleHTTPRequestHandler)
@@ -195,12 +201,17 @@ async def test_server_and_client_of_one_snippet_talk_and_nothing_of_it_is_left_t
     for _ in range(2):  # the same port again at once
         e = await warm.run(code)
         assert (e.stdout, e.return_code) == (printed, 0), e.stderr
-        look = await warm.run("print(open('/proc/net/sockstat').read().split()[2], len(open('/proc/net/tcp').readlines()))")
+        look = await warm.run(
+            "print(open('/proc/net/sockstat').read().split()[2], len(open('/proc/net/tcp').readlines()))"
+        )
         assert look.stdout == b"0 1\n"
 
 
 async def test_standard_input_has_no_flags_or_owner_of_an_earlier_call(warm):
-    code = "import fcntl, os\nprint(os.get_blocking(0), fcntl.fcntl(0, fcntl.F_GETOWN))\nos.set_blocking(0, False)\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())"
+    code = (
+        "import fcntl, os\nprint(os.get_blocking(0), fcntl.fcntl(0, fcntl.F_GETOWN))\nos.set_blocking(0,"
+        " False)\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())"
+    )
     assert [(await warm.run(code)).stdout for _ in range(2)] == [b"True 0\n"] * 2
 
 
@@ -220,7 +231,8 @@ async def test_no_descriptor_and_no_child_is_left_after_many_calls(warm):
 
 
 async def test_a_snippet_that_was_given_hardly_any_time_has_run_out_of_its_own(warm):
-    """Its clock begins when it is up, so that a fork on a busy host costs it nothing, and no limit is too small to be the caller's own."""
+    """Its clock begins when it is up, so that a fork on a busy host costs it nothing, and no limit is too small to be
+    the caller's own."""
     for _ in range(10):
         e = await warm.execute(Snippet("while True: pass"), replace(warm.limits, code_timeout_s=0.001))
         assert (e.killed, e.return_code) == ("time_limit", None)

@@ -1,4 +1,5 @@
-"""Two warm interpreters, one with numpy and sympy and one without: who gets which, and that neither costs the other anything."""
+"""Two warm interpreters, one with numpy and sympy and one without: who gets which, and that neither costs the other
+anything."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ async def test_a_library_that_only_a_file_names_is_loaded_too(warm):
 
 
 async def test_a_library_that_nobody_names_comes_from_disk(warm):
-    assert (await warm.run("n = __import__('num' + 'py'); print(n.arange(4).sum(), n.ones(2) @ n.ones(2))")).stdout == b"6 2.0\n"
+    assert (
+        await warm.run("n = __import__('num' + 'py'); print(n.arange(4).sum(), n.ones(2) @ n.ones(2))")
+    ).stdout == b"6 2.0\n"
     assert (await warm.run("s = __import__('sym' + 'py'); print(s.factorint(360))")).stdout == b"{2: 3, 3: 2, 5: 1}\n"
 
 
@@ -68,7 +71,9 @@ async def test_a_killed_light_container_is_replaced_and_costs_calls_on_it_only(w
 
 async def test_both_kinds_together_run_as_many_at_once_as_there_are_places_in_the_order_they_came(warm):
     code = "import time; start = time.monotonic(); time.sleep(0.2); print(start, time.monotonic())"
-    executions = await asyncio.gather(*(warm.run(code + comment) for comment in ("", "", "# numpy", "# numpy", "", "# numpy")))
+    executions = await asyncio.gather(
+        *(warm.run(code + comment) for comment in ("", "", "# numpy", "# numpy", "", "# numpy"))
+    )
     spans = [tuple(map(float, e.stdout.split())) for e in executions]
     assert max(sum(a <= start < b for a, b in spans) for start, _ in spans) == 2
     assert [sorted(spans).index(span) // 2 for span in spans] == [0, 0, 1, 1, 2, 2]

@@ -20,7 +20,13 @@ class Script:
         self.on_reset = None
         app = web.Application(client_max_size=1 << 30)
         app.add_routes([web.post("/reset", self._reset), web.post("/step", self._step)])
-        app.add_routes([web.delete("/session/{id}", self._delete), web.get("/schema", self._schema), web.get("/health", self._health)])
+        app.add_routes(
+            [
+                web.delete("/session/{id}", self._delete),
+                web.get("/schema", self._schema),
+                web.get("/health", self._health),
+            ]
+        )
         self.server = TestServer(app)
 
     async def __aenter__(self) -> Script:
@@ -59,7 +65,9 @@ class Script:
 
 
 def ok(body: dict, **fields) -> web.Response:
-    return web.json_response({"session_id": body["session_id"], "step_id": body["step_id"], "observation": "fine", **fields})
+    return web.json_response(
+        {"session_id": body["session_id"], "step_id": body["step_id"], "observation": "fine", **fields}
+    )
 
 
 async def hang_up(request, body):
@@ -87,7 +95,9 @@ async def stall(request, body):
 
 
 def client(*scripts: Script, **kwargs) -> EnvClient:
-    return EnvClient({"e": [s.url for s in scripts]}, **{"step_timeout_s": 5.0, "backoff_s": 0.01, "probe_pause_s": 0.02, **kwargs})
+    return EnvClient(
+        {"e": [s.url for s in scripts]}, **{"step_timeout_s": 5.0, "backoff_s": 0.01, "probe_pause_s": 0.02, **kwargs}
+    )
 
 
 async def one_step(c: EnvClient, action: str = "a"):

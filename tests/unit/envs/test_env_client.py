@@ -51,14 +51,19 @@ async def test_capacity_is_waited_for_and_is_no_failure():
     assert len(script.seen) == 7
 
 
-@pytest.mark.parametrize("retry_after", ["nan", "-5", "-inf", "1e999", "inf", "0", "0.0001", "soon", "", "Wed, 21 Oct 2015 07:28:00 GMT"])
+@pytest.mark.parametrize(
+    "retry_after", ["nan", "-5", "-inf", "1e999", "inf", "0", "0.0001", "soon", "", "Wed, 21 Oct 2015 07:28:00 GMT"]
+)
 async def test_a_full_server_is_asked_a_few_times_whatever_it_says_about_when(retry_after):
     """The pause grows: 0.02, 0.02, 0.04, 0.08, ... s; without growth it would be asked 25 times in half a second."""
 
     async def no_session(request, body):
         return web.Response(status=429, headers={"Retry-After": retry_after})
 
-    async with Script(*[status(429, Retry_After=retry_after)] * 100) as script, client(script, capacity_timeout_s=0.5) as c:
+    async with (
+        Script(*[status(429, Retry_After=retry_after)] * 100) as script,
+        client(script, capacity_timeout_s=0.5) as c,
+    ):
         with pytest.raises(EnvFull):
             await one_step(c)
     assert 1 <= len(script.seen) <= 9

@@ -55,7 +55,10 @@ async def test_one_call_tries_a_server_that_says_it_is_well_and_the_others_wait_
 
 
 async def test_an_outage_of_all_servers_ends_the_wait_with_their_facts():
-    async with Script(*[status(500, "disk full")] * 9) as script, client(script, max_retries=0, outage_timeout_s=0.1) as c:
+    async with (
+        Script(*[status(500, "disk full")] * 9) as script,
+        client(script, max_retries=0, outage_timeout_s=0.1) as c,
+    ):
         script.health = {"env": "another"}
         await fail_until_open(c)
         with pytest.raises(EnvError, match=r"Every server of env 'e' has been down for 0.1 s .*it is env 'another'"):

@@ -23,7 +23,11 @@ async def test_a_session_goes_to_the_server_of_its_environment():
         several = clients(sums=[one.url], guess=[other.url])
         async with several.session("guess", {"label": "x"}, seed=1) as session:
             await session.reset()
-        assert not one.resets and other.resets[0]["session_id"].startswith("me.") and several.servers == sorted([one.url, other.url])
+        assert (
+            not one.resets
+            and other.resets[0]["session_id"].startswith("me.")
+            and several.servers == sorted([one.url, other.url])
+        )
         assert several.clients["sums"].step_timeout_s == 3.0 and several.clients["guess"].max_retries == 9
         assert {"sessions/sums", "sessions/guess"} <= several.stats().keys()
         with pytest.raises(ConfigError, match="Unknown env 'search'"):

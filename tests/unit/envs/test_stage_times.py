@@ -15,13 +15,21 @@ def test_what_ran_at_once_is_one_span_and_what_took_no_time_is_none():
     for start, end in ((10.0, 14.0), (13.0, 16.0), (20.0, 20.5), (30.0, 31.0)):
         times.add("swe", "start", start, end)
     times.add("swe", "evaluate", 15.0, 18.0)
-    assert times.drain() == {("env/swe", "start"): [(10.0, 16.0), (30.0, 31.0)], ("env/swe", "evaluate"): [(15.0, 18.0)]}
+    assert times.drain() == {
+        ("env/swe", "start"): [(10.0, 16.0), (30.0, 31.0)],
+        ("env/swe", "evaluate"): [(15.0, 18.0)],
+    }
     assert times.drain() == {}
 
 
 @pytest.mark.parametrize(
     ("last", "evaluated"),
-    [({"reward": 1.0, "done": True}, True), ({"reward": 0.0, "truncated": True}, True), ({"done": True}, False), ({"reward": 0.5}, False)],
+    [
+        ({"reward": 1.0, "done": True}, True),
+        ({"reward": 0.0, "truncated": True}, True),
+        ({"done": True}, False),
+        ({"reward": 0.5}, False),
+    ],
 )
 async def test_a_sessions_start_and_its_verdict_are_spans_of_its_environment(last, evaluated):
     async def verdict(request, body):

@@ -20,7 +20,8 @@ from openrlhf_tir.simulation.virtual_loop import run
 
 
 class Server:
-    """Answers each item after as many seconds as its action says; "drop" never, "full" has no room, "break" ends the whole stream."""
+    """Answers each item after as many seconds as its action says; "drop" never, "full" has no room, "break" ends the
+    whole stream."""
 
     def __init__(self, prefers=True, known=True):
         self.prefers, self.known, self.batches, self.singles, self.asked = prefers, known, [], [], 0
@@ -37,7 +38,10 @@ class Server:
 
     async def post_batch(self, url, requests, *, timeout_s):
         self.batches.append([r.action for r in requests])
-        items = sorted((r for r in requests if r.action != "drop"), key=lambda r: 0 if r.action in ("full", "break") else float(r.action))
+        items = sorted(
+            (r for r in requests if r.action != "drop"),
+            key=lambda r: 0 if r.action in ("full", "break") else float(r.action),
+        )
         start = asyncio.get_running_loop().time()
         for r in items:
             if r.action == "break":
@@ -61,7 +65,9 @@ def steps(server, *actions, max_batch=64, timeout_s=100.0):
 
         async def one(i, action):
             try:
-                found = await batches("http://s", StepRequest(session_id=str(i), step_id=0, action=action, deadline_s=9), timeout_s)
+                found = await batches(
+                    "http://s", StepRequest(session_id=str(i), step_id=0, action=action, deadline_s=9), timeout_s
+                )
             except (Full, Broken, EnvTimeout) as e:
                 found = type(e).__name__ + (f" {e.after_s:g}" if isinstance(e, Full) else "")
             return getattr(found, "observation", found), round(asyncio.get_running_loop().time(), 3)
@@ -106,7 +112,10 @@ def test_a_hedged_step_is_sent_once_and_answers_both_callers():
         server = Server()
         batches = StepBatches(server.ask, server.post, server.post_batch)
         request = StepRequest(session_id="s", step_id=0, action="1", deadline_s=9)
-        assert [r.observation for r in await asyncio.gather(batches("u", request, 9), batches("u", request, 9))] == ["1", "1"]
+        assert [r.observation for r in await asyncio.gather(batches("u", request, 9), batches("u", request, 9))] == [
+            "1",
+            "1",
+        ]
         assert server.batches == [["1"]]
 
     run(main())
@@ -126,7 +135,8 @@ def test_a_batch_that_nobody_waits_for_any_more_is_not_sent():
 
 
 def test_a_stream_that_nobody_waits_for_any_more_is_closed():
-    """The first is answered after 1 s, the other two leave at 2 s: their items, of 50 s, are given up there and then."""
+    """The first is answered after 1 s, the other two leave at 2 s: their items, of 50 s, are given up there and
+    then."""
 
     async def main():
         server, ended = Server(), []
@@ -140,7 +150,9 @@ def test_a_stream_that_nobody_waits_for_any_more_is_closed():
                 ended.append(round(asyncio.get_running_loop().time(), 3))
 
         batches = StepBatches(server.ask, server.post, post_batch)
-        requests = [StepRequest(session_id=str(i), step_id=0, action=a, deadline_s=99) for i, a in enumerate(("1", "50", "50"))]
+        requests = [
+            StepRequest(session_id=str(i), step_id=0, action=a, deadline_s=99) for i, a in enumerate(("1", "50", "50"))
+        ]
         tasks = [asyncio.create_task(batches("u", r, 99)) for r in requests]
         await asyncio.sleep(2)
         assert tasks[0].result().observation == "1" and ended == []

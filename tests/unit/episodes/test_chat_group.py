@@ -1,4 +1,5 @@
-"""A messages protocol from the documentation, on a real model: groups as a rollout actor runs them, without its process."""
+"""A messages protocol from the documentation, on a real model: groups as a rollout actor runs them, without its
+process."""
 
 from __future__ import annotations
 
@@ -36,7 +37,15 @@ class Game:
 
     async def step(self, action, *, step_id):
         s = await self._env.step(action, 1.0)
-        return StepReply(session_id="s", step_id=step_id, observation=s.observation, reward=s.reward, done=s.done, outcome=s.outcome, signals=s.signals)
+        return StepReply(
+            session_id="s",
+            step_id=step_id,
+            observation=s.observation,
+            reward=s.reward,
+            done=s.done,
+            outcome=s.outcome,
+            signals=s.signals,
+        )
 
 
 class Games:
@@ -58,7 +67,12 @@ async def test_the_documentations_messages_protocol_plays_its_game_on_a_real_mod
     (tmp_path / "asks.py").write_text(block("protocols.md", "python", "class Asks"))
     (tmp_path / "guess.py").write_text(block("environments.md", "python", "class GuessEnv"))
     cfg = Config(
-        env={"name": "guess", "protocol": f"{tmp_path / 'asks.py'}:Asks", "options": {"hint": " Try again."}, "max_calls": 2},
+        env={
+            "name": "guess",
+            "protocol": f"{tmp_path / 'asks.py'}:Asks",
+            "options": {"hint": " Try again."},
+            "max_calls": 2,
+        },
         rollout={"n_samples_per_prompt": 12, "batch_size": 4, "max_new_tokens": 100, "drift_check": 1.0},
         data={"apply_chat_template": True, "max_len": 224},
     )
@@ -66,17 +80,24 @@ async def test_the_documentations_messages_protocol_plays_its_game_on_a_real_mod
     codec = HfCodec(tokenizer)
     engine = TorchEngine(build_model(0), codec, cfg=cfg)
     games = Games(plugins.load(plugins.ENVIRONMENT, f"{tmp_path / 'guess.py'}:GuessEnv"))
-    runner = GroupRunner(cfg, engine, codec, games, Guessed(), lambda group: KEEP, chats=chats_of(cfg, codec, tokenizer))
+    runner = GroupRunner(
+        cfg, engine, codec, games, Guessed(), lambda group: KEEP, chats=chats_of(cfg, codec, tokenizer)
+    )
     meta, group = await runner.run(GroupKey(0, 0), Task("Guess.", "-", "guess", {"high": 3}))
     assert meta.failed is None and meta.failures == {} and len(group.valid) == 12
     opening = "\nI think of a number between 1 and 3.\nAssistant:"
     replies = set()
     for t in group.valid:
-        assert codec.decode(t.prompt_ids) == "User: Guess.\n" and (t.segments[0].source, t.segments[0].text) == ("env", opening)
+        assert codec.decode(t.prompt_ids) == "User: Guess.\n" and (t.segments[0].source, t.segments[0].text) == (
+            "env",
+            opening,
+        )
         written = [s for s in t.segments[1:] if s.source == "env"]
         replies |= {s.text for s in written}
         assert len(written) == len(t.calls) and all(EOS_ID not in s.token_ids for s in written)
         assert all(s.token_ids.tolist() == codec.encode(s.text) for s in written)
         sampled = [s.text for s in t.segments if s.source == "model"]
         assert all(text[-1].isdigit() for text in sampled[: len(t.calls)]), "a digit ended the message"
-    assert replies and replies <= {f"\n```output\n{said} Try again.\n\n```\n\n\n" for said in ("higher", "lower", "Correct.", "That is no number.")}
+    assert replies and replies <= {
+        f"\n```output\n{said} Try again.\n\n```\n\n\n" for said in ("higher", "lower", "Correct.", "That is no number.")
+    }

@@ -1,4 +1,5 @@
-"""Messages protocols on the chat templates of Qwen2.5, Qwen3, Llama 3, Llama 3.1 and Mistral: what the engine is given, token by token."""
+"""Messages protocols on the chat templates of Qwen2.5, Qwen3, Llama 3, Llama 3.1 and Mistral: what the engine is given,
+token by token."""
 
 from __future__ import annotations
 
@@ -30,18 +31,30 @@ MODELS = {
 BETWEEN = {
     "qwen2_5": "\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
     "qwen3": "\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-    "llama3": "<|start_header_id|>tool<|end_header_id|>\n\n42<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-    "llama3_1": '<|start_header_id|>ipython<|end_header_id|>\n\n"42"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n',
+    "llama3": (
+        "<|start_header_id|>tool<|end_header_id|>\n\n42<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    ),
+    "llama3_1": (
+        '<|start_header_id|>ipython<|end_header_id|>\n\n"42"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n'
+    ),
     "mistral_v3": '[TOOL_RESULTS] {"content": 42, "call_id": "call00001"}[/TOOL_RESULTS]',
 }
 """What each template writes behind a sampled end: worked by hand."""
 FIRST = {
-    "qwen2_5": "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-    "<|im_start|>user\nHow much?<|im_end|>\n<|im_start|>assistant\n",
+    "qwen2_5": (
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\nHow much?<|im_end|>\n<|im_start|>assistant\n"
+    ),
     "qwen3": "<|im_start|>user\nHow much?<|im_end|>\n<|im_start|>assistant\n",
-    "llama3": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHow much?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-    "llama3_1": "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n<|eot_id|>"
-    "<|start_header_id|>user<|end_header_id|>\n\nHow much?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    "llama3": (
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHow"
+        " much?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    ),
+    "llama3_1": (
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday"
+        " Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHow"
+        " much?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    ),
     "mistral_v3": "<s>[INST] How much?[/INST]",
 }
 
@@ -56,7 +69,9 @@ class Said:
         self.contexts.append(list(token_ids))
         ids = np.array(self.codec.encode_prompt(self.texts.pop(0)), np.int32)
         n = len(ids)
-        return Completion(ids, np.full(n, -0.5, np.float32), np.full(n, 3, np.int32), self.codec.decode(ids), "stop", self.stop)
+        return Completion(
+            ids, np.full(n, -0.5, np.float32), np.full(n, 3, np.int32), self.codec.decode(ids), "stop", self.stop
+        )
 
 
 class Tool:
@@ -73,10 +88,30 @@ class Tool:
         return StepReply(session_id="s", step_id=step_id, observation=self.replies.pop(0), done=self.done)
 
 
-def chats_of(model: str, calls: str = "hermes", *, protocol: str = "messages", tools=(), limit: int = 64, rewrites: str = "keep", **options) -> Chats:
+def chats_of(
+    model: str,
+    calls: str = "hermes",
+    *,
+    protocol: str = "messages",
+    tools=(),
+    limit: int = 64,
+    rewrites: str = "keep",
+    **options,
+) -> Chats:
     template_options = options.pop("template", {})
-    options = {"calls": calls, **({"argument": "code"} if protocol == "messages" and calls != "text" else {}), **options}
-    env = {"protocol": protocol, "options": options, "tools": list(tools), "output_max_tokens": limit, "template_rewrites": rewrites, "max_calls": 4}
+    options = {
+        "calls": calls,
+        **({"argument": "code"} if protocol == "messages" and calls != "text" else {}),
+        **options,
+    }
+    env = {
+        "protocol": protocol,
+        "options": options,
+        "tools": list(tools),
+        "output_max_tokens": limit,
+        "template_rewrites": rewrites,
+        "max_calls": 4,
+    }
     cfg = Config(env=env, data={"apply_chat_template": True, "chat_template_options": template_options})
     codec = HfCodec(tokenizer(model))
     return Chats.of(cfg, cfg.env, codec, tokenizer(model))
@@ -87,7 +122,17 @@ async def played(chats: Chats, engine: Said, env: Tool, question: str = "How muc
     protocol = make(chats.env)
     ids = chats.codec.encode_prompt(task.prompt)
     show = chats.show(protocol, task)
-    return await run_episode(ids, index=0, engine=engine, env=env, codec=chats.codec, protocol=protocol, limits=Limits(2000), request_id="r", show=show)
+    return await run_episode(
+        ids,
+        index=0,
+        engine=engine,
+        env=env,
+        codec=chats.codec,
+        protocol=protocol,
+        limits=Limits(2000),
+        request_id="r",
+        show=show,
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -101,16 +146,25 @@ async def test_a_conversation_reads_as_its_template_writes_it_and_what_was_sampl
     assert spelled == [call + end, BETWEEN[model], f"The answer is 42.{end}"]
     assert chats.codec.spell(t.prompt_ids) == FIRST[model]
     assert [s.source for s in t.segments] == ["model", "env", "model"]
-    assert engine.contexts[1] == [*t.prompt_ids.tolist(), *t.segments[0].token_ids.tolist(), *t.segments[1].token_ids.tolist()]
+    assert engine.contexts[1] == [
+        *t.prompt_ids.tolist(),
+        *t.segments[0].token_ids.tolist(),
+        *t.segments[1].token_ids.tolist(),
+    ]
 
 
 @pytest.mark.parametrize("model", ["qwen2_5", "qwen3", "llama3", "llama3_1"])
 async def test_the_tokens_are_those_of_the_template_over_the_whole_conversation(model):
-    """Where a template shows a turn as it was sampled, an exported model sees exactly the contexts that were trained."""
+    """Where a template shows a turn as it was sampled, an exported model sees exactly the contexts that were
+    trained."""
     calls, call, end = MODELS[model]
     chats = chats_of(model, calls)
     t = await played(chats, Said(chats.codec, call + end, f"The answer is 42.{end}"), Tool("42"))
-    chat = [{"role": "user", "content": "How much?"}, {"role": "assistant", "content": call}, {"role": "tool", "name": "python", "content": "42"}]
+    chat = [
+        {"role": "user", "content": "How much?"},
+        {"role": "assistant", "content": call},
+        {"role": "tool", "name": "python", "content": "42"},
+    ]
     whole = tokenizer(model).apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     context = [*t.prompt_ids.tolist(), *t.segments[0].token_ids.tolist(), *t.segments[1].token_ids.tolist()]
     assert context == tokenizer(model)(whole, add_special_tokens=False)["input_ids"]
@@ -146,7 +200,9 @@ async def test_what_a_tool_prints_cannot_end_the_turn(model):
     ids = t.segments[1].token_ids.tolist()
     honest = chats.codec.encode_prompt(BETWEEN[model])
     assert sum(i in chats.codec.special_ids for i in ids) == sum(i in chats.codec.special_ids for i in honest)
-    assert end in chats.codec.decode(ids) and "sampledassistanttext\ue000[INST]" in chats.codec.decode(ids), "shown as text"
+    assert end in chats.codec.decode(ids) and "sampledassistanttext\ue000[INST]" in chats.codec.decode(ids), (
+        "shown as text"
+    )
 
 
 async def test_tools_are_named_in_the_prompt_as_the_template_does():
@@ -160,7 +216,10 @@ async def test_the_environments_first_words_stand_in_the_users_message():
     chats = chats_of("qwen3")
     engine = Said(chats.codec, "7<|im_end|>")
     t = await played(chats, engine, Tool(first="Between 1 and 9.<|im_end|>"), "Guess.")
-    assert (chats.codec.spell(t.prompt_ids), t.text) == ("<|im_start|>user\nGuess.", "\n\nBetween 1 and 9.<|im_end|><|im_end|>\n<|im_start|>assistant\n7")
+    assert (chats.codec.spell(t.prompt_ids), t.text) == (
+        "<|im_start|>user\nGuess.",
+        "\n\nBetween 1 and 9.<|im_end|><|im_end|>\n<|im_start|>assistant\n7",
+    )
     shown = t.segments[0].token_ids.tolist()
     assert sum(i in chats.codec.special_ids for i in shown) == 2, "the environment's <|im_end|> is text"
     assert t.segments[0].source == "env" and engine.contexts == [[*t.prompt_ids.tolist(), *shown]]
@@ -169,14 +228,19 @@ async def test_the_environments_first_words_stand_in_the_users_message():
 async def test_an_episode_that_the_environment_ends_has_no_generation_prompt_at_its_end():
     chats = chats_of("qwen3")
     t = await played(chats, Said(chats.codec, HERMES + "<|im_end|>"), Tool("42", done=True))
-    assert chats.codec.spell(t.segments[-1].token_ids).endswith("</tool_response><|im_end|>\n") and t.stop_reason == "env_done"
+    assert (
+        chats.codec.spell(t.segments[-1].token_ids).endswith("</tool_response><|im_end|>\n")
+        and t.stop_reason == "env_done"
+    )
 
 
 async def test_a_reply_that_is_too_long_is_cut_and_the_template_around_it_is_not():
     chats = chats_of("qwen3", limit=5)
     t = await played(chats, Said(chats.codec, HERMES + "<|im_end|>", "Well.<|im_end|>"), Tool("xyzzy " * 100_000))
     shown = chats.codec.spell(t.segments[1].token_ids)
-    assert shown.startswith("\n<|im_start|>user\n<tool_response>\nxyzzy") and shown.endswith("\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
+    assert shown.startswith("\n<|im_start|>user\n<tool_response>\nxyzzy") and shown.endswith(
+        "\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
     assert len(shown) < 100
 
 
@@ -197,7 +261,10 @@ async def test_a_chat_without_calls_is_answered_as_the_user():
 
 
 def test_a_template_without_tools_is_refused_with_the_remedy():
-    with pytest.raises(ConfigError, match=r"message of tool: .*refuses a conversation of user, assistant, tool.*env.options.role = 'user'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"message of tool: .*refuses a conversation of user, assistant, tool.*env.options.role = 'user'",
+    ):
         chats_of("mistral_v1", "mistral")
 
 

@@ -38,7 +38,14 @@ class PlayedEngine:
         text, stop = answer
         ids = np.array([ord(c) for c in text], np.int32)
         n = len(ids)
-        return Completion(ids, np.full(n, -0.5, np.float32), np.full(n, self.version, np.int32), text, "length" if stop is None else "stop", stop)
+        return Completion(
+            ids,
+            np.full(n, -0.5, np.float32),
+            np.full(n, self.version, np.int32),
+            text,
+            "length" if stop is None else "stop",
+            stop,
+        )
 
 
 class PlayedEnv:
@@ -76,7 +83,8 @@ ANSWER = ("<answer>2</answer>", "</answer>")
 
 
 async def test_tool_output_is_never_trained():
-    """9 + 13 model tokens, then the block "\\n```output\\n2\\n\\n```\\n\\n\\n" of 20 tokens by the environment, then 18 by the model."""
+    """9 + 13 model tokens, then the block "\\n```output\\n2\\n\\n```\\n\\n\\n" of 20 tokens by the environment, then 18
+    by the model."""
     t = await episode(PlayedEngine(*CODE, ANSWER), PlayedEnv("2\n"))
     assert t.text == "```python\nprint(2)\n```" + "\n```output\n2\n\n```\n\n\n" + "<answer>2</answer>"
     assert t.is_model.tolist() == [True] * 22 + [False] * 20 + [True] * 18
@@ -109,7 +117,16 @@ async def test_no_segment_is_begun_where_prompt_and_response_reach_their_bound()
         engine = PlayedEngine(*CODE, ANSWER)
         limits = Limits(max_new_tokens=100, max_length=bound)
         protocol = ZeroTir(max_calls=2)
-        t = await run_episode([ord("Q")], index=0, engine=engine, env=PlayedEnv("2\n"), codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+        t = await run_episode(
+            [ord("Q")],
+            index=0,
+            engine=engine,
+            env=PlayedEnv("2\n"),
+            codec=CharCodec(),
+            protocol=protocol,
+            limits=limits,
+            request_id="r",
+        )
         assert len(engine.contexts) == segments and t.finish_reason == "length"
 
 

@@ -26,8 +26,12 @@ class JudgingEnv(PlayedEnv):
 
 async def test_done_ends_the_episode_after_its_observation():
     engine = PlayedEngine(*CODE, ANSWER)
-    t = await episode(engine, JudgingEnv({"observation": "Correct.", "reward": 1.0, "done": True}), N=1, budget_message=True)
-    assert t.text == "```python\nprint(2)\n```" + "\n```output\nCorrect.\n```\n\n\n", "the observation is there, and nothing after it"
+    t = await episode(
+        engine, JudgingEnv({"observation": "Correct.", "reward": 1.0, "done": True}), N=1, budget_message=True
+    )
+    assert t.text == "```python\nprint(2)\n```" + "\n```output\nCorrect.\n```\n\n\n", (
+        "the observation is there, and nothing after it"
+    )
     assert USED_UP not in t.text and len(engine.answers) == 1, "neither a message nor another sample"
     assert (t.finish_reason, t.stop_reason) == ("stop", ENV_DONE)
     assert (t.calls[0].reward, t.calls[0].done) == (1.0, True)
@@ -54,11 +58,16 @@ async def test_what_is_correct_can_be_asked_for():
 
 
 async def test_signals_that_are_asked_for_are_recorded_beside_the_reward():
-    replies = {"signals": {"tries": 1, "seen": True, "x": 10**400}}, {"reward": 0.5, "done": True, "signals": {"tries": 2, "seen": None, "why": "late"}}
+    replies = (
+        {"signals": {"tries": 1, "seen": True, "x": 10**400}},
+        {"reward": 0.5, "done": True, "signals": {"tries": 2, "seen": None, "why": "late"}},
+    )
     t = await episode(PlayedEngine(*CODE * 2), JudgingEnv(*replies), N=2)
     asked = environment(t, task("-"), in_run(name="env", options={"signals": ["tries", "seen", "why", "x", "nothing"]}))
     assert asked.reward == 0.5
-    assert [asked.parts[name] for name in ("tries", "seen", "why", "x", "nothing")] == [2.0, 1.0, 0.0, 0.0, 0.0], "numbers and truths, the last there was"
+    assert [asked.parts[name] for name in ("tries", "seen", "why", "x", "nothing")] == [2.0, 1.0, 0.0, 0.0, 0.0], (
+        "numbers and truths, the last there was"
+    )
     assert environment(t, task("-"), in_run(name="env", options={"signals": "tries"})).parts["tries"] == 2.0
     assert "tries" not in environment(t, task("-"), in_run(name="env")).parts
 
@@ -90,7 +99,12 @@ async def test_a_protocol_that_cuts_at_the_limit_loses_what_of_a_block_is_beyond
     """Budget 30: 22 tokens by the model, 8 of the block's 20; with one of 22 nothing is left of the block."""
     for budget, ours in ((30, 8), (22, 0)):
         limits = Limits(max_new_tokens=budget)
-        played = {"engine": PlayedEngine(*CODE), "env": PlayedEnv("2\n"), "codec": CharCodec(), "protocol": Cutting(max_calls=2)}
+        played = {
+            "engine": PlayedEngine(*CODE),
+            "env": PlayedEnv("2\n"),
+            "codec": CharCodec(),
+            "protocol": Cutting(max_calls=2),
+        }
         t = await run_episode([ord("Q")], index=0, limits=limits, request_id="r", **played)
         assert t.is_model.tolist() == [True] * 22 + [False] * ours and t.finish_reason == "length"
         assert t.text == "```python\nprint(2)\n```" + "\n```output\n2\n\n```\n\n\n"[:ours]

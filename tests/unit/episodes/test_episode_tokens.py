@@ -1,8 +1,9 @@
-"""Token-exact turns: whatever the tokenizer does, the learner gets the tokens that were sampled and those that were inserted, once.
+"""Token-exact turns: whatever the tokenizer does, the learner gets the tokens that were sampled and those that were
+inserted, once.
 
-The hostile tokenizer is everything that makes "decode and encode again" wrong: several tokens for one text, tokens that hold several
-characters and split them differently on the way back, characters whose bytes lie in several tokens, and special tokens.
-"""
+The hostile tokenizer is everything that makes "decode and encode again" wrong: several tokens for one text, tokens that
+hold several characters and split them differently on the way back, characters whose bytes lie in several tokens, and
+special tokens."""
 
 from __future__ import annotations
 
@@ -23,13 +24,15 @@ from tests.unit.engines.test_codec import SPECIALS, byte_tokenizer
 from tests.unit.episodes.test_episode import PlayedEnv
 
 EOS, MERGED, TWIN = 1000, 600, 300
-"""Byte b is token b or its twin 300 + b; 600... are several characters in one token; 1000 is the end and decodes to nothing."""
+"""Byte b is token b or its twin 300 + b; 600... are several characters in one token; 1000 is the end and decodes to
+nothing."""
 WORDS = ["```python", "```", "```\n", "\n```", "``", "print", "é", "🙂!", " x"]
 TEXT_OF = {MERGED + i: w.encode() for i, w in enumerate(WORDS)}
 
 
 class HostileCodec:
-    """`encode` is greedy over WORDS, so that what was sampled piecemeal comes back merged; it counts what it is asked to encode."""
+    """`encode` is greedy over WORDS, so that what was sampled piecemeal comes back merged; it counts what it is asked
+    to encode."""
 
     def __init__(self):
         self.encoded = []
@@ -38,7 +41,9 @@ class HostileCodec:
         self.encoded.append(text)
         data, ids = text.encode(), []
         while data:
-            word = max((i for i, w in TEXT_OF.items() if data.startswith(w)), key=lambda i: len(TEXT_OF[i]), default=None)
+            word = max(
+                (i for i, w in TEXT_OF.items() if data.startswith(w)), key=lambda i: len(TEXT_OF[i]), default=None
+            )
             ids.append(data[0] if word is None else word)
             data = data[1 if word is None else len(TEXT_OF[word]) :]
         return ids
@@ -49,7 +54,8 @@ class HostileCodec:
 
 
 class TokenEngine:
-    """Plays token lists. As vLLM does, it stops at the first token with which a stop string is complete, and cuts the text behind it."""
+    """Plays token lists. As vLLM does, it stops at the first token with which a stop string is complete, and cuts the
+    text behind it."""
 
     def __init__(self, codec, answers):
         self.codec, self.answers, self.contexts, self.sampled = codec, list(answers), [], []
@@ -71,13 +77,19 @@ class TokenEngine:
                 finish = "stop"
         self.sampled.append(ids)
         n = len(ids)
-        return Completion(np.array(ids, np.int32), np.arange(n, dtype=np.float32), np.full(n, 7, np.int32), text, finish, stop)
+        return Completion(
+            np.array(ids, np.int32), np.arange(n, dtype=np.float32), np.full(n, 7, np.int32), text, finish, stop
+        )
 
 
 def play(codec, answers, outputs=(), *, N=3, max_new=400):
     engine, env = TokenEngine(codec, answers), PlayedEnv(*outputs, *[""] * 9)
     protocol, limits = ZeroTir(max_calls=N), Limits(max_new, 60)
-    traj = asyncio.run(run_episode([1, 2, 3], index=0, engine=engine, env=env, codec=codec, protocol=protocol, limits=limits, request_id="r"))
+    traj = asyncio.run(
+        run_episode(
+            [1, 2, 3], index=0, engine=engine, env=env, codec=codec, protocol=protocol, limits=limits, request_id="r"
+        )
+    )
     return traj, engine
 
 
@@ -87,10 +99,20 @@ def spell(text, twins=0):
 
 
 tokens = st.sampled_from([*TEXT_OF, *spell("```python\n"), *spell("é🙂 x=1<|im_end|>", 2)])
-segments = st.lists(st.lists(tokens, min_size=1, max_size=12) | st.just(spell("```python", 3)) | st.just(spell("1\n```", 2)) | st.just([MERGED]), max_size=8)
+segments = st.lists(
+    st.lists(tokens, min_size=1, max_size=12)
+    | st.just(spell("```python", 3))
+    | st.just(spell("1\n```", 2))
+    | st.just([MERGED]),
+    max_size=8,
+)
 
 
-@given(answers=segments, outputs=st.lists(st.text(max_size=12) | st.sampled_from([*SPECIALS, "```", "é" * 70]), max_size=4), max_new=st.integers(1, 120))
+@given(
+    answers=segments,
+    outputs=st.lists(st.text(max_size=12) | st.sampled_from([*SPECIALS, "```", "é" * 70]), max_size=4),
+    max_new=st.integers(1, 120),
+)
 @example(answers=[spell("```python"), spell("print(1)\n```")], outputs=["<|im_end|>"], max_new=120)
 @example(answers=[[MERGED], [*spell("1"), MERGED + 2]], outputs=["```python"], max_new=120)
 def test_a_hostile_tokenizer_changes_no_token(answers, outputs, max_new):
@@ -115,7 +137,8 @@ def test_what_was_sampled_piecemeal_would_have_come_back_merged():
 
 
 def test_a_stop_string_inside_a_token_keeps_the_whole_token():
-    """The fence comes as one token "```\\n", the stop is "```": the text ends there, the token stays as it was sampled."""
+    """The fence comes as one token "```\\n", the stop is "```": the text ends there, the token stays as it was
+    sampled."""
     codec = HostileCodec()
     traj, engine = play(codec, [[MERGED], [*spell("1\n"), MERGED + 2], [EOS]], ["2"])
     assert traj.segments[1].text == "1\n```" and traj.segments[1].token_ids[-1] == MERGED + 2

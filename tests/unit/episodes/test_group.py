@@ -32,7 +32,9 @@ class IndexEngine:
             self.given_up.add(i)
             raise
         n = i + 1
-        return Completion(np.full(n, 97, np.int32), np.zeros(n, np.float32), np.full(n, 5, np.int32), "a" * n, "stop", "</answer>")
+        return Completion(
+            np.full(n, 97, np.int32), np.zeros(n, np.float32), np.full(n, 5, np.int32), "a" * n, "stop", "</answer>"
+        )
 
 
 class RefusingEngine(IndexEngine):
@@ -72,13 +74,21 @@ class LongIsCorrect:
 
 
 def runner(engine=None, envs=None, rewards=None, judge=lambda g: Verdict(True), **rollout):
-    cfg = Config.model_validate({"actor": {"num_gpus_per_node": 1}, "rollout": {"n_samples_per_prompt": 4, "batch_size": 1, **rollout}})
-    return GroupRunner(cfg, engine or IndexEngine(), CharCodec(), envs or Envs(), rewards or LongIsCorrect(), judge, "a0")
+    cfg = Config.model_validate(
+        {"actor": {"num_gpus_per_node": 1}, "rollout": {"n_samples_per_prompt": 4, "batch_size": 1, **rollout}}
+    )
+    return GroupRunner(
+        cfg, engine or IndexEngine(), CharCodec(), envs or Envs(), rewards or LongIsCorrect(), judge, "a0"
+    )
 
 
 async def test_the_metadata_lists_the_valid_samples_in_order():
     meta, group = await runner().run(KEY, Task("Q", "x"))
-    assert meta.response_tokens == [1, 2, 3, 4] and meta.rewards == [0.0, 0.0, 1.0, 1.0] and meta.used_code == [True, False, False, False]
+    assert (
+        meta.response_tokens == [1, 2, 3, 4]
+        and meta.rewards == [0.0, 0.0, 1.0, 1.0]
+        and meta.used_code == [True, False, False, False]
+    )
     assert meta.oldest_version == 5 and meta.stats["format_ok"] == 1.0 and len(group.valid) == 4
 
 
@@ -122,9 +132,13 @@ class Talkative(Envs):
 
 async def test_evaluation_has_its_own_number_of_calls_and_training_keeps_its():
     made = runner(GuessingEngine(), Talkative(), drift_check=0.0)
-    made.environments["python_tir"].env.protocol, made.environments["python_tir"].env.max_calls = "openrlhf_tir.toy.guess:Digits", 3
+    made.environments["python_tir"].env.protocol, made.environments["python_tir"].env.max_calls = (
+        "openrlhf_tir.toy.guess:Digits",
+        3,
+    )
     calls = [
-        [len(t.calls) for t in (await made.run(KEY, Task("Q", "x"), mode))[1].trajectories] for mode in (EvalMode(2, 0.0, max_calls=1), EvalMode(1, 0.0), None)
+        [len(t.calls) for t in (await made.run(KEY, Task("Q", "x"), mode))[1].trajectories]
+        for mode in (EvalMode(2, 0.0, max_calls=1), EvalMode(1, 0.0), None)
     ]
     assert calls == [[1, 1], [3], [3] * 4]
 
@@ -157,12 +171,18 @@ class RecordingEnvs(Envs):
 
 async def test_a_protocol_asks_for_its_observations_and_a_row_may_ask_for_others():
     cfg = Config.model_validate(
-        {"actor": {"num_gpus_per_node": 1}, "rollout": {"n_samples_per_prompt": 1, "batch_size": 1, "min_valid": 1}, "env": {"protocol": "torl"}}
+        {
+            "actor": {"num_gpus_per_node": 1},
+            "rollout": {"n_samples_per_prompt": 1, "batch_size": 1, "min_valid": 1},
+            "env": {"protocol": "torl"},
+        }
     )
     asked = []
     for meta in ({}, {"observation": "zerotir"}):
         envs = RecordingEnvs()
-        await GroupRunner(cfg, IndexEngine(), CharCodec(), envs, LongIsCorrect(), lambda g: Verdict(True)).run(KEY, Task("Q", "x", meta=meta))
+        await GroupRunner(cfg, IndexEngine(), CharCodec(), envs, LongIsCorrect(), lambda g: Verdict(True)).run(
+            KEY, Task("Q", "x", meta=meta)
+        )
         asked.append(envs.tasks)
     assert asked == [[{"observation": "torl", "label": "x"}], [{"observation": "zerotir", "label": "x"}]]
 

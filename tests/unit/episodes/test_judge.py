@@ -88,7 +88,10 @@ async def test_filters_are_asked_in_their_order_own_ones_too(tmp_path):
     ("body", "said"),
     [
         ("return (False, '')", r"mine\.py:1: it drops a group without a reason"),
-        ("return (False, 'a b/c')", r"mine\.py:1: its reason is 'a b/c' \(str\), and a metric is named after it: use 1 to 64 letters"),
+        (
+            "return (False, 'a b/c')",
+            r"mine\.py:1: its reason is 'a b/c' \(str\), and a metric is named after it: use 1 to 64 letters",
+        ),
         ("return True", r"returned True \(bool\), not \(keep, reason\)"),
         ("return a.nothing", r"mine\.py:2: AttributeError"),
     ],
@@ -99,7 +102,10 @@ async def test_a_filter_that_is_wrong_says_file_and_line(tmp_path, body, said):
         await judge_of(filter={"names": [name]})(group(scored(1.0)))
 
 
-@pytest.mark.parametrize(("body", "said"), [("return True", "returned True, not a reason"), ("return 'a b/c'", r"mine\.py:1: its reason is 'a b/c'")])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("return True", "returned True, not a reason"), ("return 'a b/c'", r"mine\.py:1: its reason is 'a b/c'")],
+)
 async def test_a_sample_filter_must_give_a_reason_that_names_a_metric(tmp_path, body, said):
     name = own(tmp_path, odd=body)["odd"]
     with pytest.raises(FilterError, match=said):
@@ -123,19 +129,28 @@ def zerotir_judge() -> Judge:
 
 
 async def test_the_zerotir_recipe_masks_cut_off_and_faked_samples_and_keeps_their_group():
-    members = group(zerotir_sample(1.0), zerotir_sample(0.0), zerotir_sample(0.0, truncated=1.0), zerotir_sample(1.0, output_count=3.0))
+    members = group(
+        zerotir_sample(1.0),
+        zerotir_sample(0.0),
+        zerotir_sample(0.0, truncated=1.0),
+        zerotir_sample(1.0, output_count=3.0),
+    )
     assert (await zerotir_judge()(members)).keep
     assert [t.masked for t in members.trajectories] == ["", "", "cut_off", "faked_output"]
 
 
 async def test_the_zerotir_recipe_drops_a_group_whose_verifiers_failed_or_that_has_nothing_to_train():
     timed_out = [zerotir_sample(0.0, verify_timeout=1.0) for _ in range(2)]
-    assert (await zerotir_judge()(group(zerotir_sample(1.0), zerotir_sample(0.0), *timed_out))).reason == "verifiers_failed"
+    assert (
+        await zerotir_judge()(group(zerotir_sample(1.0), zerotir_sample(0.0), *timed_out))
+    ).reason == "verifiers_failed"
     masked = [zerotir_sample(1.0, other=1.0), zerotir_sample(0.0, truncated=1.0)]
     assert (await zerotir_judge()(group(*masked))).reason == "all_masked"
 
 
 def test_the_masks_read_what_the_zerotir_reward_records():
     """A part that the reward no longer records would fail every group."""
-    record = zerotir_reward.score(zerotir_reward.Facts("x", "stop", 1), zerotir_reward.Flags(), zerotir_reward.FIXED, lambda text: (0.0, 0.0))
+    record = zerotir_reward.score(
+        zerotir_reward.Facts("x", "stop", 1), zerotir_reward.Flags(), zerotir_reward.FIXED, lambda text: (0.0, 0.0)
+    )
     assert set(CLEAN) <= set(record)

@@ -1,4 +1,5 @@
-"""Groups whose responses move between two engines while they are written, on a real model: the group is the one that it would have been."""
+"""Groups whose responses move between two engines while they are written, on a real model: the group is the one that it
+would have been."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ KEY, MOVED_AT = GroupKey(0, 3), 4
 
 
 class Greedy(TorchEngine):
-    """Takes the likeliest token. With a `handover`, a response whose sample is odd moves to `lane` before its fifth token, in the middle of whatever it is."""
+    """Takes the likeliest token. With a `handover`, a response whose sample is odd moves to `lane` before its fifth
+    token, in the middle of whatever it is."""
 
     handover: Handover | None = None
     lane: TorchEngine
@@ -39,7 +41,9 @@ class Greedy(TorchEngine):
     def _tokens_of(self, prompt_ids, sampling, seed):
         for n, drawn in enumerate(super()._tokens_of(prompt_ids, sampling, seed)):
             if n == MOVED_AT and self.handover and int(self.trajectory.partition("#")[2]) % 2:
-                asyncio.run_coroutine_threadsafe(self.handover.move(self.trajectory, "lane", self.lane), self.loop).result()
+                asyncio.run_coroutine_threadsafe(
+                    self.handover.move(self.trajectory, "lane", self.lane), self.loop
+                ).result()
             yield drawn
 
 
@@ -47,7 +51,12 @@ async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, Handover
     (tmp_path / "asks.py").write_text(block("protocols.md", "python", "class Asks"))
     (tmp_path / "guess.py").write_text(block("environments.md", "python", "class GuessEnv"))
     cfg = Config(
-        env={"name": "guess", "protocol": f"{tmp_path / 'asks.py'}:Asks", "options": {"hint": " Try again."}, "max_calls": 2},
+        env={
+            "name": "guess",
+            "protocol": f"{tmp_path / 'asks.py'}:Asks",
+            "options": {"hint": " Try again."},
+            "max_calls": 2,
+        },
         rollout={"n_samples_per_prompt": 4, "batch_size": 4, "max_new_tokens": 100, "drift_check": 1.0},
         data={"apply_chat_template": True, "max_len": 224},
     )
@@ -58,7 +67,9 @@ async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, Handover
     here.loop, here.lane = asyncio.get_running_loop(), lane
     here.handover = handover if moves else None
     games = Games(plugins.load(plugins.ENVIRONMENT, f"{tmp_path / 'guess.py'}:GuessEnv"))
-    runner = GroupRunner(cfg, here, codec, games, Guessed(), lambda group: KEEP, chats=chats_of(cfg, codec, tokenizer), handover=handover)
+    runner = GroupRunner(
+        cfg, here, codec, games, Guessed(), lambda group: KEEP, chats=chats_of(cfg, codec, tokenizer), handover=handover
+    )
     _, group = await runner.run(KEY, Task(prompt, "-", "guess", {"high": 3}))
     return group, handover
 
@@ -73,8 +84,15 @@ async def test_tokens_log_probs_stops_and_tool_calls_are_those_of_a_response_tha
         assert (a.failed, b.failed) == (None, None)
         assert [s.text for s in a.segments] == [s.text for s in b.segments]
         assert [s.token_ids.tolist() for s in a.segments] == [s.token_ids.tolist() for s in b.segments]
-        assert (a.finish_reason, a.stop_reason, a.reward, a.parts) == (b.finish_reason, b.stop_reason, b.reward, b.parts)
-        assert [(c.action, c.observation, c.outcome, c.turn) for c in a.calls] == [(c.action, c.observation, c.outcome, c.turn) for c in b.calls]
+        assert (a.finish_reason, a.stop_reason, a.reward, a.parts) == (
+            b.finish_reason,
+            b.stop_reason,
+            b.reward,
+            b.parts,
+        )
+        assert [(c.action, c.observation, c.outcome, c.turn) for c in a.calls] == [
+            (c.action, c.observation, c.outcome, c.turn) for c in b.calls
+        ]
         for s, t in zip(a.segments, b.segments, strict=True):
             if s.source == "model":
                 np.testing.assert_allclose(s.logprobs, t.logprobs, atol=1e-4)

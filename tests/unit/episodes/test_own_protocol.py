@@ -51,7 +51,14 @@ def env_of(tmp_path, text=DIGITS, **settings) -> Env:
 
 async def played(cfg: Env, engine, *outputs):
     return await run_episode(
-        [1], index=0, engine=engine, env=PlayedEnv(*outputs), codec=CharCodec(), protocol=turns.make(cfg), limits=Limits(100), request_id="r"
+        [1],
+        index=0,
+        engine=engine,
+        env=PlayedEnv(*outputs),
+        codec=CharCodec(),
+        protocol=turns.make(cfg),
+        limits=Limits(100),
+        request_id="r",
     )
 
 
@@ -63,7 +70,12 @@ async def test_its_options_are_keyword_arguments(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "settings", "said"),
     [
-        ("class Digits:", "class Digits:", {"options": {"marks": "|"}}, r"mine\.py:5: Digits\(.*mark='!'\) does not take them: .*'marks'"),
+        (
+            "class Digits:",
+            "class Digits:",
+            {"options": {"marks": "|"}},
+            r"mine\.py:5: Digits\(.*mark='!'\) does not take them: .*'marks'",
+        ),
         ("def too_long", "def too_lon", {}, r"Digits has no too_long"),
         ("class Digits:", "class Digit:", {}, r"has no 'Digits'. It defines: Digit"),
         ("budget_message=False, ", "", {}, r"cannot be called as it would be: .*budget_message"),
@@ -77,7 +89,11 @@ def test_a_mistake_is_told_before_a_model_is_loaded(tmp_path, old, new, settings
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("return Call(completion.stop_reason)", "return completion.stop_reason", r"advance gave '5' \(str\), not a Call, Reject, GoOn or End"),
+        (
+            "return Call(completion.stop_reason)",
+            "return completion.stop_reason",
+            r"advance gave '5' \(str\), not a Call, Reject, GoOn or End",
+        ),
         ("self.left -= 1", "self.left -= self.none", r"mine\.py:18: AttributeError"),
         ('return f"{self.mark}{observation}{self.mark}"', "return 3", r"insertion gave 3"),
         ('return tuple("0123456789") if self.left else ()', 'return "0"', r"stops gave '0'"),
@@ -85,6 +101,8 @@ def test_a_mistake_is_told_before_a_model_is_loaded(tmp_path, old, new, settings
 )
 async def test_what_it_does_wrong_fails_the_trajectory_with_file_and_line(tmp_path, old, new, said):
     assert old in DIGITS
-    t = await played(env_of(tmp_path, DIGITS.replace(old, new)), PlayedEngine(("try 5", "5"), ("bye", "<eos>")), "lower")
+    t = await played(
+        env_of(tmp_path, DIGITS.replace(old, new)), PlayedEngine(("try 5", "5"), ("bye", "<eos>")), "lower"
+    )
     assert t.failed == "protocol_error" and t.reward is None
     assert re.search(said, t.why)

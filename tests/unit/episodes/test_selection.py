@@ -19,7 +19,13 @@ IDS = np.zeros(1, np.int32)
 
 def ended(text):
     """v valid, c correct, w wrong, f failed, d late, - running."""
-    kinds = {"v": {}, "c": {"parts": {"correct": 1.0}}, "w": {"parts": {"correct": 0.0}}, "f": {"failed": "env_error"}, "d": {"failed": "straggler"}}
+    kinds = {
+        "v": {},
+        "c": {"parts": {"correct": 1.0}},
+        "w": {"parts": {"correct": 0.0}},
+        "f": {"failed": "env_error"},
+        "d": {"failed": "straggler"},
+    }
     return [None if k == "-" else Trajectory(i, IDS, **kinds[k]) for i, k in enumerate(text)]
 
 
@@ -64,14 +70,17 @@ async def test_a_fault_takes_a_trajectory_from_the_reserve():
 
 
 async def test_the_reserve_that_finishes_first_is_not_used_and_is_given_up():
-    """Samples 0..2 take 0.1 s, the two in reserve none: taking the first finished would have used lengths 4, 5 and one more."""
+    """Samples 0..2 take 0.1 s, the two in reserve none: taking the first finished would have used lengths 4, 5 and one
+    more."""
     engine = IndexEngine([0.1, 0.1, 0.1, 0, 600])
     meta, _ = await runner(engine=engine, n_samples_per_prompt=3, oversample=2).run(KEY, Task("Q", "x"))
     assert meta.index == [0, 1, 2] and meta.failures == {} and engine.given_up == {4}
 
 
 async def test_a_straggler_keeps_its_place_empty():
-    meta, _ = await runner(engine=IndexEngine([0, 60, 0, 0]), n_samples_per_prompt=3, oversample=1, straggler_s=0.1).run(KEY, Task("Q", "x"))
+    meta, _ = await runner(
+        engine=IndexEngine([0, 60, 0, 0]), n_samples_per_prompt=3, oversample=1, straggler_s=0.1
+    ).run(KEY, Task("Q", "x"))
     assert meta.index == [0, 2] and meta.failures == {"straggler": 1}
 
 
@@ -87,7 +96,12 @@ async def test_a_hopeless_group_is_dropped_without_its_last_samples_only_when_as
     on = runner(engine=slow, early_stop=True, group_deadline_s=300, judge=lambda g: Verdict(False, "accuracy_low"))
     on.cfg.filter.accuracy_range = (0.5, 1.0)
     meta, _ = await on.run(KEY, Task("Q", "x"))
-    assert meta.failures == {"early_stop": 2} and meta.verdict.reason == "accuracy_low" and meta.failed is None and slow.given_up == {2, 3}
+    assert (
+        meta.failures == {"early_stop": 2}
+        and meta.verdict.reason == "accuracy_low"
+        and meta.failed is None
+        and slow.given_up == {2, 3}
+    )
     on.cfg.rollout.early_stop, on.cfg.rollout.group_deadline_s = False, 0.5
     assert (await on.run(KEY, Task("Q", "x")))[0].failures == {"deadline": 2}
 
@@ -103,7 +117,9 @@ class FaultyLengths:
         await asyncio.sleep(n)
         if self.rng.random() < 0.2:
             raise EnvError("broken")
-        return Completion(np.full(n, 97, np.int32), np.zeros(n, np.float32), np.zeros(n, np.int32), "a", "stop", "</answer>")
+        return Completion(
+            np.full(n, 97, np.int32), np.zeros(n, np.float32), np.zeros(n, np.int32), "a", "stop", "</answer>"
+        )
 
 
 class AllRight:
@@ -112,14 +128,25 @@ class AllRight:
 
 
 def test_lengths_of_what_is_used_are_unbiased_and_those_of_the_first_finished_are_not():
-    """300 groups of 8 + 4 at a mean of 100.5 tokens; a standard error of 1 for 2,400 responses, of 5 for their replacements."""
+    """300 groups of 8 + 4 at a mean of 100.5 tokens; a standard error of 1 for 2,400 responses, of 5 for their
+    replacements."""
 
     async def main():
-        r = runner(engine=FaultyLengths(), rewards=AllRight(), n_samples_per_prompt=8, oversample=4, drift_check=0, max_new_tokens=5000)
+        r = runner(
+            engine=FaultyLengths(),
+            rewards=AllRight(),
+            n_samples_per_prompt=8,
+            oversample=4,
+            drift_check=0,
+            max_new_tokens=5000,
+        )
         return [meta for meta, _ in await asyncio.gather(*[r.run(GroupKey(0, i), Task("Q", "x")) for i in range(300)])]
 
     metas = run(main())
-    mean = {name: np.mean([m.stats[name] for m in metas if name in m.stats]) for name in ("length_used", "length_replacements", "length_first_done")}
+    mean = {
+        name: np.mean([m.stats[name] for m in metas if name in m.stats])
+        for name in ("length_used", "length_replacements", "length_first_done")
+    }
     assert abs(mean["length_used"] - 100.5) < 5
     assert abs(mean["length_replacements"] - 100.5) < 20
     assert mean["length_first_done"] < 80

@@ -22,7 +22,12 @@ from .test_judge import Here
 
 SECTIONS = {
     "calc": {"protocol": "zerotir", "output_max_tokens": 100, "filter": {"names": ["accuracy"]}},
-    "guess": {"protocol": "openrlhf_tir.toy.guess:Digits", "reward": {"name": "env"}, "filter": {"names": []}, "output_max_tokens": 7},
+    "guess": {
+        "protocol": "openrlhf_tir.toy.guess:Digits",
+        "reward": {"name": "env"},
+        "filter": {"names": []},
+        "output_max_tokens": 7,
+    },
 }
 KEY = GroupKey(0, 0)
 
@@ -46,7 +51,9 @@ class Envs:
                 return ""
 
             async def step(self, action, *, step_id):
-                return StepReply(session_id="s", step_id=step_id, observation=f"{env} was told {action}", reward=1.0, done=True)
+                return StepReply(
+                    session_id="s", step_id=step_id, observation=f"{env} was told {action}", reward=1.0, done=True
+                )
 
         yield Session()
 
@@ -54,7 +61,12 @@ class Envs:
 @pytest.fixture
 def runner():
     cfg = Config.model_validate(
-        {"actor": {"num_gpus_per_node": 1}, "rollout": {"n_samples_per_prompt": 2, "batch_size": 1}, "reward": {"format": "boxed"}, "envs": SECTIONS}
+        {
+            "actor": {"num_gpus_per_node": 1},
+            "rollout": {"n_samples_per_prompt": 2, "batch_size": 1},
+            "reward": {"format": "boxed"},
+            "envs": SECTIONS,
+        }
     )
     rewards = RewardPools(cfg.environments)
     yield GroupRunner(cfg, Writes(), CharCodec(), Envs(), rewards, Judge(cfg, Here()), "a0")
@@ -66,7 +78,11 @@ async def test_each_environment_has_its_own_protocol_reward_filters_and_limits(r
     assert meta.verdict.keep and meta.rewards == [1.0, 1.0] and meta.env == "guess" and meta.stats["calls"] == 1
     assert group.trajectories[0].text == "I say 2 guess\n", "its action, and an observation cut at seven tokens"
     meta, group = await runner.run(KEY, Task("Q", "7", "calc"))
-    assert (meta.verdict.keep, meta.verdict.reason) == (False, "accuracy_high") and meta.rewards == [1.0, 1.0] and meta.stats["calls"] == 0
+    assert (
+        (meta.verdict.keep, meta.verdict.reason) == (False, "accuracy_high")
+        and meta.rewards == [1.0, 1.0]
+        and meta.stats["calls"] == 0
+    )
     assert "call_seconds" not in meta.stats
 
 
@@ -91,4 +107,8 @@ def test_an_environment_is_plain_data_that_an_actor_can_be_sent():
 
     cfg = Config(envs=SECTIONS)
     again = pickle.loads(pickle.dumps(cfg))
-    assert again == cfg and isinstance(again.environments["guess"], Environment) and again.environments["guess"] == cfg.environments["guess"]
+    assert (
+        again == cfg
+        and isinstance(again.environments["guess"], Environment)
+        and again.environments["guess"] == cfg.environments["guess"]
+    )

@@ -67,8 +67,15 @@ def test_the_penalties_are_openrlhfs():
     from openrlhf_tir.learner import openrlhf_adapter  # noqa: F401  it makes openrlhf importable
 
     lengths, finishes = [70, 85, 95, 100], ["stop", "length", "stop", "length"]
-    batch = SimpleNamespace(rewards=torch.ones(4), response_length=torch.tensor(lengths), truncated=torch.tensor([f == "length" for f in finishes]), info={})
+    batch = SimpleNamespace(
+        rewards=torch.ones(4),
+        response_length=torch.tensor(lengths),
+        truncated=torch.tensor([f == "length" for f in finishes]),
+        info={},
+    )
     settings = {"overlong_buffer_len": 20.0, "overlong_penalty_factor": 0.8, "stop_properly_penalty_coef": 0.5}
-    apply_length_penalties([batch], SimpleNamespace(reward=SimpleNamespace(**settings), rollout=SimpleNamespace(max_new_tokens=100)))
+    apply_length_penalties(
+        [batch], SimpleNamespace(reward=SimpleNamespace(**settings), rollout=SimpleNamespace(max_new_tokens=100))
+    )
     ours = [of(1.0, response(n, finish=f), **settings) for n, f in zip(lengths, finishes, strict=True)]
     assert ours == pytest.approx(batch.rewards.tolist())

@@ -1,4 +1,5 @@
-"""A fault that a group shares chooses no answer by its length: by hand, by enumeration of every draw and fault time, and by measurement."""
+"""A fault that a group shares chooses no answer by its length: by hand, by enumeration of every draw and fault time,
+and by measurement."""
 
 from __future__ import annotations
 
@@ -19,7 +20,16 @@ from tests.unit.episodes.test_episode import PlayedEnv
 from tests.unit.episodes.test_group import KEY, runner
 
 IDS = np.zeros(1, np.int32)
-REASONS = {"v": None, "e": "engine_error", "L": "env_lost", "f": "env_error", "t": "timeout", "q": "request_refused", "d": "deadline", "r": "reward_error"}
+REASONS = {
+    "v": None,
+    "e": "engine_error",
+    "L": "env_lost",
+    "f": "env_error",
+    "t": "timeout",
+    "q": "request_refused",
+    "d": "deadline",
+    "r": "reward_error",
+}
 
 
 def group(text):
@@ -38,7 +48,8 @@ def group(text):
         ("vvft", "0132", "aaaa", {i: "timeout" for i in range(4)}),  # the commonest reason, or the first
         ("ffff", "0123", "aaaa", {}),  # nothing to choose from
         ("vff-", "012", "aaaa", {}),  # one was not ended by it: it still runs, or is given up for being slow
-        ("vLvv", "0123", "abab", {1: "env_lost", 3: "env_lost"}),  # of two servers one went down: its finished one goes too
+        # of two servers one went down: its finished one goes too
+        ("vLvv", "0123", "abab", {1: "env_lost", 3: "env_lost"}),
         ("vLv-", "012", "abab", {1: "env_lost", 3: "env_lost"}),
         ("vtvt", "0213", "abab", {i: "timeout" for i in range(4)}),  # all unfinished ones were on b, by chance or not
         ("vfvtvv", "013245", "ababab", {}),
@@ -53,7 +64,8 @@ def test_a_shared_fault_costs_all_who_shared_it(states, order, servers, lost):
 
 
 class Mortal:
-    """Sample i takes `lengths[i]` seconds and tokens. At `dies_at` the engine dies: whoever runs then or comes later gets an EngineError."""
+    """Sample i takes `lengths[i]` seconds and tokens. At `dies_at` the engine dies: whoever runs then or comes later
+    gets an EngineError."""
 
     def __init__(self, lengths, dies_at=float("inf")):
         self.lengths, self.dies_at = lengths, dies_at
@@ -64,7 +76,9 @@ class Mortal:
         await asyncio.sleep(min(n, self.dies_at - now))
         if now + n > self.dies_at:
             raise EngineError("dead")
-        return Completion(np.full(n, 97, np.int32), np.zeros(n, np.float32), np.zeros(n, np.int32), "a", "stop", "</answer>")
+        return Completion(
+            np.full(n, 97, np.int32), np.zeros(n, np.float32), np.zeros(n, np.int32), "a", "stop", "</answer>"
+        )
 
 
 class AllRight:
@@ -73,12 +87,20 @@ class AllRight:
 
 
 def trained(draws, n, fault_s, **rollout):
-    """Lengths that are trained when the fault comes `fault_s` after the dispatch: attempt after attempt, each with the next of `draws`."""
+    """Lengths that are trained when the fault comes `fault_s` after the dispatch: attempt after attempt, each with the
+    next of `draws`."""
 
     async def main():
         for attempt, lengths in enumerate(draws):
             dies_at = asyncio.get_running_loop().time() + fault_s if not attempt else float("inf")
-            r = runner(engine=Mortal(lengths, dies_at), rewards=AllRight(), n_samples_per_prompt=n, min_valid=1, drift_check=0, **rollout)
+            r = runner(
+                engine=Mortal(lengths, dies_at),
+                rewards=AllRight(),
+                n_samples_per_prompt=n,
+                min_valid=1,
+                drift_check=0,
+                **rollout,
+            )
             meta, _ = await r.run(GroupKey(0, 0, attempt), Task("Q", "x"))
             if meta.failed is None:
                 return tuple(meta.response_tokens), attempt
@@ -93,7 +115,8 @@ DRAWS = list(itertools.product([1, 2, 4], repeat=2))
 
 @pytest.mark.parametrize("fault_s", [0.5, 1.5, 3.0])
 def test_given_a_fault_at_any_time_the_lengths_that_are_trained_have_the_law_without_it(fault_s):
-    """Exact: over all 9 * 9 draws of two attempts, those that the fault hit train each of the 9 groups equally often."""
+    """Exact: over all 9 * 9 draws of two attempts, those that the fault hit train each of the 9 groups equally
+    often."""
     results = [trained([first, second], 2, fault_s) for first, second in itertools.product(DRAWS, DRAWS)]
     hit = Counter(lengths for lengths, attempt in results if attempt)
     assert set(hit) == set(DRAWS) and len(set(hit.values())) == 1
@@ -108,10 +131,11 @@ def test_with_seeds_per_request_the_law_is_the_same_whether_a_fault_comes_or_not
 
 @pytest.mark.slow
 def test_lengths_after_random_engine_deaths_are_those_without_and_the_old_rule_would_have_halved_them():
-    """600 groups of 8 log-normal lengths, mean e^4.6 = 99.5 tokens, sd 130; the engine dies at a random moment of the longest's life.
+    """600 groups of 8 log-normal lengths, mean e^4.6 = 99.5 tokens, sd 130; the engine dies at a random moment of the
+    longest's life.
 
-    Standard error of the mean over 4,800 lengths: 1.9. Keeping what had finished would have trained lengths of about half that mean.
-    """
+    Standard error of the mean over 4,800 lengths: 1.9. Keeping what had finished would have trained lengths of about
+    half that mean."""
     rng = random.Random(0)
     sampled, kept, finished = [], [], []
     for _ in range(600):
@@ -128,7 +152,8 @@ def test_lengths_after_random_engine_deaths_are_those_without_and_the_old_rule_w
 
 
 class Servers:
-    """Sessions of even samples on server a, of odd ones on b; b goes down at `down_at`. Everybody calls once, when the answer is written."""
+    """Sessions of even samples on server a, of odd ones on b; b goes down at `down_at`. Everybody calls once, when the
+    answer is written."""
 
     def __init__(self, down_at):
         self.down_at, self.opened = down_at, 0
@@ -188,7 +213,8 @@ def test_an_outage_that_ends_all_who_are_unfinished_fails_the_group_whatever_it_
 
 
 def test_a_dead_engine_ends_the_group_at_once():
-    """The sample that would take an hour more is not waited for, and whoever follows the group sees what it saw: no rewrite behind its back."""
+    """The sample that would take an hour more is not waited for, and whoever follows the group sees what it saw: no
+    rewrite behind its back."""
 
     class OneDies(Mortal):
         async def generate(self, token_ids, sampling, *, request_id):
@@ -201,7 +227,9 @@ def test_a_dead_engine_ends_the_group_at_once():
 
     async def main():
         start = asyncio.get_running_loop().time()
-        meta, _ = await runner(engine=OneDies([1, 0, 3600, 2]), rewards=AllRight(), drift_check=0).run(KEY, Task("Q", "x"), each=seen.append)
+        meta, _ = await runner(engine=OneDies([1, 0, 3600, 2]), rewards=AllRight(), drift_check=0).run(
+            KEY, Task("Q", "x"), each=seen.append
+        )
         return meta, asyncio.get_running_loop().time() - start
 
     meta, seconds = run(main())

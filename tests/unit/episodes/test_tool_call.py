@@ -19,7 +19,11 @@ def calls(fmt, text):
 @pytest.mark.parametrize(
     ("fmt", "text", "expected"),
     [
-        ("fence", "so ```python\nprint(1)\n```\nand ```python\n2\n``` x", [("python", {"code": "print(1)"}), ("python", {"code": "2"})]),
+        (
+            "fence",
+            "so ```python\nprint(1)\n```\nand ```python\n2\n``` x",
+            [("python", {"code": "print(1)"}), ("python", {"code": "2"})],
+        ),
         ("fence", "```python\nprint(1)", ["unclosed"]),
         ("fence", "```python\n \n```", ["empty"]),
         ("fence", "```py\n1\n```", []),
@@ -49,12 +53,20 @@ def calls(fmt, text):
         ),
         ("toolrl", "<tool_call>\n</tool_call>", ["empty"]),
         ("toolrl", '<tool_call>{"name": "f"}</tool_call><tool_call>{"name": "g"}</tool_call>', [("f", {})]),
-        ("tooln1", '<tool_call>[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]</tool_call>', [("f", {"a": 1}), ("g", {})]),
+        (
+            "tooln1",
+            '<tool_call>[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]</tool_call>',
+            [("f", {"a": 1}), ("g", {})],
+        ),
         ("tooln1", '<tool_call>{"name": "f"}</tool_call>', [("f", {})]),
         ("tooln1", '<tool_call>[{"name": "a"}]</tool_call><tool_call>[{"name": "b"}]</tool_call>', [("b", {})]),
         ("tooln1", "<tool_call>[]</tool_call>", []),
         ("tooln1", "<tool_call>[1, true]</tool_call>", ["not_a_call", "not_a_call"]),
-        ("function", "<function=run>\n<parameter=cmd>\nls -la\n</parameter>\n</function>", [("run", {"cmd": "ls -la"})]),
+        (
+            "function",
+            "<function=run>\n<parameter=cmd>\nls -la\n</parameter>\n</function>",
+            [("run", {"cmd": "ls -la"})],
+        ),
         ("function", "<function=run><parameter=cmd>a < b</parameter></function", [("run", {"cmd": "a < b"})]),
         ("function", "<function=finish></function>", [("finish", {})]),
         ("function", "<function=run><parameter=cmd>ls</function>", ["bad_arguments"]),
@@ -68,11 +80,41 @@ def test_what_each_format_reads(fmt, text, expected):
 
 def test_a_malformed_call_says_what_is_wrong_with_it():
     (bad,) = PARSERS["hermes"]('<tool_call>{"name": f}</tool_call>')
-    assert bad == Malformed('{"name": f}', "not_json", "The call is not valid JSON: Expecting value: line 1 column 10 (char 9).")
+    assert bad == Malformed(
+        '{"name": f}', "not_json", "The call is not valid JSON: Expecting value: line 1 column 10 (char 9)."
+    )
 
 
-PIECES = ["<tool_call>", "</tool_call>", '{"name": "f", "arguments": {}}', '"', "[", "{", "}", "\\", "```python", "```", "\n", "<code>", "</code>"]
-PIECES += ["<function=", "<parameter=", ">", "</parameter>", "</function>", "<python>", "</python>", "<search>", "</search>", "\x00", "é", "\ud800", "1e999"]
+PIECES = [
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "f", "arguments": {}}',
+    '"',
+    "[",
+    "{",
+    "}",
+    "\\",
+    "```python",
+    "```",
+    "\n",
+    "<code>",
+    "</code>",
+]
+PIECES += [
+    "<function=",
+    "<parameter=",
+    ">",
+    "</parameter>",
+    "</function>",
+    "<python>",
+    "</python>",
+    "<search>",
+    "</search>",
+    "\x00",
+    "é",
+    "\ud800",
+    "1e999",
+]
 
 
 @pytest.mark.parametrize("fmt", PARSERS)
@@ -84,7 +126,8 @@ def test_no_text_makes_a_parser_raise(fmt, text):
 
 @pytest.mark.parametrize("fmt", PARSERS)
 def test_tags_that_never_close_are_read_in_linear_time(fmt):
-    """Eight times the text takes some eight times as long: 64 times would be quadratic. The best of three, the machine is noisy."""
+    """Eight times the text takes some eight times as long: 64 times would be quadratic. The best of three, the machine
+    is noisy."""
 
     def seconds(repeats: int) -> float:
         text = "<tool_call><code><python><search><function=f><parameter=x>```python " * repeats

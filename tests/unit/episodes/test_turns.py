@@ -19,7 +19,9 @@ from tests.unit.episodes.test_episode import CharCodec, PlayedEngine, PlayedEnv
 async def play(protocol, answers, *outputs, output_max=500):
     engine, env = PlayedEngine(*answers), PlayedEnv(*outputs)
     limits = Limits(2000, output_max)
-    traj = await run_episode([0], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+    traj = await run_episode(
+        [0], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"
+    )
     assert engine.answers == []
     return traj, [action for _, action in env.steps]
 
@@ -38,7 +40,9 @@ async def test_a_search_is_answered_inside_information_tags():
     turns = [("<search> who? </search>", "</search>"), ("<answer> me </answer>", "</answer>")]
     traj, queries = await play(SearchR1(max_calls=2), turns, "Doc 1(Title: T) b\n")
     assert queries == ["who?"]
-    assert traj.text == "<search> who? </search>\n\n<information>Doc 1(Title: T) b</information>\n\n<answer> me </answer>"
+    assert (
+        traj.text == "<search> who? </search>\n\n<information>Doc 1(Title: T) b</information>\n\n<answer> me </answer>"
+    )
 
 
 async def test_a_turn_without_a_tag_is_told_so_and_counts():
@@ -60,8 +64,14 @@ async def test_the_length_limit_ends_a_search_without_a_message():
 
 
 async def test_a_document_is_opened_by_its_number_and_shown_inside_document_tags():
-    turns = [("<search>a</search>", "</search>"), ("<open> 2 page 3 </open>", "</open>"), ("<answer> me </answer>", "</answer>")]
-    traj, actions = await play(SearchR1(max_calls=3, pages=True), turns, "Doc 1(Title: T) b\n", "Doc 2(Title: U) page 3 of 3\nend\n")
+    turns = [
+        ("<search>a</search>", "</search>"),
+        ("<open> 2 page 3 </open>", "</open>"),
+        ("<answer> me </answer>", "</answer>"),
+    ]
+    traj, actions = await play(
+        SearchR1(max_calls=3, pages=True), turns, "Doc 1(Title: T) b\n", "Doc 2(Title: U) page 3 of 3\nend\n"
+    )
     assert actions == ["a", '{"open": "2 page 3"}']
     assert traj.segments[1].text == "\n\n<information>Doc 1(Title: T) b</information>\n\n"
     assert traj.segments[3].text == "\n\n<document>Doc 2(Title: U) page 3 of 3\nend</document>\n\n"
@@ -82,7 +92,9 @@ async def test_a_long_dialogue_is_sampled_from_its_last_tokens_and_kept_as_a_who
     """8 tokens of context: the second turn sees the last 8 of 1 + 3 + 4; the response is all of them."""
     engine, env = PlayedEngine(("abcdef</search>", "</search>"), ("xy", "eos")), PlayedEnv()
     protocol, limits = SearchR1(max_calls=1, max_context_tokens=8), Limits(2000, 500)
-    traj = await run_episode([0], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+    traj = await run_episode(
+        [0], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"
+    )
     assert traj.segments[1].text == INVALID
     first, second = engine.contexts
     assert first == [0]
@@ -106,11 +118,23 @@ class Searching(PlayedEngine):
 
 
 async def test_the_recipe_of_search_r1_bounds_turns_passages_and_the_context_as_the_method_does():
-    """500 tokens a turn, 500 a block, 4 searches, no turn from a context of 4,096: a model that always searches, and passages without end."""
+    """500 tokens a turn, 500 a block, 4 searches, no turn from a context of 4,096: a model that always searches, and
+    passages without end."""
     cfg, prompt, engine = load_settings("search_r1_7b"), [0] * 400, Searching()
-    limits = Limits(min(cfg.rollout.max_new_tokens, cfg.data.max_len - 400), cfg.env.output_max_tokens, max_length=cfg.data.max_len)
+    limits = Limits(
+        min(cfg.rollout.max_new_tokens, cfg.data.max_len - 400), cfg.env.output_max_tokens, max_length=cfg.data.max_len
+    )
     env = PlayedEnv(*["p" * 9000] * 4)
-    traj = await run_episode(prompt, index=0, engine=engine, env=env, codec=CharCodec(), protocol=make(cfg.env), limits=limits, request_id="r")
+    traj = await run_episode(
+        prompt,
+        index=0,
+        engine=engine,
+        env=env,
+        codec=CharCodec(),
+        protocol=make(cfg.env),
+        limits=limits,
+        request_id="r",
+    )
     assert [len(segment.token_ids) for segment in traj.segments] == [500] * 8
     assert [len(context) for context in engine.contexts] == [400, 1400, 2400, 3400]
     assert (traj.finish_reason, len(env.steps), cfg.data.max_len) == ("length", 4, 4096)
@@ -170,7 +194,11 @@ def test_what_torl_shows_of_an_output(output, text):
 
 
 async def test_retool_runs_what_stands_between_its_tags():
-    turns = [("think <code>\n```python\nprint(1)\n```\n</code>", "</code>"), ("<code>2</code>", "</code>"), ("<answer>1</answer>", "eos")]
+    turns = [
+        ("think <code>\n```python\nprint(1)\n```\n</code>", "</code>"),
+        ("<code>2</code>", "</code>"),
+        ("<answer>1</answer>", "eos"),
+    ]
     traj, programs = await play(ReTool(max_calls=2), turns, "1\n", "")
     assert programs == ["print(1)", "2"]
     assert traj.segments[1].text == "\n<interpreter>\n1</interpreter>\n\n"
@@ -187,14 +215,20 @@ async def test_what_stands_between_the_tags_is_the_action_whatever_it_is():
     turns = [(f"<answer> is where it goes <answer> a\nb {end}", end), (f"<answer>{end}", end), ("x", "eos")]
     traj, actions = await play(Tagged(max_calls=3), turns, " no\n", "well")
     assert actions == ["a\nb", ""]
-    assert [s.text for s in traj.segments if s.source == "env"] == ["\n<reply>\nno\n</reply>\n", "\n<reply>\nwell\n</reply>\n"]
+    assert [s.text for s in traj.segments if s.source == "env"] == [
+        "\n<reply>\nno\n</reply>\n",
+        "\n<reply>\nwell\n</reply>\n",
+    ]
 
 
 async def test_a_closing_tag_without_its_opening_is_told_and_uses_up_a_call_and_then_the_next_one_ends_the_response():
     end = "</answer>"
     traj, actions = await play(Tagged(max_calls=1, budget_message=True), [(f"7{end}", end), (f"<answer>7{end}", end)])
     assert actions == [] and traj.calls[0].signals["defect"] == "unclosed"
-    assert traj.segments[1].text == "\n<reply>\n</answer> closes nothing: write <answer> first.\n</reply>\nThere are no more tries.\n"
+    assert (
+        traj.segments[1].text
+        == "\n<reply>\n</answer> closes nothing: write <answer> first.\n</reply>\nThere are no more tries.\n"
+    )
     assert traj.segments[-1].text == f"<answer>7{end}"
 
 
@@ -213,7 +247,9 @@ async def test_a_search_turn_that_is_cut_at_its_limit_is_told_so_and_counts():
     """5 tokens a turn: the first is cut at "<sear" and told; the second answers within its room."""
     engine, env = PlayedEngine(("<sear", None), ("hm", "eos")), PlayedEnv()
     protocol, limits = SearchR1(max_calls=1, max_turn_tokens=5), Limits(2000, 500)
-    traj = await run_episode([0], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+    traj = await run_episode(
+        [0], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"
+    )
     assert [s.text for s in traj.segments] == ["<sear", INVALID, "hm"]
     assert (traj.finish_reason, protocol.turns_left) == ("stop", 0)
 
@@ -222,10 +258,22 @@ async def test_a_turn_limit_beyond_the_responses_room_is_none():
     """3 tokens are left of the budget and a turn may have 5: the response is over, as without a limit of turns."""
     engine = PlayedEngine(("abc", None))
     protocol, limits = SearchR1(max_calls=1, max_turn_tokens=5), Limits(3, 500)
-    traj = await run_episode([0], index=0, engine=engine, env=PlayedEnv(), codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+    traj = await run_episode(
+        [0],
+        index=0,
+        engine=engine,
+        env=PlayedEnv(),
+        codec=CharCodec(),
+        protocol=protocol,
+        limits=limits,
+        request_id="r",
+    )
     assert (traj.text, traj.finish_reason, traj.stop_reason) == ("abc", "length", None)
 
 
 def test_torl_compat_tells_silent_code_that_it_timed_out():
-    assert ToRL(max_calls=1, torl_compat=True).insertion(" ") == "\ntimeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'\n```\n"
+    assert (
+        ToRL(max_calls=1, torl_compat=True).insertion(" ")
+        == "\ntimeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'\n```\n"
+    )
     assert ToRL(max_calls=1).insertion(" ") == "\n(no output: print what you want to see)\n```\n"

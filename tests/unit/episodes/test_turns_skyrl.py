@@ -18,7 +18,11 @@ def said(text: str, finish: str = "stop") -> Completion:
 
 
 def call(name: str, **arguments: str) -> str:
-    return f"<function={name}>\n" + "".join(f"<parameter={k}>{v}</parameter>\n" for k, v in arguments.items()) + "</function>"
+    return (
+        f"<function={name}>\n"
+        + "".join(f"<parameter={k}>{v}</parameter>\n" for k, v in arguments.items())
+        + "</function>"
+    )
 
 
 def test_a_call_is_an_action_and_its_result_a_message_of_the_user():
@@ -36,7 +40,9 @@ def test_a_message_without_a_call_is_asked_to_continue_and_nothing_runs():
     assert "NEVER ASK FOR HUMAN HELP" in CONTINUE
 
 
-@pytest.mark.parametrize("text", ["<function=execute_bash><parameter=command>ls</function>", "<function=>\n</function>", "<function=finish>"])
+@pytest.mark.parametrize(
+    "text", ["<function=execute_bash><parameter=command>ls</function>", "<function=>\n</function>", "<function=finish>"]
+)
 def test_a_call_that_cannot_be_read_is_told(text):
     turns = SkyRL(max_calls=50)
     answer = turns.advance(said(text))
@@ -52,7 +58,12 @@ def test_a_stop_in_the_closing_tag_counts_as_closed_and_only_the_first_call_is_m
 
 @pytest.mark.parametrize(
     ("text", "names"),
-    [(call("execute_bash", command="ls"), ["execute_bash", "finish"]), ("Hm.", ["finish"]), (call("finish"), ["finish"]), ("<function=", ["finish"])],
+    [
+        (call("execute_bash", command="ls"), ["execute_bash", "finish"]),
+        ("Hm.", ["finish"]),
+        (call("finish"), ["finish"]),
+        ("<function=", ["finish"]),
+    ],
 )
 def test_the_last_turn_is_judged_whatever_it_is(text, names):
     turns = SkyRL(max_calls=2, budget_message=True)

@@ -30,7 +30,10 @@ async def test_hermes_runs_its_call_and_shows_the_response():
 
 @pytest.mark.parametrize(
     ("protocol", "call"),
-    [(ToolRL, '{"name": "f", "parameters": {}}\n{"name": "g", "parameters": {}}'), (ToolN1, '[{"name": "f"}, {"name": "g"}]')],
+    [
+        (ToolRL, '{"name": "f", "parameters": {}}\n{"name": "g", "parameters": {}}'),
+        (ToolN1, '[{"name": "f"}, {"name": "g"}]'),
+    ],
 )
 async def test_the_calls_of_one_block_are_one_action(protocol, call):
     _, sent = await play(protocol(max_calls=1), [(f"<tool_call>{call}{END}", END), ("x", "eos")], "ok")
@@ -43,7 +46,11 @@ async def test_a_malformed_call_is_told_to_the_model_and_recorded_for_the_reward
     traj, sent = await play(Hermes(max_calls=2), turns, "7")
     assert actions(sent) == [[{"name": "f", "arguments": {}}]]
     bad, good = traj.calls
-    assert (bad.outcome, bad.action, bad.signals) == ("model_error", "{'f'}", {"error_type": "malformed_call", "defect": "not_json"})
+    assert (bad.outcome, bad.action, bad.signals) == (
+        "model_error",
+        "{'f'}",
+        {"error_type": "malformed_call", "defect": "not_json"},
+    )
     assert good.outcome == "ok" and "not valid JSON" in traj.segments[1].text
     assert [s.source for s in traj.segments] == ["model", "env", "model", "env", "model"]
 
@@ -92,9 +99,18 @@ async def test_artists_functions_are_called_between_tool_tags():
 
 
 async def test_with_a_user_what_is_no_call_is_a_message_without_its_reasoning():
-    turns = [("<think>hm</think> Who are you? ", "eos"), ('<tool>[{"name": "f"}]</tool>', "</tool>"), ("Bye.", "eos"), ("never", "eos")]
+    turns = [
+        ("<think>hm</think> Who are you? ", "eos"),
+        ('<tool>[{"name": "f"}]</tool>', "</tool>"),
+        ("Bye.", "eos"),
+        ("never", "eos"),
+    ]
     traj, sent = await play(Tool(max_calls=3, user=True), turns, "Ada.", "7", "Bye.")
-    assert [json.loads(a) for a in sent] == [{"message": "Who are you?"}, [{"name": "f", "arguments": {}}], {"message": "Bye."}]
+    assert [json.loads(a) for a in sent] == [
+        {"message": "Who are you?"},
+        [{"name": "f", "arguments": {}}],
+        {"message": "Bye."},
+    ]
     assert traj.segments[1].text == "\n# User\nAda.\n"
 
 
@@ -105,9 +121,13 @@ def said(text, stop_reason=None):
 def test_in_a_chat_with_a_user_what_calls_nothing_is_a_message_and_its_reply_the_users():
     chat = Messages(max_calls=3, user=True)
     first = chat.advance(said("<think>hm</think>Who are you?"))
-    assert json.loads(first.action) == {"message": "Who are you?"} and chat.replies("Ada.") == [{"role": "user", "content": "Ada."}]
+    assert json.loads(first.action) == {"message": "Who are you?"} and chat.replies("Ada.") == [
+        {"role": "user", "content": "Ada."}
+    ]
     second = chat.advance(said('<tool_call>{"name": "f"}</tool_call>'))
-    assert json.loads(second.action) == [{"name": "f", "arguments": {}}] and chat.replies("7") == [{"role": "tool", "content": "7", "name": "f"}]
+    assert json.loads(second.action) == [{"name": "f", "arguments": {}}] and chat.replies("7") == [
+        {"role": "tool", "content": "7", "name": "f"}
+    ]
     assert isinstance(chat.advance(said("Bye.")), Call) and isinstance(chat.advance(said("And?")), End)
     assert isinstance(Messages(max_calls=3).advance(said("Bye.")), End)
 

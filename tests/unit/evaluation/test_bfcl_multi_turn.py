@@ -1,4 +1,5 @@
-"""BFCL's multi-turn suites: the publisher's files side by side -> prompts that tell the functions, and what the environment needs."""
+"""BFCL's multi-turn suites: the publisher's files side by side -> prompts that tell the functions, and what the
+environment needs."""
 
 from __future__ import annotations
 
@@ -16,8 +17,21 @@ from tests.unit.evaluation.test_plan import planned
 from tests.unit.evaluation.test_suites import jsonl
 
 NAME = "bfcl_multi_turn_miss_func"
-SORT = {"name": "sort", "description": "Sort a file.", "parameters": {"type": "dict", "properties": {"file_name": {"type": "string"}}}, "response": {}}
-ADD = {"name": "add", "description": "", "parameters": {"type": "dict", "properties": {"a": {"type": "float"}, "type": {"type": "tuple"}}, "required": ["a"]}}
+SORT = {
+    "name": "sort",
+    "description": "Sort a file.",
+    "parameters": {"type": "dict", "properties": {"file_name": {"type": "string"}}},
+    "response": {},
+}
+ADD = {
+    "name": "add",
+    "description": "",
+    "parameters": {
+        "type": "dict",
+        "properties": {"a": {"type": "float"}, "type": {"type": "tuple"}},
+        "required": ["a"],
+    },
+}
 ROW = {
     "id": "multi_turn_miss_func_0",
     "question": [[{"role": "user", "content": "Sort a.txt."}], []],
@@ -42,10 +56,21 @@ def test_a_row_asks_its_first_turn_and_tells_the_functions_but_for_the_missing(t
     system, user = row["prompt"]
     add = {"type": "object", "properties": {"a": {"type": "number"}, "type": {"type": "array"}}, "required": ["a"]}
     told = json.dumps({"name": "add", "description": "", "parameters": add})
-    assert (system["content"], user) == ("\n".join([TASK, "# Functions", told, NOTATION["tool"]]), {"role": "user", "content": "Sort a.txt."})
+    assert (system["content"], user) == (
+        "\n".join([TASK, "# Functions", told, NOTATION["tool"]]),
+        {"role": "user", "content": "Sort a.txt."},
+    )
     meta = row["meta"]
-    assert json.loads(row["label"]) == GOLD and (meta["turns"], meta["missed_function"], meta["kind"]) == ([[]], {"1": ["sort"]}, "multi_turn_miss_func")
-    assert meta["functions_told"] and meta["initial_config"] == ROW["initial_config"] and meta["involved_classes"] == ROW["involved_classes"]
+    assert json.loads(row["label"]) == GOLD and (meta["turns"], meta["missed_function"], meta["kind"]) == (
+        [[]],
+        {"1": ["sort"]},
+        "multi_turn_miss_func",
+    )
+    assert (
+        meta["functions_told"]
+        and meta["initial_config"] == ROW["initial_config"]
+        and meta["involved_classes"] == ROW["involved_classes"]
+    )
 
 
 def test_for_a_chat_in_the_models_own_format_the_template_is_told_the_rows_functions(tmp_path):
@@ -63,7 +88,12 @@ def test_for_a_chat_in_the_models_own_format_the_template_is_told_the_rows_funct
             return " ".join([*(t["function"]["name"] for t in tools or []), *(m["content"] for m in messages)])
 
     plain = {"prompt": "Hm?", "label": "1"}
-    data = Data(prompt_dataset=str(jsonl(tmp_path / "d.jsonl", row, plain)), apply_chat_template=True, input_key="prompt", label_key="label")
+    data = Data(
+        prompt_dataset=str(jsonl(tmp_path / "d.jsonl", row, plain)),
+        apply_chat_template=True,
+        input_key="prompt",
+        label_key="label",
+    )
     first, second = (task.prompt for task in load_prompts(data, Tokenizer()).tasks)
     assert first == f"add {TASK} Sort a.txt." and second == "Hm?"
 
@@ -77,7 +107,11 @@ def test_tools_of_a_row_that_are_none_name_the_line(tmp_path):
 def test_the_rows_are_training_data_too_and_keep_what_is_missing(tmp_path):
     path = jsonl(tmp_path / "d.jsonl", {**ROW, "ground_truth": GOLD})
     (p,) = problems(Data(prompt_dataset=str(path), row_schema="bfcl_multi_turn"))
-    assert p.meta["missed_function"] == {"1": ["sort"]} and "functions_told" not in p.meta and p.input == ROW["question"][0]
+    assert (
+        p.meta["missed_function"] == {"1": ["sort"]}
+        and "functions_told" not in p.meta
+        and p.input == ROW["question"][0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +133,9 @@ def test_a_row_of_another_form_is_refused(tmp_path, change, said):
 def test_a_missing_directory_of_functions_says_what_to_copy(tmp_path):
     files(tmp_path)
     (tmp_path / DIRECTORY / "math_api.json").unlink()
-    with pytest.raises(DataError, match=f"math_api.json is not there.*Copy the directory {DIRECTORY} of the package bfcl-eval"):
+    with pytest.raises(
+        DataError, match=f"math_api.json is not there.*Copy the directory {DIRECTORY} of the package bfcl-eval"
+    ):
         list(rows_of(find(NAME, tmp_path)))
 
 
@@ -115,7 +151,10 @@ def test_a_plan_is_graded_by_the_environment(tmp_path):
     [
         ({"name": "functions"}, "is played in the environment 'bfcl', and this run has 'functions'"),
         ({"options": {}}, "env.options.user is not set"),
-        ({"protocol": "zerotir", "options": {"user": True}}, "written for the protocols tool, hermes, messages, not 'zerotir'"),
+        (
+            {"protocol": "zerotir", "options": {"user": True}},
+            "written for the protocols tool, hermes, messages, not 'zerotir'",
+        ),
     ],
 )
 def test_what_the_set_cannot_be_played_with_is_refused(tmp_path, env, said):

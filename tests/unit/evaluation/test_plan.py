@@ -62,16 +62,26 @@ def test_a_set_is_planned_whole_whatever_the_recipe_reads_of_its_training_data(t
     p = planned(tmp_path, "aime24", data=READ_OTHERWISE, eval={"max_calls": 2, "top_p": 0.7})
     (asked,) = p.asked
     assert (asked.rows, asked.published, asked.facts) == (30, 30, ())
-    assert (asked.data.max_samples, asked.data.input_key, asked.data.row_schema, asked.data.input_template) == (100_000_000, "prompt", None, "torl")
+    assert (asked.data.max_samples, asked.data.input_key, asked.data.row_schema, asked.data.input_template) == (
+        100_000_000,
+        "prompt",
+        None,
+        "torl",
+    )
     assert (asked.data.on_bad_row, asked.data.prompt_probs, asked.data.label_key) == ("error", None, "label")
     assert len((tmp_path / "items" / "aime24" / "problems.jsonl").read_text().splitlines()) == 30
-    assert p.settings == [Sampled(4, 1.0, 0.7, 2)] and p.directory(asked, p.settings[0]) == tmp_path / "items" / "aime24"
+    assert (
+        p.settings == [Sampled(4, 1.0, 0.7, 2)] and p.directory(asked, p.settings[0]) == tmp_path / "items" / "aime24"
+    )
 
 
 def test_every_value_of_a_sweep_has_a_directory_of_its_own(tmp_path):
     aime(tmp_path)
     p = planned(tmp_path, "aime24", sweep="env.max_calls=0,20")
-    assert [str(p.directory(p.asked[0], s).relative_to(tmp_path)) for s in p.settings] == ["items/aime24/max_calls=0", "items/aime24/max_calls=20"]
+    assert [str(p.directory(p.asked[0], s).relative_to(tmp_path)) for s in p.settings] == [
+        "items/aime24/max_calls=0",
+        "items/aime24/max_calls=20",
+    ]
 
 
 def test_a_smaller_file_is_said_and_problems_that_do_not_fit_are_refused(tmp_path):
@@ -79,23 +89,37 @@ def test_a_smaller_file_is_said_and_problems_that_do_not_fit_are_refused(tmp_pat
     (asked,) = planned(tmp_path, "aime24").asked
     assert "29 rows, the published set 30" in asked.facts[0]
     check_whole(asked, [Task("p", "1")] * 29, {}, 10)
-    with pytest.raises(ConfigError, match=r"2 of 29 problems of aime24 cannot be asked \(prompt_too_long 2; a prompt may have 10 tokens\).*data.max_len"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"2 of 29 problems of aime24 cannot be asked \(prompt_too_long 2; a prompt may have 10"
+            r" tokens\).*data.max_len"
+        ),
+    ):
         check_whole(asked, [Task("p", "1")] * 27, {"prompt_too_long": 2}, 10)
 
 
 def test_own_rows_that_do_not_fit_are_told_and_none_at_all_is_refused(tmp_path):
     own = Asked("own", Config().data, tmp_path, None, None)
     assert check_whole(own, [Task("p", "1")], {}, 10) is None
-    assert (check_whole(own, [Task("p", "1")], {"prompt_too_long": 2}, 10) or "").startswith("2 rows of own are left out (prompt_too_long 2;")
-    with pytest.raises(ConfigError, match=r"No problem of own can be asked \(prompt_too_long 2; a prompt may have 10 tokens\)"):
+    assert (check_whole(own, [Task("p", "1")], {"prompt_too_long": 2}, 10) or "").startswith(
+        "2 rows of own are left out (prompt_too_long 2;"
+    )
+    with pytest.raises(
+        ConfigError, match=r"No problem of own can be asked \(prompt_too_long 2; a prompt may have 10 tokens\)"
+    ):
         check_whole(own, [], {"prompt_too_long": 2}, 10)
 
 
 def test_a_recipe_whose_reward_does_not_grade_the_set_gets_the_sets_own_and_says_so(tmp_path):
     aime(tmp_path)
     p = planned(tmp_path, "aime24", reward={"name": "toolrl", "options": {"variant": "fine"}})
-    assert (p.cfg.reward.name, p.cfg.reward.options) == ("math", {}) and "graded by reward 'math'" in p.asked[0].facts[0]
-    assert planned(tmp_path, "aime24", reward={"name": "torl", "options": {"execution_penalty": 0.5}}).cfg.reward.options == {"execution_penalty": 0.5}
+    assert (p.cfg.reward.name, p.cfg.reward.options) == ("math", {}) and "graded by reward 'math'" in p.asked[0].facts[
+        0
+    ]
+    assert planned(
+        tmp_path, "aime24", reward={"name": "torl", "options": {"execution_penalty": 0.5}}
+    ).cfg.reward.options == {"execution_penalty": 0.5}
 
 
 def test_sets_of_different_graders_are_refused_together(tmp_path):
@@ -149,14 +173,21 @@ def test_the_problems_of_items_are_never_written_over_by_those_of_another_file(t
     (items / "items.jsonl").write_text("")
     planned(tmp_path, "aime24", sweep=sweep)
     aime(tmp_path, 29)
-    with pytest.raises(ConfigError, match=r"holds items of other problems than .*aime24.jsonl has. Choose another --items"):
+    with pytest.raises(
+        ConfigError, match=r"holds items of other problems than .*aime24.jsonl has. Choose another --items"
+    ):
         planned(tmp_path, "aime24", sweep=sweep)
     assert (tmp_path / "items" / "aime24" / "problems.jsonl").read_text() == kept
 
 
 def test_own_rows_are_a_set_too(tmp_path):
     (asked,) = planned(tmp_path, eval={"dataset": "mine.jsonl", "max_samples": 7}).asked
-    assert (asked.name, asked.data.prompt_dataset, asked.data.max_samples, asked.published) == ("own", "mine.jsonl", 7, None)
+    assert (asked.name, asked.data.prompt_dataset, asked.data.max_samples, asked.published) == (
+        "own",
+        "mine.jsonl",
+        7,
+        None,
+    )
 
 
 def test_a_model_that_was_trained_on_is_another_model(tmp_path):
@@ -166,13 +197,16 @@ def test_a_model_that_was_trained_on_is_another_model(tmp_path):
     assert json.loads(json.dumps(before)) == before and differences(before, before) == []
     weights = tmp_path / "model.safetensors"
     before_s = weights.stat().st_mtime_ns / 1e9
-    for content, at_s in ((b"1234", before_s), (b"321", before_s + 60)):  # other bytes as many as before: the time tells
+    # other bytes as many as before: the time tells
+    for content, at_s in ((b"1234", before_s), (b"321", before_s + 60)):
         weights.write_bytes(content)
         os.utime(weights, (at_s, at_s))
         assert [d.partition(":")[0] for d in differences(made_under(cfg, BASE, "aime24", "d"), before)] == ["weights"]
     before["weights"] = made_under(cfg, BASE, "aime24", "d")["weights"]
     other = Config(actor={"model_name_or_path": str(tmp_path)}, env={"protocol": "torl"})
-    assert "env.python_tir.protocol: 'zerotir' then, 'torl' now" in differences(made_under(other, BASE, "aime24", "d"), before)
+    assert "env.python_tir.protocol: 'zerotir' then, 'torl' now" in differences(
+        made_under(other, BASE, "aime24", "d"), before
+    )
 
 
 @pytest.mark.parametrize(

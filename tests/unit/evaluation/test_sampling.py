@@ -26,7 +26,8 @@ HOW = Sampled(2, 1.0, 0.7, 4)
 
 
 class Pool:
-    """`lost` problems raise; `broken` ones fail by the method's own code; `asked` is what was sampled, with its mode."""
+    """`lost` problems raise; `broken` ones fail by the method's own code; `asked` is what was sampled, with its
+    mode."""
 
     def __init__(self, lost=(), broken=()):
         self.lost, self.broken, self.asked = set(lost), set(broken), []
@@ -76,7 +77,9 @@ async def test_the_next_run_asks_only_for_what_was_lost(tmp_path):
     again = Pool()
     await sampled(tmp_path, again)
     assert sorted(i for i, _ in again.asked) == [3, 50]
-    assert sorted(row["index"] for row in rows(tmp_path)) == list(range(100)) and all(not row["failures"] for row in rows(tmp_path))
+    assert sorted(row["index"] for row in rows(tmp_path)) == list(range(100)) and all(
+        not row["failures"] for row in rows(tmp_path)
+    )
 
 
 async def test_more_than_two_percent_lost_is_no_figure_and_keeps_the_items(tmp_path):
@@ -85,7 +88,10 @@ async def test_more_than_two_percent_lost_is_no_figure_and_keeps_the_items(tmp_p
     store = await sampled(tmp_path, Pool(lost=[3, 50]))
     check_lost(store.items, 2, tmp_path)  # 4 of 200
     store = await sampled(tmp_path / "more", Pool(lost=[3, 50, 60]))
-    with pytest.raises(EvaluationFailed, match=r"6 of 200 evaluation samples failed \(engine_error 6\).*the same command samples only the rest"):
+    with pytest.raises(
+        EvaluationFailed,
+        match=r"6 of 200 evaluation samples failed \(engine_error 6\).*the same command samples only the rest",
+    ):
         check_lost(store.items, 2, tmp_path)
 
 
@@ -93,7 +99,9 @@ def own(tmp_path):
     from openrlhf_tir.evaluation.plan import plan
 
     (tmp_path / "own.jsonl").write_text("{}\n")
-    cfg = Config(actor={"model_name_or_path": "m"}, eval={"dataset": str(tmp_path / "own.jsonl"), "n_samples_per_prompt": 2})
+    cfg = Config(
+        actor={"model_name_or_path": "m"}, eval={"dataset": str(tmp_path / "own.jsonl"), "n_samples_per_prompt": 2}
+    )
     return plan(cfg, [], "sets", tmp_path / "items", None)
 
 
@@ -102,7 +110,9 @@ async def test_a_set_that_lost_too_much_has_no_figures_until_the_rest_is_sampled
 
     console = Console(file=io.StringIO())
     with pytest.raises(EvaluationFailed):
-        await evaluate_plan(SimpleNamespace(pool=Pool(lost=[3, 50, 60]), console=console), own(tmp_path), {"own": TASKS})
+        await evaluate_plan(
+            SimpleNamespace(pool=Pool(lost=[3, 50, 60]), console=console), own(tmp_path), {"own": TASKS}
+        )
     assert not (tmp_path / "items/own/figures.json").exists()
     again = Pool()
     (result,) = await evaluate_plan(SimpleNamespace(pool=again, console=console), own(tmp_path), {"own": TASKS})
@@ -118,7 +128,10 @@ def test_a_published_set_whose_problems_do_not_all_fit_is_refused_before_anythin
     (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     cfg = Config(data={"max_len": 164}, rollout={"max_new_tokens": 64})
     planned = plan(cfg, ["aime24"], tmp_path, tmp_path / "items", None)
-    with pytest.raises(ConfigError, match=r"1 of 30 problems of aime24 cannot be asked \(prompt_too_long 1; a prompt may have 100 tokens\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"1 of 30 problems of aime24 cannot be asked \(prompt_too_long 1; a prompt may have 100 tokens\)",
+    ):
         evaluate_suites.tasks_of(planned)
 
 
@@ -126,7 +139,10 @@ async def test_a_reward_that_is_broken_ends_it_soon_with_its_error(tmp_path):
     pool = Pool(broken=range(100))
     with pytest.raises(ExceptionGroup) as e:
         await sampled(tmp_path, pool)
-    assert e.group_contains(EvaluationFailed, match=r"3 problems of aime24 one after the other cannot be judged. The last error: mine.py:4: KeyError")
+    assert e.group_contains(
+        EvaluationFailed,
+        match=r"3 problems of aime24 one after the other cannot be judged. The last error: mine.py:4: KeyError",
+    )
     assert len(rows(tmp_path)) < 100
 
 
@@ -135,12 +151,17 @@ async def test_a_plan_is_evaluated_set_by_set_and_value_by_value(tmp_path):
     from openrlhf_tir.evaluation.plan import plan
 
     (tmp_path / "own.jsonl").write_text("{}\n")
-    cfg = Config(actor={"model_name_or_path": "m"}, eval={"dataset": str(tmp_path / "own.jsonl"), "n_samples_per_prompt": 2})
+    cfg = Config(
+        actor={"model_name_or_path": "m"}, eval={"dataset": str(tmp_path / "own.jsonl"), "n_samples_per_prompt": 2}
+    )
     planned = plan(cfg, [], "sets", tmp_path / "items", "env.max_calls=0,4")
     pool = Pool()
     services = SimpleNamespace(pool=pool, console=Console(file=io.StringIO()))
     results = await evaluate_plan(services, planned, {"own": TASKS})
-    assert [(r.setting, r.figures["avg@2"][0], r.figures["rows"], r.figures["published"]) for r in results] == [(0.0, 0.5, 100, None), (4.0, 0.5, 100, None)]
+    assert [(r.setting, r.figures["avg@2"][0], r.figures["rows"], r.figures["published"]) for r in results] == [
+        (0.0, 0.5, 100, None),
+        (4.0, 0.5, 100, None),
+    ]
     assert Counter(mode.max_calls for _, mode in pool.asked) == {0: 100, 4: 100}
     assert json.loads((tmp_path / "items/own/max_calls=4/figures.json").read_text()) == results[1].figures
     await evaluate_plan(services, planned, {"own": TASKS})

@@ -14,7 +14,17 @@ from openrlhf_tir.evaluation.scores.majority import ballot, maj_at_k
 from openrlhf_tir.evaluation.scores.pass_at_k import ks_of, pass_at_k, pass_hat_k
 
 
-def item(index: int, correct: list[int], calls: list[int], *, ok: list[int] | None = None, answers=None, tokens=None, kind="all", failures=None) -> Item:
+def item(
+    index: int,
+    correct: list[int],
+    calls: list[int],
+    *,
+    ok: list[int] | None = None,
+    answers=None,
+    tokens=None,
+    kind="all",
+    failures=None,
+) -> Item:
     n = len(correct)
     return Item(
         "s",
@@ -85,13 +95,23 @@ def test_many_subsets_are_drawn_with_a_seed():
 
 
 def test_random_subsets_hold_no_sample_twice():
-    """11 right of 20 in 1,140 subsets of 17: the right ones lose the vote only where all of the 3 left out are right, 165 times. 1 - 165/1140 = .855."""
+    """11 right of 20 in 1,140 subsets of 17: the right ones lose the vote only where all of the 3 left out are right,
+    165 times. 1 - 165/1140 = .855."""
     assert maj_at_k(["7"] * 11 + ["8"] * 9, [True] * 11 + [False] * 9, 17) == pytest.approx(1 - 165 / 1140, abs=0.04)
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("0.50", ".5"), ("$12$", "12."), ("1,000", "1000"), (r"\text{Even}", "even"), ("x + 1", "x+1"), ("-0", "0"), ("007", "7"), ("1e3", "1e3")],
+    [
+        ("0.50", ".5"),
+        ("$12$", "12."),
+        ("1,000", "1000"),
+        (r"\text{Even}", "even"),
+        ("x + 1", "x+1"),
+        ("-0", "0"),
+        ("007", "7"),
+        ("1e3", "1e3"),
+    ],
 )
 def test_answers_that_read_the_same_vote_together(one, other):
     assert ballot(one) == ballot(other)
@@ -108,7 +128,11 @@ def test_an_interval_is_of_problems_not_of_samples():
     sure = Ratio(np.ones(2), np.ones(2))
     nothing = Ratio(np.zeros(2), np.zeros(2))
     found = intervals({"half": half, "sure": sure, "nothing": nothing}, seed=1)
-    assert found == {"half": Interval(0.5, 0.0, 1.0), "sure": Interval(1.0, 1.0, 1.0), "nothing": Interval(None, None, None)}
+    assert found == {
+        "half": Interval(0.5, 0.0, 1.0),
+        "sure": Interval(1.0, 1.0, 1.0),
+        "nothing": Interval(None, None, None),
+    }
 
 
 def test_the_interval_has_the_width_of_the_binomial():
@@ -126,7 +150,9 @@ ITEMS = [
 def test_where_right_responses_state_no_answer_there_is_no_majority():
     """BFCL: a right response is a call. A set without a right response has a majority, which is wrong."""
     calls = [item(0, [1, 0], [1, 1], answers=[None, "7"]), item(1, [1, 1], [1, 1], answers=[None, None])]
-    assert figures(calls, 2)["maj@k"] == {"1": [None] * 3, "2": [None] * 3} and figures(calls, 2)["pass@k"]["2"][0] == 1.0
+    assert (
+        figures(calls, 2)["maj@k"] == {"1": [None] * 3, "2": [None] * 3} and figures(calls, 2)["pass@k"]["2"][0] == 1.0
+    )
     assert figures([item(0, [0, 0], [0, 0], answers=[None, None])], 2)["maj@k"]["2"][0] == 0.0
     assert figures([item(0, [1, 1], [0, 0], answers=[None, "7"])], 2)["maj@k"]["2"][0] == 1.0
 
@@ -168,5 +194,12 @@ def test_a_model_that_never_calls_has_no_productivity():
 
 def test_a_problem_that_lost_samples_counts_where_it_has_enough():
     """The second has one valid sample of two: it has a say in avg@2 and pass@1, none in pass@2."""
-    f = figures([item(0, [1, 0], [0, 0]), item(1, [0], [0], failures={"timeout": 1}), item(2, [], [], failures={"actor_died": 2})], 2)
+    f = figures(
+        [
+            item(0, [1, 0], [0, 0]),
+            item(1, [0], [0], failures={"timeout": 1}),
+            item(2, [], [], failures={"actor_died": 2}),
+        ],
+        2,
+    )
     assert f["failed"] == 3 and f["avg@2"][0] == 0.25 and f["pass@k"]["2"][0] == 1.0

@@ -1,4 +1,5 @@
-"""Items on disk: one row per problem, resumed per problem, never mixed with those of other settings, and read by `data select`."""
+"""Items on disk: one row per problem, resumed per problem, never mixed with those of other settings, and read by `data
+select`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,16 @@ def sample(i: int, text: str, correct: float, failed: str | None = None, calls: 
     said = Segment("model", ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), text)
     ran = [ToolCall("print(1)", "1", outcome) for outcome in calls]
     tool = [Segment.of_env([1, 2], "out \\boxed{9}")] if calls else []
-    return Trajectory(i, ids, [said, *tool], ran, "stop", failed=failed, reward=None if failed else correct, parts={} if failed else {"correct": correct})
+    return Trajectory(
+        i,
+        ids,
+        [said, *tool],
+        ran,
+        "stop",
+        failed=failed,
+        reward=None if failed else correct,
+        parts={} if failed else {"correct": correct},
+    )
 
 
 def group(place: int, *samples: Trajectory) -> Group:
@@ -33,13 +43,31 @@ def store(tmp_path, tasks=TASKS, **settings) -> Store:
 
 
 def item(place: int, *correct: float):
-    return item_of("aime", place, TASKS[place], group(place, *(sample(i, f"\\boxed{{{c:g}}}", c) for i, c in enumerate(correct))), len(correct))
+    return item_of(
+        "aime",
+        place,
+        TASKS[place],
+        group(place, *(sample(i, f"\\boxed{{{c:g}}}", c) for i, c in enumerate(correct))),
+        len(correct),
+    )
 
 
 def test_an_item_holds_what_every_valid_sample_did():
-    made = item_of("aime", 1, TASKS[1], group(1, sample(0, "so \\boxed{4}", 1.0, calls=["ok", "error"]), sample(1, "no", 0.0, failed="timeout")), 2)
+    made = item_of(
+        "aime",
+        1,
+        TASKS[1],
+        group(1, sample(0, "so \\boxed{4}", 1.0, calls=["ok", "error"]), sample(1, "no", 0.0, failed="timeout")),
+        2,
+    )
     assert (made.index, made.row, made.kind, made.correct, made.answers) == (1, "row1", "easy", [True], ["4"])
-    assert (made.calls, made.calls_ok, made.used_code, made.response_tokens, made.model_tokens) == ([2], [1], [True], [14], [12])
+    assert (made.calls, made.calls_ok, made.used_code, made.response_tokens, made.model_tokens) == (
+        [2],
+        [1],
+        [True],
+        [14],
+        [12],
+    )
     assert made.failures == {"timeout": 1} and "failed" not in made.as_row()
     assert read_item(made.as_row(), "x") == made
 

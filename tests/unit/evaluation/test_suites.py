@@ -1,4 +1,5 @@
-"""Suites: the user's files in the publishers' forms -> rows as ours; what is missing or of another form is told with where to get it."""
+"""Suites: the user's files in the publishers' forms -> rows as ours; what is missing or of another form is told with
+where to get it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,17 @@ def read(tmp_path, name, *rows):
 
 
 def test_the_named_sets_are_there_with_their_published_sizes():
-    sizes = {"aime24": 30, "aime25": 30, "amc23": 40, "math500": 500, "olympiad": 675, "hmmt25": 30, "nq": 3610, "hotpotqa": 7405, "bamboogle": 125}
+    sizes = {
+        "aime24": 30,
+        "aime25": 30,
+        "amc23": 40,
+        "math500": 500,
+        "olympiad": 675,
+        "hmmt25": 30,
+        "nq": 3610,
+        "hotpotqa": 7405,
+        "bamboogle": 125,
+    }
     assert {name: SUITES[name].rows for name in sizes} == sizes
     assert [SUITES[f"apibank_l{i}"].rows for i in (1, 2, 3)] == [399, 67, 131] and SUITES["bfcl_simple"].rows == 400
 
@@ -36,7 +47,10 @@ def test_a_missing_file_says_where_to_get_the_set_and_in_which_form(name, tmp_pa
     with pytest.raises(ConfigError) as e:
         find(name, tmp_path)
     suite = SUITES[name]
-    assert all(part in str(e.value) for part in (suite.source, suite.shape, str(suite.rows), f"--suite {name}=FILE", f"{name}.parquet"))
+    assert all(
+        part in str(e.value)
+        for part in (suite.source, suite.shape, str(suite.rows), f"--suite {name}=FILE", f"{name}.parquet")
+    )
     with pytest.raises(ConfigError, match="no such file"):
         find(f"{name}={tmp_path / 'x.jsonl'}", tmp_path)
 
@@ -44,7 +58,10 @@ def test_a_missing_file_says_where_to_get_the_set_and_in_which_form(name, tmp_pa
 def test_a_set_is_found_in_the_directory_by_its_name_or_its_publishers(tmp_path):
     jsonl(tmp_path / "aime24.jsonl", {})
     jsonl(tmp_path / "BFCL_v3_simple.json", {})
-    assert find("aime24", tmp_path).path.name == "aime24.jsonl" and find("bfcl_simple", tmp_path).path.name == "BFCL_v3_simple.json"
+    assert (
+        find("aime24", tmp_path).path.name == "aime24.jsonl"
+        and find("bfcl_simple", tmp_path).path.name == "BFCL_v3_simple.json"
+    )
     assert find(f"math500={tmp_path / 'aime24.jsonl'}", "nowhere").suite.name == "math500"
 
 
@@ -59,11 +76,26 @@ def test_an_unknown_suite_is_told_with_those_that_exist(tmp_path):
         ({"Problem": "P", "Answer": 204}, "P", "204", {}),
         ({"problem": "P", "solution": "So \\boxed{7}.", "id": 1}, "P", "7", {}),
         ({"question": "P", "answer": 27.0}, "P", "27", {}),
-        ({"problem": "P", "answer": "\\frac12", "level": 3, "subject": "Algebra"}, "P", "\\frac12", {"kind": "level 3"}),
+        (
+            {"problem": "P", "answer": "\\frac12", "level": 3, "subject": "Algebra"},
+            "P",
+            "\\frac12",
+            {"kind": "level 3"},
+        ),
         ({"question": "P", "final_answer": ["$2$"], "subfield": "Geometry"}, "P", "2", {"kind": "Geometry"}),
         ({"question": "P", "final_answer": ["1", "2"]}, "P", "1, 2", {}),
-        ({"problem": "P", "answer": "$a$ or $b$", "problem_type": ["Algebra", "Combinatorics"]}, "P", "$a$ or $b$", {"kind": "Algebra, Combinatorics"}),
-        ({"prompt": [{"role": "user", "content": "P"}], "reward_model": {"ground_truth": "5"}}, [{"role": "user", "content": "P"}], "5", {}),
+        (
+            {"problem": "P", "answer": "$a$ or $b$", "problem_type": ["Algebra", "Combinatorics"]},
+            "P",
+            "$a$ or $b$",
+            {"kind": "Algebra, Combinatorics"},
+        ),
+        (
+            {"prompt": [{"role": "user", "content": "P"}], "reward_model": {"ground_truth": "5"}},
+            [{"role": "user", "content": "P"}],
+            "5",
+            {},
+        ),
     ],
 )
 def test_a_problem_of_any_publisher_is_read(tmp_path, row, prompt, label, meta):
@@ -80,13 +112,34 @@ def test_a_problem_of_any_publisher_is_read(tmp_path, row, prompt, label, meta):
         ("nq", {"question": "Q", "golden_answers": 3}, "not a list of texts"),
         ("apibank_l1", {"prompt": "Q", "label": {"x": 1}}, "the gold call is"),
         ("apibank_l1", {"label": {"name": "f", "parameters": {}}}, "has no prompt"),
-        ("bfcl_simple", {"id": "a", "question": [[{"role": "user", "content": "Q"}]], "function": [{"name": "f"}]}, "possible_answer directory"),
+        (
+            "bfcl_simple",
+            {"id": "a", "question": [[{"role": "user", "content": "Q"}]], "function": [{"name": "f"}]},
+            "possible_answer directory",
+        ),
         ("bfcl_simple", {"id": "a", "question": "Q", "function": [{"name": "f"}]}, "not a list of chat messages"),
         ("bfcl_simple", {"id": "a", "question": [[]]}, "function is"),
-        ("bfcl_simple", {"id": ["a"], "question": [[{"role": "user", "content": "Q"}]], "function": [{"name": "f"}]}, "possible_answer directory"),
-        ("bfcl_simple", {"id": "a", "question": [[{"role": "user", "content": "Q"}]] * 2, "function": [{"name": "f"}], "ground_truth": [{}]}, "has 2 turns"),
+        (
+            "bfcl_simple",
+            {"id": ["a"], "question": [[{"role": "user", "content": "Q"}]], "function": [{"name": "f"}]},
+            "possible_answer directory",
+        ),
+        (
+            "bfcl_simple",
+            {
+                "id": "a",
+                "question": [[{"role": "user", "content": "Q"}]] * 2,
+                "function": [{"name": "f"}],
+                "ground_truth": [{}],
+            },
+            "has 2 turns",
+        ),
         ("aime24", {"problem": [1, 2], "answer": 1}, "prompt[0] = 1 is no chat message"),
-        ("apibank_l1", {"messages": ["Q"], "label": {"name": "f", "parameters": {}}}, "prompt[0] = 'Q' is no chat message"),
+        (
+            "apibank_l1",
+            {"messages": ["Q"], "label": {"name": "f", "parameters": {}}},
+            "prompt[0] = 'Q' is no chat message",
+        ),
         ("aime24", {"problem": "half an emoji \ud83d", "answer": 1}, "prompt has the lone surrogate \\ud83d"),
     ],
 )
@@ -98,44 +151,71 @@ def test_a_row_of_another_form_names_file_line_and_what_was_wanted(tmp_path, nam
 
 def test_questions_of_flashrag_and_plain_ones_have_the_same_label(tmp_path):
     wanted = {"prompt": "Who wrote it?", "label": '{"target": ["Ann", "A. Lee"]}', "meta": {}}
-    assert read(tmp_path, "nq", {"id": "0", "question": "Who wrote it", "golden_answers": ["Ann", "A. Lee"]}) == [wanted]
-    assert read(tmp_path, "bamboogle", {"Question": "Who wrote it?", "Answer": "Ann"})[0]["label"] == '{"target": ["Ann"]}'
+    assert read(tmp_path, "nq", {"id": "0", "question": "Who wrote it", "golden_answers": ["Ann", "A. Lee"]}) == [
+        wanted
+    ]
+    assert (
+        read(tmp_path, "bamboogle", {"Question": "Who wrote it?", "Answer": "Ann"})[0]["label"] == '{"target": ["Ann"]}'
+    )
 
 
-WEATHER = {"name": "weather", "parameters": {"type": "dict", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
+WEATHER = {
+    "name": "weather",
+    "parameters": {"type": "dict", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
 
 
 def graded(row, name, text) -> bool:
-    return load(name)(sample(0, text, 0.0), Task("", row["label"]), RewardContext(Reward(name=name), options={})).correct
+    return load(name)(
+        sample(0, text, 0.0), Task("", row["label"]), RewardContext(Reward(name=name), options={})
+    ).correct
 
 
 def test_bfcl_questions_are_joined_with_their_answers_and_graded(tmp_path):
     question = {"id": "simple_0", "question": [[{"role": "user", "content": "Rain in Bonn?"}]], "function": [WEATHER]}
     path = jsonl(tmp_path / "BFCL_v3_simple.json", question)
-    jsonl(tmp_path / "possible_answer" / path.name, {"id": "simple_0", "ground_truth": [{"weather": {"city": ["Bonn"]}}]})
+    jsonl(
+        tmp_path / "possible_answer" / path.name, {"id": "simple_0", "ground_truth": [{"weather": {"city": ["Bonn"]}}]}
+    )
     (row,) = rows_of(find("bfcl_simple", tmp_path))
-    assert [m["role"] for m in row["prompt"]] == ["system", "user"] and json.dumps([WEATHER]) in row["prompt"][0]["content"]
+    assert [m["role"] for m in row["prompt"]] == ["system", "user"] and json.dumps([WEATHER]) in row["prompt"][0][
+        "content"
+    ]
     assert row["meta"] == {"kind": "simple"}
-    assert graded(row, "bfcl", "[weather(city='Bonn')]") and not graded(row, "bfcl", "[weather(city='Rome')]") and not graded(row, "bfcl", "It rains.")
+    assert (
+        graded(row, "bfcl", "[weather(city='Bonn')]")
+        and not graded(row, "bfcl", "[weather(city='Rome')]")
+        and not graded(row, "bfcl", "It rains.")
+    )
 
 
 def test_where_no_function_fits_no_call_is_right(tmp_path):
-    (row,) = read(tmp_path, "bfcl_irrelevance", {"id": "i", "question": [[{"role": "user", "content": "Hm?"}]], "function": [WEATHER]})
+    (row,) = read(
+        tmp_path,
+        "bfcl_irrelevance",
+        {"id": "i", "question": [[{"role": "user", "content": "Hm?"}]], "function": [WEATHER]},
+    )
     assert graded(row, "bfcl", "None of them fits.") and not graded(row, "bfcl", "[weather(city='Bonn')]")
 
 
 def test_an_api_bank_row_is_graded_by_its_soft_match(tmp_path):
     gold = {"name": "Add", "parameters": {"x": 1}}
-    (row,) = read(tmp_path, "apibank_l1", {"instruction": "Use the tools.", "input": "Add 1", "expected_output": json.dumps(gold)})
+    (row,) = read(
+        tmp_path, "apibank_l1", {"instruction": "Use the tools.", "input": "Add 1", "expected_output": json.dumps(gold)}
+    )
     assert row["prompt"] == "Use the tools.\nAdd 1"
     assert graded(row, "apibank", f"<tool_call>\n{json.dumps(gold)}\n</tool_call>")
 
 
 def test_a_set_is_converted_whole_and_another_size_is_said(tmp_path):
-    found = SuiteFile(SUITES["aime24"], jsonl(tmp_path / "a.jsonl", *({"problem": f"P{i}", "answer": i} for i in range(300))))
+    found = SuiteFile(
+        SUITES["aime24"], jsonl(tmp_path / "a.jsonl", *({"problem": f"P{i}", "answer": i} for i in range(300)))
+    )
     rows, digest = convert(found, tmp_path / "out" / "problems.jsonl")
     assert rows == 300 == len((tmp_path / "out" / "problems.jsonl").read_text().splitlines()) and len(digest) == 16
-    assert "300 rows, the published set 30" in (size_fact(found.suite, rows) or "") and size_fact(found.suite, 30) is None
+    assert (
+        "300 rows, the published set 30" in (size_fact(found.suite, rows) or "") and size_fact(found.suite, 30) is None
+    )
 
 
 def test_an_empty_file_is_no_set(tmp_path):

@@ -1,4 +1,5 @@
-"""What the command prints and writes: one row per set and value, BFCL's groups only when all of their categories are there."""
+"""What the command prints and writes: one row per set and value, BFCL's groups only when all of their categories are
+there."""
 
 from __future__ import annotations
 
@@ -42,7 +43,11 @@ def test_a_set_has_a_row_with_its_intervals():
 
 
 def test_what_has_no_figure_is_a_dash():
-    row = next(line for line in shown(PLAN, Result("amc23", None, figures([item(0, [1, 0], [0, 0])], 2))).splitlines() if "amc23" in line)
+    row = next(
+        line
+        for line in shown(PLAN, Result("amc23", None, figures([item(0, [1, 0], [0, 0])], 2))).splitlines()
+        if "amc23" in line
+    )
     assert row.split("│")[8].strip() == "-", "no call, no productivity"
 
 

@@ -1,8 +1,9 @@
-"""No wait on another process without a deadline: every call that crosses to one, read from the source, and what bounds it.
+"""No wait on another process without a deadline: every call that crosses to one, read from the source, and what bounds
+it.
 
-A crossing call must stand inside the arguments of a GUARD, or in the body of a guarding `async with`, or in a function that is itself only
-called there, or be given a name that a guard gets. What is left is in EXEMPT, with what bounds it instead.
-"""
+A crossing call must stand inside the arguments of a GUARD, or in the body of a guarding `async with`, or in a function
+that is itself only called there, or be given a name that a guard gets. What is left is in EXEMPT, with what bounds it
+instead."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ REPO = Path(__file__).resolve().parents[3]
 ROOMS = ("cluster", "engines", "weights")
 
 GUARDS = {"within", "in_time", "_in_time", "_tell", "call", "run_group", "_all"}
-"""deadlines.within, and what calls it: the transports', WeightPublisher's two, Member's two, LearnerGroup._all. Each takes the awaitable itself."""
+"""deadlines.within, and what calls it: the transports', WeightPublisher's two, Member's two, LearnerGroup._all. Each
+takes the awaitable itself."""
 GUARDING_BLOCKS = {"timeout", "timeout_at", "_or_break"}
 """asyncio's, and VllmEngine's for the steps of a push."""
 ENGINE_CALLS = {"update_weights", "receive_weights", "use_received", "proved", "discard", "canary"}
@@ -25,12 +27,20 @@ EXEMPT = {
     "cluster/remote_engine.py abort": "a message whose answer nobody waits for",
     "cluster/services.py replace_learner": "LearnerGroup.stop only kills: it waits for nobody",
     "engines/openai_app.py openai_app": "part of an actor's start: timeouts.start_s",
-    "engines/openai_app.py generate": "a client's own request, cancelled when it leaves; VllmEngine.alive watches the engine's progress",
+    "engines/openai_app.py generate": (
+        "a client's own request, cancelled when it leaves; VllmEngine.alive watches the engine's progress"
+    ),
     "engines/vllm_engine.py init_transfer": "part of an actor's start: timeouts.start_s",
-    "engines/vllm_engine.py _generate": "an answer takes as long as its tokens: rollout.group_deadline_s, and VllmEngine.alive watches the progress",
+    "engines/vllm_engine.py _generate": (
+        "an answer takes as long as its tokens: rollout.group_deadline_s, and VllmEngine.alive watches the progress"
+    ),
     "engines/vllm_engine.py _switch": "part of a push (Member: timeouts.push_s), or an HTTP client's own request",
-    "engines/vllm_engine.py _abort": "a message without an answer; part of a push or of the end, both bounded in Member",
-    "weights/broadcast/transport.py _broadcast": "LearnerGroup.broadcast: timeouts.learner_s, and within it timeouts.broadcast_s for each bucket",
+    "engines/vllm_engine.py _abort": (
+        "a message without an answer; part of a push or of the end, both bounded in Member"
+    ),
+    "weights/broadcast/transport.py _broadcast": (
+        "LearnerGroup.broadcast: timeouts.learner_s, and within it timeouts.broadcast_s for each bucket"
+    ),
     "weights/broadcast/transport.py _ended_by": "LearnerGroup.end_broadcast: timeouts.broadcast_s",
     "weights/push_files.py write": "LearnerGroup.publish: timeouts.learner_s",
     "weights/push_files.py whole": "LearnerGroup.publish: timeouts.learner_s",
@@ -61,7 +71,9 @@ def crosses(call: ast.Call) -> bool:
         return True
     if receiver in ("self._llm", "llm"):
         return f.attr not in ("get_num_unfinished_requests", "shutdown")
-    return receiver == "self.learner" or (f.attr in ENGINE_CALLS and receiver.split("[")[0] in ("e", "engine", "engines"))
+    return receiver == "self.learner" or (
+        f.attr in ENGINE_CALLS and receiver.split("[")[0] in ("e", "engine", "engines")
+    )
 
 
 class Calls(ast.NodeVisitor):
@@ -143,13 +155,15 @@ def test_every_call_to_another_process_has_a_deadline(path):
     where = path.relative_to(REPO / "openrlhf_tir").as_posix()
     for function, lines in unbounded(path.read_text()).items():
         assert f"{where} {function}" in EXEMPT, (
-            f"{where}:{lines[0]}: {function} waits for another process without a deadline. Give the awaitable to deadlines.within or Member.call, "
-            "or say in EXEMPT what bounds it."
+            f"{where}:{lines[0]}: {function} waits for another process without a deadline. Give the awaitable to"
+            " deadlines.within or Member.call, or say in EXEMPT what bounds it."
         )
 
 
 def test_no_exemption_has_outlived_its_call():
-    found = {f"{p.relative_to(REPO / 'openrlhf_tir').as_posix()} {f}" for p in files() for f in unbounded(p.read_text())}
+    found = {
+        f"{p.relative_to(REPO / 'openrlhf_tir').as_posix()} {f}" for p in files() for f in unbounded(p.read_text())
+    }
     assert EXEMPT.keys() <= found, f"nothing to exempt any more: {sorted(EXEMPT.keys() - found)}"
 
 
@@ -166,7 +180,13 @@ def test_no_exemption_has_outlived_its_call():
         ("self.learner.score(x)", True),
         ("await within(deadline, self.actor.step.remote(1), 'a step')", False),
         ("await self._all([r.step.remote(1) for r in ranks], 'step', 'timeouts.learner_s')", False),
-        ("ref, payload = self.actor.step.options(num_returns=2).remote(1)\n    await member.call(ref, 'timeouts.push_s', 'a group')", False),
+        (
+            (
+                "ref, payload = self.actor.step.options(num_returns=2).remote(1)\n    await member.call(ref,"
+                " 'timeouts.push_s', 'a group')"
+            ),
+            False,
+        ),
         ("ray.get(x, timeout=5)", False),
         ("actor = ray.remote(cls).options(num_cpus=1).remote(0)", False),
         ("async with asyncio.timeout(5):\n        await self._llm.pause_generation()", False),

@@ -1,4 +1,5 @@
-"""Dependencies point one way: every import of every module, read from the source, against the order of DESIGN's layout."""
+"""Dependencies point one way: every import of every module, read from the source, against the order of DESIGN's
+layout."""
 
 from __future__ import annotations
 
@@ -68,15 +69,23 @@ TORCH_FREE = {
     "types",
 }
 ENV_MAY_SHARE = {
-    # One guard between the network and every HTTP server, so that a hole is closed once. Torch-free: http_guard is in TORCH_FREE.
-    "env_servers/": {f"openrlhf_tir.http_guard.{module}" for module in ("connections", "guard", "json_body", "leaving")},
+    # One guard between the network and every HTTP server, so that a hole is closed once. Torch-free: http_guard is in
+    # TORCH_FREE.
+    "env_servers/": {
+        f"openrlhf_tir.http_guard.{module}" for module in ("connections", "guard", "json_body", "leaving")
+    },
     # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
     # The class is looked up as every function of one's own is. Standard library only.
     "env_servers/own/": {"openrlhf_tir.plugins"},
     # One back-off for everything that retries. Standard library only.
     "env_servers/swe/remote/": {"openrlhf_tir.backoff"},
-    "env_servers/math/": {"openrlhf_tir.rewards.checking.answer_check", "openrlhf_tir.rewards.checking.symbolic", "openrlhf_tir.rewards.workers"},
-    # One reading of BFCL's rows and functions for a run's data, its suites and their environment; a step is done in a process that can be killed.
+    "env_servers/math/": {
+        "openrlhf_tir.rewards.checking.answer_check",
+        "openrlhf_tir.rewards.checking.symbolic",
+        "openrlhf_tir.rewards.workers",
+    },
+    # One reading of BFCL's rows and functions for a run's data, its suites and their environment; a step is done in a
+    # process that can be killed.
     "env_servers/adapters/bfcl/": {
         *(f"openrlhf_tir.data.{module}" for module in ("bfcl.functions", "bfcl.prompt", "bfcl.rows", "json_rows")),
         "openrlhf_tir.rewards.workers",
@@ -115,7 +124,11 @@ def every_import(path: Path) -> list[Imported]:
             name = ".".join(p for p in (base, node.module or "") if p)
             found += [Imported(f"{name}.{alias.name}", node.lineno, at_import) for alias in node.names]
         elif not isinstance(node, ast.expr):
-            inside = at_import and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_type_checking(node)
+            inside = (
+                at_import
+                and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and not _is_type_checking(node)
+            )
             todo += [(child, inside) for child in ast.iter_child_nodes(node)]
     return found
 
@@ -205,7 +218,9 @@ def test_environment_servers_import_only_the_protocol_and_the_errors():
             target = part_of(name)
             if name in shared or name.rpartition(".")[0] in shared:
                 continue
-            assert target in (None, "protocol", "errors"), f"{path.name}:{line}: imports {name}; an env image holds only protocol and errors"
+            assert target in (None, "protocol", "errors"), (
+                f"{path.name}:{line}: imports {name}; an env image holds only protocol and errors"
+            )
             assert name.split(".")[0] not in HEAVY, f"{path.name}:{line}: imports {name}"
 
 
@@ -222,7 +237,11 @@ def test_the_check_sees_an_import_that_points_up(tmp_path, monkeypatch):
     bad = tmp_path / "openrlhf_tir" / "data" / "bad.py"
     bad.write_text("from ..cluster.main import train\nfrom . import rows\ndef f():\n    import torch\n")
     monkeypatch.setattr("tests.unit.house.test_layering.REPO", tmp_path)
-    assert sorted(imports(bad), key=lambda i: i[1]) == [("openrlhf_tir.cluster.main.train", 1), ("openrlhf_tir.data.rows", 2), ("torch", 4)]
+    assert sorted(imports(bad), key=lambda i: i[1]) == [
+        ("openrlhf_tir.cluster.main.train", 1),
+        ("openrlhf_tir.data.rows", 2),
+        ("torch", 4),
+    ]
     assert ("torch", 4) not in imports(bad, top_level_only=True)
     with pytest.raises(AssertionError, match="which is above it"):
         test_a_module_imports_only_its_own_layer_and_those_below()

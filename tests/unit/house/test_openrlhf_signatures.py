@@ -26,15 +26,32 @@ def parameters(f) -> set[str]:
 
 @pytest.mark.slow
 def test_models_and_losses_take_the_arguments_we_pass(adapter):
-    assert parameters(adapter.Actor.__init__) >= {"attn_implementation", "param_dtype", "ds_config", "packing_samples", "use_liger_kernel"}
-    assert list(inspect.signature(adapter.unpad_and_slice_tensor).parameters) == ["sequences", "attention_mask", "ring_attn_group"]
+    assert parameters(adapter.Actor.__init__) >= {
+        "attn_implementation",
+        "param_dtype",
+        "ds_config",
+        "packing_samples",
+        "use_liger_kernel",
+    }
+    assert list(inspect.signature(adapter.unpad_and_slice_tensor).parameters) == [
+        "sequences",
+        "attention_mask",
+        "ring_attn_group",
+    ]
     assert len(inspect.signature(adapter.gather_and_pad_tensor).parameters) == 6
     assert parameters(adapter.PolicyLoss.__init__) >= {
         "clip_eps_low", "clip_eps_high", "dual_clip", "token_level_loss", "policy_loss_type",
         "is_correction_level", "is_correction_mode", "is_correction_gating", "is_correction_threshold",
     }  # fmt: skip
     scaling = {"dp_size", "batch_num_tokens", "global_batch_size"}
-    assert parameters(adapter.PolicyLoss.forward) >= {"log_probs", "old_log_probs", "advantages", "action_mask", "rollout_log_probs", *scaling}
+    assert parameters(adapter.PolicyLoss.forward) >= {
+        "log_probs",
+        "old_log_probs",
+        "advantages",
+        "action_mask",
+        "rollout_log_probs",
+        *scaling,
+    }
     assert list(inspect.signature(adapter.SFTLoss.forward).parameters)[1:3] == ["per_token_logps", "loss_mask"]
     assert parameters(adapter.SFTLoss.forward) >= scaling
     assert parameters(adapter.aggregate_loss) >= {"loss", "loss_mask", *scaling}
@@ -46,7 +63,12 @@ def test_the_strategy_takes_the_arguments_we_pass(adapter):
     assert parameters(strategy.__init__) >= {"seed", "max_norm", "zero_stage", "args"}
     assert list(inspect.signature(strategy.get_ds_train_config).parameters) == ["self", "optim_dict", "max_norm"]
     assert list(inspect.signature(strategy.backward).parameters)[:4] == ["self", "loss", "model", "_optimizer"]
-    assert list(inspect.signature(strategy.optimizer_step).parameters)[:4] == ["self", "_optimizer", "model", "_scheduler"]
+    assert list(inspect.signature(strategy.optimizer_step).parameters)[:4] == [
+        "self",
+        "_optimizer",
+        "model",
+        "_scheduler",
+    ]
     assert parameters(strategy.get_grad_norm) == {"self", "model"}
 
 

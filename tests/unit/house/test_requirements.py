@@ -1,4 +1,5 @@
-"""Requirement files: exact, without duplicates, and agreeing with one another. That they resolve is tests/check_requirements.sh's part."""
+"""Requirement files: exact, without duplicates, and agreeing with one another. That they resolve is
+tests/check_requirements.sh's part."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ import tomllib
 
 import pytest
 
-FILES = ["requirements.txt", "requirements-nodeps.txt", "requirements-cpu.txt", "requirements-cpu-nodeps.txt", "requirements-puzzles.txt"]
+FILES = [
+    "requirements.txt",
+    "requirements-nodeps.txt",
+    "requirements-cpu.txt",
+    "requirements-cpu-nodeps.txt",
+    "requirements-puzzles.txt",
+]
 MAY_DIFFER = {"setuptools"}
 """GPU vllm pins it; on CPU vllm goes in without its dependencies."""
 OF_THEIR_OWN = {"gem-llm", "verifiers", "bfcl-eval"}
@@ -71,7 +78,11 @@ def test_the_base_install_asks_for_nothing_heavy(project):
 def test_the_extras_agree_with_the_pins(repo, project):
     cpu = dict(pins(repo / FILES[2]) + pins(repo / FILES[3]) + pins(repo / FILES[4]))
     gpu = dict(pins(repo / FILES[0]))
-    asked = [re.fullmatch(r"([a-z0-9-]+)(?:\[[a-z]+\])?==([0-9.]+)", line) for extra in project["optional-dependencies"].values() for line in extra]
+    asked = [
+        re.fullmatch(r"([a-z0-9-]+)(?:\[[a-z]+\])?==([0-9.]+)", line)
+        for extra in project["optional-dependencies"].values()
+        for line in extra
+    ]
     exact = [match.groups() for match in asked if match]
     assert len(exact) > 10
     for name, version in exact:

@@ -23,7 +23,16 @@ def test_what_cannot_be_sent_on_is_refused_in_fastapis_shape(body):
 
 
 @pytest.mark.parametrize(
-    "body", [b"{}", b"1e308", b'"1e999"', b'{"code": "x = 1e999"}', '"é \\ud83d\\ude00 🂡"'.encode(), b"[" * 100 + b"]" * 100, b'"\\u0000"']
+    "body",
+    [
+        b"{}",
+        b"1e308",
+        b'"1e999"',
+        b'{"code": "x = 1e999"}',
+        '"é \\ud83d\\ude00 🂡"'.encode(),
+        b"[" * 100 + b"]" * 100,
+        b'"\\u0000"',
+    ],
 )
 def test_what_can_is_not(body):
     assert fault(body) is None

@@ -1,5 +1,5 @@
-"""ZeroStrategy without DeepSpeed: one process, plain torch modules and AdamW behind the methods of an engine. What the learner does around its engines is then
-tested in seconds; what the engines do, in tests/e2e/test_learner.py."""
+"""ZeroStrategy without DeepSpeed: one process, plain torch modules and AdamW behind the methods of an engine. What the
+learner does around its engines is then tested in seconds; what the engines do, in tests/e2e/test_learner.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ class PlainEngine(torch.nn.Module):
         if settings:
             adam = settings["adam"]
             self.max_norm = settings["max_norm"]
-            self.optimizer = torch.optim.AdamW(module.parameters(), lr=adam["lr"], betas=adam["betas"], eps=adam["eps"], weight_decay=adam["weight_decay"])
+            self.optimizer = torch.optim.AdamW(
+                module.parameters(),
+                lr=adam["lr"],
+                betas=adam["betas"],
+                eps=adam["eps"],
+                weight_decay=adam["weight_decay"],
+            )
 
     def forward(self, *args, **kwargs):
         return self.module(*args, **kwargs)
@@ -32,7 +38,9 @@ class PlainEngine(torch.nn.Module):
 
     def step(self) -> None:
         assert self.last
-        self.grads.append({name: p.grad.numpy().copy() for name, p in self.module.named_parameters() if p.grad is not None})
+        self.grads.append(
+            {name: p.grad.numpy().copy() for name, p in self.module.named_parameters() if p.grad is not None}
+        )
         self.norm = float(torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.max_norm))
         if torch.isfinite(torch.tensor(self.norm)):
             self.optimizer.step()

@@ -1,4 +1,5 @@
-"""What leaves a learner's GPU while engines sample on it, and what DeepSpeed is told. Without a GPU: its engines are stand-ins, its calls the real ones."""
+"""What leaves a learner's GPU while engines sample on it, and what DeepSpeed is told. Without a GPU: its engines are
+stand-ins, its calls the real ones."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ def test_a_checkpoint_holds_the_moments_once_whether_they_are_offloaded_or_were(
     never = {key: value.clone() for key, value in adam.state_dict()["state"][0].items()}
     for call in (states.offload, states.onload, states.offload):
         call()
-        assert adam.state_dict()["state"][0].keys() > never.keys(), "DeepSpeed's host copies are in the optimiser's state"
+        assert adam.state_dict()["state"][0].keys() > never.keys(), (
+            "DeepSpeed's host copies are in the optimiser's state"
+        )
         with states.saved():
             kept = adam.state_dict()["state"][0]
             assert kept.keys() == never.keys() and all((kept[key] == never[key]).all() for key in never)
@@ -103,15 +106,24 @@ def test_the_calls_are_the_installed_deepspeeds():
     from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
-    inspect.signature(DeepSpeedEngine.offload_states).bind(None, include=[OffloadStateTypeEnum[name] for name in LEAVES])
+    inspect.signature(DeepSpeedEngine.offload_states).bind(
+        None, include=[OffloadStateTypeEnum[name] for name in LEAVES]
+    )
     inspect.signature(DeepSpeedEngine.reload_states).bind(None)
     assert {state.name for state in OffloadStateTypeEnum} - set(LEAVES) == {"lp_params"}
-    assert "FusedAdam" in inspect.getsource(DeepSpeedZeroOptimizer_Stage3.offload_states), "other optimisers may be allowed now: see get_ds_train_config"
+    assert "FusedAdam" in inspect.getsource(DeepSpeedZeroOptimizer_Stage3.offload_states), (
+        "other optimisers may be allowed now: see get_ds_train_config"
+    )
 
 
 @pytest.mark.parametrize(
     ("colocated", "device", "offload", "torchs"),
-    [(True, "cuda:0", False, False), (True, "cpu", False, True), (False, "cuda:0", False, True), (True, "cuda:0", True, False)],
+    [
+        (True, "cuda:0", False, False),
+        (True, "cpu", False, True),
+        (False, "cuda:0", False, True),
+        (True, "cuda:0", True, False),
+    ],
 )
 def test_on_a_shared_gpu_the_optimiser_is_the_one_that_deepspeed_moves(colocated, device, offload, torchs):
     from openrlhf_tir.learner.openrlhf_adapter import ZeroStrategy

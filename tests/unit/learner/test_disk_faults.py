@@ -1,4 +1,5 @@
-"""A disk that refuses one learner rank fails the call on all of them, by name, with every collective gone through. Ranks are threads."""
+"""A disk that refuses one learner rank fails the call on all of them, by name, with every collective gone through.
+Ranks are threads."""
 
 from __future__ import annotations
 
@@ -95,7 +96,15 @@ def test_a_checkpoint_that_one_rank_cannot_begin_fails_on_all_ranks_with_its_nam
 
     def save(rank: int) -> None:
         directory = tmp_path / "file" / "below" if (rank, refuses) == (bad, "mkdir") else tmp_path / "step"
-        save_rank({"policy": engines[rank]}, engines[rank].checkpoint_engine, directory, rank=rank, world_size=3, facts={"version": 4}, more={})
+        save_rank(
+            {"policy": engines[rank]},
+            engines[rank].checkpoint_engine,
+            directory,
+            rank=rank,
+            world_size=3,
+            facts={"version": 4},
+            more={},
+        )
 
     ended = ranks.run(save)
     if refuses is None:
@@ -105,7 +114,9 @@ def test_a_checkpoint_that_one_rank_cannot_begin_fails_on_all_ranks_with_its_nam
         assert {f.name for f in (tmp_path / "step").rglob("*.pt")} >= {"rank0.pt", "rank1.pt", "rank2.pt"}
         return
     assert all(isinstance(e, OSError) and f"learner rank {bad}: " in str(e) for e in ended), ended
-    assert all(engine.checkpoint_engine.written() == {} for engine in engines), "something of the failed checkpoint is still being written"
+    assert all(engine.checkpoint_engine.written() == {} for engine in engines), (
+        "something of the failed checkpoint is still being written"
+    )
 
 
 def test_weights_that_rank_0_cannot_write_fail_on_all_ranks_after_the_last_bucket(ranks, tmp_path, monkeypatch):

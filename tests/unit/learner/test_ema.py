@@ -1,4 +1,5 @@
-"""The average of the weights without DeepSpeed: an engine that is its flat tensors. Real ranks: tests/e2e/learner/test_resharding.py."""
+"""The average of the weights without DeepSpeed: an engine that is its flat tensors. Real ranks:
+tests/e2e/learner/test_resharding.py."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def test_three_steps_by_hand():
 
 @pytest.mark.parametrize("beta", [0.5, 0.992, 0.9999])
 def test_two_thousand_steps_are_those_of_plain_float64(beta):
-    """Relative L2. Two products and a sum in float32 are off by 3e-5 at .9999: beta and 1 - beta, each rounded, do not add up to 1."""
+    """Relative L2. Two products and a sum in float32 are off by 3e-5 at .9999: beta and 1 - beta, each rounded, do not
+    add up to 1."""
     import torch
 
     engine, ema = average(beta=beta)
@@ -94,11 +96,14 @@ def test_the_average_takes_the_place_of_the_weights_for_an_export_and_gives_it_b
 
     with pytest.raises(OSError, match="full"):
         fails()
-    assert torch.equal(engine.master, masters) and torch.equal(engine.weights, weights) and torch.equal(ema.flat[0], kept)
+    assert (
+        torch.equal(engine.master, masters) and torch.equal(engine.weights, weights) and torch.equal(ema.flat[0], kept)
+    )
 
 
 def saved(directory, world: int) -> dict:
-    """A checkpoint by `world` ranks whose average is 100 times the masters; as much of it as is read. Returns the masters whole."""
+    """A checkpoint by `world` ranks whose average is 100 times the masters; as much of it as is read. Returns the
+    masters whole."""
     import torch
 
     whole = numbers(7)

@@ -1,4 +1,5 @@
-"""Settings that OpenRLHF has too, by their effect on a learner on plain torch: passes without gradients, recomputed activations, mixtures of experts."""
+"""Settings that OpenRLHF has too, by their effect on a learner on plain torch: passes without gradients, recomputed
+activations, mixtures of experts."""
 
 from __future__ import annotations
 
@@ -56,7 +57,13 @@ def learner(model, monkeypatch):
             "rollout": {"batch_size": 4, "n_samples_per_prompt": 4},
             "train": {"micro_batch_size": 4},
         }
-        return zero3.Zero3Rank(Config.model_validate({k: {**base.get(k, {}), **sections.get(k, {})} for k in {**base, **sections}}), 0, 1, "", 0)
+        return zero3.Zero3Rank(
+            Config.model_validate({k: {**base.get(k, {}), **sections.get(k, {})} for k in {**base, **sections}}),
+            0,
+            1,
+            "",
+            0,
+        )
 
     yield start
     if dist.is_initialized():
@@ -73,7 +80,12 @@ ROWS = [Row(np.arange(2, 2 + n)) for n in (5, 5, 6, 7, 8, 8, 9, 20)]
 
 @pytest.mark.parametrize(
     ("rollout", "asked"),
-    [({}, [4, 4]), ({"micro_batch_size": 8}, [8]), ({"micro_batch_size": 1}, [1] * 8), ({"micro_batch_size": 8, "max_tokens_per_gpu": 40}, [2, 5, 1])],
+    [
+        ({}, [4, 4]),
+        ({"micro_batch_size": 8}, [8]),
+        ({"micro_batch_size": 1}, [1] * 8),
+        ({"micro_batch_size": 8, "max_tokens_per_gpu": 40}, [2, 5, 1]),
+    ],
 )
 def test_passes_without_gradients_have_their_own_bounds_and_those_with_keep_theirs(learner, rollout, asked):
     passes = learner(rollout=rollout).passes
@@ -122,18 +134,24 @@ def test_the_balancing_loss_reaches_the_router_and_weighs_what_it_is_asked_to(le
         ranked = learner(**{**sections, "actor": {"model_name_or_path": str(mixture), **sections.get("actor", {})}})
         ranked.step(*batch())
         (grads,) = ranked.engine.grads
-        return torch.cat([torch.from_numpy(g).flatten() for name, g in grads.items() if name.endswith("mlp.gate.weight")])
+        return torch.cat(
+            [torch.from_numpy(g).flatten() for name, g in grads.items() if name.endswith("mlp.gate.weight")]
+        )
 
     none, some, twice = (routers(actor={"aux_loss_coef": coef}) for coef in (0.0, 0.5, 1.0))
     assert (some - none).norm() > 1e-3
     torch.testing.assert_close(twice - none, 2 * (some - none), rtol=1e-3, atol=1e-6)
     divided = {"loss_agg_mode": "seq-mean-token-sum-norm", "loss_agg_constant": 1000.0}
     alone, both = (routers(actor={"aux_loss_coef": coef, **divided}) for coef in (0.0, 0.5))
-    torch.testing.assert_close(both - alone, some - none, rtol=1e-2, atol=1e-5)  # whatever the policy's loss is divided by
+    # whatever the policy's loss is divided by
+    torch.testing.assert_close(both - alone, some - none, rtol=1e-2, atol=1e-5)
 
 
 def test_a_balancing_loss_for_a_model_without_experts_is_refused(learner):
-    with pytest.raises(ConfigError, match=r"actor\.aux_loss_coef = 0\.5 balances the experts of a mixture, and Qwen2ForCausalLM has none"):
+    with pytest.raises(
+        ConfigError,
+        match=r"actor\.aux_loss_coef = 0\.5 balances the experts of a mixture, and Qwen2ForCausalLM has none",
+    ):
         learner(actor={"aux_loss_coef": 0.5})
 
 
@@ -143,23 +161,44 @@ def hybrid(tmp_path_factory):
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     directory, tokenizer = tmp_path_factory.mktemp("flags") / "hybrid", make_tokenizer()
-    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
-    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16}
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    }
+    linear = {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    }
     layers = ["linear_attention", "full_attention"]
-    Qwen3_5ForCausalLM(Qwen3_5TextConfig(vocab_size=len(tokenizer), layer_types=layers, **shape, **linear)).save_pretrained(directory)
+    Qwen3_5ForCausalLM(
+        Qwen3_5TextConfig(vocab_size=len(tokenizer), layer_types=layers, **shape, **linear)
+    ).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
 
 
 @pytest.mark.parametrize("role", ["actor", "critic"])
 def test_a_model_that_carries_a_state_along_the_row_is_not_packed(learner, hybrid, role):
-    sections = {role: {"model_name_or_path": str(hybrid)}, "algo": {"advantage": {"estimator": "gae" if role == "critic" else "rloo"}}}
-    with pytest.raises(ConfigError, match=r"has linear_attention: with ds\.packing_samples a row holds several sequences"):
+    sections = {
+        role: {"model_name_or_path": str(hybrid)},
+        "algo": {"advantage": {"estimator": "gae" if role == "critic" else "rloo"}},
+    }
+    with pytest.raises(
+        ConfigError, match=r"has linear_attention: with ds\.packing_samples a row holds several sequences"
+    ):
         learner(**sections, ds={"packing_samples": True})
 
 
 def muon_config(**muon) -> Config:
-    return Config(actor={"optim": "muon", "learning_rate": 1e-3, "muon": muon}, ds={"param_dtype": "fp32", "zero_stage": 3})
+    return Config(
+        actor={"optim": "muon", "learning_rate": 1e-3, "muon": muon}, ds={"param_dtype": "fp32", "zero_stage": 3}
+    )
 
 
 def test_deepspeed_is_told_of_muon_as_it_needs_it(monkeypatch):
@@ -173,7 +212,12 @@ def test_deepspeed_is_told_of_muon_as_it_needs_it(monkeypatch):
     strategy.world_size = 1
     strategy.prepare_training(None, cfg, cfg.actor)
     (settings,) = told
-    assert (settings["optim"], settings["max_norm"], settings["muon"], settings["adam"]["lr"]) == ("muon", 0.0, {"lr": 0.05, "momentum": 0.9}, 1e-3)
+    assert (settings["optim"], settings["max_norm"], settings["muon"], settings["adam"]["lr"]) == (
+        "muon",
+        0.0,
+        {"lr": 0.05, "momentum": 0.9},
+        1e-3,
+    )
     asked = {"type": "Muon", "params": {"lr": 0.05}}
     assert strategy.get_ds_train_config(asked, max_norm=0.0)["zero_optimization"]["reduce_scatter"] is False
     of_adam = strategy.get_ds_train_config({"type": "AdamW", "params": {"lr": 0.05}}, max_norm=1.0)

@@ -11,7 +11,9 @@ from openrlhf_tir.types import KEEP, GroupKey, GroupMeta
 
 def meta(prompt: int, tokens: list[int]) -> GroupMeta:
     n = len(tokens)
-    return GroupMeta(GroupKey(0, prompt), KEEP, list(range(n)), [0.0] * n, [False] * n, [False] * n, tokens, tokens, 10, 0)
+    return GroupMeta(
+        GroupKey(0, prompt), KEEP, list(range(n)), [0.0] * n, [False] * n, [False] * n, tokens, tokens, 10, 0
+    )
 
 
 def test_the_longest_goes_to_the_emptiest_rank():

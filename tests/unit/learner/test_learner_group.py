@@ -1,4 +1,5 @@
-"""A dead or silent learner rank is told from a broken one, whichever of its peers complains first. Ray's errors, no Ray."""
+"""A dead or silent learner rank is told from a broken one, whichever of its peers complains first. Ray's errors, no
+Ray."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def answers(*calls):
         return result
 
     async def run():
-        return await LearnerGroup(Config(timeouts={"learner_s": 1}), [], None)._all([call(*c) for c in calls], "step", "timeouts.learner_s")
+        return await LearnerGroup(Config(timeouts={"learner_s": 1}), [], None)._all(
+            [call(*c) for c in calls], "step", "timeouts.learner_s"
+        )
 
     return asyncio.run(run())
 
@@ -66,7 +69,10 @@ def test_an_error_of_a_living_rank_is_raised_as_it_is():
 def test_a_rank_that_hangs_is_given_up_and_named():
     from openrlhf_tir.errors import LearnerDied
 
-    with pytest.raises(LearnerDied, match=r"'step' of the learner ranks was not over within timeouts\.learner_s = 1 s\. No answer from rank 1\."):
+    with pytest.raises(
+        LearnerDied,
+        match=r"'step' of the learner ranks was not over within timeouts\.learner_s = 1 s\. No answer from rank 1\.",
+    ):
         answers((0, "rank 0"), (1e6, None), (0, "rank 2"))
 
 
@@ -85,7 +91,9 @@ def lost(kind: str, wrapped: bool = False):
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("kind", ["killed for memory", "lost object", "owner died", "node died", "crashed", "unreachable"])
+@pytest.mark.parametrize(
+    "kind", ["killed for memory", "lost object", "owner died", "node died", "crashed", "unreachable"]
+)
 def test_what_ray_kills_or_loses_is_a_death(kind, wrapped):
     from openrlhf_tir.errors import LearnerDied
 
@@ -105,8 +113,14 @@ def test_a_death_is_told_in_one_line_of_bounded_length():
 
     from openrlhf_tir.cluster.ray_faults import death
 
-    said = death(ray.exceptions.OutOfMemoryError("1 worker(s) were killed due to the node running low on memory. " + "PID 1, " * 1000 + "\nmore"))
-    assert said.startswith("Ray's memory monitor killed it because its node ran out of memory (OutOfMemoryError: 1 worker(s) were killed")
+    said = death(
+        ray.exceptions.OutOfMemoryError(
+            "1 worker(s) were killed due to the node running low on memory. " + "PID 1, " * 1000 + "\nmore"
+        )
+    )
+    assert said.startswith(
+        "Ray's memory monitor killed it because its node ran out of memory (OutOfMemoryError: 1 worker(s) were killed"
+    )
     assert len(said) < 500 and "\n" not in said
     assert death(ray.exceptions.WorkerCrashedError()) and death(ValueError("a bug")) is None
 
@@ -124,7 +138,11 @@ def test_a_broadcast_is_opened_when_rank_0_is_through_with_what_it_does():
         await asyncio.sleep(0.3)
         return meeting
 
-    group = LearnerGroup(Config(timeouts={"broadcast_s": 0.05, "learner_s": 60}), [SimpleNamespace(open_broadcast=SimpleNamespace(remote=opened))], None)
+    group = LearnerGroup(
+        Config(timeouts={"broadcast_s": 0.05, "learner_s": 60}),
+        [SimpleNamespace(open_broadcast=SimpleNamespace(remote=opened))],
+        None,
+    )
     assert asyncio.run(group.open_broadcast(4)) == meeting
 
 
@@ -145,7 +163,9 @@ def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
             return SimpleNamespace(remote=lambda *args: answer(what, result, *args))
 
         sent = Transfer("digest", 100) if n == 0 else None
-        return SimpleNamespace(open_broadcast=method("open", meeting), end_broadcast=method("end", None), call=method("call", sent))
+        return SimpleNamespace(
+            open_broadcast=method("open", meeting), end_broadcast=method("end", None), call=method("call", sent)
+        )
 
     async def run():
         group = LearnerGroup(Config(), [rank(0), rank(1)], None)
@@ -153,4 +173,9 @@ def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
         await group.end_broadcast("push1", "rollout-1 died")
 
     asyncio.run(run())
-    assert called == [(0, "open", 4), (0, "call", "broadcast", "push1"), (1, "call", "broadcast", "push1"), (0, "end", "push1", "rollout-1 died")]
+    assert called == [
+        (0, "open", 4),
+        (0, "call", "broadcast", "push1"),
+        (1, "call", "broadcast", "push1"),
+        (0, "end", "push1", "rollout-1 died"),
+    ]

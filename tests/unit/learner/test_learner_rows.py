@@ -19,7 +19,14 @@ ESTIMATOR = get_estimator("reinforce_baseline")
 
 def one_group(cfg: Config, rewards=(1.0, 0.0), rank: int = 0, world: int = 1, version: int = 5):
     """Two trajectories: prompt [1, 2], model token at version 5, tool token, model token at version 4."""
-    group = group_of(0, [1, 2], [trajectory(i, [1, 2], [("model", [10], 5), ("env", [20], None), ("model", [11], 4)], r) for i, r in enumerate(rewards)])
+    group = group_of(
+        0,
+        [1, 2],
+        [
+            trajectory(i, [1, 2], [("model", [10], 5), ("env", [20], None), ("model", [11], 4)], r)
+            for i, r in enumerate(rewards)
+        ],
+    )
     batch = make_batch([group], world)
     samples = share(batch_samples(batch, [group], cfg, ESTIMATOR), batch.rank_of, rank)
     return samples, to_rows(samples, local_moments(samples), version, cfg, ESTIMATOR)
@@ -58,14 +65,17 @@ def test_ranks_share_the_samples_out_and_lose_none():
 
 
 def test_a_trajectory_that_wrote_nothing_makes_no_row():
-    group = group_of(0, [1], [trajectory(0, [1], [("env", [20], None)], 0.0), trajectory(1, [1], [("model", [10], 5)], 1.0)])
+    group = group_of(
+        0, [1], [trajectory(0, [1], [("env", [20], None)], 0.0), trajectory(1, [1], [("model", [10], 5)], 1.0)]
+    )
     samples = batch_samples(make_batch([group], 1), [group], Config(), ESTIMATOR)
     assert len(samples) == 2
     assert len(to_rows(samples, local_moments(samples), 5, Config(), ESTIMATOR)) == 1
 
 
 def branched() -> Group:
-    """Rewards 1 and 0. The first session: one token sampled, then from there two ends, and a question of a sub-agent."""
+    """Rewards 1 and 0. The first session: one token sampled, then from there two ends, and a question of a
+    sub-agent."""
     first = trajectory(0, [1, 2], [("model", [10], 5), ("env", [20], None), ("model", [11, 12], 5)], 1.0)
     again = trajectory(0, [1, 2, 10, 20], [("model", [13], 5)], 1.0)
     helper = trajectory(0, [7], [("model", [14], 4)], 1.0)
@@ -130,8 +140,11 @@ def test_whitened_advantages_of_trained_tokens_have_mean_zero_and_std_one():
 
 
 def test_a_masked_sample_counts_in_baseline_and_whitening_and_makes_no_row():
-    """Rewards 1, 0, 0 with the last masked: the baseline stays 1/3 and the std that of all six tokens; two rows are left."""
-    group = group_of(0, [1, 2], [trajectory(i, [1, 2], [("model", [10, 11], 5)], r) for i, r in enumerate((1.0, 0.0, 0.0))])
+    """Rewards 1, 0, 0 with the last masked: the baseline stays 1/3 and the std that of all six tokens; two rows are
+    left."""
+    group = group_of(
+        0, [1, 2], [trajectory(i, [1, 2], [("model", [10, 11], 5)], r) for i, r in enumerate((1.0, 0.0, 0.0))]
+    )
     group.trajectories[2].masked = "faked_output"
     samples = batch_samples(make_batch([group], 1), [group], Config(), ESTIMATOR)
     rows = to_rows(samples, local_moments(samples), 5, Config(), ESTIMATOR)
@@ -142,7 +155,9 @@ def test_a_masked_sample_counts_in_baseline_and_whitening_and_makes_no_row():
 def trained_at(version: int, **train) -> list[float]:
     """The weights in the loss of model, tool and model token, at an update."""
     cfg = Config(train=train)
-    group = group_of(0, [1, 2], [trajectory(0, [1, 2], [("model", [10], 0), ("env", [20], None), ("model", [11], 0)], 1.0)])
+    group = group_of(
+        0, [1, 2], [trajectory(0, [1, 2], [("model", [10], 0), ("env", [20], None), ("model", [11], 0)], 1.0)]
+    )
     batch = make_batch([group], 1, step=version)
     samples = batch_samples(batch, [group], cfg, ESTIMATOR)
     (row,) = to_rows(samples, local_moments(samples), version, cfg, ESTIMATOR)

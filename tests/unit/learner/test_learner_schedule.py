@@ -30,7 +30,18 @@ def test_inverse_sqrt_is_half_the_peak_behind_four_times_its_warm_up():
     assert lr_schedule("inverse_sqrt", peak=2.0, total=5)(30_000) == 1.0
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "cosine_with_min_lr", "constant_with_warmup"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linear",
+        "cosine",
+        "cosine_with_restarts",
+        "polynomial",
+        "inverse_sqrt",
+        "cosine_with_min_lr",
+        "constant_with_warmup",
+    ],
+)
 def test_behind_the_warm_up_a_schedule_of_transformers_is_the_one_that_its_name_stands_for(name):
     """Ours is at the floor in the last update, transformers' one behind it; a warm-up of theirs begins at 0."""
     torch, optimization = pytest.importorskip("torch"), pytest.importorskip("transformers.optimization")
@@ -44,7 +55,10 @@ def test_behind_the_warm_up_a_schedule_of_transformers_is_the_one_that_its_name_
 
 
 def test_a_run_takes_its_shape_from_the_configuration():
-    cfg = Config(actor={"learning_rate": 1.0, "lr_scheduler": "linear", "lr_warmup_ratio": 0.1, "min_lr_ratio": 0.0}, train={"max_steps": 10})
+    cfg = Config(
+        actor={"learning_rate": 1.0, "lr_scheduler": "linear", "lr_warmup_ratio": 0.1, "min_lr_ratio": 0.0},
+        train={"max_steps": 10},
+    )
     assert [rl_schedule(cfg)(u) for u in (0, 1, 9)] == pytest.approx([0.5, 1.0, 0.0])
 
 

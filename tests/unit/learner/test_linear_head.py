@@ -1,4 +1,5 @@
-"""The chunked head against the plain formulas: the same numbers and gradients, in float64 to the last digits, whatever the chunks."""
+"""The chunked head against the plain formulas: the same numbers and gradients, in float64 to the last digits, whatever
+the chunks."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def test_values_and_gradients_are_those_of_the_plain_formulas(temperature, entro
 
 
 def left_by(logits_V, target, *, top_k=0, top_p=1.0, min_p=0.0) -> set[int]:
-    """What the sampler leaves of one token's vocabulary, by its definition: most likely first, until top_k or top_p is reached."""
+    """What the sampler leaves of one token's vocabulary, by its definition: most likely first, until top_k or top_p is
+    reached."""
     probs = torch.softmax(logits_V, -1).tolist()
     left = [i for i in range(len(probs)) if probs[i] >= min_p * max(probs)]
     left = sorted(left, key=lambda i: -probs[i])[: top_k or None]
@@ -69,10 +71,14 @@ def left_by(logits_V, target, *, top_k=0, top_p=1.0, min_p=0.0) -> set[int]:
 
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("entropy_grad", [False, True])
-@pytest.mark.parametrize("cut", [{"top_p": 0.7}, {"top_k": 3}, {"min_p": 0.3}, {"top_k": 6, "top_p": 0.8, "min_p": 0.05}], ids=str)
+@pytest.mark.parametrize(
+    "cut", [{"top_p": 0.7}, {"top_k": 3}, {"min_p": 0.3}, {"top_k": 6, "top_p": 0.8, "min_p": 0.05}], ids=str
+)
 def test_truncated_scores_are_the_softmax_over_what_the_sampler_leaves(cut, entropy_grad):
     hidden, weight, bias, targets = inputs()
-    log_probs, entropy = chunked_scores(hidden, weight, targets, bias=bias, temperature=0.6, truncation=Truncation(**cut), entropy_grad=entropy_grad)
+    log_probs, entropy = chunked_scores(
+        hidden, weight, targets, bias=bias, temperature=0.6, truncation=Truncation(**cut), entropy_grad=entropy_grad
+    )
     logits = torch.nn.functional.linear(hidden, weight, bias) / 0.6
     left = [left_by(row, int(y), **cut) for row, y in zip(logits.detach(), targets, strict=True)]
     assert all(1 <= len(s) < V for s in left) and len({len(s) for s in left}) > 1 - bool(cut.get("top_k"))
@@ -85,15 +91,20 @@ def test_truncated_scores_are_the_softmax_over_what_the_sampler_leaves(cut, entr
     up = torch.randn(2, T, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
     leaves = [hidden, weight, bias]
     found = torch.autograd.grad((up[0] * log_probs).sum() + ((up[1] * entropy).sum() if entropy_grad else 0.0), leaves)
-    wanted = torch.autograd.grad((up[0] * plain_log_probs).sum() + ((up[1] * plain_entropy).sum() if entropy_grad else 0.0), leaves)
+    wanted = torch.autograd.grad(
+        (up[0] * plain_log_probs).sum() + ((up[1] * plain_entropy).sum() if entropy_grad else 0.0), leaves
+    )
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
 
 
 def test_a_sampled_token_that_newer_weights_would_cut_still_has_a_log_prob():
-    """Probabilities 0.9 and 0.1 with top-p 0.8 leave one token; the other was sampled by older weights: ln 0.1, not minus infinity."""
+    """Probabilities 0.9 and 0.1 with top-p 0.8 leave one token; the other was sampled by older weights: ln 0.1, not
+    minus infinity."""
     weight = torch.tensor([[math.log(0.9)], [math.log(0.1)]], dtype=torch.float64)
-    log_probs, _ = chunked_scores(torch.ones(2, 1, dtype=torch.float64), weight, torch.tensor([0, 1]), truncation=Truncation(top_p=0.8))
+    log_probs, _ = chunked_scores(
+        torch.ones(2, 1, dtype=torch.float64), weight, torch.tensor([0, 1]), truncation=Truncation(top_p=0.8)
+    )
     assert log_probs.tolist() == pytest.approx([0.0, math.log(0.1)])
 
 

@@ -1,4 +1,5 @@
-"""LoRA without DeepSpeed: what the model's weights are under their HF names, which targets are refused, and that the chunked head still answers."""
+"""LoRA without DeepSpeed: what the model's weights are under their HF names, which targets are refused, and that the
+chunked head still answers."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ def policy(directory, **lora):
 
     cfg = Config(
         actor={"model_name_or_path": str(directory), "num_gpus_per_node": 1},
-        ds={"param_dtype": "fp32", "attn_implementation": "sdpa", "zero_stage": 2, "lora": {"rank": 4, "alpha": 8, **lora}},
+        ds={
+            "param_dtype": "fp32",
+            "attn_implementation": "sdpa",
+            "zero_stage": 2,
+            "lora": {"rank": 4, "alpha": 8, **lora},
+        },
     )
     strategy = ZeroStrategy(cfg)
     strategy.world_size = 1
@@ -108,7 +114,13 @@ def test_only_the_updates_train_and_every_one_gets_a_gradient(directory):
 
 @pytest.mark.parametrize("targets", [["nowhere"], ["q_proj", "nowhere"]])
 def test_targets_that_match_nothing_are_refused_with_those_that_would(directory, targets):
-    with pytest.raises(ConfigError, match=r"names 'nowhere', and the model has no such layer\. Known: down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"names 'nowhere', and the model has no such layer\. Known: down_proj, gate_proj, k_proj, o_proj, q_proj,"
+            r" up_proj"
+        ),
+    ):
         policy(directory, target_modules=targets)
 
 

@@ -57,13 +57,21 @@ def test_what_is_trained_once_is_owned_by_the_rank_that_trains_it():
 
 def test_the_critics_parts_do_not_depend_on_the_number_of_ranks_and_each_is_spread_over_them():
     def made(ranks: int, updates: int | None, estimator: str = "gae", **train: int):
-        sections = {"actor": {"num_gpus_per_node": ranks}, "rollout": {"batch_size": 4, "n_samples_per_prompt": 4}, "critic": {"updates": updates}}
+        sections = {
+            "actor": {"num_gpus_per_node": ranks},
+            "rollout": {"batch_size": 4, "n_samples_per_prompt": 4},
+            "critic": {"updates": updates},
+        }
         cfg = Config(**sections, train={"max_steps": 480, **train}, algo={"advantage": {"estimator": estimator}})
         items = make_batch(GROUPS, ranks).items
         return critic_parts(cfg, 0, [i.meta for i in items]), train_batch(cfg, 0, items)
 
     parts, batch = made(2, 4)
-    assert parts == made(1, 4)[0] and sorted(key for part in parts for key in part) == sorted(batch.rank_of) and batch.cuts == ()
+    assert (
+        parts == made(1, 4)[0]
+        and sorted(key for part in parts for key in part) == sorted(batch.rank_of)
+        and batch.cuts == ()
+    )
     assert [sorted(batch.rank_of[key] for key in part) for part in parts] == [[0, 0, 1, 1]] * 4
     assert made(2, None)[0] == made(2, 1)[0] == made(2, 4, "reinforce")[0] == []
     parts, batch = made(2, None, batch_size=4)

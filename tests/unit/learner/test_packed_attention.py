@@ -39,7 +39,11 @@ def gradients(made, logits):
     return torch.cat([p.grad.flatten() for p in made.parameters()])
 
 
-@pytest.mark.parametrize("settings", [{}, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}], ids=["full", "sliding window"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}],
+    ids=["full", "sliding window"],
+)
 def test_packed_sequences_see_themselves_alone(settings):
     made = model(**settings)
     alone = torch.cat([made(ids).logits for ids in rows()], dim=1)
@@ -57,7 +61,14 @@ def test_lengths_are_read_from_positions_that_begin_anew():
 
 def of_kind(name: str, **settings):
     """Its attention registered as packed; no weights."""
-    shape = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 32}
+    shape = {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "intermediate_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 32,
+    }
     tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     config = transformers.AutoConfig.for_model(name, **shape, **tokens, **settings)
     with torch.device("meta"):

@@ -1,4 +1,5 @@
-"""Resharding into DeepSpeed's own optimiser methods, called on a stand-in that is one rank's tensors: no process group, no engine is started.
+"""Resharding into DeepSpeed's own optimiser methods, called on a stand-in that is one rank's tensors: no process group,
+no engine is started.
 
 A plain AdamW over whole tensors says what is right. Real ranks: tests/e2e/learner/test_resharding.py.
 """
@@ -12,7 +13,13 @@ import pytest
 
 pytestmark = pytest.mark.slow  # importing torch and deepspeed
 
-SHAPES = {"first.weight": (5, 7), "second.weight": (3, 4), "third.weight": (9,), "first.bias": (5,), "norm.weight": (2,)}
+SHAPES = {
+    "first.weight": (5, 7),
+    "second.weight": (3, 4),
+    "third.weight": (9,),
+    "first.bias": (5,),
+    "norm.weight": (2,),
+}
 DECAYED = ("first.weight", "second.weight", "third.weight")
 FROZEN = {"base.weight": (3, 5)}
 DECAY, LR = 0.1, 0.01
@@ -31,7 +38,10 @@ def plain(seed: int):
 
     drawn = torch.Generator().manual_seed(seed)
     whole = {name: torch.nn.Parameter(torch.randn(shape, generator=drawn)) for name, shape in SHAPES.items()}
-    groups = [{"params": [whole[n] for n in SHAPES if (n in DECAYED) == decayed], "weight_decay": DECAY * decayed} for decayed in (True, False)]
+    groups = [
+        {"params": [whole[n] for n in SHAPES if (n in DECAYED) == decayed], "weight_decay": DECAY * decayed}
+        for decayed in (True, False)
+    ]
     return whole, torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95))
 
 
@@ -58,7 +68,8 @@ def part(tensor, rank: int, world: int):
 
 
 class Rank:
-    """An engine of one rank: sub groups of at most `limit` of its elements, AdamW over their flat tensors; weights compute in bfloat16."""
+    """An engine of one rank: sub groups of at most `limit` of its elements, AdamW over their flat tensors; weights
+    compute in bfloat16."""
 
     def __init__(self, whole, frozen, rank: int, world: int, limit: int) -> None:
         import torch
@@ -76,14 +87,25 @@ class Rank:
                 self.groups.append(taken)
         masters = [torch.nn.Parameter(torch.cat([part(whole[n], rank, world) for n in names])) for names in self.groups]
         adam = torch.optim.AdamW(
-            [{"params": [m for g, m in enumerate(masters) if of_group[g] == group], "weight_decay": DECAY * (1 - group)} for group in (0, 1)],
+            [
+                {
+                    "params": [m for g, m in enumerate(masters) if of_group[g] == group],
+                    "weight_decay": DECAY * (1 - group),
+                }
+                for group in (0, 1)
+            ],
             lr=LR,
             betas=(0.9, 0.95),
         )
         rounded = [m.detach().bfloat16() for m in masters]
-        parts = [list(r.split([len(part(whole[n], rank, world)) for n in names])) for r, names in zip(rounded, self.groups, strict=True)]
+        parts = [
+            list(r.split([len(part(whole[n], rank, world)) for n in names]))
+            for r, names in zip(rounded, self.groups, strict=True)
+        ]
         params = [[Param(p) for p in of] for of in parts]
-        self.param_names = {p: n for of, names in zip(params, self.groups, strict=True) for p, n in zip(of, names, strict=True)}
+        self.param_names = {
+            p: n for of, names in zip(params, self.groups, strict=True) for p, n in zip(of, names, strict=True)
+        }
         self.param_names |= {Param(part(tensor, rank, world)): name for name, tensor in frozen.items()}
         self.optimizer = stage = SimpleNamespace(
             optimizer=adam,
@@ -126,7 +148,10 @@ class Rank:
     def save(self, directory) -> None:
         import torch
 
-        torch.save({"optimizer_state_dict": self.optimizer.state_dict()}, directory / f"zero_pp_rank_{self.rank}_mp_rank_00_optim_states.pt")
+        torch.save(
+            {"optimizer_state_dict": self.optimizer.state_dict()},
+            directory / f"zero_pp_rank_{self.rank}_mp_rank_00_optim_states.pt",
+        )
         frozen = {n: p.ds_tensor for p, n in self.param_names.items() if n in FROZEN}
         model = {
             "param_shapes": [{n: torch.Size(SHAPES[n]) for n in names} for names in self.groups],
@@ -144,10 +169,14 @@ class Rank:
     def tensors(self, which: str) -> dict:
         """This rank's parts by name."""
         stage, out = self.optimizer, {}
-        for names, master, rounded in zip(self.groups, stage.fp32_partitioned_groups_flat, stage.fp16_partitioned_groups_flat, strict=True):
+        for names, master, rounded in zip(
+            self.groups, stage.fp32_partitioned_groups_flat, stage.fp16_partitioned_groups_flat, strict=True
+        ):
             flat = {"fp32": master.detach(), "weights": rounded}.get(which)
             flat = stage.optimizer.state[master][which] if flat is None else flat
-            out |= dict(zip(names, flat.split([math.ceil(math.prod(SHAPES[n]) / self.world) for n in names]), strict=True))
+            out |= dict(
+                zip(names, flat.split([math.ceil(math.prod(SHAPES[n]) / self.world) for n in names]), strict=True)
+            )
         return out
 
 
@@ -181,7 +210,9 @@ def load(monkeypatch):
 
 @pytest.mark.parametrize(("saved", "world"), [(2, 1), (1, 2), (3, 2), (2, 5)])
 @pytest.mark.parametrize("limit", [10**9, 12], ids=["one sub group", "several"])
-def test_masters_moments_and_counts_are_the_saved_ones_and_the_next_step_is_that_of_plain_adam(load, tmp_path, saved, world, limit):
+def test_masters_moments_and_counts_are_the_saved_ones_and_the_next_step_is_that_of_plain_adam(
+    load, tmp_path, saved, world, limit
+):
     import torch
 
     whole, adam = plain(0)
@@ -194,20 +225,30 @@ def test_masters_moments_and_counts_are_the_saved_ones_and_the_next_step_is_that
         rank.optimizer.loss_scaler, rank.optimizer.overflow = "the saved one", True
         rank.save(tmp_path)
     other, _ = plain(9)
-    after = [Rank(other, {n: torch.zeros(shape) for n, shape in FROZEN.items()}, rank, world, limit) for rank in range(world)]
+    after = [
+        Rank(other, {n: torch.zeros(shape) for n, shape in FROZEN.items()}, rank, world, limit) for rank in range(world)
+    ]
     for rank in after:
         load(rank, tmp_path, saved)
     for which in ("fp32", "exp_avg", "exp_avg_sq"):
         assert all(torch.equal(together(after, which)[n], together(before, which)[n]) for n in SHAPES), which
     masters = together(after, "fp32")
-    assert all(torch.equal(masters[n], whole[n]) and torch.equal(together(after, "weights")[n], masters[n].bfloat16()) for n in SHAPES)
+    assert all(
+        torch.equal(masters[n], whole[n]) and torch.equal(together(after, "weights")[n], masters[n].bfloat16())
+        for n in SHAPES
+    )
     step(whole, adam, 2)
     for rank in after:
         assert (rank.optimizer.loss_scaler, rank.optimizer.overflow) == ("the saved one", True)
         assert rank.optimizer.events == ["partitioned", "gathered"] and rank.schedule == {"last_epoch": 2}
-        assert (rank.global_steps, rank.global_samples, rank.skipped_steps) == (2, 18, 1) and rank.module.seen.tolist() == [1, 1]
+        assert (rank.global_steps, rank.global_samples, rank.skipped_steps) == (
+            2,
+            18,
+            1,
+        ) and rank.module.seen.tolist() == [1, 1]
         rank.step(2)
-    for name, master in together(after, "fp32").items():  # each with its own group's weight decay and the saved count of steps
+    # each with its own group's weight decay and the saved count of steps
+    for name, master in together(after, "fp32").items():
         torch.testing.assert_close(master, whole[name].detach(), rtol=1e-6, atol=1e-7)
     for name, tensor in frozen_tensors().items():
         parts = [next(p.ds_tensor for p, n in rank.param_names.items() if n == name) for rank in after]
@@ -232,7 +273,18 @@ def test_a_checkpoint_from_before_the_first_step_has_no_moments_and_gives_none(l
 def test_a_resume_has_the_optimiser_settings_of_the_configuration_and_not_of_the_checkpoint():
     from openrlhf_tir.learner.saved.checkpoint import _settings_kept
 
-    optimizer = SimpleNamespace(param_groups=[{"weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8, "lr": 1.0}, {"weight_decay": 0.0, "lr": 1.0}])
+    optimizer = SimpleNamespace(
+        param_groups=[
+            {"weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8, "lr": 1.0},
+            {"weight_decay": 0.0, "lr": 1.0},
+        ]
+    )
     with _settings_kept(SimpleNamespace(optimizer=optimizer)):
-        optimizer.param_groups = [{"weight_decay": 0.5, "betas": (0.8, 0.9), "eps": 1e-6, "lr": 2.0}, {"weight_decay": 0.5, "lr": 2.0}]
-    assert optimizer.param_groups == [{"weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8, "lr": 2.0}, {"weight_decay": 0.0, "lr": 2.0}]
+        optimizer.param_groups = [
+            {"weight_decay": 0.5, "betas": (0.8, 0.9), "eps": 1e-6, "lr": 2.0},
+            {"weight_decay": 0.5, "lr": 2.0},
+        ]
+    assert optimizer.param_groups == [
+        {"weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8, "lr": 2.0},
+        {"weight_decay": 0.0, "lr": 2.0},
+    ]

@@ -1,4 +1,5 @@
-"""Reference and critic around a step of the learner, on plain torch: what is asked of them, when, and what they change."""
+"""Reference and critic around a step of the learner, on plain torch: what is asked of them, when, and what they
+change."""
 
 from __future__ import annotations
 
@@ -40,7 +41,13 @@ def learner(model, monkeypatch):
             "rollout": {"batch_size": 4, "n_samples_per_prompt": 4},
             "train": {"micro_batch_size": 4},
         }
-        return zero3.Zero3Rank(Config.model_validate({k: {**base.get(k, {}), **sections.get(k, {})} for k in {**base, **sections}}), 0, 1, "", 0)
+        return zero3.Zero3Rank(
+            Config.model_validate({k: {**base.get(k, {}), **sections.get(k, {})} for k in {**base, **sections}}),
+            0,
+            1,
+            "",
+            0,
+        )
 
     yield start
     dist.destroy_process_group()
@@ -76,7 +83,8 @@ def test_without_a_number_of_its_own_the_critic_takes_as_many_steps_as_the_polic
 
 
 def test_values_are_asked_before_any_update_and_not_of_tool_output(learner):
-    """The first gradient of the critic is that of (V - R)^2 / 2 with R - V the raw advantages of the values before: gamma = lambda = 1, R is the reward."""
+    """The first gradient of the critic is that of (V - R)^2 / 2 with R - V the raw advantages of the values before:
+    gamma = lambda = 1, R is the reward."""
     ranked = learner(algo=GAE, critic={"updates": 1, "value_clip": None})
     made, groups = batch()
     metrics = ranked.step(made, groups)
@@ -114,12 +122,17 @@ def test_the_penalty_of_the_reward_is_of_the_policy_at_the_start_of_the_batch(le
     first, second = ranked.step(*batch(0)), ranked.step(*batch(0))
     assert first["kl_ref"] == pytest.approx(0, abs=1e-6) and second["kl_ref"] > 1e-4
     assert first["kl_coef"] == second["kl_coef"] == 0.5
-    assert not same({n: p.detach().numpy() for n, p in ranked.roles.reference.model.model.module.named_parameters()}, weights(ranked.engine))
+    assert not same(
+        {n: p.detach().numpy() for n, p in ranked.roles.reference.model.model.module.named_parameters()},
+        weights(ranked.engine),
+    )
 
 
 def test_kl_in_the_loss_pulls_the_policy_back(learner):
     """Without rewards the only gradient is the KL's: it falls."""
-    ranked = learner(algo={"kl": {"init_coef": 1.0, "use_loss": True, "estimator": "k3"}}, actor={"learning_rate": 1e-3})
+    ranked = learner(
+        algo={"kl": {"init_coef": 1.0, "use_loss": True, "estimator": "k3"}}, actor={"learning_rate": 1e-3}
+    )
     import torch
 
     noise = torch.Generator().manual_seed(0)

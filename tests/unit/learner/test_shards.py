@@ -1,4 +1,5 @@
-"""How one rank of m takes its elements out of the files of n ranks. The parts are cut here by hand, or as DeepSpeed cuts them."""
+"""How one rank of m takes its elements out of the files of n ranks. The parts are cut here by hand, or as DeepSpeed
+cuts them."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def test_parameters_are_found_behind_the_padding_of_those_before():
 
 
 def written(directory, ranks: int) -> None:
-    """What DeepSpeed writes, as far as it is read: a [3, 3] and b [2] trained in one group, c [4] frozen. Master i is i, moments 10 i and 100 i."""
+    """What DeepSpeed writes, as far as it is read: a [3, 3] and b [2] trained in one group, c [4] frozen. Master i is
+    i, moments 10 i and 100 i."""
     import torch
 
     a, b, c = (parts_of([float(i) for i in r], ranks) for r in (range(1, 10), range(10, 12), range(20, 24)))
@@ -58,7 +60,12 @@ def written(directory, ranks: int) -> None:
         state = {0: {"exp_avg": 10 * flat, "exp_avg_sq": 100 * flat, "step": 7}}
         optimiser = {"fp32_flat_groups": [flat], "optimizer_state_dict": {"state": state}}
         torch.save({"optimizer_state_dict": optimiser}, directory / f"bf16_zero_pp_rank_{r}_mp_rank_00_optim_states.pt")
-        model = {"param_shapes": [{"a": (3, 3), "b": (2,)}], "frozen_param_shapes": {"c": (4,)}, "frozen_param_fragments": {"c": c[r]}, "global_steps": 7}
+        model = {
+            "param_shapes": [{"a": (3, 3), "b": (2,)}],
+            "frozen_param_shapes": {"c": (4,)},
+            "frozen_param_fragments": {"c": c[r]},
+            "global_steps": 7,
+        }
         torch.save(model, directory / f"zero_pp_rank_{r}_mp_rank_00_model_states.pt")
 
 
@@ -68,7 +75,11 @@ def test_a_rank_of_three_reads_its_share_of_two(tmp_path):
     written(tmp_path, 2)
     last = Shards(tmp_path, 2, rank=2, world=3)
     assert last.master("a").tolist() == [7, 8, 9] and last.master("b").tolist() == [0]
-    assert last.moment("exp_avg", "a").tolist() == [70, 80, 90] and last.moment("exp_avg_sq", "a").tolist() == [700, 800, 900]
+    assert last.moment("exp_avg", "a").tolist() == [70, 80, 90] and last.moment("exp_avg_sq", "a").tolist() == [
+        700,
+        800,
+        900,
+    ]
     assert last.kept("b") == {"exp_avg": True, "exp_avg_sq": True, "step": False}
     assert {name: part.tolist() for name, part in last.frozen()} == {"c": [0, 0]}
     assert (last.state("step", "b"), last.model["global_steps"]) == (7, 7)

@@ -1,4 +1,5 @@
-"""metrics.jsonl and its mirrors: what goes in comes out in columns, a resume forgets rolled-back steps, a torn line is no fault."""
+"""metrics.jsonl and its mirrors: what goes in comes out in columns, a resume forgets rolled-back steps, a torn line is
+no fault."""
 
 import json
 import os
@@ -73,7 +74,8 @@ def test_a_line_torn_by_a_kill_is_ignored_and_cut_before_the_next_row(tmp_path):
 
 
 def test_garbled_lines_are_said_when_read_and_set_aside_by_a_resume(tmp_path, caplog):
-    """No JSON, bytes that are no UTF-8, JSON of another shape: four lines of which none ends a report or a resumed run."""
+    """No JSON, bytes that are no UTF-8, JSON of another shape: four lines of which none ends a report or a resumed
+    run."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1, "loss": 1.0}\nnot json\n\xff\xfe\n[3]\n{"loss": 2.0}\n{"step": 2, "loss": 2.0}\n')
     assert metrics.read(tmp_path)["loss"] == [1.0, 2.0]
@@ -82,7 +84,12 @@ def test_garbled_lines_are_said_when_read_and_set_aside_by_a_resume(tmp_path, ca
         assert log.truncate_after(1) == 1
         log.log(2, {"loss": 20.0})
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
-    assert (tmp_path / "metrics.jsonl.garbled").read_bytes().splitlines() == [b"not json", b"\xff\xfe", b"[3]", b'{"loss": 2.0}']
+    assert (tmp_path / "metrics.jsonl.garbled").read_bytes().splitlines() == [
+        b"not json",
+        b"\xff\xfe",
+        b"[3]",
+        b'{"loss": 2.0}',
+    ]
 
 
 class FullDisk:
@@ -101,7 +108,8 @@ class FullDisk:
 
 
 def test_a_full_disk_is_said_once_and_the_rows_come_when_there_is_room(tmp_path, monkeypatch, caplog):
-    """The first row fits, the second is torn in the middle, the third does not begin; then there is room: nothing is missing."""
+    """The first row fits, the second is torn in the middle, the third does not begin; then there is room: nothing is
+    missing."""
     disk = FullDisk(monkeypatch, room=80)
     log = MetricsLog(tmp_path, PLAIN)
     for step in (1, 2, 3):

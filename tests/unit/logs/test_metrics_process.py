@@ -1,4 +1,5 @@
-"""Peak memory: children count, re-parented processes count when marked or seen before, pages that are shared count once."""
+"""Peak memory: children count, re-parented processes count when marked or seen before, pages that are shared count
+once."""
 
 import os
 import subprocess
@@ -17,7 +18,9 @@ sys.stdin.read()
 
 
 def start(code, *args):
-    process = subprocess.Popen([sys.executable, "-S", "-c", code, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", code, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     return process, process.stdout.readline().strip()
 
 

@@ -41,9 +41,10 @@ def test_without_a_terminal_a_step_is_one_plain_line_however_narrow_the_console(
     with Progress(4, console, clock=clock) as progress:
         clock.now = 90.0
         progress.update(1, METRICS)
-    assert console.file.getvalue() == (
-        "step 1/4  reward 0.500  accuracy 52.3%  code 61.0%  staleness 1.2 (max 2)  rolling 12  buffered 5  tok/s 1,205  "
-        "dropped 4 (zero_variance 3, failed timeout 1)  eta 4:30\n"
+    assert (
+        console.file.getvalue()
+        == "step 1/4  reward 0.500  accuracy 52.3%  code 61.0%  staleness 1.2 (max 2)  rolling 12  buffered 5  tok/s"
+        " 1,205  dropped 4 (zero_variance 3, failed timeout 1)  eta 4:30\n"
     )
 
 

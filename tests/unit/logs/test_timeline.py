@@ -44,7 +44,13 @@ def test_a_sequential_run_overlaps_nothing():
 
 
 def test_canary_requests_pauses_and_waits_count_neither_as_decoding_nor_as_steps():
-    spans = [step(0, 4), step(4, 8, name="wait"), decode(0, 1), decode(1, 4, name="canary"), Span("weights", "decode", 0, 4)]
+    spans = [
+        step(0, 4),
+        step(4, 8, name="wait"),
+        decode(0, 1),
+        decode(1, 4, name="canary"),
+        Span("weights", "decode", 0, 4),
+    ]
     assert overlap_ratio(spans) == 0.25
 
 
@@ -112,7 +118,11 @@ def test_perfetto_gets_microseconds_from_the_first_span_and_overlapping_requests
     written = json.loads(to_perfetto(tmp_path).read_text())
     complete = {(e["cat"], e["tid"]): e for e in written["traceEvents"] if e["ph"] == "X"}
     assert sorted(complete) == [("engine/0", 1), ("engine/0", 2), ("learner", 1)]
-    assert (complete["engine/0", 1]["ts"], complete["engine/0", 1]["dur"], complete["engine/0", 1]["args"]) == (0.0, 3e6, {"request": "a"})
+    assert (complete["engine/0", 1]["ts"], complete["engine/0", 1]["dur"], complete["engine/0", 1]["args"]) == (
+        0.0,
+        3e6,
+        {"request": "a"},
+    )
     assert (complete["learner", 1]["ts"], complete["learner", 1]["dur"]) == (2.5e6, 1.5e6)
     assert {e["args"]["name"] for e in written["traceEvents"] if e["ph"] == "M"} == {"engine/0", "learner"}
 

@@ -24,7 +24,9 @@ def auto(B: int = 4, start: int = 12, risk: float = 0.01) -> AutoDepth:
     return depth
 
 
-def learn(depth: AutoDepth, outcomes: list[bool], seconds: float = 1.0, rolling: int = 0, engines: dict | None = None) -> AutoDepth:
+def learn(
+    depth: AutoDepth, outcomes: list[bool], seconds: float = 1.0, rolling: int = 0, engines: dict | None = None
+) -> AutoDepth:
     for accepted in outcomes:
         depth.finished(accepted, seconds, rolling, engines or {})
     return depth
@@ -38,19 +40,29 @@ def beta_binomial_tail(n: int, good: int, k: int, above: int) -> float:
         return math.lgamma(x) + math.lgamma(y) - math.lgamma(x + y)
 
     def log_pmf(x: int) -> float:
-        return math.lgamma(n + 1) - math.lgamma(x + 1) - math.lgamma(n - x + 1) + log_beta(a + x, b + n - x) - log_beta(a, b)
+        return (
+            math.lgamma(n + 1)
+            - math.lgamma(x + 1)
+            - math.lgamma(n - x + 1)
+            + log_beta(a + x, b + n - x)
+            - log_beta(a, b)
+        )
 
     return sum(math.exp(log_pmf(x)) for x in range(above + 1, n + 1))
 
 
-@pytest.mark.parametrize(("n", "good", "k"), [(10, 6, 64), (100, 6, 64), (100, 32, 64), (400, 205, 256), (1000, 26, 256), (3000, 26, 256), (50, 256, 256)])
+@pytest.mark.parametrize(
+    ("n", "good", "k"),
+    [(10, 6, 64), (100, 6, 64), (100, 32, 64), (400, 205, 256), (1000, 26, 256), (3000, 26, 256), (50, 256, 256)],
+)
 def test_the_bound_on_accepted_groups_is_the_99_percent_quantile(n, good, k):
     window = Window(256)
     for i in range(k):
         window.add(i < good)
     bound = min(n, math.ceil(window.predict(n, 2.326)))
     assert beta_binomial_tail(n, good, k, bound) <= 0.0125
-    assert bound == n or beta_binomial_tail(n, good, k, math.floor(0.9 * bound) - 2) > 0.01  # no more cautious than that
+    # no more cautious than that
+    assert bound == n or beta_binomial_tail(n, good, k, math.floor(0.9 * bound) - 2) > 0.01
 
 
 def test_a_window_forgets_what_is_older_than_itself():
@@ -71,7 +83,8 @@ def test_a_fixed_depth_counts_every_rolling_group_and_stops_at_its_number():
 
 
 def test_low_acceptance_lets_more_groups_roll_than_the_bound_and_full_acceptance_does_not():
-    """S = 2, B = 4: 12 slots. After 256 groups at 1/16, with 4 of the last 64, some 60 roll: 3.9 of 61 on average, 12 in one of a hundred cases."""
+    """S = 2, B = 4: 12 slots. After 256 groups at 1/16, with 4 of the last 64, some 60 roll: 3.9 of 61 on average, 12
+    in one of a hundred cases."""
 
     def admitted(outcomes: list[bool]) -> int:
         depth = learn(auto(), outcomes)
@@ -87,14 +100,19 @@ def test_low_acceptance_lets_more_groups_roll_than_the_bound_and_full_acceptance
 
 
 def test_a_rise_of_acceptance_is_believed_at_once_a_fall_only_when_both_windows_saw_it():
-    constant, risen, fallen = learn(auto(), [False] * 256), learn(auto(), [False] * 192 + [True] * 64), learn(auto(), [True] * 192 + [False] * 64)
+    constant, risen, fallen = (
+        learn(auto(), [False] * 256),
+        learn(auto(), [False] * 192 + [True] * 64),
+        learn(auto(), [True] * 192 + [False] * 64),
+    )
     assert constant.possible(100) < 12
     assert risen.possible(100) > 95
     assert fallen.possible(100) > 75  # 3 of 4 in the long window
 
 
 def test_demand_is_one_batch_and_what_the_learner_takes_while_a_group_rolls():
-    """B = 4, groups of 10 s, steps of 5 s: 4 (1 + 2) = 12 accepted. All accepted: 11 held ask for one more, 12 do not."""
+    """B = 4, groups of 10 s, steps of 5 s: 4 (1 + 2) = 12 accepted. All accepted: 11 held ask for one more, 12 do
+    not."""
     depth = learn(auto(), [True] * 64, seconds=10.0)
     depth.stepped(5.0)
     assert depth.wants(9, 2) and not depth.wants(10, 2)
@@ -103,7 +121,8 @@ def test_demand_is_one_batch_and_what_the_learner_takes_while_a_group_rolls():
 
 
 def test_demand_counts_a_rolling_group_by_its_chance():
-    """63 of 256, with the one before them 64/257: half a batch of 4 in the buffer leaves 14 accepted of 16 to roll for, some 56 groups."""
+    """63 of 256, with the one before them 64/257: half a batch of 4 in the buffer leaves 14 accepted of 16 to roll for,
+    some 56 groups."""
     depth = learn(auto(), [True, False, False, False] * 64, seconds=30.0)
     depth.stepped(10.0)
     assert depth.wants(55, 2) and not depth.wants(57, 2)
@@ -136,7 +155,12 @@ def test_queues_cut_the_cap_by_a_twentieth_once_per_half_round_and_then_it_grows
 
 def test_engines_are_full_when_more_than_three_tenths_of_what_runs_waits_and_not_before():
     def cap_with(waiting: float) -> float:
-        return learn(auto(B=8, start=24), [True] * 12, rolling=23, engines={"running": 100.0, "waiting": waiting, "preemptions": 0.0}).cap
+        return learn(
+            auto(B=8, start=24),
+            [True] * 12,
+            rolling=23,
+            engines={"running": 100.0, "waiting": waiting, "preemptions": 0.0},
+        ).cap
 
     assert cap_with(30.0) > 24
     assert cap_with(31.0) < 24
@@ -174,7 +198,9 @@ def test_config_chooses_the_depth():
     assert of(mode="sync").depth == of(mode="one_step").depth == 8
     assert of(max_staleness=3, depth=12).depth == 12
     assert of(max_staleness=3, depth=32).depth == 32
-    with pytest.raises(ValidationError, match=r"pipeline\.depth = 33 groups is more than staleness allows.*\(3 \+ 1\) \* 8 = 32"):
+    with pytest.raises(
+        ValidationError, match=r"pipeline\.depth = 33 groups is more than staleness allows.*\(3 \+ 1\) \* 8 = 32"
+    ):
         of(max_staleness=3, depth=33)
     assert of(max_staleness=3, depth="auto").cap == of(max_staleness=3).cap == 16
     assert of(mode="pipeline_drain").depth == 16 and of(mode="pipeline_drain", max_staleness=3).depth == 32

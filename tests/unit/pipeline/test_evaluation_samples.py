@@ -38,7 +38,9 @@ def test_the_parts_of_the_reward_are_means_over_the_samples_that_have_them():
 
 def test_more_than_two_percent_are_refused_with_how_many_and_why():
     ended = [meta(i) for i in range(96)] + [replace(meta(96), failures={"timeout": 2})] + ["actor_died"] * 3
-    with pytest.raises(EvaluationFailed, match=r"8 of 200 evaluation samples failed .*\(actor_died 6, timeout 2\)") as e:
+    with pytest.raises(
+        EvaluationFailed, match=r"8 of 200 evaluation samples failed .*\(actor_died 6, timeout 2\)"
+    ) as e:
         summarise(TASKS, ended, 2)
     assert (e.value.failed, e.value.samples) == (8, 200)
 

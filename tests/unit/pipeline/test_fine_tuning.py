@@ -25,7 +25,8 @@ def row(i: int) -> SftRow:
 
 
 class Counting:
-    """A learner whose weights are the rows that it has seen. `norms`: gradient norm by update; `at`: called before each update."""
+    """A learner whose weights are the rows that it has seen. `norms`: gradient norm by update; `at`: called before each
+    update."""
 
     def __init__(self, norms=(), at=lambda step: None) -> None:
         self.seen: list[list[int]] = []
@@ -51,7 +52,9 @@ class Counting:
         return 0
 
 
-def tuning(tmp_path, learner, *, rows=7, batch=3, epochs=2, held_out=0, stop=None, logged=None, **sections) -> FineTuning:
+def tuning(
+    tmp_path, learner, *, rows=7, batch=3, epochs=2, held_out=0, stop=None, logged=None, **sections
+) -> FineTuning:
     sft = {"batch_size": batch, "max_epochs": epochs, **sections.pop("sft", {})}
     cfg = Config(actor={"num_gpus_per_node": 1}, sft=sft, **{"ckpt": {"save_steps": 2}, **sections})
     logged = [] if logged is None else logged
@@ -60,7 +63,17 @@ def tuning(tmp_path, learner, *, rows=7, batch=3, epochs=2, held_out=0, stop=Non
     rows_of = [row(i) for i in range(rows)]
     observe = lambda step, metrics: logged.append((step, metrics))  # noqa: E731
     stop = stop or StopRequest(60.0)
-    return FineTuning(cfg, schedule, rows_of, [row(100 + i) for i in range(held_out)], learner, checkpoints, lambda s: 0.1 * s, observe, stop)
+    return FineTuning(
+        cfg,
+        schedule,
+        rows_of,
+        [row(100 + i) for i in range(held_out)],
+        learner,
+        checkpoints,
+        lambda s: 0.1 * s,
+        observe,
+        stop,
+    )
 
 
 async def test_each_pass_takes_every_row_once_in_an_order_of_its_own(tmp_path):
@@ -108,7 +121,9 @@ async def test_a_stop_saves_at_the_boundary_and_says_how_to_go_on(tmp_path):
     stop = StopRequest(60.0)
     learner = Counting(at=lambda step: stop.ask("SIGTERM") if step == 2 else None)
     t = tuning(tmp_path, learner, stop=stop, ckpt={"save_steps": -1})
-    with pytest.raises(Stopped, match=r"Stopped by SIGTERM after update 3 of 5. Checkpoint step_000003 counts: go on with --resume"):
+    with pytest.raises(
+        Stopped, match=r"Stopped by SIGTERM after update 3 of 5. Checkpoint step_000003 counts: go on with --resume"
+    ):
         await t.run()
     assert len(learner.seen) == 3 and t.checkpoints.state(t.checkpoints.choose())["step"] == 3
 
@@ -122,7 +137,9 @@ async def test_an_update_that_outlives_the_grace_is_given_up(tmp_path):
         await asyncio.Event().wait()
 
     learner.sft_step = hangs
-    with pytest.raises(Stopped, match=r"did not end within train.stop_grace_s = 0 s and is given up. There is no checkpoint"):
+    with pytest.raises(
+        Stopped, match=r"did not end within train.stop_grace_s = 0 s and is given up. There is no checkpoint"
+    ):
         await tuning(tmp_path, learner, stop=stop).run()
 
 
@@ -134,7 +151,8 @@ async def test_the_held_out_loss_is_a_mean_over_tokens_before_between_and_after(
 
 
 async def test_a_token_of_the_held_out_rows_counts_the_same_in_a_small_last_batch(tmp_path):
-    """3 rows of 2 nats in all, 1 row of 6, with 2 tokens each: 8 / 8. The mean of the batches' means would be (2/6 + 6/2) / 2 = 1.67."""
+    """3 rows of 2 nats in all, 1 row of 6, with 2 tokens each: 8 / 8. The mean of the batches' means would be (2/6 +
+    6/2) / 2 = 1.67."""
     learner = Counting()
 
     async def sft_loss(rows):
@@ -155,7 +173,10 @@ async def test_metrics_say_what_an_update_learned(tmp_path):
 async def test_gradients_that_are_not_finite_end_the_run_when_they_come_in_a_row(tmp_path):
     train = {"max_nonfinite_steps": 2}
     await tuning(tmp_path / "apart", Counting({1: math.nan, 3: math.inf}), train=train).run()
-    with pytest.raises(Diverged, match=r"The gradient of 2 updates in a row, up to update 3, is not finite.*Checkpoint step_000002 counts"):
+    with pytest.raises(
+        Diverged,
+        match=r"The gradient of 2 updates in a row, up to update 3, is not finite.*Checkpoint step_000002 counts",
+    ):
         await tuning(tmp_path, Counting({2: math.nan, 3: math.nan}), train=train).run()
 
 

@@ -21,7 +21,12 @@ def cfg(tmp_path) -> Config:
 
 def state(config: Config) -> dict:
     facts = json.loads(json.dumps(facts_of(config, TASKS)))
-    return {"max_staleness": config.pipeline.S, "batch_size": config.rollout.batch_size, "world_size": 1, "facts": facts}
+    return {
+        "max_staleness": config.pipeline.S,
+        "batch_size": config.rollout.batch_size,
+        "world_size": 1,
+        "facts": facts,
+    }
 
 
 def test_the_same_run_has_nothing_to_say(tmp_path):
@@ -35,15 +40,22 @@ def test_other_ranks_are_said_where_they_can_read_the_checkpoint_and_refused_whe
     (said,) = compare(before, config, TASKS)
     assert said.startswith("the checkpoint is of 4 learner ranks, this run has 1: each reads its share of their files")
     config.actor.optim = "muon"
-    with pytest.raises(ConfigError, match=r"= 4, this run has 1 \(another number of ranks can read Adam's moments, not Muon's\)"):
+    with pytest.raises(
+        ConfigError, match=r"= 4, this run has 1 \(another number of ranks can read Adam's moments, not Muon's\)"
+    ):
         compare({**state(config), "world_size": 4}, config, TASKS)
     config.actor.optim = "adam"
     config.ds.zero_stage = 2
-    with pytest.raises(ConfigError, match=r"= 4, this run has 1 \(another number of ranks can read checkpoints of ds.zero_stage = 3 alone\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"= 4, this run has 1 \(another number of ranks can read checkpoints of ds.zero_stage = 3 alone\)",
+    ):
         compare({**state(config), "world_size": 4}, config, TASKS)
 
 
-@pytest.mark.parametrize("others", [TASKS[:2], TASKS[::-1], [Task("1+2?", "2"), *TASKS[1:]]], ids=["fewer", "reordered", "another text"])
+@pytest.mark.parametrize(
+    "others", [TASKS[:2], TASKS[::-1], [Task("1+2?", "2"), *TASKS[1:]]], ids=["fewer", "reordered", "another text"]
+)
 def test_other_prompts_are_refused_since_the_ledger_knows_them_by_their_place(tmp_path, others):
     config = cfg(tmp_path)
     with pytest.raises(ConfigError, match=r"3 prompts, this run has [23]; their texts or their order differ"):

@@ -12,7 +12,9 @@ from openrlhf_tir.types import KEEP, GroupKey, GroupMeta
 
 def meta(tokens: int, correct: list[bool], env: str = "python_tir") -> GroupMeta:
     n = len(correct)
-    return GroupMeta(GroupKey(0, 0), KEEP, list(range(n)), [0.0] * n, correct, [False] * n, [tokens] * n, [tokens] * n, 5, 0, env=env)
+    return GroupMeta(
+        GroupKey(0, 0), KEEP, list(range(n)), [0.0] * n, correct, [False] * n, [tokens] * n, [tokens] * n, 5, 0, env=env
+    )
 
 
 def test_bins_are_powers_of_two_and_quarters():
@@ -42,7 +44,13 @@ def test_a_group_that_was_kept_and_is_issued_again_as_surplus_is_taken_back_and_
     meter.ended("buffered", second)
     meter.trained([second])
     rows.append(meter.row())
-    total = Counter({name: sum(row.get(name, 0) for row in rows) for name in rows[0] | rows[1] if name.startswith("selection/length")})
+    total = Counter(
+        {
+            name: sum(row.get(name, 0) for row in rows)
+            for name in rows[0] | rows[1]
+            if name.startswith("selection/length")
+        }
+    )
     assert +total == {f"selection/length/64/{stage}": 1 for stage in ("rolled", "kept", "trained")}
     assert rows[1]["selection_bias/length"] == 0.0
 
@@ -51,11 +59,15 @@ def test_a_group_whose_step_changed_nothing_was_rolled_once_and_kept_and_is_not_
     meter, group = SelectionMeter(), meta(10, [True, False])
     meter.ended("buffered", group)
     meter.left("failed", group)
-    assert {n: v for n, v in meter.row().items() if "/length/" in n} == {"selection/length/16/kept": 1, "selection/length/16/rolled": 1}
+    assert {n: v for n, v in meter.row().items() if "/length/" in n} == {
+        "selection/length/16/kept": 1,
+        "selection/length/16/rolled": 1,
+    }
 
 
 def test_the_distance_is_zero_when_all_that_was_kept_is_trained_and_grows_when_long_groups_are_left_out():
-    """Kept: two short, two long. Trained: both short, one long: 1/2 (|1/2 - 2/3| + |1/2 - 1/3|) = 1/6; with the other long one: 0."""
+    """Kept: two short, two long. Trained: both short, one long: 1/2 (|1/2 - 2/3| + |1/2 - 1/3|) = 1/6; with the other
+    long one: 0."""
     meter, short, long = SelectionMeter(), meta(10, [True]), meta(1000, [True])
     for m in (short, short, long, long):
         meter.ended("buffered", m)
@@ -70,7 +82,12 @@ def test_the_figure_has_a_panel_per_question_and_its_bins_in_order():
     from openrlhf_tir.report.style import LIGHT, themed
 
     columns = {"step": [1, 2]}
-    for name, values in {"length/128/kept": [1, 2], "length/64/kept": [3, None], "length/unknown/rolled": [1, 1], "env/echo/trained": [2, 2]}.items():
+    for name, values in {
+        "length/128/kept": [1, 2],
+        "length/64/kept": [3, None],
+        "length/unknown/rolled": [1, 1],
+        "env/echo/trained": [2, 2],
+    }.items():
         columns[f"selection/{name}"] = values
     with themed(LIGHT):
         figure = selection(columns, LIGHT)
@@ -97,5 +114,8 @@ def test_a_bias_within_one_environment_shows_though_the_mix_hides_it():
         meter.trained([meta(trained, [True, False], env)])
     row = meter.row()
     assert row["selection_bias/length"] == 0.0
-    assert row["env/a/selection_bias/length"] == row["env/b/selection_bias/length"] == 0.5 and row["env/a/selection_bias/difficulty"] == 0.0
+    assert (
+        row["env/a/selection_bias/length"] == row["env/b/selection_bias/length"] == 0.5
+        and row["env/a/selection_bias/difficulty"] == 0.0
+    )
     assert not any(name.startswith("env/") for name in SelectionMeter().row())

@@ -13,8 +13,16 @@ from tests.pipeline.fakes import FakePrompts, group_of
 
 
 def state_in(directory, prompts: int = 10) -> RunState:
-    sections = {"actor": {"num_gpus_per_node": 1}, "rollout": {"batch_size": 2, "n_samples_per_prompt": 2}, "pipeline": {"max_staleness": 2, "depth": 6}}
-    return RunState(Config.model_validate({"run_dir": directory, **sections}), FakePrompts(prompts), Ledger(directory / "ledger.jsonl"))
+    sections = {
+        "actor": {"num_gpus_per_node": 1},
+        "rollout": {"batch_size": 2, "n_samples_per_prompt": 2},
+        "pipeline": {"max_staleness": 2, "depth": 6},
+    }
+    return RunState(
+        Config.model_validate({"run_dir": directory, **sections}),
+        FakePrompts(prompts),
+        Ledger(directory / "ledger.jsonl"),
+    )
 
 
 def rolled(state: RunState, n: int) -> None:

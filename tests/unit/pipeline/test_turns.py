@@ -1,4 +1,5 @@
-"""Engines and learner take turns on their GPUs: order, who waits for whom, and what is left of a switch that failed. Virtual clock."""
+"""Engines and learner take turns on their GPUs: order, who waits for whom, and what is left of a switch that failed.
+Virtual clock."""
 
 from __future__ import annotations
 
@@ -87,7 +88,16 @@ def test_the_learner_waits_for_the_last_group_and_a_group_for_the_end_of_the_ste
             tasks.create_task(s.during("sampling", 0, "group 3"))
         return s.events
 
-    assert run(turn()) == ["group 1", "group 2", "a sleep", "learner onload", "step", "learner offload", "a wake", "group 3"]
+    assert run(turn()) == [
+        "group 1",
+        "group 2",
+        "a sleep",
+        "learner onload",
+        "step",
+        "learner offload",
+        "a wake",
+        "group 3",
+    ]
 
 
 def test_an_engine_that_starts_in_the_learners_turn_waits_for_its_end_and_for_no_push():
@@ -208,7 +218,9 @@ def test_a_turn_that_does_not_come_is_a_missed_deadline_that_names_whose_it_is()
         async with s.turns.learning():
             await s.during("starting")
 
-    with pytest.raises(DeadlineMissed, match=r"An engine that starts, and its turn on the GPUs was not over within a test's = 60 s"):
+    with pytest.raises(
+        DeadlineMissed, match=r"An engine that starts, and its turn on the GPUs was not over within a test's = 60 s"
+    ):
         run(turn())
 
 
@@ -223,7 +235,8 @@ def test_the_first_push_finds_engines_awake_and_moves_nothing():
 
 
 def test_a_rank_that_dies_as_the_engines_take_their_turn_is_no_fault_of_the_group():
-    """A step that is left out makes no push, so that it is a group that lets the learner go. The loop takes an InfraError of a group for the group's own."""
+    """A step that is left out makes no push, so that it is a group that lets the learner go. The loop takes an
+    InfraError of a group for the group's own."""
 
     class Lost:
         @asynccontextmanager

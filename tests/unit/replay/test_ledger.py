@@ -1,4 +1,5 @@
-"""The ledger: every prompt ends once, roll-backs take back what a crash lost, and the audit finds what was broken on purpose."""
+"""The ledger: every prompt ends once, roll-backs take back what a crash lost, and the audit finds what was broken on
+purpose."""
 
 import json
 import os
@@ -122,7 +123,10 @@ def test_the_audit_finds_a_prompt_trained_twice(tmp_path):
         {"e": "issued", "k": [0, 5, 1]},
         {"e": "trained", "k": [0, 5, 1], "step": 1},
     )
-    assert audit(path).errors == ["line 4: 0/5/1 was issued although the prompt is trained", "prompt 5 of epoch 0 was trained more than once"]
+    assert audit(path).errors == [
+        "line 4: 0/5/1 was issued although the prompt is trained",
+        "prompt 5 of epoch 0 was trained more than once",
+    ]
 
 
 def test_open_prompts_are_an_error_of_a_finished_run_only(tmp_path):
@@ -160,7 +164,8 @@ def grown(path, prompts=12):
 
 
 def damages(raw: bytes):
-    """(name, bytes): every byte of every fifth line changed, cut at every length in steps of 97, every line deleted, doubled, swapped."""
+    """(name, bytes): every byte of every fifth line changed, cut at every length in steps of 97, every line deleted,
+    doubled, swapped."""
     lines = raw.splitlines(keepends=True)
     for i in range(0, len(lines), 5):
         start = len(b"".join(lines[:i]))
@@ -278,12 +283,22 @@ def test_a_ledger_of_an_earlier_version_and_an_empty_one_are_said(tmp_path):
 
 
 def test_no_mutation_of_a_ledger_is_a_traceback(tmp_path):
-    """Spliced, overwritten and repeated pieces, and JSON of other shapes: the audit answers in sentences, and a run can open and go on from it."""
+    """Spliced, overwritten and repeated pieces, and JSON of other shapes: the audit answers in sentences, and a run can
+    open and go on from it."""
     path = tmp_path / "l.jsonl"
     _, raw = grown(path)
     rng = random.Random(0)
-    shapes = ['{"e": "rolled_back", "upto": -3}', '{"e": "rolled_back", "upto": 1e9}', '{"e": "issued"}', '{"e": "trained", "k": [1e3, 0, 0]}', "null"]
-    others = [f"{shape}\n".encode() for shape in [*shapes, '{"e": [1]}', '{"e": "committed"}', '{"e": "rolled_back", "upto": 999999}']]
+    shapes = [
+        '{"e": "rolled_back", "upto": -3}',
+        '{"e": "rolled_back", "upto": 1e9}',
+        '{"e": "issued"}',
+        '{"e": "trained", "k": [1e3, 0, 0]}',
+        "null",
+    ]
+    others = [
+        f"{shape}\n".encode()
+        for shape in [*shapes, '{"e": [1]}', '{"e": "committed"}', '{"e": "rolled_back", "upto": 999999}']
+    ]
     for _ in range(150):
         mutated = bytearray(raw)
         for _ in range(rng.randint(1, 4)):
@@ -319,13 +334,23 @@ def test_a_disk_that_refuses_the_last_lines_ends_neither_the_run_nor_hides_what_
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
     first, second = (r.getMessage() for r in caplog.records)
-    assert "its last lines may not be on disk" in first and "No space left" in first and "are free now" in first and second == first
+    assert (
+        "its last lines may not be on disk" in first
+        and "No space left" in first
+        and "are free now" in first
+        and second == first
+    )
 
 
 def test_a_resume_that_cannot_be_entered_is_refused_by_name_with_what_is_free(tmp_path, monkeypatch):
     ledger = Ledger(tmp_path / "ledger.jsonl")
     FullDisk(monkeypatch)
-    with pytest.raises(PipelineError, match=r"ledger.jsonl cannot be written \(.*No space left on device; .* are free now\).*make room, then --resume"):
+    with pytest.raises(
+        PipelineError,
+        match=(
+            r"ledger.jsonl cannot be written \(.*No space left on device; .* are free now\).*make room, then --resume"
+        ),
+    ):
         ledger.rolled_back(BEGINNING, [])
 
 
@@ -336,7 +361,8 @@ def test_a_ledger_that_cannot_be_opened_is_named(tmp_path):
 
 
 def test_going_back_to_the_beginning_reads_no_line_and_uses_no_attempt_number_again(tmp_path, monkeypatch):
-    """A restart before the first checkpoint, maybe days into the run. Later roll-backs, to a mark after it too, keep the numbers apart."""
+    """A restart before the first checkpoint, maybe days into the run. Later roll-backs, to a mark after it too, keep
+    the numbers apart."""
     path, seen = tmp_path / "ledger.jsonl", set()
 
     def issue(ledger: Ledger, prompt: int) -> GroupKey:

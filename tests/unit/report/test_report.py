@@ -39,7 +39,14 @@ def plots(run_dir):
 
 @pytest.mark.slow
 def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
-    extra = {"accuracy": 0.5, "eval/accuracy": 0.5, "staleness_mean": 1.0, "staleness_max": 2, "step_s": 2.0, "failed/timeout": 1}
+    extra = {
+        "accuracy": 0.5,
+        "eval/accuracy": 0.5,
+        "staleness_mean": 1.0,
+        "staleness_max": 2,
+        "step_s": 2.0,
+        "failed/timeout": 1,
+    }
     extra |= {"response_tokens_mean": 90.0, "entropy": 0.4, "canary_max_diff": 0.0, "tokens_per_s": 900.0}
     extra |= {"selection/env/echo/trained": 2, "mismatch_mean_abs": 1e-5, "lag_share": 0.5}
     write_metrics(tmp_path, **extra)
@@ -47,7 +54,10 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     summary.write(tmp_path, a_summary())
     (tmp_path / "config.toml").write_text(to_toml(Config(logger=Logger(wandb={"key": "SECRET"}))))
     page = build_report(tmp_path).read_text()
-    learned, ran = {"accuracy", "parts", "response", "drops", "staleness", "health", "selection", "off_policy"}, {"step_time", "throughput"}
+    learned, ran = (
+        {"accuracy", "parts", "response", "drops", "staleness", "health", "selection", "off_policy"},
+        {"step_time", "throughput"},
+    )
     assert plots(tmp_path) == learned | ran | {"timeline", "timeline_zoom"}
     assert page.count("data:image/png;base64,") == 24
     assert not re.search(r'(src|href|srcset)="(?!data:)', page)
@@ -60,7 +70,12 @@ def test_a_partial_run_leaves_out_what_it_cannot_show_and_says_so(tmp_path):
     write_metrics(tmp_path)
     page = build_report(tmp_path).read_text()
     assert plots(tmp_path) == {"drops"}
-    for remark in ("summary.json is missing", "“Timeline” is left out", "“Learner health” is left out", "config.toml is missing"):
+    for remark in (
+        "summary.json is missing",
+        "“Timeline” is left out",
+        "“Learner health” is left out",
+        "config.toml is missing",
+    ):
         assert remark in page
     assert "zero_variance" in page and "15" in page
 
@@ -107,11 +122,27 @@ def test_a_directory_that_does_not_exist_is_refused(tmp_path):
 def test_a_run_with_several_environments_shows_them_apart(tmp_path):
     with MetricsLog(tmp_path, Logger(tensorboard=False)) as log:
         for step in (1, 2):
-            row = {f"env/{env}/{name}": value for env in ("calc", "guess") for name, value in {"accuracy": step / 4, "kept": 3.0, "calls_mean": 1.5}.items()}
-            log.log(step, row | {"env/guess/drops/zero_variance": 2.0, "selection/env/calc/trained": 3.0, "selection/env/guess/trained": 1.0})
+            row = {
+                f"env/{env}/{name}": value
+                for env in ("calc", "guess")
+                for name, value in {"accuracy": step / 4, "kept": 3.0, "calls_mean": 1.5}.items()
+            }
+            log.log(
+                step,
+                row
+                | {
+                    "env/guess/drops/zero_variance": 2.0,
+                    "selection/env/calc/trained": 3.0,
+                    "selection/env/guess/trained": 1.0,
+                },
+            )
     assert [row[:7] for row in rows_of(metrics.read(tmp_path))] == [
         ("calc", "6", "0", "0", "6 (75%)", "25.0% → 50.0%", "1.5"),
         ("guess", "6", "4", "0", "2 (25%)", "25.0% → 50.0%", "1.5"),
     ]
     page = build_report(tmp_path).read_text()
-    assert "<h2>Environments</h2>" in page and "<td>guess</td><td>6</td><td>4</td>" in page and "environments" in plots(tmp_path)
+    assert (
+        "<h2>Environments</h2>" in page
+        and "<td>guess</td><td>6</td><td>4</td>" in page
+        and "environments" in plots(tmp_path)
+    )

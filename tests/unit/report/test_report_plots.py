@@ -24,7 +24,9 @@ def test_smoothing_is_a_centred_mean_that_skips_missing_values():
     values = np.zeros(40)
     values[[10, 11]] = 3.0, np.nan
     out = smooth(values)
-    assert out[9] == pytest.approx(3.0 / 3) and out[10] == pytest.approx(3.0 / 2) and np.isnan(out[11]) and out[12] == 0.0
+    assert (
+        out[9] == pytest.approx(3.0 / 3) and out[10] == pytest.approx(3.0 / 2) and np.isnan(out[11]) and out[12] == 0.0
+    )
 
 
 def test_bars_of_a_long_run_are_means_over_equal_stretches_and_the_rest():

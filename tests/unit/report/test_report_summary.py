@@ -30,7 +30,17 @@ def a_summary(**changes):
 def test_the_file_has_exactly_the_promised_keys(tmp_path):
     written = json.loads(summary.write(tmp_path, a_summary()).read_text())
     scores = {"accuracy", "code_ratio", "greedy_accuracy"}
-    assert set(written) == {"base", "trained", "steps", "seconds", "peak_pss_gib", "overlap_ratio", "trained_tokens_per_s", "seed", "model"}
+    assert set(written) == {
+        "base",
+        "trained",
+        "steps",
+        "seconds",
+        "peak_pss_gib",
+        "overlap_ratio",
+        "trained_tokens_per_s",
+        "seed",
+        "model",
+    }
     assert set(written["base"]) == set(written["trained"]) == scores
     assert set(written["seconds"]) == {"setup", "cold_start", "training", "total"}
 
@@ -41,7 +51,9 @@ def test_what_is_written_is_read_back(tmp_path):
     assert summary.read(tmp_path) == a_summary()
 
 
-@pytest.mark.parametrize("change", [{"overlap_ratio": 93.0}, {"trained_tokens_per_s": float("nan")}, {"steps": -1}, {"extra": 1}])
+@pytest.mark.parametrize(
+    "change", [{"overlap_ratio": 93.0}, {"trained_tokens_per_s": float("nan")}, {"steps": -1}, {"extra": 1}]
+)
 def test_values_that_cannot_be_are_refused(change):
     with pytest.raises(ValidationError):
         a_summary(**change)

@@ -24,7 +24,14 @@ def member(index: int, text: str, *, version: int = 3, **fields) -> Trajectory:
     """Model text, then the environment's " 42", one token per character."""
     ids = np.array([ord(c) for c in text], np.int32)
     model = Segment("model", ids, np.zeros(len(ids), np.float32), np.full(len(ids), version, np.int32), text)
-    t = Trajectory(index, ids[:1], [model, Segment.of_env([32, 52, 50], " 42")], finish_reason="stop", reward=1.0, parts={"correct": 1.0})
+    t = Trajectory(
+        index,
+        ids[:1],
+        [model, Segment.of_env([32, 52, 50], " 42")],
+        finish_reason="stop",
+        reward=1.0,
+        parts={"correct": 1.0},
+    )
     t.calls = [ToolCall("6*7", "42", "ok", {"odd": float("nan"), "set": {1}}, reward=0.5, done=True)]
     for name, value in fields.items():
         setattr(t, name, value)
@@ -40,7 +47,10 @@ def run_dir(tmp_path):
         key = GroupKey(0, prompt)
         ledger.issued(key, 0)
         meta, _ = group_of(key, 3, verdicts.get(prompt, KEEP), failed="timeout" if prompt == 3 else None)
-        members = [member(0, f"p{prompt}a"), member(1, f"p{prompt}b", version=4, masked="faked_output" if prompt == 4 else "")]
+        members = [
+            member(0, f"p{prompt}a"),
+            member(1, f"p{prompt}b", version=4, masked="faked_output" if prompt == 4 else ""),
+        ]
         log.write(meta, Group(key, Task("Q: ", "42"), members))
     for prompt in (0, 1):
         ledger.ended("trained", GroupKey(0, prompt), step=0)
@@ -67,7 +77,11 @@ def test_a_row_says_who_produced_each_run_of_tokens_and_by_which_versions(run_di
     row = next(r for r in read(run_dir) if r["index"] == 1)
     said = {"source": "model", "text": "p0b", "tokens": 3, "versions": [4, 4], "end": ""}
     assert row["runs"] == [said, {"source": "env", "text": " 42", "tokens": 3, "versions": None}]
-    assert (row["versions"], row["calls"][0]["reward"], row["calls"][0]["signals"]) == ([4, 4], 0.5, {"odd": "nan", "set": "{1}"})
+    assert (row["versions"], row["calls"][0]["reward"], row["calls"][0]["signals"]) == (
+        [4, 4],
+        0.5,
+        {"odd": "nan", "set": "{1}"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +115,11 @@ def test_only_trained_tokens_are_green(run_dir):
 
 def test_the_page_of_samples_shows_trained_and_dropped_text_by_who_produced_it(run_dir):
     page = samples_page.write(run_dir).read_text()
-    assert [part.title for part in samples_page.parts_of(run_dir)] == ["Trained by step 1", "Trained by step 2", "Dropped before step 2"]
+    assert [part.title for part in samples_page.parts_of(run_dir)] == [
+        "Trained by step 1",
+        "Trained by step 2",
+        "Dropped before step 2",
+    ]
     assert '<span class="trained">p0a</span><span class="env"> 42</span>' in page
     assert '<span class="untrained">p4b</span><span class="env"> 42</span>' in page, "masked"
     assert '<span class="untrained">p2a</span>' in page and "dropped: accuracy_high; reward 1.0" in page
@@ -133,12 +151,21 @@ def test_the_report_links_the_page_of_samples_where_there_is_one(run_dir):
 def test_the_command_shows_a_step(run_dir, capsys):
     assert main(["play", str(run_dir), "--step", "2", "--dropped", "accuracy_high"]) == 0
     out = capsys.readouterr().out
-    assert "p2a 42" in out and "dropped: accuracy_high; reward 1.0" in out and "2 of 2 trajectories dropped before step 2" in out
+    assert (
+        "p2a 42" in out
+        and "dropped: accuracy_high; reward 1.0" in out
+        and "2 of 2 trajectories dropped before step 2" in out
+    )
     assert main(["play", "--step", "2"]) == 2
 
 
 def test_a_share_of_groups_is_chosen_by_the_key(tmp_path):
     log = TrajectoryLog(tmp_path, "rollout-0", 0.25)
     kept = [log.keeps(GroupKey(0, i)) for i in range(2000)]
-    assert 400 < sum(kept) < 600 and kept == [TrajectoryLog(tmp_path, "other", 0.25).keeps(GroupKey(0, i)) for i in range(2000)]
-    assert not (tmp_path / "none").exists() and TrajectoryLog(tmp_path / "none", "rollout-0", 0.0).write(*group_of(GroupKey(0, 0), 0)) is None
+    assert 400 < sum(kept) < 600 and kept == [
+        TrajectoryLog(tmp_path, "other", 0.25).keeps(GroupKey(0, i)) for i in range(2000)
+    ]
+    assert (
+        not (tmp_path / "none").exists()
+        and TrajectoryLog(tmp_path / "none", "rollout-0", 0.0).write(*group_of(GroupKey(0, 0), 0)) is None
+    )

@@ -10,28 +10,55 @@ from pathlib import Path
 from openrlhf_tir.cluster.jobs.evaluate import EvalResult
 
 
-def rows_of_a_run(accuracy: float = 0.95, code: float = 0.97, calls: float = 1.0, before: float = 0.3, **more: float) -> list[dict]:
+def rows_of_a_run(
+    accuracy: float = 0.95, code: float = 0.97, calls: float = 1.0, before: float = 0.3, **more: float
+) -> list[dict]:
     """metrics.jsonl of a run of 24 updates that goes from `before` to `accuracy` and `code` in four evaluations."""
-    rows: list[dict] = [{"step": 0, "time": 0.0, "eval/accuracy": before, "eval/code_ratio": before, "eval/greedy_accuracy": 0.05}]
+    rows: list[dict] = [
+        {"step": 0, "time": 0.0, "eval/accuracy": before, "eval/code_ratio": before, "eval/greedy_accuracy": 0.05}
+    ]
     for step in range(1, 25):
         share = step / 24
-        row = {"step": step, "time": float(step), "accuracy": before + share * (accuracy - before), "calls_mean": 1.9 + share * (calls - 1.9), **more}
+        row = {
+            "step": step,
+            "time": float(step),
+            "accuracy": before + share * (accuracy - before),
+            "calls_mean": 1.9 + share * (calls - 1.9),
+            **more,
+        }
         if step % 6 == 0:
-            row |= {"eval/accuracy": row["accuracy"], "eval/code_ratio": before + share * (code - before), "eval/calls": row["calls_mean"]}
+            row |= {
+                "eval/accuracy": row["accuracy"],
+                "eval/code_ratio": before + share * (code - before),
+                "eval/calls": row["calls_mean"],
+            }
         rows.append(row)
-    return [*rows, {"step": 24, "time": 25.0, "eval/accuracy": accuracy, "eval/code_ratio": code, "eval/greedy_accuracy": 0.99}]
+    return [
+        *rows,
+        {"step": 24, "time": 25.0, "eval/accuracy": accuracy, "eval/code_ratio": code, "eval/greedy_accuracy": 0.99},
+    ]
 
 
 def swept(accuracy_by_n: dict[int, float]) -> dict:
     """What `eval --sweep env.max_calls=... --out` writes."""
-    by_value = {str(n): {"n": 4, "avg@4": [value, value, value], "tools": {"calls": [min(n, 2.5), 0, 0]}} for n, value in accuracy_by_n.items()}
+    by_value = {
+        str(n): {"n": 4, "avg@4": [value, value, value], "tools": {"calls": [min(n, 2.5), 0, 0]}}
+        for n, value in accuracy_by_n.items()
+    }
     return {"model": "m", "swept": "env.max_calls", "suites": {"own": by_value}}
 
 
 class Fake:
-    """`rows`: of a train command, by the name of its arm. `fails`: arms that end with exit code 3. `tuned`: what `eval` finds of a fine-tuned model."""
+    """`rows`: of a train command, by the name of its arm. `fails`: arms that end with exit code 3. `tuned`: what `eval`
+    finds of a fine-tuned model."""
 
-    def __init__(self, rows: Callable[[str], list[dict]] = lambda arm: rows_of_a_run(), *, fails: tuple[str, ...] = (), sweep: dict[int, float] | None = None):
+    def __init__(
+        self,
+        rows: Callable[[str], list[dict]] = lambda arm: rows_of_a_run(),
+        *,
+        fails: tuple[str, ...] = (),
+        sweep: dict[int, float] | None = None,
+    ):
         self.rows, self.fails, self.sweep, self.asked = rows, fails, sweep or {}, []
         self.tuned = EvalResult(accuracy=0.42, code_ratio=0.36, format_ok=1.0, code_correct=0.95, samples=512, failed=0)
 
@@ -51,9 +78,15 @@ class Fake:
             (directory / "base" / "figures.json").write_text(json.dumps({"seed": seed, "lesson": lesson}))
             (directory / "data" / "test.jsonl").write_text("")
         elif words[0] == "train":
-            (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows(directory.name)))
+            (directory / "metrics.jsonl").write_text(
+                "".join(json.dumps(row) + "\n" for row in self.rows(directory.name))
+            )
             tick()
         elif words[0] == "eval":
-            found = swept(self.sweep) if "--sweep" in words else {"sampled": asdict(self.tuned), "greedy": asdict(self.tuned)}
+            found = (
+                swept(self.sweep)
+                if "--sweep" in words
+                else {"sampled": asdict(self.tuned), "greedy": asdict(self.tuned)}
+            )
             Path(words[words.index("--out") + 1]).write_text(json.dumps(found))
         return 0

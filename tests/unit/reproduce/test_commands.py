@@ -1,4 +1,5 @@
-"""Commands of a miniature: run once, gone on with, run anew when asked in other words, and their failures told with the log."""
+"""Commands of a miniature: run once, gone on with, run anew when asked in other words, and their failures told with the
+log."""
 
 from __future__ import annotations
 
@@ -105,13 +106,17 @@ def test_without_a_checkpoint_it_begins_anew_and_a_command_that_cannot_resume_is
 
 def test_a_command_that_fails_is_an_error_with_its_last_line_and_its_log(tmp_path):
     asked = command(tmp_path)
-    with pytest.raises(ReproductionFailed, match=r"ended with 3: EnvLost: no server is up\nIts log is .*rl\.train\.log") as e:
+    with pytest.raises(
+        ReproductionFailed, match=r"ended with 3: EnvLost: no server is up\nIts log is .*rl\.train\.log"
+    ) as e:
         run(asked, timeout_s=9, execute=Execute(3, says="starting\nEnvLost: no server is up\n\n"))
     assert "openrlhf-tir train --run-dir" in str(e.value) and not is_finished(asked)
 
 
 def test_a_missed_deadline_names_the_flag_and_the_log(tmp_path):
-    with pytest.raises(ReproductionFailed, match=r"has not ended after 9 s\. Raise --arm-timeout; its log is .*rl\.train\.log"):
+    with pytest.raises(
+        ReproductionFailed, match=r"has not ended after 9 s\. Raise --arm-timeout; its log is .*rl\.train\.log"
+    ):
         run(command(tmp_path), timeout_s=9, execute=Execute(raises=subprocess.TimeoutExpired("x", 9)))
 
 
@@ -130,7 +135,8 @@ def test_the_real_thing_gives_the_exit_code_and_keeps_the_output(tmp_path):
 
 
 ENDS_WELL = (
-    "import signal,sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('told to stop', flush=True), sys.exit(5)))\nprint('up', flush=True)\nsignal.pause()"
+    "import signal,sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('told to stop', flush=True),"
+    " sys.exit(5)))\nprint('up', flush=True)\nsignal.pause()"
 )
 
 
@@ -149,6 +155,12 @@ def test_what_ends_the_wait_tells_the_command_to_stop_and_waits_for_it(tmp_path,
     expected = subprocess.TimeoutExpired if how == "deadline" else KeyboardInterrupt
     heard_before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     with pytest.raises(expected):
-        commands._execute([sys.executable, "-c", ENDS_WELL], log, 60, tick, clock=lambda: 100.0 if up.is_set() and how == "deadline" else 0.0)
+        commands._execute(
+            [sys.executable, "-c", ENDS_WELL],
+            log,
+            60,
+            tick,
+            clock=lambda: 100.0 if up.is_set() and how == "deadline" else 0.0,
+        )
     signal.signal(signal.SIGINT, heard_before)
     assert up.is_set() and log.read_text() == "up\ntold to stop\n"

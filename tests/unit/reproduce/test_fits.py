@@ -1,4 +1,5 @@
-"""What a miniature asks for fits together: its flags are flags, its prompts are those of its lesson, its responses fit into its lengths."""
+"""What a miniature asks for fits together: its flags are flags, its prompts are those of its lesson, its responses fit
+into its lengths."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def place_of(miniature, root: Path) -> Place:
     if lesson.examples:
         write_jsonl(lesson.examples(100, 42), base / "data/sft.jsonl")
     save_model(base / "base", 42)
-    return Place(root / "out/seed-42/arm", root / "out/seed-42", base, bases.flags_of(miniature.base, 42, root / "bases"), 42)
+    return Place(
+        root / "out/seed-42/arm", root / "out/seed-42", base, bases.flags_of(miniature.base, 42, root / "bases"), 42
+    )
 
 
 @pytest.mark.parametrize("name", methods.NAMES)
@@ -63,12 +66,17 @@ def test_a_model_that_is_destroyed_without_the_mask_still_trains_to_the_end(tmp_
 def test_its_prompts_are_written_as_its_lesson_teaches_them_and_its_responses_fit(name, tmp_path):
     miniature = methods.named(name)
     place = place_of(miniature, tmp_path)
-    args, _ = build_parser("train").parse_known_args(["train", *place.started, "--actor.model_name_or_path", str(place.base / "base")])
+    args, _ = build_parser("train").parse_known_args(
+        ["train", *place.started, "--actor.model_name_or_path", str(place.base / "base")]
+    )
     cfg = config_of(args)
     most = cfg.data.max_len - cfg.rollout.max_new_tokens
     prompts = load_prompts(cfg.data, build_tokenizer(), env=cfg.env.name, max_prompt_tokens=most)
     assert len(prompts) == 200 and not prompts.dropped
-    assert all(task.prompt.startswith("User: ") and task.prompt.endswith("\nAssistant:") and task.prompt.count(":") <= 3 for task in prompts.tasks)
+    assert all(
+        task.prompt.startswith("User: ") and task.prompt.endswith("\nAssistant:") and task.prompt.count(":") <= 3
+        for task in prompts.tasks
+    )
     rng, draw, end = Random(0), lessons.named(miniature.base.lesson).draw, encode("\nAssistant:")
     for _ in range(300):
         ids = draw(rng, 0.9).token_ids.tolist()

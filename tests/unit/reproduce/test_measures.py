@@ -43,7 +43,10 @@ def test_a_figure(name, value):
 
 def test_an_evaluation_that_failed_has_no_figure_and_that_of_another_update_does_not_take_its_place():
     columns = {"step": [0, 1, 2, 3], "eval/accuracy": [None, 0.5, 0.6, None], "eval/calls": [None, 1.5, 1.4, 1.3]}
-    assert all(MEASURES[name](columns) is None for name in ("accuracy_before", "accuracy", "productivity")) and MEASURES["calls"](columns) == 1.3
+    assert (
+        all(MEASURES[name](columns) is None for name in ("accuracy_before", "accuracy", "productivity"))
+        and MEASURES["calls"](columns) == 1.3
+    )
 
 
 def test_at_the_end_is_the_mean_of_the_last_updates():
@@ -52,9 +55,15 @@ def test_at_the_end_is_the_mean_of_the_last_updates():
 
 def test_two_curves_that_rise_in_step_correlate_fully_and_opposite_ones_the_other_way():
     steps = {"step": [0, 1, 2]}
-    assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.2, 0.4, 0.6]}) == pytest.approx(1.0)
-    assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.6, 0.4, 0.2]}) == pytest.approx(-1.0)
-    assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.4, 0.4, 0.4]}) is None, "one that never changes"
+    assert measures.together(
+        {**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.2, 0.4, 0.6]}
+    ) == pytest.approx(1.0)
+    assert measures.together(
+        {**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.6, 0.4, 0.2]}
+    ) == pytest.approx(-1.0)
+    assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.4, 0.4, 0.4]}) is None, (
+        "one that never changes"
+    )
 
 
 def test_a_half_that_is_never_reached_took_longer_than_the_run_and_one_that_was_there_took_nothing():

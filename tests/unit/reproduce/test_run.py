@@ -60,7 +60,9 @@ def test_another_seed_runs_that_seed_alone(tmp_path):
 
 def test_a_failed_arm_is_an_error_and_the_next_try_runs_only_what_is_left(tmp_path):
     fake = Fake(otc_rows, fails=("otc_ppo",))
-    with pytest.raises(ReproductionFailed, match=r"ended with 3: EnvLost: no server is up\nIts log is .*otc_ppo\.train\.log"):
+    with pytest.raises(
+        ReproductionFailed, match=r"ended with 3: EnvLost: no server is up\nIts log is .*otc_ppo\.train\.log"
+    ):
         go("otc", tmp_path, fake)
     assert not (tmp_path / "otc" / "summary.json").exists(), "no verdict without all arms"
     fake.fails, before = (), len(fake.asked)
@@ -81,8 +83,14 @@ def test_the_page_has_claim_verdict_curves_table_and_what_is_by_construction(tmp
     go("otc", tmp_path, Fake(otc_rows), (42, 7))
     miniature = methods.named("otc")
     page = (tmp_path / "otc" / "index.html").read_text()
-    assert "effect seen on 2 of 2 seeds" in page and "at least a quarter fewer calls" in page and "By construction." in page
-    assert page.count("data:image/png;base64,") == 2 and (tmp_path / "otc" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert (
+        "effect seen on 2 of 2 seeds" in page
+        and "at least a quarter fewer calls" in page
+        and "By construction." in page
+    )
+    assert (
+        page.count("data:image/png;base64,") == 2 and (tmp_path / "otc" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    )
     assert page.count("<td>otc_grpo</td>") == 2 and all(f"<th>{column}</th>" in page for column in miniature.columns)
 
 
@@ -124,7 +132,11 @@ def test_retools_cold_start_comes_before_its_rl_and_fine_tuning_alone_is_judged_
     summary = go("retool", tmp_path, fake)
     tuned = [("sft", "sft_start"), ("eval", "sft"), ("sft", "sft_rl_start"), ("train", "sft_rl")]
     assert [asked[:2] for asked in fake.asked[1:]] == [("train", "base_rl"), *tuned]
-    assert summary["seen"] is True and summary["seeds"][0]["arms"]["sft"] == {"accuracy": 0.42, "code_ratio": 0.36, "greedy_accuracy": 0.42}
+    assert summary["seen"] is True and summary["seeds"][0]["arms"]["sft"] == {
+        "accuracy": 0.42,
+        "code_ratio": 0.36,
+        "greedy_accuracy": 0.42,
+    }
     words = json.loads((tmp_path / "retool/seed-42/sft_rl.train.json").read_text())["words"]
     assert words[words.index("--actor.model_name_or_path") + 1] == str(tmp_path / "retool/seed-42/sft_rl_start/model")
     page = (tmp_path / "retool/index.html").read_text()
@@ -162,7 +174,9 @@ def test_the_base_is_made_under_a_lock_of_its_own_since_another_miniature_may_ne
 
     fake = Fake()
     run = lambda *of: (events.append(of[0][3]), fake(*of))[1]  # noqa: E731
-    reproduce(methods.named("zerotir"), (42,), tmp_path / "out", tmp_path / "bases", How(9, lambda line: None, run, lock))
+    reproduce(
+        methods.named("zerotir"), (42,), tmp_path / "out", tmp_path / "bases", How(9, lambda line: None, run, lock)
+    )
     assert events == ["lock quickstart-42", "toy-model", "unlock", "train"]
 
 

@@ -12,21 +12,50 @@ from openrlhf_tir.reproduce.miniature import judged
 from openrlhf_tir.toy import lessons
 
 SEEN: dict[str, dict[str, dict[str, float]]] = {
-    "zerotir": {"rl": {"accuracy_before": 0.31, "accuracy": 0.95, "greedy_accuracy": 0.99, "code_ratio_before": 0.29, "code_ratio": 0.98, "together": 0.99}},
-    "zero_tir_rl": {"on": {"accuracy": 0.95}, "off_then_on": {"accuracy": 0.93}, "off": {"accuracy": 0.4}},
-    "interaction_scaling": {"rl": {}, "sweep": {"accuracy_0": 0.05, "accuracy_2": 0.47, "accuracy_4": 0.91, "accuracy_20": 0.92}},
-    "torl": {
-        "rl": {"accuracy_before": 0.3, "accuracy": 0.92, "code_ratio_before": 0.3, "code_ratio": 0.97, "pass_correct": 0.99, "pass_incorrect": 0.6},
+    "zerotir": {
+        "rl": {
+            "accuracy_before": 0.31,
+            "accuracy": 0.95,
+            "greedy_accuracy": 0.99,
+            "code_ratio_before": 0.29,
+            "code_ratio": 0.98,
+            "together": 0.99,
+        }
     },
-    "search_r1": {"rl": {"accuracy_before": 0.3, "accuracy": 0.95, "calls": 1.6}, "otc": {"accuracy": 0.94, "calls": 1.0}},
+    "zero_tir_rl": {"on": {"accuracy": 0.95}, "off_then_on": {"accuracy": 0.93}, "off": {"accuracy": 0.4}},
+    "interaction_scaling": {
+        "rl": {},
+        "sweep": {"accuracy_0": 0.05, "accuracy_2": 0.47, "accuracy_4": 0.91, "accuracy_20": 0.92},
+    },
+    "torl": {
+        "rl": {
+            "accuracy_before": 0.3,
+            "accuracy": 0.92,
+            "code_ratio_before": 0.3,
+            "code_ratio": 0.97,
+            "pass_correct": 0.99,
+            "pass_incorrect": 0.6,
+        },
+    },
+    "search_r1": {
+        "rl": {"accuracy_before": 0.3, "accuracy": 0.95, "calls": 1.6},
+        "otc": {"accuracy": 0.94, "calls": 1.0},
+    },
     "artist_functions": {"rl": {"accuracy_before": 0.2, "accuracy": 0.85}},
     "retool": {"base_rl": {"accuracy": 0.12}, "sft": {"accuracy": 0.37}, "sft_rl": {"accuracy": 0.93}},
     "artist": {
         "composite": {"format": 0.98, "format_halfway": 0.85, "pass": 0.97, "pass_halfway": 0.92},
         "answer_only": {"format": 0.5, "format_halfway": 0.45, "pass": 0.97, "pass_halfway": 0.9},
     },
-    "toolrl": {"fine": {"accuracy": 0.9, "updates_to_half": 8}, "coarse": {"accuracy": 0.7, "updates_to_half": 20, "reached_half": 1.0}},
-    "tool_n1": {"binary": {"accuracy_before": 0.2, "accuracy": 0.9}, "partial": {"accuracy": 0.8}, "sft": {"accuracy": 0.95}},
+    "toolrl": {
+        "fine": {"accuracy": 0.9, "updates_to_half": 8},
+        "coarse": {"accuracy": 0.7, "updates_to_half": 20, "reached_half": 1.0},
+    },
+    "tool_n1": {
+        "binary": {"accuracy_before": 0.2, "accuracy": 0.9},
+        "partial": {"accuracy": 0.8},
+        "sft": {"accuracy": 0.95},
+    },
     "otc": {
         "torl": {"calls": 1.6, "accuracy": 0.95, "productivity": 0.6},
         "otc_ppo": {"calls": 1.1, "accuracy": 0.94, "productivity": 0.86},
@@ -39,7 +68,13 @@ MISSED = [
     ("zerotir", "rl", "greedy_accuracy", 0.9, "greedy accuracy"),
     ("zerotir", "rl", "code_ratio", 0.5, "the rise of the code ratio is 0.210"),
     ("zerotir", "rl", "together", 0.2, "the correlation of the two"),
-    ("zero_tir_rl", "off_then_on", "accuracy", 0.91, "accuracy off-then-on minus accuracy on is -0.040, at least -0.03"),
+    (
+        "zero_tir_rl",
+        "off_then_on",
+        "accuracy",
+        0.91,
+        "accuracy off-then-on minus accuracy on is -0.040, at least -0.03",
+    ),
     ("zero_tir_rl", "on", "accuracy", 0.6, "with the mask on"),
     ("interaction_scaling", "sweep", "accuracy_0", 0.2, "accuracy without calls"),
     ("interaction_scaling", "sweep", "accuracy_2", 0.75, "from a half is 0.250"),
@@ -89,12 +124,20 @@ def test_an_effect_that_is_not_there_is_not_seen_and_the_check_says_why(name, ar
 
 @pytest.mark.parametrize(("fine", "ok"), [(14, True), (20, False)])
 def test_a_coarse_reward_that_never_gets_to_a_half_took_at_least_the_run_and_the_check_says_so(fine, ok):
-    figures = {"fine": {"accuracy": 0.9, "updates_to_half": fine}, "coarse": {"updates_to_half": 32, "reached_half": 0.0}}
+    figures = {
+        "fine": {"accuracy": 0.9, "updates_to_half": fine},
+        "coarse": {"updates_to_half": 32, "reached_half": 0.0},
+    }
     _, share = judged(methods.named("toolrl"), figures)
-    assert share.ok is ok and "the coarse one (at least 32: it never got there; the share is at most this)" in share.said
+    assert (
+        share.ok is ok and "the coarse one (at least 32: it never got there; the share is at most this)" in share.said
+    )
 
 
-@pytest.mark.parametrize(("name", "bar"), [("artist_functions", "BEFORE"), ("tool_n1", "BEFORE"), ("retool", "RL_ALONE"), ("skyrl", "BEFORE")])
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [("artist_functions", "BEFORE"), ("tool_n1", "BEFORE"), ("retool", "RL_ALONE"), ("skyrl", "BEFORE")],
+)
 def test_a_bar_on_what_was_there_before_is_not_one_that_the_lessons_own_gate_lets_a_base_miss(name, bar):
     miniature = methods.named(name)
     _, highest = lessons.named(miniature.base.lesson).gates["accuracy"]

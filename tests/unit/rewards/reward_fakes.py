@@ -9,7 +9,9 @@ from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.types import Group, GroupKey, Segment, Task, ToolCall, Trajectory
 
 
-def trajectory(*segments: tuple[str, str], finish: str = "stop", calls: tuple[str, ...] = (), index: int = 0) -> Trajectory:
+def trajectory(
+    *segments: tuple[str, str], finish: str = "stop", calls: tuple[str, ...] = (), index: int = 0
+) -> Trajectory:
     """`segments` are ("model" | "env", text); `calls` the outcomes of the executed calls."""
     made = []
     for source, text in segments:
@@ -31,7 +33,9 @@ def group(*members: Trajectory) -> Group:
     return Group(GroupKey(0, 0), task("42"), list(members))
 
 
-def scored(correct: float, tokens: int = 1, *, reward: float | None = None, finish: str = "stop", failed: str | None = None) -> Trajectory:
+def scored(
+    correct: float, tokens: int = 1, *, reward: float | None = None, finish: str = "stop", failed: str | None = None
+) -> Trajectory:
     t = says("x" * tokens, finish=finish)
     t.failed = failed
     t.reward, t.parts = (correct if reward is None else reward), {"correct": correct}

@@ -1,4 +1,5 @@
-"""The model verifier of ZeroTIR: max(rule, model), what its words mean, and that its faults are no reward. A real HTTP server on loopback."""
+"""The model verifier of ZeroTIR: max(rule, model), what its words mean, and that its faults are no reward. A real HTTP
+server on loopback."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ def ask_of(url, deadline_s=20.0, token_env=""):
     return verdict(url, "judge", token_env, "1+1?", "two", "2", deadline_s)
 
 
-@pytest.mark.parametrize(("words", "value"), [("Correct", 1.0), ("**incorrect**.", 0.0), ("not incorrect: Correct", 1.0), ("maybe", 0.0), ("Incorrectly", 0.0)])
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [("Correct", 1.0), ("**incorrect**.", 0.0), ("not incorrect: Correct", 1.0), ("maybe", 0.0), ("Incorrectly", 0.0)],
+)
 def test_the_last_verdict_in_the_models_words_counts_and_no_verdict_is_a_no(words, value):
     assert read(words) == value
 
@@ -64,7 +68,12 @@ def test_question_answer_and_gold_are_asked_for_with_the_token_of_the_environmen
         assert ask_of(url, token_env="A_TOKEN") == 1.0
         assert ask_of(url + "/chat/completions") == 1.0
     (path, authorization, body), (same_path, nothing, _) = asked
-    assert (path, same_path, authorization, nothing) == ("/v1/chat/completions", "/v1/chat/completions", "Bearer secret", None)
+    assert (path, same_path, authorization, nothing) == (
+        "/v1/chat/completions",
+        "/v1/chat/completions",
+        "Bearer secret",
+        None,
+    )
     assert all(text in body["messages"][0]["content"] for text in ("1+1?", "two", "Reference answer:\n2"))
     assert (body["model"], body["temperature"]) == ("judge", 0)
 
@@ -99,7 +108,9 @@ def asked_of_a_model(response, said, **options):
             return said
         return function(*args)
 
-    settings = in_run(name="zerotir", format="think_answer", options={"verifier_url": "http://v/v1", "verifier_model": "m", **options})
+    settings = in_run(
+        name="zerotir", format="think_answer", options={"verifier_url": "http://v/v1", "verifier_model": "m", **options}
+    )
     return zerotir(says(response), task("2"), settings, ask), questions
 
 
@@ -120,13 +131,17 @@ def test_a_url_without_a_model_is_refused():
 @pytest.mark.slow
 async def test_in_a_worker_process_a_verdict_is_a_reward_and_a_dead_server_none():
     with server(chat("Correct")) as (url, _):
-        pool = RewardPool(Reward(name="zerotir", format="think_answer", options={"verifier_url": url, "verifier_model": "m"}))
+        pool = RewardPool(
+            Reward(name="zerotir", format="think_answer", options={"verifier_url": url, "verifier_model": "m"})
+        )
         try:
             assert (await pool.score(says(WRONG_FOR_THE_RULE), task("2"))).reward == 1.0
         finally:
             pool.close()
     settings = {"verify_timeout_s": 5.0, "verify_deadline_s": 5.0}
-    pool = RewardPool(Reward(name="zerotir", format="think_answer", options={"verifier_url": url, "verifier_model": "m"}, **settings))
+    pool = RewardPool(
+        Reward(name="zerotir", format="think_answer", options={"verifier_url": url, "verifier_model": "m"}, **settings)
+    )
     try:
         with pytest.raises(VerifierError):
             await pool.score(says(WRONG_FOR_THE_RULE), task("2"))

@@ -15,7 +15,10 @@ from openrlhf_tir.rewards.bfcl import check_calls
 from openrlhf_tir.rewards.checking.call_text import json_calls, python_calls
 from tests.unit.rewards.reward_fakes import in_run, says, task
 
-ADD = {"name": "math.add", "parameters": {"properties": {"a": {"type": "integer"}, "b": {"type": "float"}}, "required": ["a"]}}
+ADD = {
+    "name": "math.add",
+    "parameters": {"properties": {"a": {"type": "integer"}, "b": {"type": "float"}}, "required": ["a"]},
+}
 ANSWER = {"math.add": {"a": [1], "b": [2.0, ""]}}
 LABEL = json.dumps({"function": [ADD], "possible_answer": [ANSWER], "category": "simple"})
 
@@ -109,7 +112,10 @@ def test_arithmetic_of_an_argument_is_worked_out(argument, value):
     assert python_calls(f"[f(x={argument})]") == [{"f": {"x": value}}]
 
 
-@pytest.mark.parametrize(("argument", "value"), [("-1", -1), ("+1", -1), ("~1.5", -1.5), ("not 1", -1), ("-True", -1), ("1 + +3", 4), ("2 * ~3", -8)])
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("-1", -1), ("+1", -1), ("~1.5", -1.5), ("not 1", -1), ("-True", -1), ("1 + +3", 4), ("2 * ~3", -8)],
+)
 def test_every_operator_before_a_number_is_a_minus_as_in_bfcl_save_within_arithmetic(argument, value):
     assert python_calls(f"[f(x={argument})]") == [{"f": {"x": value}}]
 
@@ -134,7 +140,10 @@ def test_odd_calls_are_calls_as_in_bfcl_where_nothing_is_to_be_called(text, call
 
 
 def checked(value, allowed, kind="dict", items=None):
-    function = {"name": "f", "parameters": {"properties": {"x": {"type": kind, "items": {"type": items}}}, "required": ["x"]}}
+    function = {
+        "name": "f",
+        "parameters": {"properties": {"x": {"type": kind, "items": {"type": items}}}, "required": ["x"]},
+    }
     return check_calls([function], [{"f": {"x": value}}], [{"f": {"x": allowed}}], "simple")
 
 
@@ -144,7 +153,8 @@ def checked(value, allowed, kind="dict", items=None):
         ({"b": 9}, [{"a": ["x"], "b": [1, ""]}], "value_error:dict_key"),  # a key that is missing counts last
         ({"a": "y", "c": 1}, [{"a": ["x"]}], "value_error:dict_value"),  # the first entry that is wrong
         ({"c": 1, "a": "y"}, [{"a": ["x"]}], "value_error:dict_key"),
-        ({"a": ["X Y"]}, [{"a": [["xy"]]}], "value_error:dict_value"),  # strings of a list in a dict are compared as they are
+        # strings of a list in a dict are compared as they are
+        ({"a": ["X Y"]}, [{"a": [["xy"]]}], "value_error:dict_value"),
         ({"a": "X Y"}, [{"a": ["xy"]}], None),
     ],
 )
@@ -164,7 +174,12 @@ def test_what_should_be_dicts_and_is_not_is_an_error_of_its_type(value):
 def test_what_the_reference_crashes_on_is_wrong():
     assert checked(10**400, [1.0], "float") == "type_error:simple"
     for parameters in ("null", "[1]", "3"):
-        assert bfcl(f'<tool_call>\n{{"name": "math.add", "parameters": {parameters}}}\n</tool_call>', notation="json").reward == 0.0
+        assert (
+            bfcl(
+                f'<tool_call>\n{{"name": "math.add", "parameters": {parameters}}}\n</tool_call>', notation="json"
+            ).reward
+            == 0.0
+        )
 
 
 @given(st.text(alphabet="[]f(x=1,'a:{})-*\n`. ", max_size=60))
@@ -177,7 +192,9 @@ def test_any_text_gives_calls_or_a_value_error(text):
 
 
 def test_a_line_ends_at_a_newline_and_nowhere_else_and_none_may_have_space_around():
-    assert json_calls('<tool_call>{"name": "f", "parameters": {"x": "a\u2028b"}}') == [{"name": "f", "parameters": {"x": "a\u2028b"}}]
+    assert json_calls('<tool_call>{"name": "f", "parameters": {"x": "a\u2028b"}}') == [
+        {"name": "f", "parameters": {"x": "a\u2028b"}}
+    ]
     assert json_calls('<tool_call>{"name": " None "}</tool_call>') == []
 
 
@@ -198,7 +215,9 @@ def test_any_block_gives_a_list_of_named_calls(text):
 )
 def test_an_api_bank_call_is_the_gold_call_or_wrong(line, reward):
     gold = '{"name": "Q", "parameters": {"n": 3}}'
-    assert load("apibank")(says(f"<tool_call>\n{line}\n</tool_call>"), task(gold), in_run(name="apibank")).reward == reward
+    assert (
+        load("apibank")(says(f"<tool_call>\n{line}\n</tool_call>"), task(gold), in_run(name="apibank")).reward == reward
+    )
 
 
 def test_an_unknown_notation_is_named():
@@ -209,7 +228,10 @@ def test_an_unknown_notation_is_named():
 def test_the_first_of_a_list_of_gold_calls_counts():
     gold = '[{"name": "Q", "parameters": {"n": 3}}, {"name": "R", "parameters": {}}]'
     for call, reward in (('{"name": "Q", "parameters": {"n": 3}}', 1.0), ('{"name": "R", "parameters": {}}', 0.0)):
-        assert load("apibank")(says(f"<tool_call>\n{call}\n</tool_call>"), task(gold), in_run(name="apibank")).reward == reward
+        assert (
+            load("apibank")(says(f"<tool_call>\n{call}\n</tool_call>"), task(gold), in_run(name="apibank")).reward
+            == reward
+        )
 
 
 @pytest.mark.parametrize("first", ["1", "null", "true", '"name and parameters"', '["name", "parameters"]'])

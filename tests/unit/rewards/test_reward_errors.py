@@ -99,7 +99,11 @@ def test_a_group_reward_gives_one_number_per_valid_trajectory(tmp_path, body, sa
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
-        ("def score(trajectory, task):\n    return 1.0\n", "score", r"mine\.py:1: score\(trajectory, task\) cannot be called .*too many positional"),
+        (
+            "def score(trajectory, task):\n    return 1.0\n",
+            "score",
+            r"mine\.py:1: score\(trajectory, task\) cannot be called .*too many positional",
+        ),
         ("import nothing_like_it\n", "score", r"mine\.py:1: ModuleNotFoundError: .*nothing_like_it"),
         ("def other(a):\n    pass\n", "score", r"has no 'score'. It defines: other"),
         ("x = (\n", "score", r"mine\.py:1: SyntaxError"),
@@ -113,7 +117,20 @@ def test_a_mistake_in_the_file_is_told_before_anything_is_loaded(tmp_path, text,
 
 
 @pytest.mark.parametrize(
-    "name", ["a" * 300 + ":b", "x/" * 3000 + "y.py:f", "~nouser/x.py:f", "a\nb.py:f", ".py:f", ":f", "a:", "..:f", "a..b:f", "/tmp:f", "a:b:c.py:f"]
+    "name",
+    [
+        "a" * 300 + ":b",
+        "x/" * 3000 + "y.py:f",
+        "~nouser/x.py:f",
+        "a\nb.py:f",
+        ".py:f",
+        ":f",
+        "a:",
+        "..:f",
+        "a..b:f",
+        "/tmp:f",
+        "a:b:c.py:f",
+    ],
 )
 def test_whatever_a_name_is_it_is_refused_in_one_error(name):
     from openrlhf_tir.config.settings import load as load_config

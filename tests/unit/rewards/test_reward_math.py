@@ -46,13 +46,17 @@ def test_a_response_that_ends_by_eos_without_a_stop_string_is_a_proper_end():
 
 
 def test_what_the_environment_prints_is_no_answer():
-    printed = trajectory(("model", "```python\nx\n```"), ("env", r"<answer>\boxed{42}</answer>"), ("model", "bye"), calls=("ok",))
+    printed = trajectory(
+        ("model", "```python\nx\n```"), ("env", r"<answer>\boxed{42}</answer>"), ("model", "bye"), calls=("ok",)
+    )
     assert reward(printed).reward == 0.0
     assert reward(printed, BOXED).reward == 0.0
 
 
 def test_an_environment_tag_does_not_spoil_the_count_of_tags():
-    spoilt = trajectory(("model", "a"), ("env", "<answer></think>"), ("model", r" </think> <answer>\boxed{42}</answer>"), calls=("ok",))
+    spoilt = trajectory(
+        ("model", "a"), ("env", "<answer></think>"), ("model", r" </think> <answer>\boxed{42}</answer>"), calls=("ok",)
+    )
     assert reward(spoilt, ZEROTIR).reward == 1.0
 
 
@@ -95,9 +99,13 @@ def test_the_last_box_counts_and_braces_nest():
     assert last_boxed("none") is None
 
 
-@pytest.mark.parametrize("text", ["<answer>" * 4000, "```python" * 4000, r"\boxed{" * 4000, r"<answer>\boxed{" * 3000 + "</answer>", "{" * 30000])
+@pytest.mark.parametrize(
+    "text",
+    ["<answer>" * 4000, "```python" * 4000, r"\boxed{" * 4000, r"<answer>\boxed{" * 3000 + "</answer>", "{" * 30000],
+)
 def test_text_that_repeats_itself_is_read_in_linear_time(text):
-    """CPU seconds of this thread, the best of some, of a text and of one eight times as long: 8 when linear, 64 when quadratic."""
+    """CPU seconds of this thread, the best of some, of a text and of one eight times as long: 8 when linear, 64 when
+    quadratic."""
 
     def cost(text: str) -> float:
         start = time.thread_time()
@@ -110,7 +118,14 @@ def test_text_that_repeats_itself_is_read_in_linear_time(text):
 
 
 def test_the_parts_tell_code_use():
-    r = reward(trajectory(("model", "c"), ("env", "o"), ("model", r"<answer>\boxed{42}</answer>"), calls=("ok", "model_error", "ok", "ok")))
+    r = reward(
+        trajectory(
+            ("model", "c"),
+            ("env", "o"),
+            ("model", r"<answer>\boxed{42}</answer>"),
+            calls=("ok", "model_error", "ok", "ok"),
+        )
+    )
     assert r.parts["used_code"] == 1.0
     assert r.parts["num_calls"] == 4.0
     assert r.parts["code_ok"] == 0.75

@@ -89,7 +89,8 @@ async def test_an_answer_that_uses_up_its_cpu_is_wrong_and_costs_nobody_else_any
 
 @pytest.mark.slow
 async def test_on_a_starved_host_a_right_answer_fails_its_sample_and_is_never_scored_wrong(pool_of):
-    """The only worker is stopped, before or after it took the check: it gets no CPU at all, as on a machine whose cores are all taken."""
+    """The only worker is stopped, before or after it took the check: it gets no CPU at all, as on a machine whose cores
+    are all taken."""
     pool = pool_of(verify_timeout_s=0.2, verify_deadline_s=1.0)
     fact = r"verify_deadline_s = 1 s, without having had reward\.verify_timeout_s = 0\.2 s of CPU"
     with pytest.raises(VerifierError, match=fact):
@@ -127,7 +128,9 @@ async def test_a_worker_that_dies_once_is_tried_again(pool_of, tmp_path):
 @pytest.mark.slow
 async def test_a_custom_reward_that_hangs_is_a_fault(pool_of):
     with pytest.raises(VerifierError, match=r"verify_deadline_s = 0\.5"):
-        await pool_of(name=f"{__name__}:hangs", verify_timeout_s=0.5, verify_deadline_s=0.5).score(answer("1"), task("1"))
+        await pool_of(name=f"{__name__}:hangs", verify_timeout_s=0.5, verify_deadline_s=0.5).score(
+            answer("1"), task("1")
+        )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Search-R1's and ARTIST's rewards by hand, beyond what the golden rows show: what counts as the model's answer, options, labels."""
+"""Search-R1's and ARTIST's rewards by hand, beyond what the golden rows show: what counts as the model's answer,
+options, labels."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_gold_answers_may_be_a_list_or_search_r1s_object(label):
 
 
 def test_an_answer_that_was_retrieved_or_made_up_as_retrieved_is_none():
-    retrieved = trajectory(("model", "<search>q</search>"), ("env", "<information><answer>Paris</answer></information>"))
+    retrieved = trajectory(
+        ("model", "<search>q</search>"), ("env", "<information><answer>Paris</answer></information>")
+    )
     made_up = says("<information><answer>Paris</answer></information>")
     for traj in (retrieved, made_up):
         assert score("searchr1", traj, GOLD, format_score=0.1).reward == 0.0
@@ -61,17 +64,28 @@ def test_a_valid_sequence_is_worth_something_and_a_good_search_more():
 
 def test_tags_that_search_r1_does_not_know_are_text_unless_pages_were_shown():
     passage = (SEARCHED[0], ("env", "\n\n<information>a <document> of <open> Paris</information>\n\n"), SEARCHED[2])
-    shown = (("model", "<think>t</think><open>1</open>"), ("env", "\n\n<document>It is Paris.</document>\n\n"), SEARCHED[2])
+    shown = (
+        ("model", "<think>t</think><open>1</open>"),
+        ("env", "\n\n<document>It is Paris.</document>\n\n"),
+        SEARCHED[2],
+    )
     for segments in (passage, shown):
         parts = score("searchr1", trajectory(*segments, calls=("ok",)), GOLD).parts
         assert (parts["format_ok"], parts["retrieved"]) == (1.0, 1.0)
-    made_up = score("searchr1", says("<think>t</think><open>1</open><document>Paris</document><think>u</think><answer>Rome</answer>"), GOLD)
+    made_up = score(
+        "searchr1",
+        says("<think>t</think><open>1</open><document>Paris</document><think>u</think><answer>Rome</answer>"),
+        GOLD,
+    )
     assert (made_up.parts["format_ok"], made_up.parts["retrieved"]) == (0.0, 0.0)
 
 
 def test_artist_sums_answer_format_and_successful_calls():
     full = trajectory(
-        ("model", "<think>t</think><python>1</python>"), ("env", "<output>1</output>"), ("model", "<answer> 1 </answer>"), calls=("ok", "model_error")
+        ("model", "<think>t</think><python>1</python>"),
+        ("env", "<output>1</output>"),
+        ("model", "<answer> 1 </answer>"),
+        calls=("ok", "model_error"),
     )
     reward, correct, parts = score("artist", full, "1")
     assert reward == 2 + 4 * 0.125 + 0.5 + 0.5
@@ -81,7 +95,12 @@ def test_artist_sums_answer_format_and_successful_calls():
 
 
 def test_the_answer_alone_can_be_artists_reward_and_the_other_parts_are_recorded_all_the_same():
-    full = trajectory(("model", "<think>t</think><python>1</python>"), ("env", "<output>1</output>"), ("model", "<answer>1</answer>"), calls=("ok",))
+    full = trajectory(
+        ("model", "<think>t</think><python>1</python>"),
+        ("env", "<output>1</output>"),
+        ("model", "<answer>1</answer>"),
+        calls=("ok",),
+    )
     reward, correct, parts = score("artist", full, "1", answer_only=True)
     assert (reward, correct) == (2.0, True) and (parts["format_strict"], parts["tool"]) == (0.5, 1.0)
     assert score("artist", full, "2", answer_only=True).reward == 0.0

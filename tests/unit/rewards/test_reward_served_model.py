@@ -38,7 +38,9 @@ async def test_a_score_is_the_reward_and_above_zero_counts_as_correct():
 async def test_it_is_one_of_a_sum():
     t = says("x")
     t.calls = [ToolCall("a", "o", "ok", reward=0.5)]
-    r = await RewardPool(Reward(model_name_or_path="rm", weights={"env": 1.0, "model": 0.1}), model=Scored(2.0)).score(t, task("-"))
+    r = await RewardPool(Reward(model_name_or_path="rm", weights={"env": 1.0, "model": 0.1}), model=Scored(2.0)).score(
+        t, task("-")
+    )
     assert r.reward == pytest.approx(0.7)
 
 

@@ -9,10 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_tir.rewards.checking.code_text import extract_code
-from openrlhf_tir.rewards.checking.text_metrics import OFFICIAL_KEYWORDS, keyword_flags, repeated_ngrams, repeatness, soft_overlong
+from openrlhf_tir.rewards.checking.text_metrics import (
+    OFFICIAL_KEYWORDS,
+    keyword_flags,
+    repeated_ngrams,
+    repeatness,
+    soft_overlong,
+)
 
 
-@pytest.mark.parametrize(("text", "value"), [("", 0.0), ("a", 0.0), ("ab", 0.0), ("aa", 1 / 3), ("abab", 2 * 3 / 20), ("aaa", 0.5)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("", 0.0), ("a", 0.0), ("ab", 0.0), ("aa", 1 / 3), ("abab", 2 * 3 / 20), ("aaa", 0.5)]
+)
 def test_repeatness_sums_common_prefixes_of_neighbouring_suffixes(text, value):
     # "abab": suffixes ab, abab, b, bab share 2, 0 and 1 characters: 2 * 3 / (4 * 5).
     assert repeatness(text) == pytest.approx(value)
@@ -53,7 +61,9 @@ def test_keywords_are_whole_words_and_the_typos_are_the_references(text, ours, o
     assert tuple(keyword_flags(text, OFFICIAL_KEYWORDS).values()) == official
 
 
-@pytest.mark.parametrize(("length", "penalty"), [(0, 0.0), (7680, 0.0), (7681, -1 / 512), (7936, -0.5), (8192, -1.0), (9000, -1.0)])
+@pytest.mark.parametrize(
+    ("length", "penalty"), [(0, 0.0), (7680, 0.0), (7681, -1 / 512), (7936, -0.5), (8192, -1.0), (9000, -1.0)]
+)
 def test_the_length_penalty_is_linear_over_the_last_512_tokens(length, penalty):
     assert soft_overlong(length, 8192) == pytest.approx(penalty)
 
@@ -61,4 +71,7 @@ def test_the_length_penalty_is_linear_over_the_last_512_tokens(length, penalty):
 def test_a_program_is_the_closed_blocks_without_earlier_prints():
     assert extract_code("a\n```python\nprint(1)") == ""
     assert extract_code("```python\nx=1\nprint(x)\n```\n```python\nprint(x+1)\n```") == "x=1\nprint(x+1)"
-    assert extract_code("```python\nfor i in r:\n    print(i)\n```\n```python\ny=2\n```") == "for i in r:\n    print(i)\ny=2"
+    assert (
+        extract_code("```python\nfor i in r:\n    print(i)\n```\n```python\ny=2\n```")
+        == "for i in r:\n    print(i)\ny=2"
+    )

@@ -64,7 +64,11 @@ def test_calls_that_python_cannot_read_or_write_are_wrong(value):
 
 
 def test_tooln1_is_correct_by_v0_whatever_the_variant_pays():
-    r = tooln1(says(call(TRUTH.replace("1", "7"))), task(TRUTH), in_run(name="tooln1", options={"variant": "v4_partial_reason_funcname"}))
+    r = tooln1(
+        says(call(TRUTH.replace("1", "7"))),
+        task(TRUTH),
+        in_run(name="tooln1", options={"variant": "v4_partial_reason_funcname"}),
+    )
     assert r.reward == pytest.approx(0.4)
     assert not r.correct
 
@@ -108,7 +112,9 @@ def test_otc_scales_the_outcome_by_the_calls():
 
 def test_otc_multiplies_any_base_reward():
     """A correct Search-R1 answer after one search: cos(pi / (2 + 4)); a wrong one of ToRL, -1 there, is 0."""
-    found = trajectory(("model", "<search> q </search>"), ("env", "e"), ("model", "<answer> Paris </answer>"), calls=("ok",))
+    found = trajectory(
+        ("model", "<search> q </search>"), ("env", "e"), ("model", "<answer> Paris </answer>"), calls=("ok",)
+    )
     on_search = in_run(name="otc", options={"base": "searchr1", "c": 4})
     assert otc(found, task('["Paris"]'), on_search).reward == pytest.approx(math.cos(math.pi / 6))
     assert otc(found, task('"Paris"'), on_search).correct
@@ -132,7 +138,9 @@ def test_a_wrong_response_of_a_group_is_worth_nothing_however_its_reward_scores_
 
 
 def test_the_fewest_calls_of_a_prompt_are_a_part_once_there_is_a_right_response():
-    right, long, wrong = (trajectory(("model", "x"), calls=("ok",) * calls, index=i) for i, calls in enumerate((2, 3, 1)))
+    right, long, wrong = (
+        trajectory(("model", "x"), calls=("ok",) * calls, index=i) for i, calls in enumerate((2, 3, 1))
+    )
     for t in (right, long, wrong):
         t.reward = float(t is not wrong)
         t.parts = {"correct": t.reward}

@@ -47,7 +47,13 @@ def test_the_order_of_calls_is_free():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "<think>x</think>\nhello", "<think>x</think>\n<tool_call>\nnot json\n</tool_call>", TRUTH.replace("parameters", "arguments")]
+    "text",
+    [
+        "",
+        "<think>x</think>\nhello",
+        "<think>x</think>\n<tool_call>\nnot json\n</tool_call>",
+        TRUTH.replace("parameters", "arguments"),
+    ],
 )
 def test_what_does_not_parse_as_a_call_is_as_wrong_as_can_be(text):
     assert score(text, TRUTH).correctness == -3.0
@@ -103,7 +109,9 @@ def test_a_trajectory_is_correct_only_when_all_is():
 @pytest.mark.parametrize(("update", "value"), [(119, 2.0), (120, 3.5)])
 def test_a_variant_counts_the_papers_steps_of_several_updates(update, value):
     """two_stage: until step 30 (update 120 of 4 per step) correctness / 3 + format, then correctness + format / 2."""
-    context = RewardContext.of(Reward(name="toolrl", options={"two_stage": True, "updates_per_step": 4}), RunFacts(update=update))
+    context = RewardContext.of(
+        Reward(name="toolrl", options={"two_stage": True, "updates_per_step": 4}), RunFacts(update=update)
+    )
     assert toolrl(says(TRUTH), task(TRUTH), context).reward == value
 
 
@@ -117,4 +125,6 @@ def test_a_growing_length_is_rewarded_without_being_asked_for_a_length_besides(u
     context = RewardContext.of(Reward(name="toolrl", options={"dynamic_length": True}), RunFacts(update=update))
     scored = toolrl(says(step(WEATHER, think="w " * words)), task(TRUTH), context)
     assert (scored.reward, scored.parts["length"]) == (4.0 + paid, paid)
-    assert score(step(WEATHER, think="w " * words), TRUTH, Variant(dynamic_length=True), update).length == 0.0, "the reference's flag alone"
+    assert score(step(WEATHER, think="w " * words), TRUTH, Variant(dynamic_length=True), update).length == 0.0, (
+        "the reference's flag alone"
+    )

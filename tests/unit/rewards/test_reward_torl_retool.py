@@ -40,7 +40,10 @@ def test_torl_charges_failed_calls_and_not_the_lack_of_code():
     assert reward("torl", says(r"\boxed{42}"), execution_penalty=0.5) == 1.0
     assert reward("torl", says(r"\boxed{42}"), execution_penalty=0.5, official=True) == 0.5
     mended = trajectory(("model", r"\boxed{42}"), calls=("model_error", "ok"))
-    assert (reward("torl", mended, execution_penalty=0.5), reward("torl", mended, execution_penalty=0.5, official=True)) == (0.5, 1.0)
+    assert (
+        reward("torl", mended, execution_penalty=0.5),
+        reward("torl", mended, execution_penalty=0.5, official=True),
+    ) == (0.5, 1.0)
 
 
 @pytest.mark.slow

@@ -17,7 +17,10 @@ def record(response, flags=None, rules=OFFICIAL, verdicts=(1.0, 0.0), finish="st
     return score(given, flags or Flags(), rules, lambda text: verdicts)
 
 
-@pytest.mark.parametrize(("verdicts", "answer"), [((1.0, 0.0), 1.0), ((0.0, 1.0), 1.0), ((None, 1.0), 1.0), ((0.0, -10000.0), 0.0), ((None, None), 0.0)])
+@pytest.mark.parametrize(
+    ("verdicts", "answer"),
+    [((1.0, 0.0), 1.0), ((0.0, 1.0), 1.0), ((None, 1.0), 1.0), ((0.0, -10000.0), 0.0), ((None, None), 0.0)],
+)
 def test_the_answer_is_the_better_of_the_two_verdicts(verdicts, answer):
     assert record(GOOD, verdicts=verdicts)["rewards"] == answer
 
@@ -82,7 +85,9 @@ def test_overlong_counts_tokens():
 
 def test_a_trajectory_is_judged_by_what_the_model_wrote():
     cfg = in_run(name="zerotir", format="think_answer")
-    honest = trajectory(("model", "```python\nprint(6*7)\n```"), ("env", "\n```output\n42\n```\n"), ("model", GOOD), calls=("ok",))
+    honest = trajectory(
+        ("model", "```python\nprint(6*7)\n```"), ("env", "\n```output\n42\n```\n"), ("model", GOOD), calls=("ok",)
+    )
     r = zerotir(honest, task("42"), cfg)
     assert r.reward == 1.0
     assert r.correct

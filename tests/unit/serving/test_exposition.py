@@ -18,7 +18,10 @@ class Fixed:
 
     def __init__(self, **figures: float) -> None:
         self.figures = figures
-        self.waits_s, self.batch_sizes = histogram("tir_queue_wait_seconds", "w", (0.01, 0.1)), histogram("tir_queue_batch_size", "b", (1, 2))
+        self.waits_s, self.batch_sizes = (
+            histogram("tir_queue_wait_seconds", "w", (0.01, 0.1)),
+            histogram("tir_queue_batch_size", "b", (1, 2)),
+        )
 
     def stats(self):
         return self.figures
@@ -26,18 +29,36 @@ class Fixed:
 
 @pytest.fixture
 def exposition() -> Exposition:
-    names = ("running", "waiting", "kv_usage", "tokens_generated", "prefix_tokens", "prefix_hits", "preemptions", "version", "paused", "push_pause_s")
+    names = (
+        "running",
+        "waiting",
+        "kv_usage",
+        "tokens_generated",
+        "prefix_tokens",
+        "prefix_hits",
+        "preemptions",
+        "version",
+        "paused",
+        "push_pause_s",
+    )
     engine = Fixed(**{name: i + 1.0 for i, name in enumerate(names)})
     queue = Fixed(queue_waiting=3, queue_running=2, queue_age_s=0.5, batch_size_mean=1)
     for wait in (0.005, 0.05, 5.0):
         queue.waits_s.observe(wait)
     kinds = ("sessions", "in_flight", "waiting", "down")
-    envs = Fixed(**{f"{kind}/search": 1.0 for kind in kinds}, **{"calls/search/ok": 7.0, "calls/search/timeout": 1.0, "sessions/math": 4.0})
+    envs = Fixed(
+        **{f"{kind}/search": 1.0 for kind in kinds},
+        **{"calls/search/ok": 7.0, "calls/search/timeout": 1.0, "sessions/math": 4.0},
+    )
     return Exposition(engine, queue, envs, Fixed(sessions=5, tasks_offered=1))
 
 
 def samples(exposition: Exposition) -> dict[str, float]:
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in exposition.text().splitlines() if not line.startswith("#")}
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in exposition.text().splitlines()
+        if not line.startswith("#")
+    }
 
 
 def test_figures_of_engine_queue_environments_and_sessions_are_told(exposition):
@@ -63,16 +84,26 @@ def test_every_family_that_is_listed_is_told_and_no_other(exposition):
 
 def test_the_dashboard_asks_only_for_metrics_that_exist(repo):
     dashboard = json.loads((repo / "docs/grafana/rollout.json").read_text())
-    asked = {name for panel in dashboard["panels"] for t in panel.get("targets", []) for name in re.findall(r"\btir_\w+", t["expr"])}
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for t in panel.get("targets", [])
+        for name in re.findall(r"\btir_\w+", t["expr"])
+    }
     listed = {name + suffix for name, (kind, _) in FAMILIES.items() for suffix in SUFFIXES[kind]}
     assert asked <= listed, f"not exported: {sorted(asked - listed)}"
-    assert {name for name in FAMILIES if not any(a.startswith(name) for a in asked)} == set(), "exported, and on no panel"
+    assert {name for name in FAMILIES if not any(a.startswith(name) for a in asked)} == set(), (
+        "exported, and on no panel"
+    )
 
 
 def test_the_panels_do_not_overlap_and_all_read_the_datasource_that_the_user_chooses(repo):
     dashboard = json.loads((repo / "docs/grafana/rollout.json").read_text())
     cells = [
-        (p["gridPos"]["x"] + dx, p["gridPos"]["y"] + dy) for p in dashboard["panels"] for dx in range(p["gridPos"]["w"]) for dy in range(p["gridPos"]["h"])
+        (p["gridPos"]["x"] + dx, p["gridPos"]["y"] + dy)
+        for p in dashboard["panels"]
+        for dx in range(p["gridPos"]["w"])
+        for dy in range(p["gridPos"]["h"])
     ]
     assert len(cells) == len(set(cells)) and max(x for x, _ in cells) < 24
     assert {p["datasource"]["uid"] for p in dashboard["panels"]} == {"${datasource}"}

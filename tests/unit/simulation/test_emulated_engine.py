@@ -17,7 +17,11 @@ SPEC = EngineSpec(1, 4, 10_000, ((1, 10.0), (2, 16.0)), 1000.0, 0.0)
 
 
 def script(request_id):
-    return {"long": Written(40, "a </code>", "</code>"), "short": Written(10, "b"), "again": Written(10, "b", cached=900)}[request_id]
+    return {
+        "long": Written(40, "a </code>", "</code>"),
+        "short": Written(10, "b"),
+        "again": Written(10, "b", cached=900),
+    }[request_id]
 
 
 async def timed(engine, name, max_tokens=1000, prompt=100):

@@ -23,7 +23,9 @@ def ends(*submissions: tuple, kv_tokens: int = 1000, script=lambda engine, loop:
         engine, out = EngineModel(spec(kv_tokens), loop), [None] * len(submissions)
 
         def submit(i, prompt, new, cached):
-            engine.submit(prompt, new, lambda ok: out.__setitem__(i, loop.time() if ok else -loop.time()), cached_tokens=cached)
+            engine.submit(
+                prompt, new, lambda ok: out.__setitem__(i, loop.time() if ok else -loop.time()), cached_tokens=cached
+            )
 
         for i, (at, *tokens) in enumerate(submissions):
             loop.call_at(at, submit, i, *tokens)
@@ -45,12 +47,17 @@ def test_two_sequences_share_the_engine_and_the_one_left_speeds_up():
 
 
 def test_a_late_joiner_slows_the_first_down_from_then_on():
-    """The first has 10 of 18 tokens after 1 s, then both get 8 a second: 2 s. The second has 8 by then, 2 more at 10 a second."""
+    """The first has 10 of 18 tokens after 1 s, then both get 8 a second: 2 s. The second has 8 by then, 2 more at 10 a
+    second."""
     assert ends((0, 10, 18, 10), (1, 10, 10, 10)) == [pytest.approx(2.0), pytest.approx(2.2)]
 
 
 def test_a_third_waits_for_a_place():
-    assert ends((0, 10, 8, 10), (0, 10, 16, 10), (0, 10, 8, 10)) == [pytest.approx(1.0), pytest.approx(2.0), pytest.approx(2.0)]
+    assert ends((0, 10, 8, 10), (0, 10, 16, 10), (0, 10, 8, 10)) == [
+        pytest.approx(1.0),
+        pytest.approx(2.0),
+        pytest.approx(2.0),
+    ]
 
 
 def test_prefill_holds_up_everyone():
@@ -69,8 +76,12 @@ def test_a_push_pauses_and_its_prefixes_are_computed_again():
 
 
 def test_when_the_cache_is_full_the_youngest_waits_and_is_computed_again():
-    """60 + 2 s tokens fill 100 at s = 20, after 2.5 s. The first needs 1 s more; then 50 tokens of prefill and 10 tokens."""
-    assert ends((0, 30, 30, 30), (0, 30, 30, 30), kv_tokens=100) == [pytest.approx(3.5), pytest.approx(3.5 + 0.05 + 1.0)]
+    """60 + 2 s tokens fill 100 at s = 20, after 2.5 s. The first needs 1 s more; then 50 tokens of prefill and 10
+    tokens."""
+    assert ends((0, 30, 30, 30), (0, 30, 30, 30), kv_tokens=100) == [
+        pytest.approx(3.5),
+        pytest.approx(3.5 + 0.05 + 1.0),
+    ]
 
 
 def test_a_preempted_sequence_is_counted_and_writes_no_token_twice():
@@ -87,12 +98,19 @@ def test_a_preempted_sequence_is_counted_and_writes_no_token_twice():
 
 
 def test_a_slow_node_takes_longer():
-    assert ends((0, 10, 20, 10), script=lambda engine, loop: loop.call_at(1.0, engine.set_speed, 0.5)) == [pytest.approx(1.0 + 2.0)]
+    assert ends((0, 10, 20, 10), script=lambda engine, loop: loop.call_at(1.0, engine.set_speed, 0.5)) == [
+        pytest.approx(1.0 + 2.0)
+    ]
 
 
 def test_a_failing_engine_loses_what_it_holds_and_serves_again():
     submissions = [(0, 10, 20, 10), (0, 10, 20, 10), (0, 10, 20, 10), (2, 10, 10, 10)]
-    assert ends(*submissions, script=lambda engine, loop: loop.call_at(1.0, engine.fail)) == [-1.0, -1.0, -1.0, pytest.approx(3.0)]
+    assert ends(*submissions, script=lambda engine, loop: loop.call_at(1.0, engine.fail)) == [
+        -1.0,
+        -1.0,
+        -1.0,
+        pytest.approx(3.0),
+    ]
 
 
 def test_a_cancelled_caller_takes_its_sequence_back():

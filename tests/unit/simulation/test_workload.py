@@ -1,4 +1,5 @@
-"""The emulated cluster's workload: distributions, the decode curve, and draws that depend on nothing but the seed and the prompt."""
+"""The emulated cluster's workload: distributions, the decode curve, and draws that depend on nothing but the seed and
+the prompt."""
 
 from __future__ import annotations
 
@@ -55,7 +56,10 @@ def test_draws_follow_the_distribution_and_not_the_order_of_calls(workload):
     assert statistics.median(tokens) == pytest.approx(700, rel=0.06)
     assert statistics.mean(tokens) == pytest.approx(workload.response_tokens.mean, rel=0.06)
     assert max(tokens) <= 8192 + 3
-    assert all(len(s.segments) == 3 and min(s.segments) >= 1 and len(s.latencies_s) == len(s.observations) == 2 for s in scripts)
+    assert all(
+        len(s.segments) == 3 and min(s.segments) >= 1 and len(s.latencies_s) == len(s.observations) == 2
+        for s in scripts
+    )
 
 
 def test_acceptance_falls_in_a_line_or_jumps_at_half_time():

@@ -1,4 +1,5 @@
-"""A trace of the lesson `mending` as an episode: SkyRL's turns, the toy tokenizer's chat template, an environment of the caller's."""
+"""A trace of the lesson `mending` as an episode: SkyRL's turns, the toy tokenizer's chat template, an environment of
+the caller's."""
 
 from __future__ import annotations
 
@@ -16,10 +17,13 @@ from .test_toy_lessons import Writes, text_of
 
 
 async def played(trace: SftRow, question: str, env) -> Trajectory:
-    """The trace's own words of the model through the turns; checks that what comes of it begins with the trace: what the environment says at the end
-    is behind it, as nothing of the model's follows that could be learned."""
+    """The trace's own words of the model through the turns; checks that what comes of it begins with the trace: what
+    the environment says at the end is behind it, as nothing of the model's follows that could be learned."""
     tokenizer = build_tokenizer()
-    cfg = Config(env={"name": "swe", "protocol": "skyrl", "max_calls": mending.TURNS, "output_max_tokens": mending.SHOWN}, data={"apply_chat_template": True})
+    cfg = Config(
+        env={"name": "swe", "protocol": "skyrl", "max_calls": mending.TURNS, "output_max_tokens": mending.SHOWN},
+        data={"apply_chat_template": True},
+    )
     codec = HfCodec(tokenizer)
     chats = Chats.of(cfg, cfg.env, codec, tokenizer)
     assert chats is not None
@@ -29,10 +33,23 @@ async def played(trace: SftRow, question: str, env) -> Trajectory:
     written = [int(i) for i, weight in zip(trace.token_ids, trace.weights, strict=True) if weight > 0]
     limits = Limits(800, mending.SHOWN)
     show = chats.show(protocol, task)
-    episode = await run_episode(prompt, index=0, engine=Writes(written), env=env, codec=codec, protocol=protocol, limits=limits, request_id="r", show=show)
+    episode = await run_episode(
+        prompt,
+        index=0,
+        engine=Writes(written),
+        env=env,
+        codec=codec,
+        protocol=protocol,
+        limits=limits,
+        request_id="r",
+        show=show,
+    )
     assert episode.failed is None, episode.why
     taught = len(trace.token_ids) - len(prompt)
     said, wanted = text_of(episode.token_ids[:taught]), text_of(trace.token_ids[len(prompt) :])
     assert said == wanted, f"{said!r}, and not {wanted!r}"
-    assert episode.is_model[:taught].tolist() == (trace.weights[len(prompt) :] > 0).tolist() and not episode.is_model[taught:].any()
+    assert (
+        episode.is_model[:taught].tolist() == (trace.weights[len(prompt) :] > 0).tolist()
+        and not episode.is_model[taught:].any()
+    )
     return episode

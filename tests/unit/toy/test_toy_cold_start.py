@@ -1,4 +1,5 @@
-"""The cold start's schedule, its gates, and what it does when they are missed. The learner and the evaluation are scripted."""
+"""The cold start's schedule, its gates, and what it does when they are missed. The learner and the evaluation are
+scripted."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from openrlhf_tir.errors import ColdStartError
 from openrlhf_tir.toy.cold_start import Schedule, Stage, batches, check_gates, cold_start, repair
 from openrlhf_tir.toy.lessons import artist, mending, retool
 
-SHORT = Schedule(stages=(Stage(6, 1.0), Stage(4, 0.0)), batch_size=3, lr=1.0, warmup_steps=2, final_lr_ratio=0.2, repair_lr_ratio=0.8, max_repairs=2)
+SHORT = Schedule(
+    stages=(Stage(6, 1.0), Stage(4, 0.0)),
+    batch_size=3,
+    lr=1.0,
+    warmup_steps=2,
+    final_lr_ratio=0.2,
+    repair_lr_ratio=0.8,
+    max_repairs=2,
+)
 
 
 @dataclass
@@ -79,9 +88,13 @@ def test_too_much_accuracy_with_working_code_lowers_the_amount_of_code():
 
 def test_artists_ratio_is_of_thoughts_so_its_format_moves_it_and_is_no_weakness():
     # The gate's middle is 0.40: 0.53 measured is 0.13 too much.
-    stages, ratio = repair(Measured(accuracy=0.7, format_ok=0.53, code_correct=0.7), 0.4, artist.GATES, artist.LESSON.steered)
+    stages, ratio = repair(
+        Measured(accuracy=0.7, format_ok=0.53, code_correct=0.7), 0.4, artist.GATES, artist.LESSON.steered
+    )
     assert stages == [Stage(60, ratio)] and ratio == pytest.approx(0.27)
-    _, ratio = repair(Measured(accuracy=0.9, format_ok=0.40, code_correct=0.7), 0.4, artist.GATES, artist.LESSON.steered)
+    _, ratio = repair(
+        Measured(accuracy=0.9, format_ok=0.40, code_correct=0.7), 0.4, artist.GATES, artist.LESSON.steered
+    )
     assert ratio == pytest.approx(0.4), "how often it thinks changes no answer"
 
 
@@ -142,7 +155,9 @@ async def test_a_missed_gate_continues_training_from_the_repair_rate_until_it_pa
 async def test_repairs_start_from_the_ratio_of_the_last_one():
     seen = []
     run = Scripted(Measured(code_ratio=0.225), Measured(code_ratio=0.225), Measured())
-    await cold_start(run.sft_step, run.evaluate, seed=0, schedule=SHORT, on_step=lambda batch, metrics: seen.append(batch.tool_ratio))
+    await cold_start(
+        run.sft_step, run.evaluate, seed=0, schedule=SHORT, on_step=lambda batch, metrics: seen.append(batch.tool_ratio)
+    )
     # SHORT settles at 0.0: lifted to the least ratio 0.1 by the first repair, by another 0.1 by the second.
     assert (seen[10], seen[70]) == pytest.approx((0.1, 0.2))
 

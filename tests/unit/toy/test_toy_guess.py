@@ -46,7 +46,10 @@ def test_the_first_digit_is_the_guess_and_calls_that_are_used_up_end_the_episode
     e = load("two_envs_cpu").environments["guess"].env
     check(e)
     protocol = make(e.model_copy(update={"max_calls": 1}))
-    assert protocol.advance(completion("```python\nprint(2", "2")) == Call("2") and protocol.insertion("lower") == " lower\n"
+    assert (
+        protocol.advance(completion("```python\nprint(2", "2")) == Call("2")
+        and protocol.insertion("lower") == " lower\n"
+    )
     assert protocol.advance(completion("1", "1")) == End()
     assert make(e).advance(completion("no digit", "<eos>")) == End()
 

@@ -1,4 +1,5 @@
-"""Lessons: every example is an episode of the method's own turns, right by the method's own reward, and the rows are the method's own."""
+"""Lessons: every example is an episode of the method's own turns, right by the method's own reward, and the rows are
+the method's own."""
 
 from __future__ import annotations
 
@@ -40,7 +41,19 @@ from openrlhf_tir.rewards.tooln1 import score as n1_score
 from openrlhf_tir.rewards.toolrl import score as toolrl_score
 from openrlhf_tir.rewards.torl import torl as torl_reward
 from openrlhf_tir.toy import lessons
-from openrlhf_tir.toy.lessons import artist, bookings, calculator, functions, retool, search, tool_n1, toolrl, torl, torl_calls, world_model
+from openrlhf_tir.toy.lessons import (
+    artist,
+    bookings,
+    calculator,
+    functions,
+    retool,
+    search,
+    tool_n1,
+    toolrl,
+    torl,
+    torl_calls,
+    world_model,
+)
 from openrlhf_tir.toy.task import Problem, make_problems, write_jsonl, write_splits
 from openrlhf_tir.toy.tokenizer import CHARACTERS, EOS_ID, encode
 from openrlhf_tir.toy.traces import prompt_of, tool_trace
@@ -100,7 +113,16 @@ async def played(trace, question: str, protocol, env: Answers):
     prompt = encode(prompt_of(question))
     assert trace.token_ids[: len(prompt)].tolist() == prompt and not trace.weights[: len(prompt)].any()
     written = [int(i) for i, weight in zip(trace.token_ids, trace.weights, strict=True) if weight > 0]
-    episode = await run_episode(prompt, index=0, engine=Writes(written), env=env, codec=Codec(), protocol=protocol, limits=Limits(400), request_id="r")
+    episode = await run_episode(
+        prompt,
+        index=0,
+        engine=Writes(written),
+        env=env,
+        codec=Codec(),
+        protocol=protocol,
+        limits=Limits(400),
+        request_id="r",
+    )
     assert [*prompt, *episode.token_ids] == trace.token_ids.tolist()
     assert episode.is_model.tolist() == (trace.weights[len(prompt) :] > 0).tolist()
     return episode
@@ -141,7 +163,18 @@ async def test_every_call_of_a_chain_is_one_that_the_calculator_takes_and_answer
     for _ in range(200):
         chain = calculator.draw_chain(rng, "train")
         operands = chain.question.partition(": ")[2]
-        assert eval(" ".join(["(" * len(chain.steps), operands[:3], *(f"{operands[i : i + 2]})" for i in range(3, len(operands), 2))])) == chain.answer
+        assert (
+            eval(
+                " ".join(
+                    [
+                        "(" * len(chain.steps),
+                        operands[:3],
+                        *(f"{operands[i : i + 2]})" for i in range(3, len(operands), 2)),
+                    ]
+                )
+            )
+            == chain.answer
+        )
         for operation, result in chain.steps:
             reply = await env.step(operation, 1.0)
             assert (reply.observation, reply.outcome) == (f"{result}\n", "ok")
@@ -167,7 +200,9 @@ BOOKING = bookings.Booking("hotel", "Rome", 3, 2)
 
 @pytest.mark.parametrize("thinks", [True, False])
 async def test_a_solution_in_artists_turns_is_an_episode_right_and_strict_iff_it_thinks(thinks):
-    episode = await played(artist.trace(MUL, thinks=thinks), MUL.question, Artist(max_calls=2), env := Answers(("56\n", "ok")))
+    episode = await played(
+        artist.trace(MUL, thinks=thinks), MUL.question, Artist(max_calls=2), env := Answers(("56\n", "ok"))
+    )
     assert env.actions == ["print(7*8)"]
     scored = artist_rewards.artist(episode, Task("p", "56", "python_tir"), RewardContext())
     assert scored.correct and scored.parts["format_ok"] == float(thinks) and scored.parts["tool"] == 1.0
@@ -178,7 +213,9 @@ async def test_artists_program_that_does_not_run_reads_its_traceback_as_the_sand
     (tmp_path / "x.py").write_text(gcd.code[:-1])
     stderr = subprocess.run([sys.executable, str(tmp_path / "x.py")], capture_output=True).stderr
     seen = conventions.artist(Execution(b"", stderr, 1, 0.0), "exception")
-    episode = await played(artist.trace(gcd, faulty=True), gcd.question, Artist(max_calls=2), Answers((seen.text, "model_error")))
+    episode = await played(
+        artist.trace(gcd, faulty=True), gcd.question, Artist(max_calls=2), Answers((seen.text, "model_error"))
+    )
     assert artist_rewards.artist(episode, Task("p", "2", "python_tir"), RewardContext()).parts["tool"] == 0.0
 
 
@@ -200,7 +237,9 @@ def test_the_slots_of_toolrls_bookings_are_right_independently_and_n1s_calls_as_
     rng = Random(0)
     perfect = [text_of(toolrl.draw_trace(rng, 0.7).token_ids) for _ in range(800)]
     assert np.mean([_is_right(t) for t in perfect]) == pytest.approx(0.7**4, abs=0.05)
-    assert np.mean([_is_right(text_of(tool_n1.draw_trace(rng, 0.2).token_ids)) for _ in range(800)]) == pytest.approx(0.2, abs=0.05)
+    assert np.mean([_is_right(text_of(tool_n1.draw_trace(rng, 0.2).token_ids)) for _ in range(800)]) == pytest.approx(
+        0.2, abs=0.05
+    )
 
 
 def _is_right(text: str) -> bool:
@@ -217,7 +256,9 @@ async def test_a_trace_of_retools_cold_start_is_learned_as_an_episode_is_sampled
     row = {"prompt": MUL.question, "response": retool.response(MUL, computes=computes)}
     (chain,) = SftReader(Sft(input_template="user_assistant"), None)("here", row)
     learned = tokenised(chain, Vocabulary(AsCodec(), {}, EOS_ID))
-    episode = await played(learned, MUL.question, ReTool(max_calls=2), env := Answers(*([("56", "ok")] if computes else [])))
+    episode = await played(
+        learned, MUL.question, ReTool(max_calls=2), env := Answers(*([("56", "ok")] if computes else []))
+    )
     assert env.actions == (["print(7*8)"] if computes else [])
     assert retool_reward(episode, Task("p", "56", "python_tir"), RewardContext()).reward == 1.0
 
@@ -241,7 +282,12 @@ def test_retools_rows_are_dapos_and_the_problem_comes_out_of_its_instructions(tm
 @pytest.mark.parametrize("calls", [1, 3])
 async def test_a_search_is_an_episode_of_search_r1s_turns_and_an_exact_match(calls):
     fact = search.of_split("train")[0]
-    episode = await played(search.search_trace(fact, calls), fact.question, SearchR1(max_calls=4), env := Answers(*calls * [(fact.found, "ok")]))
+    episode = await played(
+        search.search_trace(fact, calls),
+        fact.question,
+        SearchR1(max_calls=4),
+        env := Answers(*calls * [(fact.found, "ok")]),
+    )
     assert env.actions == calls * [fact.query]
     scored = searchr1_reward(episode, Task("p", json.dumps({"target": [fact.value]}), "search"), RewardContext())
     assert scored.reward == 1.0 and scored.parts["retrieved"] == 1.0
@@ -259,7 +305,10 @@ def test_the_corpus_answers_every_query_of_the_lesson_with_its_own_passage_first
 
 def test_training_and_test_ask_about_different_countries_in_flashrags_rows(tmp_path):
     write_splits(tmp_path, 42, search.rows, n_train=300, n_test=60)
-    train, test = (list(problems(Data(prompt_dataset=str(tmp_path / f"{split}.jsonl"), row_schema="searchr1"))) for split in ("train", "test"))
+    train, test = (
+        list(problems(Data(prompt_dataset=str(tmp_path / f"{split}.jsonl"), row_schema="searchr1")))
+        for split in ("train", "test")
+    )
     assert not {p.input.split()[-1] for p in train} & {p.input.split()[-1] for p in test}
     assert {p.label for p in train} <= {json.dumps({"target": [f.value]}) for f in search.facts()}
 
@@ -292,7 +341,9 @@ async def test_a_goal_is_an_episode_of_artists_turns_and_scores_fully():
 
 def test_examples_for_fine_tuning_are_right_responses_to_training_problems():
     made = tool_n1.examples(50, 42)
-    assert made == tool_n1.examples(50, 42) and all(_is_right(f"User: {row['prompt']} {row['response']}") for row in made)
+    assert made == tool_n1.examples(50, 42) and all(
+        _is_right(f"User: {row['prompt']} {row['response']}") for row in made
+    )
 
 
 @pytest.mark.parametrize("name", CALLING)
@@ -312,10 +363,16 @@ def test_torls_habit_is_one_to_three_calls_nearly_two_on_average():
 def test_the_rows_are_read_by_their_columns_and_no_problem_is_in_both_splits(name, tmp_path):
     lesson = lessons.named(name)
     write_splits(tmp_path, 42, lesson.rows, n_train=600, n_test=100)
-    read = {split: list(problems(Data(prompt_dataset=str(tmp_path / f"{split}.jsonl"), input_template="user_assistant"))) for split in ("train", "test")}
+    read = {
+        split: list(problems(Data(prompt_dataset=str(tmp_path / f"{split}.jsonl"), input_template="user_assistant")))
+        for split in ("train", "test")
+    }
     assert {split: len(found) for split, found in read.items()} == {"train": 600, "test": 100}
     assert all(int(p.label) == int(p.label) for found in read.values() for p in found)
-    asked = {split: {json.dumps(p.input) for p in found if "Compute" not in str(p.input) and not _small(p.input)} for split, found in read.items()}
+    asked = {
+        split: {json.dumps(p.input) for p in found if "Compute" not in str(p.input) and not _small(p.input)}
+        for split, found in read.items()
+    }
     assert not asked["train"] & asked["test"]
     again = tmp_path / "again"
     write_splits(again, 42, lesson.rows, n_train=600, n_test=100)
@@ -338,7 +395,10 @@ def _small(asked) -> bool:
 
 
 def test_an_unknown_lesson_is_refused_with_the_list():
-    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, functions, mending, quickstart, retool, search, "):
+    with pytest.raises(
+        ConfigError,
+        match=r"Unknown --lesson 'nope'. Known: artist, calculator, functions, mending, quickstart, retool, search, ",
+    ):
         lessons.named("nope")
 
 
@@ -346,6 +406,10 @@ def test_a_base_is_known_by_its_seed_and_lesson(tmp_path):
     figures = tmp_path / lessons.FIGURES
     assert not lessons.is_base(figures, "torl", 42)
     figures.write_text(json.dumps({"seed": 42, "lesson": "torl"}))
-    assert lessons.is_base(figures, "torl", 42) and not lessons.is_base(figures, "torl", 7) and not lessons.is_base(figures, "quickstart", 42)
+    assert (
+        lessons.is_base(figures, "torl", 42)
+        and not lessons.is_base(figures, "torl", 7)
+        and not lessons.is_base(figures, "quickstart", 42)
+    )
     figures.write_text(json.dumps({"seed": 42}))
     assert lessons.is_base(figures, "quickstart", 42), "one that a quickstart made before there were lessons"

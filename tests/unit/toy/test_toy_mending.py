@@ -1,4 +1,5 @@
-"""The lesson `mending`: every example is an episode of SkyRL's turns, worth what the environment's verdict says, and a row is a repository that is broken."""
+"""The lesson `mending`: every example is an episode of SkyRL's turns, worth what the environment's verdict says, and a
+row is a repository that is broken."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ class Judges:
     """The environment of an episode: its last reply is the verdict."""
 
     def __init__(self, *observations: str, reward: float, viewed_first: bool) -> None:
-        self.left, self.last = [*observations], {"reward": reward, "done": True, "signals": {"viewed_first": viewed_first}}
+        self.left, self.last = (
+            [*observations],
+            {"reward": reward, "done": True, "signals": {"viewed_first": viewed_first}},
+        )
         self.actions: list[tuple[str, dict]] = []
 
     async def reset(self):
@@ -99,11 +103,19 @@ def test_the_share_of_examples_that_read_first_is_the_tool_ratio():
 
 def test_rows_are_whole_repositories_and_no_formula_is_in_both_splits(tmp_path):
     write_splits(tmp_path, 42, mending.rows, n_train=300, n_test=60)
-    train, test = (list(problems(Data(prompt_dataset=str(tmp_path / f"{split}.jsonl"), apply_chat_template=True))) for split in ("train", "test"))
+    train, test = (
+        list(problems(Data(prompt_dataset=str(tmp_path / f"{split}.jsonl"), apply_chat_template=True)))
+        for split in ("train", "test")
+    )
     assert not {p.input for p in train} & {p.input for p in test} and {p.env for p in train} == {"swe"}
     for p in [*train, *test]:
         task = SweTask.model_validate(p.meta)
-        assert task.tests and task.repo == "f" and p.input.endswith(f"should be {_formula(p.label, '+')}.") and _formula(p.label, "-") in task.files["f.py"]
+        assert (
+            task.tests
+            and task.repo == "f"
+            and p.input.endswith(f"should be {_formula(p.label, '+')}.")
+            and _formula(p.label, "-") in task.files["f.py"]
+        )
 
 
 def _formula(patch: str, sign: str) -> str:

@@ -25,7 +25,10 @@ def text_of(trace: traces.ColdStartTrace, where=None) -> str:
 
 
 def test_a_tool_trace_is_an_episode_character_by_character():
-    expected = "User: What is 7*8?\nAssistant:```python\nprint(7*8)\n```\n```output\n56\n\n```\n\n\n<answer>\\boxed{56}</answer>"
+    expected = (
+        "User: What is"
+        " 7*8?\nAssistant:```python\nprint(7*8)\n```\n```output\n56\n\n```\n\n\n<answer>\\boxed{56}</answer>"
+    )
     assert text_of(traces.tool_trace(MUL)) == expected
 
 
@@ -80,7 +83,14 @@ async def test_an_episode_whose_model_writes_the_trace_has_the_trace_as_its_toke
     prompt = encode(traces.prompt_of(MUL.question))
     engine = ScriptedEngine("```python", "\nprint(7*8)\n```", "<answer>\\boxed{56}</answer>")
     episode = await run_episode(
-        prompt, index=0, engine=engine, env=PrintsFiftySix(), codec=Codec(), protocol=ZeroTir(max_calls=2), limits=Limits(140), request_id="r"
+        prompt,
+        index=0,
+        engine=engine,
+        env=PrintsFiftySix(),
+        codec=Codec(),
+        protocol=ZeroTir(max_calls=2),
+        limits=Limits(140),
+        request_id="r",
     )
     assert [*prompt, *episode.token_ids] == trace.token_ids.tolist()
     assert episode.is_model.tolist() == (trace.weights[len(prompt) :] > 0).tolist()

@@ -1,4 +1,5 @@
-"""A delta says exactly what changed, and is refused by name when it is damaged, left out, out of order or taken twice."""
+"""A delta says exactly what changed, and is refused by name when it is damaged, left out, out of order or taken
+twice."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def roundtrip(old: np.ndarray, new: np.ndarray) -> Piece | None:
     piece, made, kept = encode(old, new), old.copy(), old.copy()
     taken = take_over(kept, new)
     assert kept.tobytes() == new.tobytes(), "the learner's own copy"
-    assert (taken is None) == (piece is None) and all((a == b).all() for a, b in zip(taken or (), piece or (), strict=True))
+    assert (taken is None) == (piece is None) and all(
+        (a == b).all() for a, b in zip(taken or (), piece or (), strict=True)
+    )
     if piece is None:
         assert (old == new).all()
     else:
@@ -57,7 +60,9 @@ def test_a_large_gap_and_a_large_difference_are_exact_too():
 def test_whatever_changes_comes_back_bit_by_bit(data, integer, n):
     """Every size of a weight, signs and exponents included, at any density."""
     bounds = st.integers(np.iinfo(integer).min, np.iinfo(integer).max)
-    old = np.random.default_rng(n).integers(np.iinfo(integer).min, np.iinfo(integer).max, n, dtype=integer, endpoint=True)
+    old = np.random.default_rng(n).integers(
+        np.iinfo(integer).min, np.iinfo(integer).max, n, dtype=integer, endpoint=True
+    )
     new = old.copy()
     for at, value in data.draw(st.dictionaries(st.integers(0, n - 1), bounds, max_size=20)).items():
         new[at] = value
@@ -94,7 +99,10 @@ class Pushes:
 
     def __init__(self, directory, versions: int = 4) -> None:
         rng = np.random.default_rng(0)
-        self.directory, self.weights = directory, [{"a": rng.integers(0, 99, 5000, dtype=np.int16), "b.w": rng.integers(0, 99, (3, 7), dtype=np.int16)}]
+        self.directory, self.weights = (
+            directory,
+            [{"a": rng.integers(0, 99, 5000, dtype=np.int16), "b.w": rng.integers(0, 99, (3, 7), dtype=np.int16)}],
+        )
         for _ in range(versions - 1):
             new = {name: t.copy() for name, t in self.weights[-1].items()}
             new["a"][rng.integers(0, 5000, 20)] += 1
@@ -130,7 +138,8 @@ def pushes(tmp_path) -> Pushes:
 
 @pytest.fixture(params=["of the node's own memory", "elsewhere"])
 def root(tmp_path, request) -> Path:
-    """Where the node keeps its copy; the pushed files are either there too, or on a file system that several nodes see."""
+    """Where the node keeps its copy; the pushed files are either there too, or on a file system that several nodes
+    see."""
     return tmp_path if request.param.startswith("of") else tmp_path / "node"
 
 
@@ -183,7 +192,9 @@ def test_any_broken_byte_is_refused_by_name_and_the_copy_is_what_it_was(node, pu
     whole = path.read_bytes()
     for at in {0, 9, 60, len(whole) // 2, len(whole) - 40, len(whole) - 12, len(whole) - 1}:
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises(DeltaRefused, match=r"v1\.delta.* is (damaged|no complete delta)|v1\.delta.* continues version"):
+        with pytest.raises(
+            DeltaRefused, match=r"v1\.delta.* is (damaged|no complete delta)|v1\.delta.* continues version"
+        ):
             node.delta(path, *announced)
         assert digest_file(copy) == pushes.digest(0)
     for cut in (0, 5, 40, len(whole) - 1):
@@ -212,7 +223,9 @@ def test_a_copy_that_lost_a_bit_is_found_by_the_digest_of_the_whole_and_not_used
     assert digest_file(node.full(*pushes.full(1))) == pushes.digest(1)
 
 
-def test_a_process_that_is_killed_in_the_middle_of_a_patch_leaves_a_copy_that_nobody_uses(node, pushes, monkeypatch, root):
+def test_a_process_that_is_killed_in_the_middle_of_a_patch_leaves_a_copy_that_nobody_uses(
+    node, pushes, monkeypatch, root
+):
     def killed(piece, data):
         data[:3] = 7  # half of it
         os.kill(os.getpid(), signal.SIGKILL)
@@ -223,7 +236,9 @@ def test_a_process_that_is_killed_in_the_middle_of_a_patch_leaves_a_copy_that_no
         process = multiprocessing.get_context("fork").Process(target=node.delta, args=changes)
         process.start()
         process.join(60)
-    assert process.exitcode == -signal.SIGKILL and digest_file(copy) not in (pushes.digest(0), pushes.digest(1)), "no mixture, no test"
+    assert process.exitcode == -signal.SIGKILL and digest_file(copy) not in (pushes.digest(0), pushes.digest(1)), (
+        "no mixture, no test"
+    )
     beside = NodeCopy(keep=True, root=root)
     for version in (1, 2):
         with pytest.raises(DeltaRefused, match="keeps no proved copy"):
@@ -245,7 +260,9 @@ os.kill(os.getpid(), signal.SIGSTOP)
 def test_an_engine_that_hangs_in_its_turn_costs_the_engines_beside_it_nothing(node, pushes, root):
     node.full(*pushes.full(0))
     patient = NodeCopy(keep=True, root=root, patience_s=0.2)
-    with subprocess.Popen([sys.executable, "-c", HANGS, next(root.glob("tir_node_*/lock"))], stdout=subprocess.PIPE, text=True) as hung:
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGS, next(root.glob("tir_node_*/lock"))], stdout=subprocess.PIPE, text=True
+    ) as hung:
         try:
             assert hung.stdout.readline() == "holds\n"
             with pytest.raises(DeltaRefused, match="an engine beside this one holds"):
@@ -290,9 +307,13 @@ def test_pieces_of_one_chunk_are_hashed_as_they_leave_it_whatever_their_order_an
     node.full(*pushes.full(0))
     old, new = pushes.weights[0]["a"], pushes.weights[0]["a"].copy()
     new[[5, 3000, 4999]] += 1
-    parts = [(0, slice(0, 3500)), (2000, slice(1000, 2000)), (7000, slice(3500, None))]  # (byte, elements); the second changes element 1100
+    # (byte, elements); the second changes element 1100
+    parts = [(0, slice(0, 3500)), (2000, slice(1000, 2000)), (7000, slice(3500, None))]
     new[1100] += 9
-    pieces = [(0, encode(old[:3500], np.where(np.arange(3500) == 1100, old[:3500], new[:3500]))), *((b, encode(old[p], new[p])) for b, p in parts[1:])]
+    pieces = [
+        (0, encode(old[:3500], np.where(np.arange(3500) == 1100, old[:3500], new[:3500]))),
+        *((b, encode(old[p], new[p])) for b, p in parts[1:]),
+    ]
     out = io.BytesIO()
     writer = DeltaWriter(out, pushes.digest(0), 0)
     for i in order:
@@ -345,7 +366,11 @@ def test_a_node_without_room_for_a_copy_takes_full_pushes(tmp_path, pushes, monk
 
 
 def test_two_nodes_that_see_the_pushed_file_have_a_copy_each(tmp_path, pushes):
-    nodes, pushed, changes = [NodeCopy(keep=True, root=tmp_path / name) for name in "ab"], pushes.full(0), pushes.delta(1)
+    nodes, pushed, changes = (
+        [NodeCopy(keep=True, root=tmp_path / name) for name in "ab"],
+        pushes.full(0),
+        pushes.delta(1),
+    )
     for n in nodes:
         n.full(*pushed)
     assert [digest_file(n.delta(*changes)) for n in nodes] == [pushes.digest(1)] * 2

@@ -1,4 +1,5 @@
-"""A run's pushes with vllm.sync_delta: what changed goes to whoever can continue, everything to whoever cannot; the proof is that of every push."""
+"""A run's pushes with vllm.sync_delta: what changed goes to whoever can continue, everything to whoever cannot; the
+proof is that of every push."""
 
 from __future__ import annotations
 
@@ -79,7 +80,10 @@ class Engine:
     async def canary(self, prompt_ids, max_tokens, seed):
         n = max_tokens
         logprobs = np.full(n, logprob(self.weights) + self.off, np.float32)
-        return [Completion(np.zeros(n, np.int32), logprobs, np.full(n, self.version, np.int32), "", "length") for _ in prompt_ids]
+        return [
+            Completion(np.zeros(n, np.int32), logprobs, np.full(n, self.version, np.int32), "", "length")
+            for _ in prompt_ids
+        ]
 
     async def proved(self, version):
         self.verdicts.append(version)
@@ -95,7 +99,9 @@ class Run:
         self.publisher = self.start()
 
     def start(self) -> WeightPublisher:
-        return WeightPublisher(self.learner, self.engines, self.tmp_path / "push", [[5, 6]], tolerance=1e-2, canary_tokens=2, delta=True)
+        return WeightPublisher(
+            self.learner, self.engines, self.tmp_path / "push", [[5, 6]], tolerance=1e-2, canary_tokens=2, delta=True
+        )
 
     async def push(self, n: int = 10):
         self.learner.step(n)
@@ -143,7 +149,10 @@ class Replay:
         path.write_bytes(self.old if new != self.old else new)
 
 
-@pytest.mark.parametrize(("damage", "said"), [(broken, "is damaged"), (cut, "no complete delta"), (Path.unlink, "no complete delta"), (Replay(), "older one")])
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(broken, "is damaged"), (cut, "no complete delta"), (Path.unlink, "no complete delta"), (Replay(), "older one")],
+)
 async def test_a_delta_that_is_refused_is_followed_by_a_full_push_at_once(run, caplog, damage, said):
     if isinstance(damage, Replay):
         run.learner.in_transit = damage
@@ -155,7 +164,9 @@ async def test_a_delta_that_is_refused_is_followed_by_a_full_push_at_once(run, c
     assert said in caplog.text and all(f"rollout-{i} gets version {v} in full" in caplog.text for i in range(2))
     assert run.learner.written[-1] == f"v{v}.safetensors" and run.equal() and not report.delta and report.refused == 0
     run.learner.in_transit = lambda path: None
-    assert [(await run.push()).delta for _ in range(3)] == [False, True, True], "nobody could take it, so the next was full"
+    assert [(await run.push()).delta for _ in range(3)] == [False, True, True], (
+        "nobody could take it, so the next was full"
+    )
     assert run.equal()
 
 
@@ -164,7 +175,9 @@ async def test_an_engine_that_missed_a_push_gets_a_full_one_and_the_others_a_del
     assert (await run.push()).delta
     run.engines[1].down = False
     report = await run.push()
-    assert "rollout-1 gets version 2 in full: The delta of version 2" in caplog.text and "keeps version 0" in caplog.text
+    assert (
+        "rollout-1 gets version 2 in full: The delta of version 2" in caplog.text and "keeps version 0" in caplog.text
+    )
     assert "rollout-0 gets" not in caplog.text and run.equal() and not report.delta
     assert (await run.push()).delta and run.equal()
 
@@ -197,7 +210,9 @@ async def test_a_learner_that_starts_again_pushes_in_full_first(run):
 async def test_a_delta_of_more_than_it_is_worth_is_a_full_push_and_tried_again_ever_later(run):
     kinds = [(await run.push(n=2000)).delta for _ in range(4)]
     assert kinds == [False] * 4 and run.equal()
-    assert [(await run.push()).delta for _ in range(3)] == [False, True, True] and run.equal(), "tried at the first, the third and the sixth"
+    assert [(await run.push()).delta for _ in range(3)] == [False, True, True] and run.equal(), (
+        "tried at the first, the third and the sixth"
+    )
 
 
 async def test_an_engine_that_fails_the_canary_after_a_delta_is_given_up_and_its_successor_gets_a_full_push(run):

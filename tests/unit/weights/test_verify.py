@@ -19,7 +19,13 @@ from openrlhf_tir.weights.verify import Disagreement, Tolerance, disagreement
 
 def completion(logprobs, version=1, token_ids=None) -> Completion:
     n = len(logprobs)
-    return Completion(np.asarray(token_ids or range(n), np.int32), np.asarray(logprobs, np.float32), np.full(n, version, np.int32), "", "length")
+    return Completion(
+        np.asarray(token_ids or range(n), np.int32),
+        np.asarray(logprobs, np.float32),
+        np.full(n, version, np.int32),
+        "",
+        "length",
+    )
 
 
 # --- digest
@@ -29,16 +35,28 @@ def test_the_digest_of_a_file_is_that_of_the_tensors_in_any_order(tmp_path):
     import torch
     from safetensors.torch import save_file
 
-    tensors = {"b.w": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "s": torch.tensor(7)}
+    tensors = {
+        "b.w": torch.arange(6.0).reshape(2, 3),
+        "a": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+        "s": torch.tensor(7),
+    }
     save_file(tensors, tmp_path / "w.safetensors", metadata={"note": "does not count"})
-    assert digest_file(tmp_path / "w.safetensors") == tensors_digest(tensors.items()) == tensors_digest(reversed(tensors.items()))
+    assert (
+        digest_file(tmp_path / "w.safetensors")
+        == tensors_digest(tensors.items())
+        == tensors_digest(reversed(tensors.items()))
+    )
 
 
 def test_numpy_and_torch_tensors_have_the_same_digest():
     import torch
 
     a = np.arange(4, dtype=np.float32).reshape(2, 2).T  # not contiguous
-    assert tensors_digest([("x", a)]) == tensors_digest([("x", torch.from_numpy(a))]) == tensors_digest([("x", np.array([[0, 2], [1, 3]], np.float32))])
+    assert (
+        tensors_digest([("x", a)])
+        == tensors_digest([("x", torch.from_numpy(a))])
+        == tensors_digest([("x", np.array([[0, 2], [1, 3]], np.float32))])
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +73,9 @@ def test_one_changed_bit_name_shape_or_dtype_changes_the_digest(other):
     assert tensors_digest([other]) != tensors_digest([("x", np.array([1.0, 2.0], np.float32))])
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:5], lambda b: b"", lambda b: b"\xff" * 64, lambda b: b + b"x"])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: b[:5], lambda b: b"", lambda b: b"\xff" * 64, lambda b: b + b"x"]
+)
 def test_a_damaged_file_is_named(tmp_path, damage):
     from safetensors.numpy import save
 
@@ -88,7 +108,9 @@ def test_one_rare_token_in_sixty_four_does_not_decide_in_low_precision_but_does_
 
 
 def test_a_calibrated_tolerance_is_four_times_the_numerics_and_never_beyond_the_ceiling():
-    assert Tolerance.calibrated([Disagreement(0.01, 0.05, 0.3), Disagreement(0.02, 0.04, 0.9)], ceiling=0.5) == Tolerance(0.08, 0.2, 5.0)
+    assert Tolerance.calibrated(
+        [Disagreement(0.01, 0.05, 0.3), Disagreement(0.02, 0.04, 0.9)], ceiling=0.5
+    ) == Tolerance(0.08, 0.2, 5.0)
     assert Tolerance.calibrated([Disagreement(0.2, 0.4, 0.9)], ceiling=0.5) == Tolerance(0.5, 0.5, 5.0)
     assert Tolerance.calibrated([Disagreement(0.0, 0.0, 0.0)], ceiling=0.5) == Tolerance(1e-3, 1e-3, 5.0)
 
@@ -290,7 +312,8 @@ async def test_a_newcomer_that_samples_from_other_weights_is_refused(tmp_path):
 
 
 async def test_a_newcomer_waits_for_the_step_and_for_no_drain(tmp_path):
-    """It joins between the step and the push with the weights that the push will bring to the others; those are written once."""
+    """It joins between the step and the push with the weights that the push will bring to the others; those are written
+    once."""
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
     newcomer = FakeEngine()
@@ -332,14 +355,24 @@ async def test_a_low_precision_tolerance_is_four_times_what_freshly_loaded_engin
 
 async def test_it_is_kept_by_the_publisher_of_restarted_ranks(tmp_path):
     tolerance = await uncalibrated([FakeEngine(lags=0.01)], tmp_path).calibrate()
-    p = WeightPublisher(FakeLearner(), [FakeEngine(lags=0.03)], tmp_path / "push", [[5]], tolerance=tolerance, canary_tokens=3)
+    p = WeightPublisher(
+        FakeLearner(), [FakeEngine(lags=0.03)], tmp_path / "push", [[5]], tolerance=tolerance, canary_tokens=3
+    )
     assert (await publish(p, 1)).refused == 0
 
 
 @pytest.mark.parametrize("lags", [2.0, 0.6, float("nan"), float("inf")])
-async def test_engines_that_differ_beyond_the_ceiling_at_the_start_have_another_model_and_the_causes_are_said(tmp_path, lags):
+async def test_engines_that_differ_beyond_the_ceiling_at_the_start_have_another_model_and_the_causes_are_said(
+    tmp_path, lags
+):
     engines = [FakeEngine(lags=lags, name="rollout-0"), FakeEngine(lags=lags, name="rollout-1")]
-    with pytest.raises(ConfigError, match=r"rollout-0 and the learner differ by .* vllm\.canary_ceiling = 0\.5 .*tokenizers; a quantised engine .*rope"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"rollout-0 and the learner differ by .* vllm\.canary_ceiling = 0\.5 .*tokenizers; a quantised engine"
+            r" .*rope"
+        ),
+    ):
         await uncalibrated(engines, tmp_path).calibrate()
 
 
@@ -348,7 +381,11 @@ async def test_one_engine_that_differs_at_the_start_is_replaced_and_calibrates_n
     tolerance = await uncalibrated(engines, tmp_path).calibrate()
     assert tolerance.high == pytest.approx(0.04)
     assert engines[0].verdicts == []
-    assert engines[1].verdicts[0].startswith("Before the first push: rollout-1 and the learner differ by log-probs that are not finite")
+    assert (
+        engines[1]
+        .verdicts[0]
+        .startswith("Before the first push: rollout-1 and the learner differ by log-probs that are not finite")
+    )
 
 
 async def test_calibration_goes_on_without_engines_that_died_or_hang(tmp_path):

@@ -1,4 +1,5 @@
-"""The form of an agent that plays a game with an interface like Gym's: five values a step, observations put into chat turns by the file."""
+"""The form of an agent that plays a game with an interface like Gym's: five values a step, observations put into chat
+turns by the file."""
 
 import torch
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
@@ -18,7 +19,13 @@ class Guess:
     def step(self, action):
         self.turns += 1
         found, over = action == self.secret, self.turns == self.max_turns
-        return ("Right." if found else "Wrong, guess again."), (1.0 if found else -0.5), found, over, {"turns": self.turns}
+        return (
+            ("Right." if found else "Wrong, guess again."),
+            (1.0 if found else -0.5),
+            found,
+            over,
+            {"turns": self.turns},
+        )
 
 
 class AgentInstance(AgentInstanceBase):
@@ -35,7 +42,8 @@ class AgentInstance(AgentInstanceBase):
         return {
             "rewards": torch.tensor(reward),
             "scores": torch.tensor(float(terminated)),
-            "environment_feedback": "<|im_end|>\n" + (f"<|im_start|>user\n{text}<|im_end|>" if done else TURN.format(text)),
+            "environment_feedback": "<|im_end|>\n"
+            + (f"<|im_start|>user\n{text}<|im_end|>" if done else TURN.format(text)),
             "done": done,
             "sampling_params": states.get("sampling_params"),
             "extra_logs": {"turn_count": torch.tensor(info["turns"])},

@@ -1,4 +1,5 @@
-"""The form of an executor that serves an OpenAI endpoint: the engine is asked from a server's thread, and the samples are put together of its traces.
+"""The form of an executor that serves an OpenAI endpoint: the engine is asked from a server's thread, and the samples
+are put together of its traces.
 
 The agent is a client of that endpoint; with the label "blocking" it is one without asyncio, in a thread of its own.
 """
@@ -26,12 +27,20 @@ class AgentExecutor:
         async def complete(body: dict):
             text = self.tokenizer.apply_chat_template(body["messages"], tokenize=False, add_generation_prompt=True)
             prompt = self.tokenizer.encode(text, add_special_tokens=False)
-            params = SamplingParams(max_tokens=min(body["max_tokens"], self.max_length - len(prompt)), temperature=body["temperature"], logprobs=1)
+            params = SamplingParams(
+                max_tokens=min(body["max_tokens"], self.max_length - len(prompt)),
+                temperature=body["temperature"],
+                logprobs=1,
+            )
             said = (await self.engine.generate(prompt, params)).outputs[0]
             logprobs = [by_id[i].logprob for i, by_id in zip(said.token_ids, said.logprobs, strict=True)]
             on_main = threading.current_thread() is threading.main_thread()
             self.traces.setdefault(body["session_id"], []).append((prompt, said.token_ids, logprobs, on_main))
-            choice = {"index": 0, "message": {"role": "assistant", "content": said.text}, "finish_reason": said.finish_reason}
+            choice = {
+                "index": 0,
+                "message": {"role": "assistant", "content": said.text},
+                "finish_reason": said.finish_reason,
+            }
             return {"id": uuid4().hex, "object": "chat.completion", "model": body["model"], "choices": [choice]}
 
         config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
@@ -56,9 +65,19 @@ class AgentExecutor:
             self.serve()
         session, messages = uuid4().hex, [{"role": "user", "content": prompt}]
         for follow_up in ("env", ""):
-            body = {"model": "policy", "session_id": session, "messages": messages, "max_tokens": 8, "temperature": sampling_params.temperature}
+            body = {
+                "model": "policy",
+                "session_id": session,
+                "messages": messages,
+                "max_tokens": 8,
+                "temperature": sampling_params.temperature,
+            }
             reply = await (asyncio.to_thread(self.ask_blocking, body) if label == "blocking" else self.ask(body))
-            messages = [*messages, reply["choices"][0]["message"], *([{"role": "user", "content": follow_up}] if follow_up else [])]
+            messages = [
+                *messages,
+                reply["choices"][0]["message"],
+                *([{"role": "user", "content": follow_up}] if follow_up else []),
+            ]
         traces = self.traces.pop(session)
         tokens = traces[-1][0] + traces[-1][1]
         logprobs = [0.0] * len(tokens)

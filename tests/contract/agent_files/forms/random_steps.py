@@ -1,4 +1,5 @@
-"""The form of a multi-turn agent over steps without a world: made asynchronously, so many steps, the reward at the last of them."""
+"""The form of a multi-turn agent over steps without a world: made asynchronously, so many steps, the reward at the last
+of them."""
 
 import torch
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor

@@ -1,4 +1,5 @@
-"""swe as it is used: a server, rows made for it, a session that mends its bug, and rows of another's form with a mirror."""
+"""swe as it is used: a server, rows made for it, a session that mends its bug, and rows of another's form with a
+mirror."""
 # ruff: noqa: E501 - one attack, one line
 
 from __future__ import annotations
@@ -40,8 +41,24 @@ def call(name: str, **arguments: object) -> str:
 def made(tmp_path_factory):
     """Four rows, made by the command of the docs."""
     out = tmp_path_factory.mktemp("rows") / "rows.jsonl"
-    command = [sys.executable, "-m", "env_servers.swe.make_tasks", "--count", "4", "--seed", "3", "--repos", "roman", "lru", "--out", str(out)]
-    assert "4 rows, each with tests that fail" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    command = [
+        sys.executable,
+        "-m",
+        "env_servers.swe.make_tasks",
+        "--count",
+        "4",
+        "--seed",
+        "3",
+        "--repos",
+        "roman",
+        "lru",
+        "--out",
+        str(out),
+    ]
+    assert (
+        "4 rows, each with tests that fail"
+        in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    )
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -79,16 +96,34 @@ def mirror(tmp_path_factory):
     top = tmp_path_factory.mktemp("mirror")
     (top / "o").mkdir()
     conftest = "import pytest\n\n\n@pytest.fixture\ndef tens():\n    return 10\n"
-    base = commit(top / "o" / "lib", {"src/lib.py": BASE, "pytest.ini": INI, "tests/test_lib.py": OLD_TEST, "conftest.py": conftest})
+    base = commit(
+        top / "o" / "lib",
+        {"src/lib.py": BASE, "pytest.ini": INI, "tests/test_lib.py": OLD_TEST, "conftest.py": conftest},
+    )
     names = ["tests/test_lib.py::test_zero", "tests/test_lib.py::test_two"]
-    row = {"repo": "o/lib", "base_commit": base, "test_patch": TEST_PATCH.replace("\n\n\n def", "\n \n \n def"), "FAIL_TO_PASS": names, "PASS_TO_PASS": []}
+    row = {
+        "repo": "o/lib",
+        "base_commit": base,
+        "test_patch": TEST_PATCH.replace("\n\n\n def", "\n \n \n def"),
+        "FAIL_TO_PASS": names,
+        "PASS_TO_PASS": [],
+    }
     return top, row
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, mirror):
     with env_server(
-        "env_servers.swe", tmp_path_factory.mktemp("env"), "--mirror", str(mirror[0]), "--max-turns", "6", "--command-timeout", "5", "--evaluations", "1"
+        "env_servers.swe",
+        tmp_path_factory.mktemp("env"),
+        "--mirror",
+        str(mirror[0]),
+        "--max-turns",
+        "6",
+        "--command-timeout",
+        "5",
+        "--evaluations",
+        "1",
     ) as (url, _):
         yield url
 
@@ -108,20 +143,34 @@ async def test_evaluations_are_counted_apart_from_steps(server):
     async with Http(server) as http:
         sessions = [await http.open(task()) for _ in range(3)]
         body = [
-            http.step_body(s, 0, json.dumps([json.loads(call("execute_bash", command=MEND))[0], {"name": "finish", "arguments": {}}]), 60) for s in sessions
+            http.step_body(
+                s,
+                0,
+                json.dumps([json.loads(call("execute_bash", command=MEND))[0], {"name": "finish", "arguments": {}}]),
+                60,
+            )
+            for s in sessions
         ]
         replies = asyncio.create_task(http.send("POST", "/step_batch", json=body))
         seen = set()
         while not replies.done():
             _, text, _ = await http.send("GET", "/metrics")
-            seen |= {line for line in text.splitlines() if line.startswith(("env_evaluating", "env_evaluations_waiting", "env_repositories"))}
+            seen |= {
+                line
+                for line in text.splitlines()
+                if line.startswith(("env_evaluating", "env_evaluations_waiting", "env_repositories"))
+            }
     assert [json.loads(line)["reward"] for line in replies.result()[1].splitlines()] == [1.0] * 3
     assert {"env_evaluating 1.0", "env_evaluations_waiting 1.0"} <= seen and "env_evaluating 2.0" not in seen
 
 
 async def test_the_rows_say_what_is_wrong_and_not_how_it_is_mended(made):
     for row in made:
-        mended = [line[1:].strip() for line in row["label"].splitlines() if line.startswith("+") and not line.startswith("+++")]
+        mended = [
+            line[1:].strip()
+            for line in row["label"].splitlines()
+            if line.startswith("+") and not line.startswith("+++")
+        ]
         assert "It should hold:" in row["prompt"] and row["meta"]["repo"] in row["prompt"]
         assert not any(line in row["prompt"] for line in mended)
 
@@ -139,18 +188,29 @@ async def test_the_editor_mends_it_and_the_last_turn_is_judged(server):
     async with Http(server) as http:
         session = await http.open({**task(), "max_turns": 3})
         path = f"/tmp/roman/{CODE}"
-        _, no, _ = await http.step(session, 0, call("str_replace_editor", command="str_replace", path=path, old_str="nowhere", new_str=""), 60)
+        _, no, _ = await http.step(
+            session, 0, call("str_replace_editor", command="str_replace", path=path, old_str="nowhere", new_str=""), 60
+        )
         assert (no["outcome"], no["signals"]["error_type"], no["reward"]) == ("model_error", "refused", None)
-        _, yes, _ = await http.step(session, 1, call("str_replace_editor", command="str_replace", path=path, old_str=BUG, new_str=GOOD), 60)
+        _, yes, _ = await http.step(
+            session, 1, call("str_replace_editor", command="str_replace", path=path, old_str=BUG, new_str=GOOD), 60
+        )
         assert yes["outcome"] == "ok" and "has been edited" in yes["observation"]
         _, last, _ = await http.step(session, 2, call("execute_bash", command="true"), 60)
-        assert (last["reward"], last["done"], last["truncated"], last["signals"]["finished"]) == (1.0, False, True, False)
+        assert (last["reward"], last["done"], last["truncated"], last["signals"]["finished"]) == (
+            1.0,
+            False,
+            True,
+            False,
+        )
 
 
 async def test_a_protocol_whose_turns_are_used_up_cuts(server):
     async with Http(server) as http:
         session = await http.open(task())
-        action = json.dumps([{"name": "execute_bash", "arguments": {"command": MEND}}, {"name": "finish", "arguments": {"cut": "true"}}])
+        action = json.dumps(
+            [{"name": "execute_bash", "arguments": {"command": MEND}}, {"name": "finish", "arguments": {"cut": "true"}}]
+        )
         _, last, _ = await http.step(session, 0, action, 60)
         assert (last["reward"], last["done"], last["truncated"]) == (1.0, False, True)
 
@@ -158,8 +218,17 @@ async def test_a_protocol_whose_turns_are_used_up_cuts(server):
 async def test_what_is_wrong_with_a_call_is_told_and_nothing_is_run(server):
     async with Http(server) as http:
         session = await http.open(task())
-        mixed = json.dumps([{"name": "execute_bash", "arguments": {"command": "touch x"}}, {"name": "fly", "arguments": {}}])
-        for step, (action, kind) in enumerate([("ls", "bad_call"), ("[]", "bad_call"), (mixed, "unknown_function"), ('{"name": "execute_bash"}', "bad_call")]):
+        mixed = json.dumps(
+            [{"name": "execute_bash", "arguments": {"command": "touch x"}}, {"name": "fly", "arguments": {}}]
+        )
+        for step, (action, kind) in enumerate(
+            [
+                ("ls", "bad_call"),
+                ("[]", "bad_call"),
+                (mixed, "unknown_function"),
+                ('{"name": "execute_bash"}', "bad_call"),
+            ]
+        ):
             _, said, _ = await http.step(session, step, action, 60)
             assert (said["outcome"], said["signals"]["error_type"]) == ("model_error", kind), said
         _, said, _ = await http.step(session, 4, call("execute_bash", command="ls x"), 60)
@@ -239,10 +308,16 @@ LEFT_OUT = {
 INSIDE = {
     "nothing": ("true", 0.0),
     "the right change": (MEND_LIB, 1.0),
-    "the right change and other tests": (f"{MEND_LIB}; echo 'def test_zero(): assert False' > tests/test_lib.py; rm conftest.py", 1.0),
+    "the right change and other tests": (
+        f"{MEND_LIB}; echo 'def test_zero(): assert False' > tests/test_lib.py; rm conftest.py",
+        1.0,
+    ),
     "another conftest": (f"cat > conftest.py <<'EOF'\n{HOOK}EOF", 0.0),
     "an ini": (f"printf '[pytest]\\npython_functions = nothing_*\\npythonpath = src\\n' > pytest.ini; {MEND_LIB}", 1.0),
-    "a directory in place of the tests": (f"rm tests/test_lib.py; mkdir tests/test_lib.py; touch tests/test_lib.py/x; {MEND_LIB}", 1.0),
+    "a directory in place of the tests": (
+        f"rm tests/test_lib.py; mkdir tests/test_lib.py; touch tests/test_lib.py/x; {MEND_LIB}",
+        1.0,
+    ),
     "exit 0": ("echo 'import os; os._exit(0)' > src/lib.py", 0.0),
     "a skip": ("echo 'import pytest; pytest.skip(\"no\", allow_module_level=True)' > src/lib.py", 0.0),
     "a report of its own": ("echo 'import os; os.write(4, b\"{}\"); os._exit(0)' > src/lib.py", 0.0),
@@ -250,8 +325,14 @@ INSIDE = {
         "printf 'import _pytest.reports as r\\nold = r.TestReport.from_item_and_call\\ndef new(item, call):\\n    x = old(item, call); x.outcome = \"passed\"; return x\\nr.TestReport.from_item_and_call = new\\ntwice = None\\n' > src/lib.py",
         0.0,
     ),
-    "assertions that pass": ("printf 'import _pytest.python as p\\np.Function.runtest = lambda self: None\\n' > src/lib.py", 0.0),
-    "a pytest of its own": ("mkdir pytest; echo 'def main(*a, **k): return 0' > pytest/__init__.py; echo 'import os; os._exit(0)' > json.py", 0.0),
+    "assertions that pass": (
+        "printf 'import _pytest.python as p\\np.Function.runtest = lambda self: None\\n' > src/lib.py",
+        0.0,
+    ),
+    "a pytest of its own": (
+        "mkdir pytest; echo 'def main(*a, **k): return 0' > pytest/__init__.py; echo 'import os; os._exit(0)' > json.py",
+        0.0,
+    ),
     "never ends": ("echo 'while True: pass' > src/lib.py", 0.0),
 }
 
@@ -259,7 +340,9 @@ INSIDE = {
 @pytest.fixture(scope="module")
 def ours(mirror):
     sandbox = new_sandbox(LIMITS, evaluations=1)
-    yield shared(sandbox, evaluations=1, command_s=5.0, test_s=5.0, max_turns=9, mirror=mirror[0], sessions=4, memory=2 << 30)
+    yield shared(
+        sandbox, evaluations=1, command_s=5.0, test_s=5.0, max_turns=9, mirror=mirror[0], sessions=4, memory=2 << 30
+    )
     asyncio.run(sandbox.close())
 
 
@@ -281,7 +364,10 @@ UNFIT = {
         {"FAIL_TO_PASS": ["tests/test_lib.py::test_two", "tests/test_lib.py::nope"]},
         "FAIL_TO_PASS names 'tests/test_lib.py::nope', which pytest does not find",
     ),
-    "no such test to pass": ({"PASS_TO_PASS": ["tests/test_lib.py::nope"]}, "PASS_TO_PASS names 'tests/test_lib.py::nope'"),
+    "no such test to pass": (
+        {"PASS_TO_PASS": ["tests/test_lib.py::nope"]},
+        "PASS_TO_PASS names 'tests/test_lib.py::nope'",
+    ),
     "a test that passes": (
         {"test_patch": TEST_PATCH.replace("twice(0) == 0", "twice(0) == 1").replace("\n\n\n def", "\n \n \n def")},
         "FAIL_TO_PASS names 'tests/test_lib.py::test_zero', which passes in the repository as it is: any patch would do",
@@ -300,12 +386,26 @@ async def test_a_row_that_its_own_tests_contradict_is_the_callers_mistake(server
 def test_rows_are_held_against_their_repositories_when_tasks_are_made_of_them(mirror, tmp_path):
     row = {**mirror[1], "problem_statement": "twice(0) is 1.", "instance_id": "lib-1"}
     given, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "env_servers.swe.make_tasks", "--rows", str(given), "--mirror", str(mirror[0]), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "env_servers.swe.make_tasks",
+        "--rows",
+        str(given),
+        "--mirror",
+        str(mirror[0]),
+        "--out",
+        str(out),
+    ]
     given.write_text(json.dumps(row) + "\n")
     assert "1 rows, from" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     given.write_text(json.dumps(row) + "\n" + json.dumps({**row, **UNFIT["no such test"][0]}))
     refused = subprocess.run(command, capture_output=True, text=True)
-    assert refused.returncode == 1 and f"{given} line 2: the row lib-1 at " in refused.stderr and UNFIT["no such test"][1] in refused.stderr
+    assert (
+        refused.returncode == 1
+        and f"{given} line 2: the row lib-1 at " in refused.stderr
+        and UNFIT["no such test"][1] in refused.stderr
+    )
 
 
 class InProcess:
@@ -325,12 +425,19 @@ class InProcess:
 
 
 def function(name: str, **parameters: str) -> str:
-    return f"<function={name}>\n" + "".join(f"<parameter={k}>{v}</parameter>\n" for k, v in parameters.items()) + "</function>"
+    return (
+        f"<function={name}>\n"
+        + "".join(f"<parameter={k}>{v}</parameter>\n" for k, v in parameters.items())
+        + "</function>"
+    )
 
 
 async def played(ours: Shared, max_calls: int, *texts: str) -> Trajectory:
     """A conversation in SkyRL's protocol as Qwen's chat template writes it."""
-    cfg = Config(env={"name": "swe", "protocol": "skyrl", "max_calls": max_calls, "output_max_tokens": 300}, data={"apply_chat_template": True})
+    cfg = Config(
+        env={"name": "swe", "protocol": "skyrl", "max_calls": max_calls, "output_max_tokens": 300},
+        data={"apply_chat_template": True},
+    )
     codec = HfCodec(tokenizer("qwen2_5"))
     chats = Chats.of(cfg, cfg.env, codec, tokenizer("qwen2_5"))
     prompt, protocol, env = chats.task(Task("Mend it.", "-")), make(cfg.env), SweEnv(ours)
@@ -351,15 +458,21 @@ async def played(ours: Shared, max_calls: int, *texts: str) -> Trajectory:
 
 
 async def test_an_episode_in_skyrls_protocol_is_rewarded(ours):
-    t = await played(ours, 50, "I mend it. " + function("execute_bash", command=MEND), "Now I am done. " + function("finish"))
+    t = await played(
+        ours, 50, "I mend it. " + function("execute_bash", command=MEND), "Now I am done. " + function("finish")
+    )
     assert t.failed is None and [c.reward for c in t.calls] == [None, 1.0] and t.calls[-1].done
     assert [s.source for s in t.segments] == ["model", "env", "model", "env"]
-    assert t.segments[1].text.startswith("<|im_end|>\n<|im_start|>user\nEXECUTION RESULT of [execute_bash]:\n[Current working directory: /tmp/roman]\n")
+    assert t.segments[1].text.startswith(
+        "<|im_end|>\n<|im_start|>user\nEXECUTION RESULT of [execute_bash]:\n[Current working directory: /tmp/roman]\n"
+    )
     assert t.segments[1].text.endswith("exit code 0]<|im_end|>\n<|im_start|>assistant\n")
 
 
 async def test_an_episode_whose_turns_are_used_up_is_judged_as_it_stands(ours):
-    t = await played(ours, 2, function("execute_bash", command=MEND), "What shall I do?" + function("execute_bash", command="ls"))
+    t = await played(
+        ours, 2, function("execute_bash", command=MEND), "What shall I do?" + function("execute_bash", command="ls")
+    )
     assert [c.reward for c in t.calls] == [None, 1.0] and t.calls[-1].truncated and t.finish_reason == "length"
 
 

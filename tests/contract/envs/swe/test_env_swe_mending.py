@@ -1,4 +1,5 @@
-"""The lesson `mending` in the real environment: its sessions say what the lesson has them say, and real hidden tests judge what it teaches."""
+"""The lesson `mending` in the real environment: its sessions say what the lesson has them say, and real hidden tests
+judge what it teaches."""
 
 from __future__ import annotations
 
@@ -34,13 +35,18 @@ class OfRow:
 
 async def test_what_is_taught_is_what_the_sessions_say_and_the_hidden_tests_judge_it():
     sandbox = new_sandbox(LIMITS, evaluations=1)
-    ours = shared(sandbox, evaluations=1, command_s=5.0, test_s=20.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30)
+    ours = shared(
+        sandbox, evaluations=1, command_s=5.0, test_s=20.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30
+    )
     try:
         for row in mending.rows(4, "train", 42):
             right = mending.Formula(row["prompt"][-5], int(row["prompt"][-4:-1]))
             (wrong,) = [f for f in _formulas() if f.file == row["meta"]["files"]["f.py"]]
             guess = wrong._replace(number=next(n for n in (201, 202, 203) if n not in (right.number, wrong.number)))
-            for trace, verdict in ((mending.mending(wrong, right), ("resolved", 1.0, True)), (mending.guessing(guess, right), ("patch_empty", 0.0, False))):
+            for trace, verdict in (
+                (mending.mending(wrong, right), ("resolved", 1.0, True)),
+                (mending.guessing(guess, right), ("patch_empty", 0.0, False)),
+            ):
                 env = SweEnv(ours)
                 try:
                     episode = await played(trace, right.question, OfRow(env, row["meta"]))
@@ -55,17 +61,26 @@ async def test_what_is_taught_is_what_the_sessions_say_and_the_hidden_tests_judg
 
 async def test_a_wrong_edit_of_a_whole_repository_fails_its_hidden_tests_which_are_not_in_it():
     sandbox = new_sandbox(LIMITS, evaluations=1)
-    ours = shared(sandbox, evaluations=1, command_s=5.0, test_s=20.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30)
+    ours = shared(
+        sandbox, evaluations=1, command_s=5.0, test_s=20.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30
+    )
     env = SweEnv(ours)
     try:
         await env.reset(mending.rows(1, "train", 42)[0]["meta"], 0)
-        listed = await env.step('[{"name": "execute_bash", "arguments": {"command": "ls; sed -i s/return/return\\\\ 1+/ f.py"}}]', 60)
+        listed = await env.step(
+            '[{"name": "execute_bash", "arguments": {"command": "ls; sed -i s/return/return\\\\ 1+/ f.py"}}]', 60
+        )
         last = await env.step('[{"name": "finish", "arguments": {}}]', 60)
     finally:
         await env.close()
         await sandbox.close()
     assert listed.observation.startswith("f.py\n[Current")
-    assert (last.reward, last.signals["evaluation"], last.signals["tests_total"], last.signals["viewed_first"]) == (0.0, "tests_failed", 1, None)
+    assert (last.reward, last.signals["evaluation"], last.signals["tests_total"], last.signals["viewed_first"]) == (
+        0.0,
+        "tests_failed",
+        1,
+        None,
+    )
 
 
 def _formulas() -> list[mending.Formula]:

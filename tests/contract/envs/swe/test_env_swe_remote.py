@@ -1,5 +1,5 @@
-"""swe on a runtime API: rows in containers of their own, and what becomes of a session when the API or a container fails. The API is a stand-in that
-runs real processes (tests/contract/runtime_stand_in).
+"""swe on a runtime API: rows in containers of their own, and what becomes of a session when the API or a container
+fails. The API is a stand-in that runs real processes (tests/contract/runtime_stand_in).
 """
 # ruff: noqa: E501 - one attack, one line
 
@@ -23,7 +23,16 @@ from env_servers.swe.remote import backend, judging
 from env_servers.swe.remote import http as http_module
 from env_servers.swe.remote.api import RuntimeApi, StartOptions
 from env_servers.swe.remote.backend import Remote
-from env_servers.swe.remote.faults import ImageUnavailable, ImageUnfit, LostInTests, RowBroken, RuntimeBroken, RuntimeLate, RuntimeLost, RuntimeRefused
+from env_servers.swe.remote.faults import (
+    ImageUnavailable,
+    ImageUnfit,
+    LostInTests,
+    RowBroken,
+    RuntimeBroken,
+    RuntimeLate,
+    RuntimeLost,
+    RuntimeRefused,
+)
 from env_servers.swe.remote.http import RuntimeHttp
 from env_servers.swe.remote.jobs import run_job
 from env_servers.swe.remote.judging import judged
@@ -45,14 +54,26 @@ RETRIES = 2
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory) -> tuple[Path, dict]:
-    """An image's /testbed: the repository at the base commit, with the later commit that mends it on a branch, and what a build has left."""
+    """An image's /testbed: the repository at the base commit, with the later commit that mends it on a branch, and what
+    a build has left."""
     top = tmp_path_factory.mktemp("image") / "testbed"
     top.mkdir()
-    files = {"src/lib.py": BASE, "pytest.ini": INI, "tests/test_lib.py": OLD_TEST, "conftest.py": CONFTEST, ".gitignore": "*.so\n"}
+    files = {
+        "src/lib.py": BASE,
+        "pytest.ini": INI,
+        "tests/test_lib.py": OLD_TEST,
+        "conftest.py": CONFTEST,
+        ".gitignore": "*.so\n",
+    }
     base = commit(top, files)
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(top), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", "-C", str(top), "-c", "user.name=a", "-c", "user.email=a@b", *words],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
 
     git("checkout", "-qb", "later")
     commit(top, {"src/lib.py": BASE.replace(" + 1", "")})
@@ -61,7 +82,14 @@ def image(tmp_path_factory) -> tuple[Path, dict]:
     (top / "fast.so").write_text("ignored\n")
     names = ["tests/test_lib.py::test_zero", "tests/test_lib.py::test_two"]
     patch = TEST_PATCH.replace("\n\n\n def", "\n \n \n def")
-    return top, {"repo": "o/lib", "instance_id": "o__lib-1", "base_commit": base, "test_patch": patch, "FAIL_TO_PASS": names, "PASS_TO_PASS": []}
+    return top, {
+        "repo": "o/lib",
+        "instance_id": "o__lib-1",
+        "base_commit": base,
+        "test_patch": patch,
+        "FAIL_TO_PASS": names,
+        "PASS_TO_PASS": [],
+    }
 
 
 @pytest.fixture
@@ -111,8 +139,19 @@ async def served(tmp_path, *flags: str):
         await asyncio.to_thread(server.__exit__, None, None, None)
 
 
-async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_through_the_server(stand_in, image, tmp_path):
-    flags = ["--runtime-api", stand_in.url, "--image", "eval.{instance_s}", "--repo-setup", "true", "--command-timeout", "2"]
+async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_through_the_server(
+    stand_in, image, tmp_path
+):
+    flags = [
+        "--runtime-api",
+        stand_in.url,
+        "--image",
+        "eval.{instance_s}",
+        "--repo-setup",
+        "true",
+        "--command-timeout",
+        "2",
+    ]
     async with served(tmp_path, *flags) as url, Http(url) as http:
         session, steps = await http.open(image[1]), itertools.count()
 
@@ -122,8 +161,12 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
             return said["observation"]
 
         shown = await says("execute_bash", command="x=5; cd src; ls")
-        assert shown.startswith("lib.py\n[Current working directory: /testbed/src]\n[Command finished with exit code 0]")
-        assert (await says("execute_bash", command="echo $x; sleep 300")).startswith("5\n\n[The command timed out after 2 seconds.]")
+        assert shown.startswith(
+            "lib.py\n[Current working directory: /testbed/src]\n[Command finished with exit code 0]"
+        )
+        assert (await says("execute_bash", command="echo $x; sleep 300")).startswith(
+            "5\n\n[The command timed out after 2 seconds.]"
+        )
         assert "exit code 130]" in await says("execute_bash", command="C-c", is_input="true")
         assert "x + 1" in await says("str_replace_editor", command="view", path="/testbed/src/lib.py")
         await says("str_replace_editor", command="str_replace", path="/testbed/src/lib.py", old_str=" + 1", new_str="")
@@ -155,7 +198,12 @@ TESTS = "tests/test_lib.py"
 CHEATS = {
     "nothing": ("true", 0.0, "patch_empty", []),
     "the right change, committed": (f"{MEND}; git commit -qam done", 1.0, "resolved", []),
-    "the right change and other tests": (f"{MEND}; echo 'def test_zero(): assert False' > {TESTS}; rm conftest.py", 1.0, "resolved", ["conftest.py", TESTS]),
+    "the right change and other tests": (
+        f"{MEND}; echo 'def test_zero(): assert False' > {TESTS}; rm conftest.py",
+        1.0,
+        "resolved",
+        ["conftest.py", TESTS],
+    ),
     "another conftest": (hooked("conftest.py"), 0.0, "tests_failed", ["conftest.py"]),
     "an ignored conftest": (
         hooked("tests/conftest.py") + "echo conftest.py > .gitignore; git add -f tests/conftest.py",
@@ -163,10 +211,20 @@ CHEATS = {
         "tests_failed",
         ["tests/conftest.py"],
     ),
-    "an ini": (f"printf '[pytest]\\npython_functions = nothing_*\\npythonpath = src\\n' > pytest.ini; {MEND}", 1.0, "resolved", ["pytest.ini"]),
+    "an ini": (
+        f"printf '[pytest]\\npython_functions = nothing_*\\npythonpath = src\\n' > pytest.ini; {MEND}",
+        1.0,
+        "resolved",
+        ["pytest.ini"],
+    ),
     "a link in place of the tests": (f"rm {TESTS}; ln -s ../src/lib.py {TESTS}; {MEND}", 1.0, "resolved", [TESTS]),
     "a directory in place of the tests": (f"rm {TESTS}; mkdir {TESTS}; touch {TESTS}/x", 0.0, "tests_failed", [TESTS]),
-    "a directory in place of the tests, and the right change": (f"rm {TESTS}; mkdir {TESTS}; touch {TESTS}/x; {MEND}", 1.0, "resolved", [TESTS]),
+    "a directory in place of the tests, and the right change": (
+        f"rm {TESTS}; mkdir {TESTS}; touch {TESTS}/x; {MEND}",
+        1.0,
+        "resolved",
+        [TESTS],
+    ),
     "a file in place of their directory": (f"rm -r tests; echo no > tests; {MEND}", 1.0, "resolved", ["tests", TESTS]),
     "exit 0": ("echo 'import os; os._exit(0)' > src/lib.py", 0.0, "no_report", []),
     "no repository any more": ("rm -rf .git", 0.0, "patch_failed", []),
@@ -178,7 +236,9 @@ SHORT = ("nothing", "the right change, committed", "another conftest", "an ignor
 """The others in tests/run.sh long."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in CHEATS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in CHEATS]
+)
 async def test_only_the_right_change_is_rewarded(remote, image, name):
     command, reward, why, left_out = CHEATS[name]
     last = await finished(remote, image[1], command)
@@ -203,11 +263,18 @@ ENDS = "import os, signal; os.kill(-1, signal.SIGKILL)"
 async def test_a_patch_that_ends_its_own_container_has_not_mended_the_bug(remote, stand_in, image):
     last = await finished(remote, image[1], f"echo '{ENDS}' > src/lib.py")
     assert (last.reward, last.signals["evaluation"]) == (0.0, "container_ended"), last.signals
-    assert (stand_in.started, remote.faults[LostInTests]) == (4, 2), "a session, and a judgement without the patch between two with it"
+    assert (stand_in.started, remote.faults[LostInTests]) == (4, 2), (
+        "a session, and a judgement without the patch between two with it"
+    )
 
 
 async def test_tests_that_end_their_container_without_the_patch_too_are_a_fault(remote, stand_in, image):
-    row = {**image[1], "test_patch": image[1]["test_patch"].replace("+def test_two(tens):", f"+def test_two(tens):\n+    {ENDS}").replace("+2,8", "+2,9")}
+    row = {
+        **image[1],
+        "test_patch": image[1]["test_patch"]
+        .replace("+def test_two(tens):", f"+def test_two(tens):\n+    {ENDS}")
+        .replace("+2,8", "+2,9"),
+    }
     with pytest.raises(LostInTests, match="RuntimeLost"):
         await finished(remote, row, MEND)
     assert (stand_in.started, remote.faults[LostInTests]) == (3, 2), "a session, a judgement, and one without the patch"
@@ -226,7 +293,9 @@ async def test_a_container_that_is_lost_once_while_tests_run_costs_nothing(remot
 
     monkeypatch.setattr(judging, "run_job", lost_first)
     assert (await finished(remote, image[1], MEND)).reward == 1.0
-    assert (stand_in.started, remote.faults[LostInTests]) == (4, 1), "a session, and a judgement without the patch between two with it"
+    assert (stand_in.started, remote.faults[LostInTests]) == (4, 1), (
+        "a session, and a judgement without the patch between two with it"
+    )
 
 
 @pytest.mark.parametrize("remote", [{"test_s": 2.0}], indirect=True)
@@ -258,7 +327,9 @@ class Fails:
         ("GET /runtime", Fails(2, 502), None, 3),
     ],
 )
-async def test_an_api_that_fails_is_asked_again_and_then_has_a_name(remote, stand_in, image, what, answer, fault, asked):
+async def test_an_api_that_fails_is_asked_again_and_then_has_a_name(
+    remote, stand_in, image, what, answer, fault, asked
+):
     stand_in.answers[what] = Fails(answer.left, answer.status)
     env = env_of(remote)
     if fault is None:
@@ -284,7 +355,10 @@ async def test_a_start_whose_answer_is_lost_is_found_by_its_session(remote, stan
     await env.close()
 
 
-@pytest.mark.parametrize(("row", "status", "fault"), [({"image": "nobody/has:1"}, "running", ImageUnavailable), ({}, "crashloopbackoff", ImageUnavailable)])
+@pytest.mark.parametrize(
+    ("row", "status", "fault"),
+    [({"image": "nobody/has:1"}, "running", ImageUnavailable), ({}, "crashloopbackoff", ImageUnavailable)],
+)
 async def test_an_image_that_cannot_be_started_is_not_tried_again(remote, stand_in, image, row, status, fault):
     stand_in.pod_status = status
     with pytest.raises(fault, match="OOMKilled" if status != "running" else "nobody/has:1"):
@@ -316,7 +390,9 @@ async def test_a_container_that_dies_in_the_middle_is_a_fault_and_no_reward(remo
 
 
 @pytest.mark.parametrize("times", [1, 99])
-async def test_a_container_that_dies_while_it_judges_is_replaced_and_never_a_reward_of_zero(remote, stand_in, image, monkeypatch, times):
+async def test_a_container_that_dies_while_it_judges_is_replaced_and_never_a_reward_of_zero(
+    remote, stand_in, image, monkeypatch, times
+):
     env, left = env_of(remote), times
     await env.reset(image[1], 0)
     await env.step(call("execute_bash", command=MEND), 60)
@@ -354,14 +430,21 @@ async def test_a_row_that_cannot_be_begun_is_named(remote, image, change, fault)
 
 async def test_a_test_patch_that_does_not_apply_is_the_rows_fault_and_no_reward(remote, image):
     with pytest.raises(RowBroken, match="test_patch does not apply"):
-        await finished(remote, {**image[1], "test_patch": image[1]["test_patch"].replace("lib.twice(-1) == -1", "lib.thrice(1)")}, MEND)
+        await finished(
+            remote,
+            {**image[1], "test_patch": image[1]["test_patch"].replace("lib.twice(-1) == -1", "lib.thrice(1)")},
+            MEND,
+        )
 
 
 async def test_names_of_tests_that_end_at_a_blank_are_those_of_all_that_begin_so(remote, image):
     row = {
         **image[1],
         "test_patch": image[1]["test_patch"]
-        .replace("+def test_two(tens):", "+import pytest\n+@pytest.mark.parametrize('a', ['x y', 'x z'])\n+def test_two(tens, a):")
+        .replace(
+            "+def test_two(tens):",
+            "+import pytest\n+@pytest.mark.parametrize('a', ['x y', 'x z'])\n+def test_two(tens, a):",
+        )
         .replace("+2,8", "+2,10")
         .replace("-2,4 +2,8", "-2,4 +2,10"),
     }
@@ -376,7 +459,9 @@ def docker(image, tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     (tmp_path / "images/eval.o_s_lib-1").symlink_to(image[0])
     program = tmp_path / "bin/docker"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -m tests.contract.runtime_stand_in.docker "$@"\n')
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -m tests.contract.runtime_stand_in.docker "$@"\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("STAND_IN_DOCKER", str(tmp_path))
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
@@ -386,14 +471,27 @@ def docker(image, tmp_path, monkeypatch):
 
 
 async def test_containers_of_this_machines_docker_serve_as_well(docker, image, tmp_path):
-    flags = ["--docker", "--image", "eval.{instance_s}", "--repo-setup", "true", "--runtime-command", "serve", "--docker-flags=--memory 1g"]
+    flags = [
+        "--docker",
+        "--image",
+        "eval.{instance_s}",
+        "--repo-setup",
+        "true",
+        "--runtime-command",
+        "serve",
+        "--docker-flags=--memory 1g",
+    ]
     async with served(tmp_path, *flags) as url, Http(url) as http:
         session = await http.open(image[1])
         both = json.dumps([json.loads(call("execute_bash", command=MEND))[0], json.loads(call("finish"))[0]])
         _, last, _ = await http.step(session, 0, both, 60)
         assert (last["reward"], last["done"]) == (1.0, True), last
         status, said, _ = await http.send("POST", "/reset", json={"task": {**image[1], "image": "nobody/has:1"}})
-        assert status == 500 and "ImageUnavailable: docker run: " in said["detail"] and "pull access denied" in said["detail"], said
+        assert (
+            status == 500
+            and "ImageUnavailable: docker run: " in said["detail"]
+            and "pull access denied" in said["detail"]
+        ), said
     calls = (docker / "calls").read_text().splitlines()
     assert [line.split()[0] for line in calls].count("run") == 3 and list((docker / "containers").iterdir()) == []
     assert calls[0].endswith("--memory 1g eval.o_s_lib-1 serve")

@@ -1,4 +1,5 @@
-"""What most runs are: services whose engines and learner have GPUs of their own, for tests that make theirs of parts."""
+"""What most runs are: services whose engines and learner have GPUs of their own, for tests that make theirs of
+parts."""
 
 from __future__ import annotations
 

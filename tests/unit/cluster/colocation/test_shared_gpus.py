@@ -1,4 +1,5 @@
-"""train.colocate_all on a cluster: one reservation for ranks and engines, the order in which they start, and who keeps what when one is replaced. Fake Ray."""
+"""train.colocate_all on a cluster: one reservation for ranks and engines, the order in which they start, and who keeps
+what when one is replaced. Fake Ray."""
 
 from __future__ import annotations
 
@@ -65,7 +66,12 @@ async def started(cfg: Config):
 
 
 START = [
-    *("engine 0 in bundle 0 with 0.5 GPU starts", "engine 1 in bundle 1 with 0.5 GPU starts", "engine 0 sleep", "engine 1 sleep"),
+    *(
+        "engine 0 in bundle 0 with 0.5 GPU starts",
+        "engine 1 in bundle 1 with 0.5 GPU starts",
+        "engine 0 sleep",
+        "engine 1 sleep",
+    ),
     *("rank 0 in bundle 0 with 0.5 GPU starts", "rank 1 in bundle 1 with 0.5 GPU starts"),
 ]
 
@@ -146,7 +152,9 @@ def test_without_gpus_it_is_refused_before_anything_is_reserved_but_for_the_stan
 
     ray.nodes = [node("10.0.0.1", CPU=8.0)]
     has_gpus.cache_clear()
-    with pytest.raises(ConfigError, match=r"train\.colocate_all needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"):
+    with pytest.raises(
+        ConfigError, match=r"train\.colocate_all needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"
+    ):
         run(started(config()))
     assert ray.groups == []
     run(started(config(rollout={"engine": "torch", "heartbeat_s": 1e6})))
@@ -163,4 +171,6 @@ def test_the_plan_puts_a_rank_and_an_engine_on_each_gpu(ray: Ray, events):
     ]
     (missing,) = [line for line in plan(config(actor={"num_gpus_per_node": 8}), nodes()) if "does not fit" in line]
     assert "learner rank 4, learner rank 5, learner rank 6, learner rank 7 have no room" in missing
-    assert "learner rank" not in " ".join(plan(config(), nodes(), learner=False)), "an evaluation has engines only, on GPUs of their own"
+    assert "learner rank" not in " ".join(plan(config(), nodes(), learner=False)), (
+        "an evaluation has engines only, on GPUs of their own"
+    )

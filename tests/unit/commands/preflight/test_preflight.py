@@ -25,8 +25,13 @@ def test_a_run_that_can_work_gives_facts(ready):
 
 def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(ready):
     """A batch is 2 prompts * 2 samples."""
-    facts = check(load(None, {**ready, "train.batch_size": 1, "train.max_epochs": 2, "pipeline.max_staleness": 20}), machine=CPU)
-    assert any("8 updates (4 mini-batches, 2 epochs): S = 20 updates, so rollouts are at most 1 batches ahead" in f for f in facts)
+    facts = check(
+        load(None, {**ready, "train.batch_size": 1, "train.max_epochs": 2, "pipeline.max_staleness": 20}), machine=CPU
+    )
+    assert any(
+        "8 updates (4 mini-batches, 2 epochs): S = 20 updates, so rollouts are at most 1 batches ahead" in f
+        for f in facts
+    )
     assert any("at most 8 of train.max_steps = 400 updates" in f for f in facts)
 
 
@@ -45,14 +50,29 @@ def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(read
         ({"data__input_template": "none here"}, "has no {} where the problem goes"),
         ({"rollout__batch_size": 3}, "has 2 problems, a batch needs rollout.batch_size = 3"),
         ({"env__url": "127.0.0.1:8000"}, "has no scheme"),
-        ({"ds__attn_implementation": "flash_attention_2"}, "This is a GPU recipe on a CPU machine: ds.attn_implementation = 'flash_attention_2' needs a GPU"),
+        (
+            {"ds__attn_implementation": "flash_attention_2"},
+            "This is a GPU recipe on a CPU machine: ds.attn_implementation = 'flash_attention_2' needs a GPU",
+        ),
         ({"vllm__sync_backend": "nccl"}, "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none"),
-        ({"vllm__sync_backend": "gloo", "vllm__sync_delta": True}, "vllm.sync_delta continues files, and vllm.sync_backend = 'gloo' writes none"),
-        ({"vllm__sync_backend": "gloo", "timeouts__broadcast_s": 600.0}, "timeouts.broadcast_s = 600 leaves no time to repeat a torn push"),
-        ({"ds__packing_samples": True, "ds__attn_implementation": "eager"}, "ds.packing_samples needs flash attention or sdpa; with 'eager'"),
+        (
+            {"vllm__sync_backend": "gloo", "vllm__sync_delta": True},
+            "vllm.sync_delta continues files, and vllm.sync_backend = 'gloo' writes none",
+        ),
+        (
+            {"vllm__sync_backend": "gloo", "timeouts__broadcast_s": 600.0},
+            "timeouts.broadcast_s = 600 leaves no time to repeat a torn push",
+        ),
+        (
+            {"ds__packing_samples": True, "ds__attn_implementation": "eager"},
+            "ds.packing_samples needs flash attention or sdpa; with 'eager'",
+        ),
         ({"eval__dataset": "/nowhere.jsonl"}, "does not exist"),
         ({"eval__steps": 5}, "eval.steps is set, but eval.dataset is not"),
-        ({"rollout__agent": "external", "rollout__top_p": 0.9}, "programs that talk to the model sample from all tokens"),
+        (
+            {"rollout__agent": "external", "rollout__top_p": 0.9},
+            "programs that talk to the model sample from all tokens",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(ready, overrides, expected):
@@ -60,7 +80,10 @@ def test_what_cannot_work_is_refused(ready, overrides, expected):
 
 
 def test_a_hub_name_is_allowed_with_a_remark(ready):
-    assert any("taken from the hub" in f for f in check(load(None, {**ready, "actor.model_name_or_path": "Qwen/Qwen2.5-7B"}), machine=CPU))
+    assert any(
+        "taken from the hub" in f
+        for f in check(load(None, {**ready, "actor.model_name_or_path": "Qwen/Qwen2.5-7B"}), machine=CPU)
+    )
 
 
 def test_a_directory_without_config_or_tokenizer_is_no_model(ready, tmp_path):
@@ -87,12 +110,21 @@ def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):
     assert "need 6 GPUs, this machine has 4" in refused(ready, GPUS, actor__num_gpus_per_node=4, vllm__num_engines=2)
     staged = {"vllm__num_engines": 2, "vllm__engine_args": {"pipeline_parallel_size": 2}}
     assert "2 engines x 2 GPUs need 5 GPUs, this machine has 4" in refused(ready, GPUS, **staged)
-    judged = {"reward__name": "model", "reward__model_name_or_path": "org/rm", "reward__model_replicas": 3, "vllm__num_engines": 1}
-    assert "1 learner ranks, 3 reward models and 1 engines x 1 GPUs need 5 GPUs, this machine has 4" in refused(ready, GPUS, **judged)
+    judged = {
+        "reward__name": "model",
+        "reward__model_name_or_path": "org/rm",
+        "reward__model_replicas": 3,
+        "vllm__num_engines": 1,
+    }
+    assert "1 learner ranks, 3 reward models and 1 engines x 1 GPUs need 5 GPUs, this machine has 4" in refused(
+        ready, GPUS, **judged
+    )
 
 
 def test_flash_attention_without_its_package_is_refused(ready):
-    bare = Machine(gpus=4, cpus=4, shm_free=1 << 30, has_module=lambda name: name != "flash_attn", isolation_fault=lambda: None)
+    bare = Machine(
+        gpus=4, cpus=4, shm_free=1 << 30, has_module=lambda name: name != "flash_attn", isolation_fault=lambda: None
+    )
     assert "package flash-attn" in refused(ready, bare, ds__attn_implementation="flash_attention_2")
 
 
@@ -104,33 +136,63 @@ def test_a_head_without_gpus_drives_models_that_only_the_clusters_gpus_can_run(r
 
 
 def test_heads_that_ranks_cannot_share_are_refused(ready, tmp_path):
-    (tmp_path / "model/config.json").write_text(json.dumps({"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 1}))
+    (tmp_path / "model/config.json").write_text(
+        json.dumps({"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 1})
+    )
     shared = {"ds__ring_attn_size": 2, "ds__packing_samples": True, "actor__num_gpus_per_node": 2}
     assert "ds.ring_attn_size = 2 does not divide the model's 1 key-value heads" in refused(ready, **shared)
 
 
 def test_of_a_model_on_the_hub_that_cannot_be_read_it_is_said_that_its_size_is_not_known(ready):
     facts = check(load(None, {**ready, "actor.model_name_or_path": "org/no-such-model"}), machine=CPU)
-    assert any("how much they need is not known, as neither files nor config.json of org/no-such-model can be read" in fact for fact in facts)
+    assert any(
+        "how much they need is not known, as neither files nor config.json of org/no-such-model can be read" in fact
+        for fact in facts
+    )
 
 
 def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_directory(ready):
-    small, enough = (Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True, isolation_fault=lambda: None) for n in (1999, 2000))
+    small, enough = (
+        Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True, isolation_fault=lambda: None)
+        for n in (1999, 2000)
+    )
     assert any("weight pushes go through" in fact for fact in check(load(None, ready), machine=small))
     assert not any("weight pushes go through" in fact for fact in check(load(None, ready), machine=enough))
 
 
 def test_wandb_without_its_package_is_refused(ready):
-    bare = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb", isolation_fault=lambda: None)
+    bare = Machine(
+        gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb", isolation_fault=lambda: None
+    )
     assert "wandb is not installed" in refused(ready, bare, logger__wandb__key="env")
 
 
 def test_everything_that_cannot_work_is_told_at_once(ready, tmp_path):
     (tmp_path / "file").write_text("")
-    wrong = {"run_dir": str(tmp_path / "file" / "run"), "env__name": "pyton_tir", "ds__attn_implementation": "flash_attention_2", "eval__steps": 5}
-    wrong |= {"actor__model_name_or_path": "/nowhere", "reward__name": "maths", "vllm__sync_backend": "nccl", "rollout__port": 65535, "vllm__num_engines": 2}
+    wrong = {
+        "run_dir": str(tmp_path / "file" / "run"),
+        "env__name": "pyton_tir",
+        "ds__attn_implementation": "flash_attention_2",
+        "eval__steps": 5,
+    }
+    wrong |= {
+        "actor__model_name_or_path": "/nowhere",
+        "reward__name": "maths",
+        "vllm__sync_backend": "nccl",
+        "rollout__port": 65535,
+        "vllm__num_engines": 2,
+    }
     lines = refused(ready, **wrong).splitlines()
-    for fact in ("file is not a directory", "'pyton_tir'", "GPU recipe", "eval.steps is set", "'/nowhere'", "'maths'", "'nccl'", "ends at port 65536"):
+    for fact in (
+        "file is not a directory",
+        "'pyton_tir'",
+        "GPU recipe",
+        "eval.steps is set",
+        "'/nowhere'",
+        "'maths'",
+        "'nccl'",
+        "ends at port 65536",
+    ):
         assert sum(fact in line for line in lines) == 1, fact
     assert len(lines) == 8
 
@@ -144,8 +206,9 @@ def test_a_mistake_of_the_data_alone_is_a_data_error_and_beside_others_a_config_
 @pytest.mark.parametrize("setting", ["run_dir", "ckpt__path", "ckpt__output_dir"])
 def test_a_directory_below_a_file_is_refused(ready, tmp_path, setting):
     (tmp_path / "file").write_text("")
-    assert f"{setting.replace('__', '.')} = {tmp_path}/file/x/y cannot be made: {tmp_path}/file is not a directory" in refused(
-        ready, **{setting: str(tmp_path / "file/x/y")}
+    assert (
+        f"{setting.replace('__', '.')} = {tmp_path}/file/x/y cannot be made: {tmp_path}/file is not a directory"
+        in refused(ready, **{setting: str(tmp_path / "file/x/y")})
     )
 
 
@@ -159,15 +222,22 @@ def test_an_occupied_port_is_refused_and_so_is_the_one_of_a_later_actor(ready):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"rollout.port = {port} cannot be used: Address already in use" in refused(ready, error=Unavailable, rollout__port=port)
+        assert f"rollout.port = {port} cannot be used: Address already in use" in refused(
+            ready, error=Unavailable, rollout__port=port
+        )
         second = refused(ready, error=Unavailable, rollout__port=port - 1, vllm__num_engines=2)
-        assert f"rollout.port = {port - 1} (actor 1 takes port {port}) cannot be used" in second or f"rollout.port = {port - 1} cannot be used" in second
+        assert (
+            f"rollout.port = {port - 1} (actor 1 takes port {port}) cannot be used" in second
+            or f"rollout.port = {port - 1} cannot be used" in second
+        )
     check(load(None, {**ready, "rollout.port": port}), machine=CPU)
 
 
 def test_a_machine_that_cannot_confine_code_is_refused_unless_the_server_is_elsewhere(ready, env_server):
     open_machine = replace(CPU, isolation_fault=lambda: "bubblewrap is not installed")
-    assert "cannot confine model-written code here: bubblewrap is not installed. Install bubblewrap" in refused(ready, open_machine)
+    assert "cannot confine model-written code here: bubblewrap is not installed. Install bubblewrap" in refused(
+        ready, open_machine
+    )
     assert "The swe server that the run would start cannot confine" in refused(ready, open_machine, env__name="swe")
     check(load(None, {**ready, "env.url": env_server.url}), machine=open_machine)
     check(load(None, {**ready, "env.name": "echo"}), machine=open_machine)
@@ -176,7 +246,9 @@ def test_a_machine_that_cannot_confine_code_is_refused_unless_the_server_is_else
 def test_bubblewrap_that_is_missing_or_fails_is_a_fault_where_landlock_is_too_old(monkeypatch, tmp_path):
     monkeypatch.setattr(host_checks, "LANDLOCK_ABI", 10**6)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert host_checks.isolation_fault().startswith("bubblewrap is not installed, and this kernel's Landlock is too old")
+    assert host_checks.isolation_fault().startswith(
+        "bubblewrap is not installed, and this kernel's Landlock is too old"
+    )
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     assert "bubblewrap does not work (No permissions to create new namespace)" in host_checks.isolation_fault()
@@ -187,7 +259,10 @@ def test_bubblewrap_that_is_missing_or_fails_is_a_fault_where_landlock_is_too_ol
 def test_a_missing_chat_template_is_refused_where_one_is_used(ready, tmp_path):
     run = {**ready, "data.apply_chat_template": "true"}
     assert "has no chat template (chat_template.jinja, or a key of tokenizer_config.json)" in refused(run)
-    assert any("/v1/chat/completions will refuse" in f for f in check(load(None, {**ready, "rollout.agent": "external"}), machine=CPU))
+    assert any(
+        "/v1/chat/completions will refuse" in f
+        for f in check(load(None, {**ready, "rollout.agent": "external"}), machine=CPU)
+    )
     (tmp_path / "model" / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
     check(load(None, run), machine=CPU)
     (tmp_path / "model" / "tokenizer_config.json").unlink()
@@ -250,7 +325,10 @@ def test_a_reward_of_ones_own_that_cannot_be_imported_names_its_line(ready, tmp_
         ({"algo.advantage.estimator": "mine.py:NoEnv"}, r". An advantage estimator is "),
         ({"reward.options": {"c": 3}, "reward.name": "zerotir"}, r"reward.options key 'c'"),
         ({"reward.options": {"d": 3}, "reward.name": "otc"}, r"reward.options key 'd'"),
-        ({"filter.sample": "zerotir"}, r"filter.sample has 'zerotir', which reads what reward.name = 'zerotir' records"),
+        (
+            {"filter.sample": "zerotir"},
+            r"filter.sample has 'zerotir', which reads what reward.name = 'zerotir' records",
+        ),
         ({"filter.names": ["reward"]}, r"needs filter.reward_range"),
     ],
 )
@@ -274,12 +352,20 @@ def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_i
 
     run = {**ready, "env.protocol": "messages", "data.apply_chat_template": "true"}
     tokenizer("qwen3").save_pretrained(tmp_path / "model")
-    assert "prompts would be raw text. Set --data.apply_chat_template" in refused({**run, "data.apply_chat_template": "false"})
+    assert "prompts would be raw text. Set --data.apply_chat_template" in refused(
+        {**run, "data.apply_chat_template": "false"}
+    )
     assert not [f for f in check(load(None, run), machine=CPU) if "earlier turns" in f]
     as_user = {**run, "env.options": {"role": "user"}}
-    assert [f for f in check(load(None, as_user), machine=CPU) if "earlier turns otherwise than they were sampled (thinking)" in f]
+    assert [
+        f
+        for f in check(load(None, as_user), machine=CPU)
+        if "earlier turns otherwise than they were sampled (thinking)" in f
+    ]
     assert "env.template_rewrites = 'refuse'" in refused({**as_user, "env.template_rewrites": "refuse"})
     assert "calls = 'hermse' is no format of calls" in refused({**run, "env.options": {"calls": "hermse"}})
     tokenizer("mistral_v1").save_pretrained(tmp_path / "model")
     assert "env.options.role = 'user'" in refused(run)
-    assert "env.tools and env.template_rewrites are a messages protocol's" in refused(ready, env__tools=[{"type": "function"}])
+    assert "env.tools and env.template_rewrites are a messages protocol's" in refused(
+        ready, env__tools=[{"type": "function"}]
+    )

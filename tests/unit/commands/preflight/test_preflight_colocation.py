@@ -19,7 +19,10 @@ SHARED = {"train.colocate_all": True, "pipeline.mode": "sync", "actor.num_gpus_p
 def test_on_a_machine_without_gpus_it_is_refused_with_the_reason(ready, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     said = refused({**ready, **SHARED})
-    assert said.startswith("train.colocate_all needs GPUs, and this machine has none. vLLM frees and fills GPU memory when an engine sleeps and wakes")
+    assert said.startswith(
+        "train.colocate_all needs GPUs, and this machine has none. vLLM frees and fills GPU memory when an engine"
+        " sleeps and wakes"
+    )
     assert said.endswith("Leave train.colocate_all out.")
 
 
@@ -35,9 +38,13 @@ def test_engines_need_no_gpus_beside_the_ranks(ready, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     shared = {**ready, **SHARED}
     assert "4 GPUs, 32 CPUs" in check(load(None, shared), machine=GPUS)
-    assert "4 learner ranks and 4 engines x 1 GPUs need 8 GPUs" in refused({**shared, "train.colocate_all": False}, machine=GPUS)
+    assert "4 learner ranks and 4 engines x 1 GPUs need 8 GPUs" in refused(
+        {**shared, "train.colocate_all": False}, machine=GPUS
+    )
     more = {**shared, "actor.num_gpus_per_node": 8, "vllm.num_engines": 8, "rollout.n_samples_per_prompt": 4}
-    assert "8 learner ranks and 8 engines on the same GPUs need 8 GPUs, this machine has 4" in refused(more, machine=GPUS)
+    assert "8 learner ranks and 8 engines on the same GPUs need 8 GPUs, this machine has 4" in refused(
+        more, machine=GPUS
+    )
 
 
 def test_what_each_keeps_of_a_gpu_in_the_others_turn_is_said(ready, tmp_path, monkeypatch):
@@ -45,14 +52,24 @@ def test_what_each_keeps_of_a_gpu_in_the_others_turn_is_said(ready, tmp_path, mo
     (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN_7B))
     facts = check(load(None, {**ready, **SHARED}), machine=GPUS)
     (said,) = [fact for fact in facts if "rank keeps" in fact]
-    assert "while engines sample a rank keeps" in said and "vllm.gpu_memory_utilization = 0.9 must leave as much" in said
+    assert (
+        "while engines sample a rank keeps" in said and "vllm.gpu_memory_utilization = 0.9 must leave as much" in said
+    )
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--pipeline.mode", "sync", "--rollout.engine", "torch"), 0, "a GPU for each of 1 learner ranks, 1 of them with an engine, which take turns"),
-        (("--pipeline.mode", "one_step", "--rollout.engine", "torch"), 2, "pipeline.mode = 'one_step' trains while engines sample"),
+        (
+            ("--pipeline.mode", "sync", "--rollout.engine", "torch"),
+            0,
+            "a GPU for each of 1 learner ranks, 1 of them with an engine, which take turns",
+        ),
+        (
+            ("--pipeline.mode", "one_step", "--rollout.engine", "torch"),
+            2,
+            "pipeline.mode = 'one_step' trains while engines sample",
+        ),
         (("--pipeline.mode", "sync"), 2, "train.colocate_all needs GPUs, and this machine has none"),
     ],
 )

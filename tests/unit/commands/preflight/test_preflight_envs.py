@@ -17,7 +17,10 @@ from .runs import CPU, refused
 def test_rows_of_another_environment_are_refused(ready, tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1", "env": "echo"}\n' * 2)
     said = refused(ready, error=DataError)
-    assert "d.jsonl line 1: env = 'echo' is no environment of this run. Known: python_tir. Add [envs.echo], or correct the column." in said
+    assert (
+        "d.jsonl line 1: env = 'echo' is no environment of this run. Known: python_tir. Add [envs.echo], or correct the"
+        " column." in said
+    )
 
 
 def test_a_running_server_is_asked_who_it_is(ready, env_server):
@@ -40,16 +43,23 @@ def test_a_server_of_another_environment_is_refused(ready, env_server):
 )
 def test_only_a_server_that_says_that_it_runs_code_unconfined_is_called_so(ready, env_server, health, said):
     env_server.bodies["/health"] = {"env": "python_tir", **health}
-    assert f"environment python_tir at {env_server.url}: {said}" in check(load(None, {**ready, "env.url": env_server.url}), machine=CPU)
+    assert f"environment python_tir at {env_server.url}: {said}" in check(
+        load(None, {**ready, "env.url": env_server.url}), machine=CPU
+    )
 
 
 def test_every_server_of_a_list_is_asked(ready, env_server):
-    assert "127.0.0.1:9/health does not answer" in refused(ready, error=Unavailable, env__url=f"{env_server.url}, http://127.0.0.1:9")
+    assert "127.0.0.1:9/health does not answer" in refused(
+        ready, error=Unavailable, env__url=f"{env_server.url}, http://127.0.0.1:9"
+    )
 
 
 def test_a_person_is_told_at_once_of_a_server_that_does_not_answer_and_what_to_do(ready):
     said = refused(ready, error=Unavailable, env__url="http://127.0.0.1:9")
-    assert "http://127.0.0.1:9/health does not answer" in said and "Start the server, or unset env.url to have one started" in said
+    assert (
+        "http://127.0.0.1:9/health does not answer" in said
+        and "Start the server, or unset env.url to have one started" in said
+    )
 
 
 def test_nobody_waits_for_a_server_of_a_run_that_has_a_mistake_and_both_are_told(ready):
@@ -90,7 +100,10 @@ def several(ready, tmp_path, rows, **sections):
     """Overrides of a run with [envs.NAME] `sections`; `rows` are the env columns of the data."""
     lines = (json.dumps({"prompt": "1+1?", "label": "2"} | ({"env": env} if env else {})) for env in rows)
     (tmp_path / "d.jsonl").write_text("".join(line + "\n" for line in lines))
-    return {**ready, **{f"envs.{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()}}
+    return {
+        **ready,
+        **{f"envs.{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()},
+    }
 
 
 def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
@@ -103,27 +116,40 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
     assert any(fact.endswith("(echo: 2, more: 1, sums: 1)") for fact in facts)
     assert f"environment sums at {env_server.url}: isolation bwrap, capacity 3" in facts
     assert "environment echo: a server will be started" in facts
-    assert f"{env_server.url} serves sums (protocol zerotir) and more (protocol torl): it runs what each of them sends" in facts
+    assert (
+        f"{env_server.url} serves sums (protocol zerotir) and more (protocol torl): it runs what each of them sends"
+        in facts
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "sections", "expected"),
     [
-        (["sums", None], {}, "d.jsonl line 2 names no environment in column 'env', and the run has sums, echo. Fill it in"),
+        (
+            ["sums", None],
+            {},
+            "d.jsonl line 2 names no environment in column 'env', and the run has sums, echo. Fill it in",
+        ),
         (["sums", "wiki"], {}, "d.jsonl line 2: env = 'wiki' is no environment of this run. Known: sums, echo."),
         (["sums", "sums"], {"sums": {"share": 1}, "echo": {"share": 1}}, "envs.echo.share = 1, but no row of "),
         (
             ["sums", "echo"],
             {"echo": {"server": "ecco"}},
-            "Unknown env 'ecco'. Known: bfcl, echo, functions, gem, math, mcp, openenv, puzzles, python_tir, search, swe, verl_tool. "
-            "Set envs.echo.server to one of them",
+            (
+                "Unknown env 'ecco'. Known: bfcl, echo, functions, gem, math, mcp, openenv, puzzles, python_tir,"
+                " search, swe, verl_tool. Set envs.echo.server to one of them"
+            ),
         ),
         (
             ["sums", "echo"],
             {"echo": {"server": "search"}},
             "envs.echo.server_options = {}: the search server says: the following arguments are required: --corpus",
         ),
-        (["sums", "echo"], {"echo": {"server_options": {"colour": "red"}}}, "the echo server says: unrecognized arguments: --colour red"),
+        (
+            ["sums", "echo"],
+            {"echo": {"server_options": {"colour": "red"}}},
+            "the echo server says: unrecognized arguments: --colour red",
+        ),
         (
             ["sums", "echo"],
             {"echo": {"server": "search", "server_options": {"corpus": "/no/where.jsonl"}}},
@@ -131,13 +157,25 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
         ),
         (["sums", "echo"], {"echo": {"protocol": "zeroti"}}, "Set envs.echo.protocol to one of them"),
         (["sums", "echo"], {"echo": {"reward.name": "maths"}}, "Set envs.echo.reward.name to one of them"),
-        (["sums", "echo"], {"echo": {"file": "/no/guess.py:Guess"}}, "envs.echo.file = '/no/guess.py:Guess': there is no file"),
+        (
+            ["sums", "echo"],
+            {"echo": {"file": "/no/guess.py:Guess"}},
+            "envs.echo.file = '/no/guess.py:Guess': there is no file",
+        ),
         (["sums", "echo"], {"echo": {"input_template": "no place"}}, "has no {} where the problem goes"),
     ],
 )
-def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_it(ready, tmp_path, rows, sections, expected):
+def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_it(
+    ready, tmp_path, rows, sections, expected
+):
     over = several(
-        ready, tmp_path, rows, **{"sums": {"server": "python_tir", **sections.get("sums", {})}, "echo": {"batch_wait_ms": 1.0, **sections.get("echo", {})}}
+        ready,
+        tmp_path,
+        rows,
+        **{
+            "sums": {"server": "python_tir", **sections.get("sums", {})},
+            "echo": {"batch_wait_ms": 1.0, **sections.get("echo", {})},
+        },
     )
     with pytest.raises((ConfigError, DataError)) as e:
         check(load(None, over), machine=CPU)
@@ -147,7 +185,9 @@ def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_i
 
 def test_a_server_of_another_environment_than_its_section_says_is_refused(ready, tmp_path, env_server):
     over = several(ready, tmp_path, ["sums", "sums"], sums={"url": env_server.url})
-    with pytest.raises(ConfigError, match=r"is env 'python_tir', the tasks use 'sums'. Set envs.sums.server or envs.sums.url to match"):
+    with pytest.raises(
+        ConfigError, match=r"is env 'python_tir', the tasks use 'sums'. Set envs.sums.server or envs.sums.url to match"
+    ):
         check(load(None, over), machine=CPU)
 
 
@@ -172,18 +212,33 @@ class Plain(Env):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"env.file": "mine.py:NoBase"}, "mine.py:8: NoBase has no `async def close`. An environment is a class with async reset"),
+        (
+            {"env.file": "mine.py:NoBase"},
+            "mine.py:8: NoBase has no `async def close`. An environment is a class with async reset",
+        ),
         ({"env.file": "mine.py:NoStep"}, "NoStep has no `async def step`"),
         ({"env.file": "mine.py:Plain", "env.server_options": {"bogus": 3}}, "env.server_options = {'bogus': 3}: "),
-        ({"env.file": "mine.py:Plain", "env.server_options": {"bogus": 3}}, "Plain is not made with them: got an unexpected keyword argument 'bogus'"),
-        ({"env.file": "mine.py:Plain", "env.server_options": {"max_queue": "x"}}, "--max-queue: invalid int value: 'x'"),
-        ({"env.file": "mine.py:Plain", "env.server_options": {"port": 1}}, "env.server_options has 'port', which the run sets itself"),
+        (
+            {"env.file": "mine.py:Plain", "env.server_options": {"bogus": 3}},
+            "Plain is not made with them: got an unexpected keyword argument 'bogus'",
+        ),
+        (
+            {"env.file": "mine.py:Plain", "env.server_options": {"max_queue": "x"}},
+            "--max-queue: invalid int value: 'x'",
+        ),
+        (
+            {"env.file": "mine.py:Plain", "env.server_options": {"port": 1}},
+            "env.server_options has 'port', which the run sets itself",
+        ),
         ({"env.file": "mine.py:Guess"}, "env.server_options = {}: "),
         ({"env.file": "mine.py:Guess"}, "missing a required argument: 'high'"),
         ({"env.file": "mine.py:Guess", "env.server_options": {"high": "x"}}, "high = 'x' is str, not int"),
         ({"env.file": "mine.py"}, "mine.py defines several: Guess, NoStep, Plain. Name one of them: '"),
         ({"env.file": "none.py"}, "none.py defines no environment. An environment is a class with"),
-        ({"env.file": "guess"}, "Unknown environment 'guess'. Set env.file to 'package.module:environment' or 'path/file.py:environment'."),
+        (
+            {"env.file": "guess"},
+            "Unknown environment 'guess'. Set env.file to 'package.module:environment' or 'path/file.py:environment'.",
+        ),
     ],
 )
 def test_a_class_that_cannot_be_an_environment_or_be_made_is_one_line(ready, tmp_path, monkeypatch, overrides, said):

@@ -1,4 +1,5 @@
-"""The checks before a run look at OpenRLHF's files in a process of their own, and at nothing that an agent file makes idle."""
+"""The checks before a run look at OpenRLHF's files in a process of their own, and at nothing that an agent file makes
+idle."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ def test_a_good_file_is_loaded_and_leaves_nothing_here(tmp_path, capfd):
         (AGENT, "x = 1\n", "AgentExecutor", "agent.py has no 'AgentExecutor'. It defines: nothing."),
         (AGENT, "\nimport no_such_thing\n", "AgentExecutor", "agent.py:2: ModuleNotFoundError"),
         (AGENT, "import os\nos._exit(7)\n", "AgentExecutor", "the process that loads it ended with code 7"),
-        (REWARD, "def reward_func(queries):\n    ...\n", "reward_func", "agent.py:1: reward_func(queries) cannot be called as it would be"),
+        (
+            REWARD,
+            "def reward_func(queries):\n    ...\n",
+            "reward_func",
+            "agent.py:1: reward_func(queries) cannot be called as it would be",
+        ),
         (REWARD, "def reward(q, p, l):\n    ...\n", "reward_func", "has no 'reward_func'. It defines: reward."),
     ],
 )

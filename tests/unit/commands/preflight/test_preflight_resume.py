@@ -52,20 +52,39 @@ def test_a_resume_with_another_staleness_bound_is_refused(ready, tmp_path):
 def test_all_that_does_not_fit_is_refused_at_once_and_what_changed_besides_is_listed(ready, tmp_path):
     run = checkpointed(ready, tmp_path)
     said = refused(run, train__seed="7", rollout__batch_size="1", ds__param_dtype="fp32", actor__learning_rate="0.1")
-    for part in ("train.seed = 42, this run has 7 (the order", "rollout.batch_size = 2, this run has 1", "ds.param_dtype = bf16, this run has fp32"):
+    for part in (
+        "train.seed = 42, this run has 7 (the order",
+        "rollout.batch_size = 2, this run has 1",
+        "ds.param_dtype = bf16, this run has fp32",
+    ):
         assert part in said
-    other = {"actor.learning_rate": "0.5", "rollout.n_samples_per_prompt": "8", "vllm.num_engines": "2", "ckpt.max_num": "5"}
+    other = {
+        "actor.learning_rate": "0.5",
+        "rollout.n_samples_per_prompt": "8",
+        "vllm.num_engines": "2",
+        "ckpt.max_num": "5",
+    }
     facts = check(load(None, {**run, **other}), machine=CPU)
     changed = [fact for fact in facts if fact.startswith("changed since the checkpoint: ")]
-    assert [fact.split(": ")[1] for fact in changed] == ["actor.learning_rate 1e-06 -> 0.5", "rollout.n_samples_per_prompt 2 -> 8"]
+    assert [fact.split(": ")[1] for fact in changed] == [
+        "actor.learning_rate 1e-06 -> 0.5",
+        "rollout.n_samples_per_prompt 2 -> 8",
+    ]
 
 
 def test_a_resume_on_another_number_of_learner_ranks_says_so_and_zero_2_is_refused(ready, tmp_path):
     run = {**checkpointed(ready, tmp_path), "actor.num_gpus_per_node": "2"}
     facts = check(load(None, run), machine=CPU)
-    assert [fact for fact in facts if fact.startswith("the checkpoint is of 1 learner rank, this run has 2: each reads its share")]
+    assert [
+        fact
+        for fact in facts
+        if fact.startswith("the checkpoint is of 1 learner rank, this run has 2: each reads its share")
+    ]
     said = refused({**run, "ds.zero_stage": 2})
-    assert "learner ranks (actor.num_nodes * actor.num_gpus_per_node) = 1, this run has 2 (another number of ranks can read" in said
+    assert (
+        "learner ranks (actor.num_nodes * actor.num_gpus_per_node) = 1, this run has 2 (another number of ranks can"
+        " read" in said
+    )
 
 
 def test_a_resume_with_another_model_or_tokenizer_is_refused_before_anything_loads(ready, tmp_path):

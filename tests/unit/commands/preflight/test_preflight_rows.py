@@ -1,4 +1,5 @@
-"""Rows whose label the reward compares: what is of another method is refused, and what somebody else judges or plays is not."""
+"""Rows whose label the reward compares: what is of another method is refused, and what somebody else judges or plays is
+not."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ MATHS = {"reward": {"name": "math"}}
         ({"label": '{"target": ["a"]}'}, MATHS, "Search-R1's list of gold answers"),
         ({"label": "1", "meta": {"id": 1}}, FUNCTIONS, "meta has no 'domains'"),
         ({"label": CALLS}, {"reward": {"name": "otc", "options": {"base": "math"}}}, "the reward 'math' of env"),
-        ({"label": "<tool_call>\nnot json\n</tool_call>"}, {"reward": {"name": "toolrl"}}, "line 1 of its <tool_call> is 'not json'"),
+        (
+            {"label": "<tool_call>\nnot json\n</tool_call>"},
+            {"reward": {"name": "toolrl"}},
+            "line 1 of its <tool_call> is 'not json'",
+        ),
     ],
 )
 @pytest.mark.parametrize("on_bad_row", ["error", "skip"])

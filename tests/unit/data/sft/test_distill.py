@@ -19,7 +19,16 @@ from tests.unit.data.sft.test_sft_rows import vocabulary
 def kept(text="4", *, prompt="2+2?", reward=1.0, correct=1.0, end="<|im_end|>", **changed):
     """A row as logs/trajectories.py keeps it."""
     runs = [{"source": "env", "text": "hint: add. "}, {"source": "model", "text": text, "end": end}]
-    row = {"prompt": prompt, "label": "4", "env": "e", "reward": reward, "parts": {"correct": correct}, "key": [0, 0, 0], "index": 0, "versions": [3, 3]}
+    row = {
+        "prompt": prompt,
+        "label": "4",
+        "env": "e",
+        "reward": reward,
+        "parts": {"correct": correct},
+        "key": [0, 0, 0],
+        "index": 0,
+        "versions": [3, 3],
+    }
     return row | {"failed": None, "masked": "", "finish_reason": "stop", "branches": [], "runs": runs} | changed
 
 
@@ -53,7 +62,11 @@ def test_of_the_same_response_the_higher_reward_counts_whatever_came_first():
     rows = [kept("4", reward=0.6), kept("four", reward=0.8), kept("4", reward=1.0)]
     for given in (rows, rows[::-1]):
         out = distill(given, Selection(per_prompt=1))
-        assert [(r["segments"][-1]["text"], r["reward"]) for r in out.rows] == [("4", 1.0)] and out.counts == {"kept": 1, "duplicate": 1, "over_cap": 1}
+        assert [(r["segments"][-1]["text"], r["reward"]) for r in out.rows] == [("4", 1.0)] and out.counts == {
+            "kept": 1,
+            "duplicate": 1,
+            "over_cap": 1,
+        }
 
 
 def test_responses_that_differ_in_who_wrote_what_are_no_duplicates():
@@ -64,7 +77,9 @@ def test_responses_that_differ_in_who_wrote_what_are_no_duplicates():
 @pytest.mark.parametrize("name", ["masked", "finish_reason", "branches", "runs", "parts", "prompt"])
 def test_a_log_that_lacks_what_is_asked_for_is_refused_by_name(name):
     row = {k: v for k, v in kept().items() if k != name}
-    with pytest.raises(DataError, match=rf"has no {name}: an earlier version kept it.*Run again with --logger\.trajectories 1"):
+    with pytest.raises(
+        DataError, match=rf"has no {name}: an earlier version kept it.*Run again with --logger\.trajectories 1"
+    ):
         distill([row], Selection())
 
 
@@ -96,7 +111,13 @@ def test_a_distilled_row_is_learned_where_its_trajectory_was_trained(tmp_path):
     prompt = "<|im_start|>user\n6*7?<|im_end|>\n<|im_start|>assistant\n"
 
     def model(ids):
-        return Segment("model", np.array(ids, np.int32), np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), words.codec.decode(ids))
+        return Segment(
+            "model",
+            np.array(ids, np.int32),
+            np.zeros(len(ids), np.float32),
+            np.zeros(len(ids), np.int32),
+            words.codec.decode(ids),
+        )
 
     segments = [
         model(of_model[:-1]),
@@ -105,7 +126,14 @@ def test_a_distilled_row_is_learned_where_its_trajectory_was_trained(tmp_path):
         Segment.of_env(of_template, "\n<|im_start|>user\nSure?<|im_end|>\n"),
         model(of_model),
     ]
-    t = Trajectory(0, np.array(words.codec.encode_prompt(prompt), np.int32), segments, finish_reason="stop", reward=1.0, parts={"correct": 1.0})
+    t = Trajectory(
+        0,
+        np.array(words.codec.encode_prompt(prompt), np.int32),
+        segments,
+        finish_reason="stop",
+        reward=1.0,
+        parts={"correct": 1.0},
+    )
     log = TrajectoryLog(tmp_path, "rollout-0", 1.0, words.codec.special)
     log.write(group_of(GroupKey(0, 0), 0)[0], Group(GroupKey(0, 0), Task(prompt, "42"), [t]))
     log.close()

@@ -1,4 +1,5 @@
-"""Rows of fine-tuning: what the model wrote is learned, and nothing else is. Texts are read back from the tokens by their weights."""
+"""Rows of fine-tuning: what the model wrote is learned, and nothing else is. Texts are read back from the tokens by
+their weights."""
 
 from __future__ import annotations
 
@@ -19,11 +20,20 @@ from tests.unit.episodes.chat_models import tokenizer
 ASKED, SAID = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "It is 4."}
 CALLED = [
     ASKED,
-    {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "python", "arguments": {"code": "print(2+2)"}}}]},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "python", "arguments": {"code": "print(2+2)"}}}],
+    },
     {"role": "tool", "content": "4"},
     SAID,
 ]
-THOUGHT = [ASKED, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is 4."}, {"role": "user", "content": "Sure?"}, SAID]
+THOUGHT = [
+    ASKED,
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is 4."},
+    {"role": "user", "content": "Sure?"},
+    SAID,
+]
 
 
 def vocabulary(model="qwen2_5") -> Vocabulary:
@@ -55,11 +65,18 @@ def test_every_message_of_the_assistant_is_learned_with_its_end_and_replies_of_t
     ((text, learned),) = read({"messages": CALLED, "tools": [PYTHON_TOOL]})
     assert text.count("<|im_end|>") == 5 and "# Tools" in text and "<tool_response>\n4\n</tool_response>" in text
     call, answer = learned.split("¦")
-    assert call.strip().startswith("<tool_call>") and call.endswith("</tool_call><|im_end|>") and answer == "It is 4.<|im_end|>"
+    assert (
+        call.strip().startswith("<tool_call>")
+        and call.endswith("</tool_call><|im_end|>")
+        and answer == "It is 4.<|im_end|>"
+    )
 
 
 def test_tools_may_be_json_text_and_change_the_prompt_only():
-    one, other = (read({"messages": [ASKED, SAID], "tools": t})[0] for t in ('[{"type": "function", "function": {"name": "f"}}]', None))
+    one, other = (
+        read({"messages": [ASKED, SAID], "tools": t})[0]
+        for t in ('[{"type": "function", "function": {"name": "f"}}]', None)
+    )
     assert one[1] == other[1] == "It is 4.<|im_end|>" and '"name": "f"' in one[0] and '"name": "f"' not in other[0]
 
 
@@ -69,7 +86,9 @@ def test_of_one_turn_only_the_last_message_is_learned():
 
 def test_an_empty_message_is_refused_where_it_would_be_learned():
     empty = {"role": "assistant", "content": ""}
-    with pytest.raises(DataError, match=r"messages\[1\] is an assistant's message without text: there is nothing to learn"):
+    with pytest.raises(
+        DataError, match=r"messages\[1\] is an assistant's message without text: there is nothing to learn"
+    ):
         read({"messages": [ASKED, empty, ASKED, SAID]})
     assert said({"messages": [ASKED, empty, ASKED, SAID]}, multiturn=False) == "It is 4.<|im_end|>"
 
@@ -84,17 +103,25 @@ def test_what_an_interpreter_wrote_inside_of_a_message_is_read_and_not_learned()
 
 def test_between_two_blocks_the_model_speaks():
     content = "<code>1</code>\n<interpreter>1</interpreter>\nHm.\n<interpreter>2</interpreter>\nIt is 2."
-    assert said({"messages": [ASKED, {"role": "assistant", "content": content}]}) == "<code>1</code>¦Hm.¦It is 2.<|im_end|>"
+    assert (
+        said({"messages": [ASKED, {"role": "assistant", "content": content}]})
+        == "<code>1</code>¦Hm.¦It is 2.<|im_end|>"
+    )
 
 
 def test_a_template_that_writes_no_generation_prompt_of_the_assistants_is_refused():
     """Else words of the template would be learned as the model's, or words of the model cut."""
 
     def apply(messages, *, add_generation_prompt, **_):
-        return "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages) + ("<|im_start|>model\n" if add_generation_prompt else "")
+        return "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages) + (
+            "<|im_start|>model\n" if add_generation_prompt else ""
+        )
 
     template = ChatTemplate(apply, ["<|im_start|>", "<|im_end|>"])
-    with pytest.raises(DataError, match=r"does not render messages\[1\] behind its own generation prompt.*Set data.chat_template_options"):
+    with pytest.raises(
+        DataError,
+        match=r"does not render messages\[1\] behind its own generation prompt.*Set data.chat_template_options",
+    ):
         Reader(Config().sft, template)("d line 1", {"messages": [ASKED, SAID]})
 
 
@@ -109,10 +136,16 @@ def test_a_block_that_does_not_end_is_refused_since_the_rest_would_be_learned():
 
 
 def test_a_template_that_renders_earlier_messages_otherwise_makes_several_chains():
-    """Qwen3 leaves the thinking of earlier messages out: the second chain shows the first message without it, and learns the second only."""
+    """Qwen3 leaves the thinking of earlier messages out: the second chain shows the first message without it, and
+    learns the second only."""
     (first, one), (second, two) = read({"messages": THOUGHT}, "qwen3")
     assert one == "<think>\nhm\n</think>\n\nIt is 4.<|im_end|>" and "hm" in first
-    assert "hm" not in second and "It is 4.<|im_end|>\n<|im_start|>user\nSure?" in second and two.endswith("It is 4.<|im_end|>") and "Sure" not in two
+    assert (
+        "hm" not in second
+        and "It is 4.<|im_end|>\n<|im_start|>user\nSure?" in second
+        and two.endswith("It is 4.<|im_end|>")
+        and "Sure" not in two
+    )
 
 
 @pytest.mark.parametrize("model", ["llama3", "qwen2_5", "mistral_v1"])
@@ -157,7 +190,10 @@ def test_of_a_kept_trajectory_who_wrote_it_is_the_mask_and_a_tools_special_token
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "2+2?"}, "line 1 has none of the columns messages, prompt, text. It has: question. Set sft.input_key"),
+        (
+            {"question": "2+2?"},
+            "line 1 has none of the columns messages, prompt, text. It has: question. Set sft.input_key",
+        ),
         ({"messages": [ASKED]}, "line 1: none of its 1 messages is the assistant's, so there is nothing to learn"),
         ({"messages": [{"role": "user"}]}, r"messages\[0\] = .* is no chat message"),
         ({"messages": [ASKED, SAID], "tools": "[{"}, "line 1: tools is no JSON"),
@@ -173,7 +209,9 @@ def test_a_bad_row_is_told_with_line_field_and_value(row, message):
 
 
 def test_a_chat_without_a_chat_template_is_refused_before_a_model_is_loaded():
-    with pytest.raises(ConfigError, match=r"line 1 is a chat, but the model's tokenizer has no chat template. Add chat_template.jinja"):
+    with pytest.raises(
+        ConfigError, match=r"line 1 is a chat, but the model's tokenizer has no chat template. Add chat_template.jinja"
+    ):
         Reader(Config().sft, None)("d line 1", {"messages": [ASKED, SAID]})
 
 
@@ -206,7 +244,9 @@ def test_a_bad_row_refuses_the_data_or_is_left_out_and_listed(tmp_path):
     with pytest.raises(DataError) as e:
         load(path)
     first, second, last = str(e.value).splitlines()
-    assert "d.jsonl line 2 has none of the columns" in first and "d.jsonl line 3: text is 4 (int), not text" in second, "all of them at once"
+    assert (
+        "d.jsonl line 2 has none of the columns" in first and "d.jsonl line 3: text is 4 (int), not text" in second
+    ), "all of them at once"
     assert last == "2 bad rows. Correct them, or leave them out: --data.on_bad_row skip."
     found = load(path, data={"on_bad_row": "skip"})
     assert len(found.rows) == 1 and any("d.jsonl line 2" in line for line in found.said)
@@ -219,7 +259,9 @@ def test_data_that_are_not_there_are_told_by_the_setting_of_fine_tuning():
 
 def test_the_digest_tells_other_rows_and_another_order(tmp_path):
     a, b = {"text": "one"}, {"text": "two"}
-    digests = {load(jsonl(tmp_path / f"{i}.jsonl", rows)).digest for i, rows in enumerate([[a, b], [b, a], [a], [a, b]])}
+    digests = {
+        load(jsonl(tmp_path / f"{i}.jsonl", rows)).digest for i, rows in enumerate([[a, b], [b, a], [a], [a, b]])
+    }
     assert len(digests) == 3
 
 
@@ -227,13 +269,19 @@ def test_the_digest_tells_another_mask_of_the_same_tokens(tmp_path):
     chat = {"messages": [ASKED, {"role": "assistant", "content": "7"}, ASKED, SAID]}
     path = jsonl(tmp_path / "d.jsonl", [chat])
     all_of_it, the_last = load(path), load(path, sft={"multiturn": False})
-    assert all_of_it.rows[0].token_ids.tolist() == the_last.rows[0].token_ids.tolist() and all_of_it.digest != the_last.digest
+    assert (
+        all_of_it.rows[0].token_ids.tolist() == the_last.rows[0].token_ids.tolist()
+        and all_of_it.digest != the_last.digest
+    )
 
 
 def test_an_end_that_the_tokenizer_does_not_have_is_refused_and_left_out_on_request():
     words = vocabulary()
     endless = Vocabulary(words.codec, {}, None)
-    chains = {on: Reader(Config(sft={"append_eos": on}).sft, None)("d.jsonl line 1", {"prompt": "2+2?", "response": "4"}) for on in (True, False)}
+    chains = {
+        on: Reader(Config(sft={"append_eos": on}).sft, None)("d.jsonl line 1", {"prompt": "2+2?", "response": "4"})
+        for on in (True, False)
+    }
     with pytest.raises(ConfigError, match=r"tokenizer has none.* sft\.append_eos = false"):
         tokenised(chains[True][0], endless)
     assert tokenised(chains[False][0], endless).trained == 1

@@ -1,4 +1,5 @@
-"""Stands in for the package bfcl-eval: two classes as its own are made, one with the package's mistake of a default that calls add to."""
+"""Stands in for the package bfcl-eval: two classes as its own are made, one with the package's mistake of a default
+that calls add to."""
 
 from __future__ import annotations
 
@@ -71,6 +72,8 @@ class HereAndNow:
 
 
 FUNCTIONS = {
-    "GorillaFileSystem": [{"name": n, "description": "", "parameters": {}} for n in ("touch", "cat", "write", "tag", "more", "loop")],
+    "GorillaFileSystem": [
+        {"name": n, "description": "", "parameters": {}} for n in ("touch", "cat", "write", "tag", "more", "loop")
+    ],
     "MathAPI": [{"name": "add", "description": "", "parameters": {}}],
 }

@@ -1,4 +1,5 @@
-"""BFCL's multi-turn environment on a stand-in of its package: turns, verdicts, mistakes of the model. The package itself: tests/contract/adapters."""
+"""BFCL's multi-turn environment on a stand-in of its package: turns, verdicts, mistakes of the model. The package
+itself: tests/contract/adapters."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ TASK = {
     "turns": [says("Now read a.")],
     "label": [["touch(file_name='b')", "write('b', text='two')"], ["cat(file_name='a')"]],
 }
-TOUCH, WRITE, CAT = ("touch", {"file_name": "b"}), ("write", {"file_name": "b", "text": "two"}), ("cat", {"file_name": "a"})
+TOUCH, WRITE, CAT = (
+    ("touch", {"file_name": "b"}),
+    ("write", {"file_name": "b", "text": "two"}),
+    ("cat", {"file_name": "a"}),
+)
 DONE = json.dumps({"message": "Done."})
 
 
@@ -55,7 +60,11 @@ def numbers(step):
 
 async def test_the_true_calls_pass_and_the_user_speaks_between_the_turns():
     first, then, last, end = await play(calls(TOUCH, WRITE), DONE, calls(CAT), DONE)
-    assert first.observation == "None\ntwo" and then.observation == "Now read a." and last.observation == '{"content": "one"}'
+    assert (
+        first.observation == "None\ntwo"
+        and then.observation == "Now read a."
+        and last.observation == '{"content": "one"}'
+    )
     assert [numbers(s) for s in (first, last)] == [[2, 2, 2, 3], [2, 2, 3, 3]]
     assert (end.reward, end.done, end.signals["turns_passed"], end.signals["failed"]) == (1.0, True, 2, None)
     assert first.reward is None and not then.done
@@ -65,10 +74,12 @@ async def test_the_true_calls_pass_and_the_user_speaks_between_the_turns():
     ("actions", "failed"),
     [
         ([calls(TOUCH), DONE, calls(CAT), DONE], "instance_state_mismatch"),
-        ([calls(WRITE), DONE, calls(CAT), DONE], "execution_response_mismatch"),  # the state is right, and touch was never called
+        # the state is right, and touch was never called
+        ([calls(WRITE), DONE, calls(CAT), DONE], "execution_response_mismatch"),
         ([calls(TOUCH, WRITE), DONE, DONE], "empty_turn_model_response"),
         ([calls(TOUCH, WRITE, CAT), DONE, DONE], "empty_turn_model_response"),
-        ([calls(TOUCH, WRITE, CAT), DONE, calls(("add", {"a": 1, "b": 2})), DONE], None),  # a result of an earlier turn counts
+        # a result of an earlier turn counts
+        ([calls(TOUCH, WRITE, CAT), DONE, calls(("add", {"a": 1, "b": 2})), DONE], None),
         ([calls(TOUCH, WRITE), DONE, calls(CAT, ("touch", {"file_name": "c"})), DONE], "instance_state_mismatch"),
     ],
 )
@@ -83,9 +94,17 @@ async def test_a_turn_passes_by_the_packages_rule(actions, failed):
         ("no JSON", "This is no JSON", "bad_call"),
         (json.dumps([{"name": "cat", "arguments": [1]}]), "cat: arguments are list", "bad_call"),
         (calls(("fly", {})), "Error during execution: name 'fly' is not defined", "unknown_function"),
-        (calls(("_load_scenario", {"scenario": {}})), "Error during execution: name '_load_scenario' is not defined", "unknown_function"),
+        (
+            calls(("_load_scenario", {"scenario": {}})),
+            "Error during execution: name '_load_scenario' is not defined",
+            "unknown_function",
+        ),
         (calls(("run", {})), "Error during execution: Function call run is not allowed.", "unknown_function"),
-        (calls(("cat", {"name": "a"})), "Error during execution: GorillaFileSystem.cat() got an unexpected keyword argument 'name'", "bad_call"),
+        (
+            calls(("cat", {"name": "a"})),
+            "Error during execution: GorillaFileSystem.cat() got an unexpected keyword argument 'name'",
+            "bad_call",
+        ),
         (calls(("cat", {"file_name": "z"})), "Error during execution: 'z'", "bad_call"),
         (calls(("touch", {"file_name": "a"})), '{"error": "touch: a: File exists"}', "refused"),
         (calls(("hang", {})), "Error during execution: the call takes more than 5 s of CPU", "cpu"),
@@ -93,7 +112,11 @@ async def test_a_turn_passes_by_the_packages_rule(actions, failed):
 )
 async def test_what_the_model_gets_wrong_is_told_to_it_and_the_turn_goes_on(action, shown, kind):
     wrong, *_, end = await play(action, calls(TOUCH, WRITE), DONE, calls(CAT), DONE)
-    assert wrong.observation.startswith(shown) and (wrong.outcome, wrong.signals["error_type"], wrong.signals["errors"]) == ("model_error", kind, 1)
+    assert wrong.observation.startswith(shown) and (
+        wrong.outcome,
+        wrong.signals["error_type"],
+        wrong.signals["errors"],
+    ) == ("model_error", kind, 1)
     assert (wrong.done, end.reward) == (False, 1.0)
 
 
@@ -117,7 +140,12 @@ async def test_a_world_that_holds_itself_is_another_state_and_no_fault():
 
 async def test_a_result_is_cut_at_what_a_reply_holds_and_graded_whole():
     text = "x" * (STEP_CHARS + 7)
-    step, *_, end = await play(calls(("write", {"file_name": "a", "text": text})), DONE, label=[[f"write(file_name='a', text={text!r})"]], turns=[])
+    step, *_, end = await play(
+        calls(("write", {"file_name": "a", "text": text})),
+        DONE,
+        label=[[f"write(file_name='a', text={text!r})"]],
+        turns=[],
+    )
     assert step.observation == "x" * STEP_CHARS + "... [7 characters left out]" and end.reward == 1.0
 
 
@@ -159,7 +187,10 @@ async def test_a_turn_in_which_nothing_can_be_done_passes_whatever_is_called():
         ({"label": [["__import__('os').remove('a')"], []]}, "is no call of a function by its name"),
         ({"label": [["cat(open('a'))"], []]}, "is no call with literal arguments"),
         ({"involved_classes": ["WebSearchAPI"]}, "the multi-turn classes are GorillaFileSystem"),
-        ({"initial_config": {"GorillaFileSystem": {}}}, "initial_config: GorillaFileSystem cannot be made of it: KeyError: 'files'"),
+        (
+            {"initial_config": {"GorillaFileSystem": {}}},
+            "initial_config: GorillaFileSystem cannot be made of it: KeyError: 'files'",
+        ),
         ({"label": [["hang()"], []]}, "the true calls of multi_turn_base_0 cannot be carried out"),
     ],
 )
@@ -169,7 +200,9 @@ async def test_a_malformed_task_is_refused(change, said):
 
 
 def test_a_true_call_is_parsed_and_never_evaluated():
-    assert parse_call("sort('a', reverse=True, keys=[1, (2.5, None)])") == Call("sort", ("a",), {"reverse": True, "keys": [1, (2.5, None)]})
+    assert parse_call("sort('a', reverse=True, keys=[1, (2.5, None)])") == Call(
+        "sort", ("a",), {"reverse": True, "keys": [1, (2.5, None)]}
+    )
     for hostile in ("f(x=g())", "f(*[1])", "f(**{'a': 1})", "f", "f(", "f(x=9**9**9)", "a.f()", "[f()]"):
         with pytest.raises(ValueError, match="ground truth"):
             parse_call(hostile)

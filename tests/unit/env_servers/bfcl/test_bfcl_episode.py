@@ -1,4 +1,5 @@
-"""A whole episode of BFCL's turns: what a model writes in ARTIST's tags, on the episode loop, to the rewards that training and evaluation read."""
+"""A whole episode of BFCL's turns: what a model writes in ARTIST's tags, on the episode loop, to the rewards that
+training and evaluation read."""
 
 from __future__ import annotations
 
@@ -31,7 +32,15 @@ class Session:
 
     async def step(self, action, *, step_id):
         s = await self.env.step(action, 1.0)
-        return StepReply(session_id="s", step_id=step_id, observation=s.observation, reward=s.reward, done=s.done, outcome=s.outcome, signals=s.signals)
+        return StepReply(
+            session_id="s",
+            step_id=step_id,
+            observation=s.observation,
+            reward=s.reward,
+            done=s.done,
+            outcome=s.outcome,
+            signals=s.signals,
+        )
 
 
 def call(*made):
@@ -43,8 +52,10 @@ def call(*made):
     ("said", "env", "artist"),
     [
         ([call(TOUCH, WRITE), ("Both are there.", "eos"), call(CAT), ("It says one.", "eos")], 1.0, 1.2),
-        ([call(TOUCH), ("Done.", "eos"), call(CAT), ("It says one.", "eos")], 0.0, 0.25 + 1 / 3 + 0.2),  # b lacks its text: 1 of 2, and 2 of 3 calls
-        ([("I cannot.", "eos"), ("I cannot.", "eos")], 0.0, 0.25),  # nothing was called, and one of two variables is as it should be
+        # b lacks its text: 1 of 2, and 2 of 3 calls
+        ([call(TOUCH), ("Done.", "eos"), call(CAT), ("It says one.", "eos")], 0.0, 0.25 + 1 / 3 + 0.2),
+        # nothing was called, and one of two variables is as it should be
+        ([("I cannot.", "eos"), ("I cannot.", "eos")], 0.0, 0.25),
     ],
 )
 async def test_an_episode_of_two_turns_is_rewarded_as_it_was_played(monkeypatch, said, env, artist):
@@ -59,9 +70,13 @@ async def test_an_episode_of_two_turns_is_rewarded_as_it_was_played(monkeypatch,
         limits=Limits(4000, 500),
         request_id="r",
     )
-    assert "\n# User\nNow read a.\n" in [s.text for s in trajectory.segments if s.source == "env"] and trajectory.calls[-1].done
+    assert (
+        "\n# User\nNow read a.\n" in [s.text for s in trajectory.segments if s.source == "env"]
+        and trajectory.calls[-1].done
+    )
     task = Task("", json.dumps(TASK["label"]))
     rewards = {
-        name: load(name)(trajectory, task, RewardContext(Reward(name=name), options=o)).reward for name, o in (("env", {}), ("artist", {"functions": True}))
+        name: load(name)(trajectory, task, RewardContext(Reward(name=name), options=o)).reward
+        for name, o in (("env", {}), ("artist", {"functions": True}))
     }
     assert rewards == pytest.approx({"env": env, "artist": artist})

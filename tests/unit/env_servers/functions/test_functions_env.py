@@ -1,4 +1,5 @@
-"""The functions environment: state, calls and responses graded over the whole episode, users in turns, and no reward that is not earned."""
+"""The functions environment: state, calls and responses graded over the whole episode, users in turns, and no reward
+that is not earned."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ from env_servers.functions.users import GO_ON, ScriptedUser, UserUnavailable, us
 TASK = {
     "domains": ["files"],
     "state": {"files": {"tree": {"a.txt": "x"}, "here": []}},
-    "gold": [[{"name": "make_directory", "arguments": {"path": "box"}}, {"name": "move", "arguments": {"source": "a.txt", "destination": "box"}}]],
+    "gold": [
+        [
+            {"name": "make_directory", "arguments": {"path": "box"}},
+            {"name": "move", "arguments": {"source": "a.txt", "destination": "box"}},
+        ]
+    ],
 }
 
 
@@ -76,7 +82,11 @@ async def test_a_call_made_twice_counts_once():
 )
 async def test_a_wrong_action_is_an_observation(action, kind, says):
     (step,) = await play(TASK, action)
-    assert (step.outcome, step.signals["error_type"], step.done) == ("model_error", kind, False) and says in step.observation
+    assert (step.outcome, step.signals["error_type"], step.done) == (
+        "model_error",
+        kind,
+        False,
+    ) and says in step.observation
 
 
 @pytest.mark.parametrize(
@@ -100,7 +110,10 @@ async def test_a_task_that_is_none_is_the_callers_mistake(wrong):
     [
         ({"files": {"zz": 1}}, r"state\.files has zz; a state of files has tree, here"),
         ({"files": {"here": []}}, r"state\.files has here; a state of files has tree, here"),
-        ({"files": {"tree": {}, "here": [], "zz": 1}}, r"state\.files has tree, here, zz; a state of files has tree, here"),
+        (
+            {"files": {"tree": {}, "here": [], "zz": 1}},
+            r"state\.files has tree, here, zz; a state of files has tree, here",
+        ),
         ({"files": {"tree": [], "here": []}}, r"state\.files\.tree is a list; it is an object in a state of files"),
         ({"files": TASK["state"]["files"], "travel": {}}, r"state: travel: the task's domains are files"),
         ({"moon": {}}, r"state: moon: the task's domains are files"),
@@ -113,12 +126,21 @@ async def test_a_state_that_is_none_of_its_domains_is_refused_before_the_first_s
 
 async def test_a_variable_that_starts_without_a_value_may_have_one():
     state = DOMAINS["travel"].initial(random.Random(0))
-    await FunctionsEnv().reset({"domains": ["travel"], "state": {"travel": {**state, "budget": 900.5}}, "gold": [[]]}, 0)
+    await FunctionsEnv().reset(
+        {"domains": ["travel"], "state": {"travel": {**state, "budget": 900.5}}, "gold": [[]]}, 0
+    )
 
 
 async def test_a_hidden_function_is_offered_when_the_user_says_so():
-    task = {**TASK, "hidden": ["move"], "gold": [[TASK["gold"][0][0]], [TASK["gold"][0][1]]], "user": [{"text": "Now:", "reveal": ["move"]}]}
-    _, early, told, after, end = await play(task, calls(BOX), calls(MOVE), message("I cannot move."), calls(MOVE), message())
+    task = {
+        **TASK,
+        "hidden": ["move"],
+        "gold": [[TASK["gold"][0][0]], [TASK["gold"][0][1]]],
+        "user": [{"text": "Now:", "reveal": ["move"]}],
+    }
+    _, early, told, after, end = await play(
+        task, calls(BOX), calls(MOVE), message("I cannot move."), calls(MOVE), message()
+    )
     assert early.signals["error_type"] == "unknown_function"
     assert told.observation.startswith("Now:\n") and '"name": "move"' in told.observation and not told.done
     assert after.outcome == "ok" and end.reward == 1.0 and end.signals["turns_passed"] == 2
@@ -163,7 +185,11 @@ async def test_a_users_model_that_does_not_answer_is_a_fault_not_a_score():
 
 
 async def test_a_users_model_that_says_nothing_is_a_fault_and_what_was_not_answered_was_not_said():
-    task, heard, contents = FunctionTask.model_validate({**TASK, "instruction": "You want a box."}), [], [None, " \n", "A box.", "Thanks."]
+    task, heard, contents = (
+        FunctionTask.model_validate({**TASK, "instruction": "You want a box."}),
+        [],
+        [None, " \n", "A box.", "Thanks."],
+    )
 
     async def completions(request):
         heard.append([m["content"] for m in (await request.json())["messages"][1:]])

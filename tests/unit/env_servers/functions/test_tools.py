@@ -34,7 +34,11 @@ def test_the_schema_of_a_signature():
     assert Files.tools()["search_text"].schema == {
         "name": "search_text",
         "description": "List the lines of a file that contain a text.",
-        "parameters": {"properties": {"path": {"type": "string"}, "text": {"type": "string"}}, "required": ["path", "text"], "type": "object"},
+        "parameters": {
+            "properties": {"path": {"type": "string"}, "text": {"type": "string"}},
+            "required": ["path", "text"],
+            "type": "object",
+        },
     }
 
 

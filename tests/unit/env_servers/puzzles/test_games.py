@@ -51,7 +51,11 @@ async def test_ten_wrong_guesses_lose_and_nothing_is_told_but_how_many_are_right
 async def test_what_is_no_move_is_told_and_a_policy_that_says_nothing_else_comes_to_an_end():
     env, _ = await start("labyrinth")
     steps = [await env.step("up" if i % 2 else "x" * 99, 5.0) for i in range(MAX_ILLEGAL)]
-    assert steps[0].outcome == "model_error" and steps[0].signals["error_type"] == "illegal_move" and "is no move: say one of north" in steps[0].observation
+    assert (
+        steps[0].outcome == "model_error"
+        and steps[0].signals["error_type"] == "illegal_move"
+        and "is no move: say one of north" in steps[0].observation
+    )
     assert (steps[-1].done, steps[-1].reward) == (True, 0.0) and not steps[-2].done
 
 
@@ -86,7 +90,9 @@ async def test_a_row_says_the_question_and_the_server_proves_that_it_is_its_own(
     assert await PuzzlesEnv(None).reset(made["meta"], 0) == ""
     with pytest.raises(ValueError, match=r"not that of labyrinth with seed 3\. Make the rows again"):
         await PuzzlesEnv(None).reset({**made["meta"], "level": 2}, 0)
-    assert made["meta"]["digest"] == digest_of(question) and made["label"] == " ".join(GAMES["labyrinth"](3, 1).solution())
+    assert made["meta"]["digest"] == digest_of(question) and made["label"] == " ".join(
+        GAMES["labyrinth"](3, 1).solution()
+    )
 
 
 def test_rows_of_games_need_no_package_and_no_sandbox(tmp_path):
@@ -96,4 +102,6 @@ def test_rows_of_games_need_no_package_and_no_sandbox(tmp_path):
     done = subprocess.run([sys.executable, "-c", blocked, *flags], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(r["meta"]["puzzle"], r["meta"]["level"]) for r in rows[:6]] == [(name, level) for level in range(3) for name in GAMES]
+    assert [(r["meta"]["puzzle"], r["meta"]["level"]) for r in rows[:6]] == [
+        (name, level) for level in range(3) for name in GAMES
+    ]

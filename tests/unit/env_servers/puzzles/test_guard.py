@@ -1,4 +1,5 @@
-"""The guard: what scorers may evaluate of a model's text. No code, by any of the ways that are known; the usual notations of answers, all."""
+"""The guard: what scorers may evaluate of a model's text. No code, by any of the ways that are known; the usual
+notations of answers, all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""reasoning-gym in the real sandbox: solutions score 1, answers that are code get nothing and reach nothing, and every process asks the same."""
+"""reasoning-gym in the real sandbox: solutions score 1, answers that are code get nothing and reach nothing, and every
+process asks the same."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 pytestmark = [
-    pytest.mark.skipif(not installed(), reason="reasoning-gym is not installed: pip install -r requirements-puzzles.txt"),
+    pytest.mark.skipif(
+        not installed(), reason="reasoning-gym is not installed: pip install -r requirements-puzzles.txt"
+    ),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
 EVALUATING = ["countdown", "puzzle24", "simple_integration", "intermediate_integration", "polynomial_multiplication"]
@@ -100,7 +103,8 @@ async def test_an_answer_that_hangs_or_eats_memory_ends_itself_and_costs_nobody_
 
 @pytest.mark.slow
 async def test_an_integral_that_is_not_solved_is_no_solution(room):
-    """Its derivative is the integrand, so the scorer alone would take it; only the data set's own solution may hold one, word for word."""
+    """Its derivative is the integrand, so the scorer alone would take it; only the data set's own solution may hold
+    one, word for word."""
     puzzle = make_puzzle(Task("simple_integration", 3))
     cheat = f"Integral({puzzle.entry['metadata']['integrand']}, {puzzle.entry['metadata']['variable']})"
     assert puzzle.score(cheat) == 1.0 and (await score(room, "simple_integration", cheat)).score == 0.0
@@ -129,9 +133,14 @@ async def test_a_text_that_the_packages_scorer_takes_for_any_puzzle_solves_none(
 async def test_rows_made_in_one_process_are_the_puzzles_of_another(room):
     """Some data sets draw from sets of text, whose order a process draws anew."""
     drawn = ["isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"]
-    code = f"import json; from env_servers.puzzles.gym import *; print(json.dumps([make_puzzle(Task(name, 2)).question for name in {drawn}]))"
+    code = (
+        "import json; from env_servers.puzzles.gym import *; print(json.dumps([make_puzzle(Task(name, 2)).question for"
+        f" name in {drawn}]))"
+    )
     env = {**os.environ, "PYTHONHASHSEED": "0"}
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, timeout=120).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, timeout=120
+    ).stdout
     for name, question in zip(drawn, json.loads(said), strict=True):
         made = await row(room, name, 2, None, Rows(tries=2))
         assert made["prompt"].startswith(question.strip())

@@ -1,4 +1,5 @@
-"""The room: whose fault it is that a text was not scored. An answer's is a score of 0 with a reason; everything else is an error and never a score."""
+"""The room: whose fault it is that a text was not scored. An answer's is a score of 0 with a reason; everything else is
+an error and never a score."""
 
 from __future__ import annotations
 
@@ -58,7 +59,10 @@ async def test_what_an_answer_makes_its_scorer_do_is_a_score_of_0_with_the_reaso
 @pytest.mark.parametrize(
     ("end", "says"),
     [
-        (ended(code=None, killed="time_limit"), "not over within --score-deadline 30 s, without having had the 2 s of CPU that it may use"),
+        (
+            ended(code=None, killed="time_limit"),
+            "not over within --score-deadline 30 s, without having had the 2 s of CPU that it may use",
+        ),
         (ended(code=-signal.SIGKILL), "no reply .exit code -9"),
         (ended(code=1), "it said so"),
         (ended(code=0), "no reply"),
@@ -92,7 +96,11 @@ async def test_a_puzzle_that_costs_too_much_to_make_is_the_tasks_fault():
 
 async def test_a_wrong_answer_may_be_given_again_until_the_tries_are_used_up():
     made = ended({"question": "1 + 1?", "entry": "e", "solution": ""})
-    wrong, broken, partly = ended({"score": 0.0, "error": None}), ended(code=-signal.SIGPROF), ended({"score": 0.3, "error": None})
+    wrong, broken, partly = (
+        ended({"score": 0.0, "error": None}),
+        ended(code=-signal.SIGPROF),
+        ended({"score": 0.3, "error": None}),
+    )
     env = PuzzlesEnv(Room(PlayedSandbox(made, wrong, broken, partly), 2.0))
     assert await env.reset({"puzzle": "chain_sum", "tries": 3}, 5) == "1 + 1?"
     first, second, last = [await env.step(f" {i} ", 5.0) for i in range(3)]
@@ -103,7 +111,11 @@ async def test_a_wrong_answer_may_be_given_again_until_the_tries_are_used_up():
 
 
 async def test_a_fault_while_scoring_uses_up_no_try():
-    made, fault, right = ended({"question": "?", "entry": "e", "solution": ""}), ended(code=-signal.SIGKILL), ended({"score": 1.0, "error": None})
+    made, fault, right = (
+        ended({"question": "?", "entry": "e", "solution": ""}),
+        ended(code=-signal.SIGKILL),
+        ended({"score": 1.0, "error": None}),
+    )
     env = PuzzlesEnv(Room(PlayedSandbox(made, fault, right), 2.0))
     await env.reset({"puzzle": "chain_sum"}, 0)
     with pytest.raises(VerifierError):

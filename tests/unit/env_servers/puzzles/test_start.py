@@ -1,4 +1,5 @@
-"""How the puzzles server begins: without reasoning-gym there are the games, said with the remedy; flags that let nothing be scored are refused."""
+"""How the puzzles server begins: without reasoning-gym there are the games, said with the remedy; flags that let
+nothing be scored are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def test_flags_that_let_nothing_be_scored_are_refused(given):
 
 
 def test_a_run_starts_the_server_with_its_workers_and_options():
-    cfg = Config(envs={"riddles": {"server": "puzzles", "workers": 3, "server_options": {"score_timeout": 2.0, "warm": False}}})
+    cfg = Config(
+        envs={"riddles": {"server": "puzzles", "workers": 3, "server_options": {"score_timeout": 2.0, "warm": False}}}
+    )
     e = cfg.environments["riddles"]
     assert server_module(e) == "env_servers.puzzles"
     assert server_flags(e) == ["--workers", "3", "--score-timeout", "2.0", "--no-warm"]

@@ -1,4 +1,5 @@
-"""The guard puts back what a patch may not change, whatever the patch makes of git's settings and of files that were there."""
+"""The guard puts back what a patch may not change, whatever the patch makes of git's settings and of files that were
+there."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from env_servers.swe.programs import source
 from env_servers.swe.remote.judging import paths_of
 from env_servers.swe.suite import CONFIGURATION
 
-FILES = {"conftest.py": "ours\n", "tests/test_lib.py": "test\n", "src/lib.py": "code\n", "built/setup.cfg": "[x]\n", "__pycache__/conftest.pyc": "old\n"}
+FILES = {
+    "conftest.py": "ours\n",
+    "tests/test_lib.py": "test\n",
+    "src/lib.py": "code\n",
+    "built/setup.cfg": "[x]\n",
+    "__pycache__/conftest.pyc": "old\n",
+}
 EVIL = "import sys; sys.exit('no code of the repository runs here')\n"
 
 
@@ -26,7 +33,9 @@ def guarded(tmp_path):
         (repo / path).parent.mkdir(parents=True, exist_ok=True)
         (repo / path).write_text(text)
     (repo / "data").symlink_to("built")
-    (place / "protected.json").write_text(json.dumps({"paths": ["tests/test_lib.py", "more/test_new.py"], "pattern": CONFIGURATION.pattern}))
+    (place / "protected.json").write_text(
+        json.dumps({"paths": ["tests/test_lib.py", "more/test_new.py"], "pattern": CONFIGURATION.pattern})
+    )
     (place / "guard.py").write_text(f"{source('guard')}\nmain(os.path.dirname(os.path.abspath(__file__)))\n")
 
     def guard(verb):
@@ -38,7 +47,9 @@ def guarded(tmp_path):
 
 
 def as_it_was(repo):
-    assert {path: (repo / path).read_text() for path in FILES if not path.endswith(".pyc")} == {p: t for p, t in FILES.items() if not p.endswith(".pyc")}
+    assert {path: (repo / path).read_text() for path in FILES if not path.endswith(".pyc")} == {
+        p: t for p, t in FILES.items() if not p.endswith(".pyc")
+    }
     assert os.readlink(repo / "data") == "built"
 
 
@@ -46,7 +57,11 @@ def test_a_patch_of_code_alone_leaves_all_as_it_is(guarded):
     repo, guard = guarded
     (repo / "src/lib.py").write_text("other\n")
     (repo / "fast.so").write_text("ignored by git, and the image's\n")
-    assert guard("restore") == [] and (repo / "src/lib.py").read_text() == "other\n" and (repo / "__pycache__/conftest.pyc").exists()
+    assert (
+        guard("restore") == []
+        and (repo / "src/lib.py").read_text() == "other\n"
+        and (repo / "__pycache__/conftest.pyc").exists()
+    )
 
 
 def test_what_git_is_told_to_ignore_or_to_leave_alone_goes_as_well(guarded):
@@ -94,7 +109,19 @@ def test_names_may_be_any_bytes(guarded):
 
 
 def test_a_patch_names_what_it_renames_and_what_is_no_text():
-    renamed = "diff --git a/tests/a.txt b/tests/b.txt\nsimilarity index 100%\nrename from tests/a.txt\nrename to tests/b.txt\n"
-    binary = "diff --git a/tests/x.bin b/tests/x.bin\nnew file mode 100644\nindex 000..123\nGIT binary patch\nliteral 3\nKc${NkU}69O00aO4\n\n"
+    renamed = (
+        "diff --git a/tests/a.txt b/tests/b.txt\nsimilarity index 100%\nrename from tests/a.txt\nrename to"
+        " tests/b.txt\n"
+    )
+    binary = (
+        "diff --git a/tests/x.bin b/tests/x.bin\nnew file mode 100644\nindex 000..123\nGIT binary patch\nliteral"
+        " 3\nKc${NkU}69O00aO4\n\n"
+    )
     text = "--- a/old.py\n+++ b/new.py\t2024\n@@ -1 +1 @@\n-a\n+b\n"
-    assert paths_of((renamed + binary + text).encode()) == {"tests/a.txt", "tests/b.txt", "tests/x.bin", "old.py", "new.py"}
+    assert paths_of((renamed + binary + text).encode()) == {
+        "tests/a.txt",
+        "tests/b.txt",
+        "tests/x.bin",
+        "old.py",
+        "new.py",
+    }

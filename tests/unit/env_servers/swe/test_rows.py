@@ -17,7 +17,16 @@ FAILED, PASSES = Outcome({"t.py::a": "failed"}), Outcome({"t.py::a": "passed"})
 
 
 def task(fail=("t.py::a",), ok=(), **more):
-    return SweTask.model_validate({"repo": "o/lib", "base_commit": "c0", "test_patch": "p", "FAIL_TO_PASS": list(fail), "PASS_TO_PASS": list(ok), **more})
+    return SweTask.model_validate(
+        {
+            "repo": "o/lib",
+            "base_commit": "c0",
+            "test_patch": "p",
+            "FAIL_TO_PASS": list(fail),
+            "PASS_TO_PASS": list(ok),
+            **more,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,18 +34,30 @@ def task(fail=("t.py::a",), ok=(), **more):
     [
         (task(), FAILED, None),
         (task(ok=["t.py::b"]), Outcome({"t.py::a": "failed", "t.py::b": "passed", "t.py::c": "passed"}), None),
-        (task(["t.py::nope"]), FAILED, "the row o/lib at c0: FAIL_TO_PASS names 't.py::nope', which pytest does not find in the repository"),
+        (
+            task(["t.py::nope"]),
+            FAILED,
+            "the row o/lib at c0: FAIL_TO_PASS names 't.py::nope', which pytest does not find in the repository",
+        ),
         (task(ok=["t.py::nope"]), FAILED, "PASS_TO_PASS names 't.py::nope', which pytest does not find"),
         (
             task(["t.py::a", "t.py::b"]),
             Outcome({"t.py::a": "failed", "t.py::b": "passed"}),
             "FAIL_TO_PASS names 't.py::b', which passes in the repository as it is",
         ),
-        (task([f"t.py::{i}" for i in range(5)]), FAILED, "'t.py::0', 't.py::1', 't.py::2' and 2 more, which pytest does not find"),
+        (
+            task([f"t.py::{i}" for i in range(5)]),
+            FAILED,
+            "'t.py::0', 't.py::1', 't.py::2' and 2 more, which pytest does not find",
+        ),
         # What only the patch makes importable is not there before it; what passes before it has to be.
         (task(), Outcome({"t.py": "failed"}), None),
         (task(["d/t.py::a"]), Outcome({"d/__init__.py": "failed"}), None),
-        (task(ok=["t.py::b"]), Outcome({"t.py": "failed"}, failures={"t.py": "No module named 'numpy'"}), "does not find in .* \\(No module named 'numpy'\\)"),
+        (
+            task(ok=["t.py::b"]),
+            Outcome({"t.py": "failed"}, failures={"t.py": "No module named 'numpy'"}),
+            "does not find in .* \\(No module named 'numpy'\\)",
+        ),
         (task(["t.py::a"]), Outcome({"u.py": "failed"}), "FAIL_TO_PASS names 't.py::a'"),
         # Parameters may come from the code; a name that was cut at a blank never comes.
         (task(["t.py::a[new]"]), Outcome({"t.py::a[old]": "failed"}), None),

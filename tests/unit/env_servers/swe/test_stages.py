@@ -1,4 +1,5 @@
-"""Start, agent and evaluate overlap: no stage holds the workers of another. Orders of events, on a backend whose every step waits to be let go."""
+"""Start, agent and evaluate overlap: no stage holds the workers of another. Orders of events, on a backend whose every
+step waits to be let go."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from env_servers.swe.stages import Stages
 from env_servers.swe.task import SweTask
 from openrlhf_tir.protocol import ResetRequest, StepRequest
 
-FINISH, LS = (json.dumps([{"name": name, "arguments": arguments}]) for name, arguments in (("finish", {}), ("execute_bash", {"command": "ls"})))
+FINISH, LS = (
+    json.dumps([{"name": name, "arguments": arguments}])
+    for name, arguments in (("finish", {}), ("execute_bash", {"command": "ls"}))
+)
 
 
 class Gate:
@@ -75,13 +79,17 @@ class Server:
     def __init__(self, *, workers: int, start: int = 9, evaluate: int = 9, most_waiting: int = 9) -> None:
         self.backend, self.stages = GatedBackend(), Stages(start=start, evaluate=evaluate, most_waiting=most_waiting)
         shared = Shared(self.backend, self.stages, 5.0)
-        self.service = EnvService(lambda: SweEnv(shared), ServingConfig("swe", "calls", workers=workers), self.stages.gauges)
+        self.service = EnvService(
+            lambda: SweEnv(shared), ServingConfig("swe", "calls", workers=workers), self.stages.gauges
+        )
 
     def open(self, name: str) -> asyncio.Task:
         return asyncio.create_task(self.service.sessions.open(ResetRequest(session_id=name, task={"repo": name})))
 
     def step(self, name: str, step_id: int, action: str) -> asyncio.Task:
-        return asyncio.create_task(self.service.step(StepRequest(session_id=name, step_id=step_id, action=action, deadline_s=60)))
+        return asyncio.create_task(
+            self.service.step(StepRequest(session_id=name, step_id=step_id, action=action, deadline_s=60))
+        )
 
 
 async def test_while_patches_are_judged_agents_work_and_sessions_start():
@@ -112,7 +120,9 @@ async def test_evaluations_wait_for_evaluate_workers_in_order():
     second = s.step("b", 0, FINISH)
     while s.stages.evaluate.waiting != 1:
         await asyncio.sleep(0)
-    assert s.backend.evaluate.inside == ["a"] and "env_evaluations_waiting 1.0" in s.service.metrics.render()[0].decode()
+    assert (
+        s.backend.evaluate.inside == ["a"] and "env_evaluations_waiting 1.0" in s.service.metrics.render()[0].decode()
+    )
     s.backend.evaluate.let("a", "b")
     assert [(await t).reward for t in (first, second)] == [1.0, 1.0] and s.backend.evaluate.inside == ["a", "b"]
 

@@ -17,7 +17,9 @@ from env_servers.swe.task import SweTask
 
 def changed(source: str) -> set[str]:
     lines = source.split("\n")
-    return {m.source.split("\n")[m.line - 1].strip() for m in mutants(source) if len(m.source.split("\n")) == len(lines)}
+    return {
+        m.source.split("\n")[m.line - 1].strip() for m in mutants(source) if len(m.source.split("\n")) == len(lines)
+    }
 
 
 def test_one_place_is_changed_and_parentheses_come_where_they_are_needed():
@@ -37,7 +39,8 @@ def test_a_change_that_binds_less_is_put_in_parentheses():
 
 def test_every_mutant_is_another_program_and_says_where():
     source = (
-        "class A:\n    def f(self, x):\n        while x > 0:\n            if x == 3:\n                break\n            x -= 1\n        return min(x, 2)\n"
+        "class A:\n    def f(self, x):\n        while x > 0:\n            if x == 3:\n                break\n          "
+        "  x -= 1\n        return min(x, 2)\n"
     )
     found = list(mutants(source))
     assert len({m.source for m in found}) == len(found) >= 8
@@ -52,9 +55,18 @@ def test_the_order_of_bugs_is_the_seeds_and_the_repositories_take_turns():
 
 
 def test_an_issue_has_two_different_tests_and_no_addresses():
-    said = {"t.py::test_a[1-2]": ">  assert f(1)\nE  where <function f at 0x7f00>(1)", "t.py::test_a[3]": "E no", "t.py::test_b_c": "E  x"}
+    said = {
+        "t.py::test_a[1-2]": ">  assert f(1)\nE  where <function f at 0x7f00>(1)",
+        "t.py::test_a[3]": "E no",
+        "t.py::test_b_c": "E  x",
+    }
     text = issue("pkg", said)
-    assert "It should hold: a (1-2)." in text and "It should hold: b c." in text and "0x" not in text and "E no" not in text
+    assert (
+        "It should hold: a (1-2)." in text
+        and "It should hold: b c." in text
+        and "0x" not in text
+        and "E no" not in text
+    )
 
 
 def test_a_patch_is_gits_and_the_prompt_says_how_calls_are_written():
@@ -69,7 +81,10 @@ ROW = {
     "base_commit": "HEAD",
     "problem_statement": "twice(2) is 5.",
     "patch": "",
-    "test_patch": "--- a/test_lib.py\n+++ b/test_lib.py\n@@ -4 +4 @@\n-    assert lib.twice(0) == 1\n+    assert lib.twice(2) == 4\n",
+    "test_patch": (
+        "--- a/test_lib.py\n+++ b/test_lib.py\n@@ -4 +4 @@\n-    assert lib.twice(0) == 1\n+    assert lib.twice(2)"
+        " == 4\n"
+    ),
     "FAIL_TO_PASS": '["test_lib.py::test_twice"]',
     "PASS_TO_PASS": [],
 }
@@ -77,13 +92,23 @@ ROW = {
 
 def test_a_row_of_swe_bench_is_made_one_of_ours():
     row = row_of(ROW, "skyrl")
-    assert row["env"] == "swe" and "twice(2) is 5." in row["prompt"] and "test_patch" in row["meta"] and "patch" not in row["meta"]
+    assert (
+        row["env"] == "swe"
+        and "twice(2) is 5." in row["prompt"]
+        and "test_patch" in row["meta"]
+        and "patch" not in row["meta"]
+    )
     assert SweTask.model_validate(row["meta"]).fail_to_pass == ["test_lib.py::test_twice"]
 
 
 @pytest.mark.parametrize(
     ("lacking", "said"),
-    [("base_commit", "no base_commit"), ("test_patch", "no tests"), ("FAIL_TO_PASS", "no tests"), ("problem_statement", "no problem_statement")],
+    [
+        ("base_commit", "no base_commit"),
+        ("test_patch", "no tests"),
+        ("FAIL_TO_PASS", "no tests"),
+        ("problem_statement", "no problem_statement"),
+    ],
 )
 def test_a_row_that_lacks_something_is_refused_by_name(lacking, said):
     with pytest.raises(ValueError, match=said):
@@ -112,7 +137,11 @@ async def applied(tree, patch):
 
 async def test_a_row_is_checked_out_from_the_mirror_without_its_tests(mirror):
     source = await Sources(mirror, applied).of(SweTask.model_validate(ROW))
-    assert source.name == "lib" and sorted(source.tree) == ["lib.py", "test_lib.py"] and b"twice(0)" in source.tree["test_lib.py"][1]
+    assert (
+        source.name == "lib"
+        and sorted(source.tree) == ["lib.py", "test_lib.py"]
+        and b"twice(0)" in source.tree["test_lib.py"][1]
+    )
     assert source.suite.files == {"test_lib.py": b"new"} and source.suite.must_pass == ["test_lib.py::test_twice"]
 
 
@@ -144,13 +173,23 @@ async def test_a_bundled_task_replaces_files_that_are_there():
         await sources.of(SweTask(repo="roman", files={"roman/new.py": ""}))
 
 
-WHOLE = {"repo": "f", "files": {"f.py": "def f(x):\n    return x+1\n", "data/x.txt": "1"}, "tests": {"test_f.py": "from f import f\n"}}
+WHOLE = {
+    "repo": "f",
+    "files": {"f.py": "def f(x):\n    return x+1\n", "data/x.txt": "1"},
+    "tests": {"test_f.py": "from f import f\n"},
+}
 
 
 async def test_a_row_may_bring_its_whole_repository_and_the_hidden_tests_are_not_in_it():
     source = await Sources(None, applied).of(SweTask.model_validate(WHOLE))
-    assert source.name == "f" and {path: content for path, (_, content) in source.tree.items()} == {p: t.encode() for p, t in WHOLE["files"].items()}
-    assert (source.suite.kind, source.suite.packages, dict(source.suite.files)) == ("apart", ["f"], {"test_f.py": b"from f import f\n"})
+    assert source.name == "f" and {path: content for path, (_, content) in source.tree.items()} == {
+        p: t.encode() for p, t in WHOLE["files"].items()
+    }
+    assert (source.suite.kind, source.suite.packages, dict(source.suite.files)) == (
+        "apart",
+        ["f"],
+        {"test_f.py": b"from f import f\n"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +224,16 @@ def test_what_counts_as_passed():
 
 
 @pytest.mark.parametrize(
-    "path", ["conftest.py", "a/conftest.py", "pytest.ini", "setup.cfg", "sitecustomize.py", "x.pth", "__pycache__/conftest.cpython-312.pyc"]
+    "path",
+    [
+        "conftest.py",
+        "a/conftest.py",
+        "pytest.ini",
+        "setup.cfg",
+        "sitecustomize.py",
+        "x.pth",
+        "__pycache__/conftest.cpython-312.pyc",
+    ],
 )
 def test_what_configures_pytest_or_python_is_the_repositorys_own(path):
     assert Suite("inside", {}).protects(path)
@@ -193,7 +241,10 @@ def test_what_configures_pytest_or_python_is_the_repositorys_own(path):
 
 def test_what_the_tests_are_is_not_the_patchs_and_code_is():
     suite = Suite("inside", {"tests/test_a.py": b""}, restored=("tests/data.txt",))
-    assert [suite.protects(p) for p in ("tests/test_a.py", "tests/data.txt", "tests/test_b.py", "lib/pytest_like.py", "pyproject.py")] == [
+    assert [
+        suite.protects(p)
+        for p in ("tests/test_a.py", "tests/data.txt", "tests/test_b.py", "lib/pytest_like.py", "pyproject.py")
+    ] == [
         True,
         True,
         False,

@@ -22,7 +22,9 @@ def write(top, tree):
 
 
 def git(top, *command):
-    done = subprocess.run(["git", "-C", str(top), "-c", "safe.directory=*", *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "-C", str(top), "-c", "safe.directory=*", *command], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,4 +1,5 @@
-"""What `swe` asks of the warm sandbox besides running code: modules that are there already, directories that are not, and a socket between two calls."""
+"""What `swe` asks of the warm sandbox besides running code: modules that are there already, directories that are not,
+and a socket between two calls."""
 
 from __future__ import annotations
 
@@ -26,13 +27,21 @@ open(os.path.join(hidden, "x"), "w")
 
 @pytest.fixture(scope="module")
 def warm():
-    sandbox = WarmSandbox(Limits(code_timeout_s=10.0), slots=2, light_imports=["colorsys"], light_sessions=True, hidden=[HIDDEN, "/nowhere/at/all"])
+    sandbox = WarmSandbox(
+        Limits(code_timeout_s=10.0),
+        slots=2,
+        light_imports=["colorsys"],
+        light_sessions=True,
+        hidden=[HIDDEN, "/nowhere/at/all"],
+    )
     yield sandbox
     asyncio.run(sandbox.close())
 
 
 async def test_named_modules_are_imported_before_any_call(warm):
-    assert (await warm.run("import sys; print('colorsys' in sys.modules, 'wave' in sys.modules)")).stdout == b"True False\n"
+    assert (
+        await warm.run("import sys; print('colorsys' in sys.modules, 'wave' in sys.modules)")
+    ).stdout == b"True False\n"
 
 
 async def test_a_hidden_directory_is_empty_and_cannot_be_written_to(warm):
@@ -44,7 +53,9 @@ async def test_two_calls_talk_over_descriptor_4_and_the_end_of_one_is_seen_by_th
     one, other = socket.socketpair()
     asks = "import os; os.write(4, b'6*7'); print(os.read(4, 99), os.read(4, 99))"
     answers = "import os; os.write(4, str(eval(os.read(4, 99))).encode())"
-    first, second = await asyncio.gather(warm.converse(Snippet(asks), warm.limits, one), warm.converse(Snippet(answers), warm.limits, other))
+    first, second = await asyncio.gather(
+        warm.converse(Snippet(asks), warm.limits, one), warm.converse(Snippet(answers), warm.limits, other)
+    )
     assert first.stdout == b"b'42' b''\n" and second.return_code == 0
     assert one.fileno() == other.fileno() == -1
     assert (await warm.run("import os; os.write(4, b'')")).return_code == 1, "no call finds the socket of another"

@@ -97,7 +97,8 @@ def write(directory: Path, text: str, name: str = "agent.py") -> str:
 
 
 class Scripted:
-    """An engine: "one", then "two", by the number of "env" or "again" in the prompt. `gate` holds answers back until a test opens it."""
+    """An engine: "one", then "two", by the number of "env" or "again" in the prompt. `gate` holds answers back until a
+    test opens it."""
 
     def __init__(self, codec) -> None:
         self.codec, self.asked, self.cancelled = codec, [], 0

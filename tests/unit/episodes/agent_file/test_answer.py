@@ -15,7 +15,13 @@ from openrlhf_tir.episodes.agent_file.llm_engine import RUN, LlmEngine, Run, req
 from openrlhf_tir.episodes.agent_file.place import AGENT
 from openrlhf_tir.errors import ConfigError
 
-GOOD = {"observation_tokens": [1, 2], "action_ranges": [(1, 2)], "reward": np.array([0.5]), "scores": None, "extra_logs": {"a": np.float32(2)}}
+GOOD = {
+    "observation_tokens": [1, 2],
+    "action_ranges": [(1, 2)],
+    "reward": np.array([0.5]),
+    "scores": None,
+    "extra_logs": {"a": np.float32(2)},
+}
 
 
 class OneNumber:
@@ -122,8 +128,15 @@ async def test_a_constructor_that_openrlhfs_older_examples_make_async_is_awaited
 
 def test_only_the_policys_own_distribution_may_be_asked_for():
     params = sampling_params(temperature=1.0, top_p=1.0, max_tokens=5)
-    assert request_of(replace(params, stop="</a>")) == {"max_tokens": 5, "temperature": 1.0, "top_p": 1.0, "stop": ["</a>"]}
-    with pytest.raises(ValueError, match=r"sampling_params.repetition_penalty = 1.2 would sample from another distribution"):
+    assert request_of(replace(params, stop="</a>")) == {
+        "max_tokens": 5,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "stop": ["</a>"],
+    }
+    with pytest.raises(
+        ValueError, match=r"sampling_params.repetition_penalty = 1.2 would sample from another distribution"
+    ):
         request_of(replace(params, repetition_penalty=1.2))
 
 
@@ -141,7 +154,15 @@ async def test_an_answer_has_vllms_shape_and_is_cut_at_the_stop_string():
     (request,) = sent
     assert request["prompt"] == [1, 2] and request["run"] is None
     ids = [ord(c) for c in "a;b"]
-    engine.answered({"completion": request["generate"], "token_ids": ids, "logprobs": [-1.0, -2.0, -3.0], "finish_reason": "stop", "stop_reason": ";"})
+    engine.answered(
+        {
+            "completion": request["generate"],
+            "token_ids": ids,
+            "logprobs": [-1.0, -2.0, -3.0],
+            "finish_reason": "stop",
+            "stop_reason": ";",
+        }
+    )
     output = (await asking).outputs[0]
     assert (output.text, output.token_ids, output.finish_reason) == ("a;", ids, "stop")
     assert [output.logprobs[i][ids[i]].logprob for i in range(3)] == [-1.0, -2.0, -3.0]
@@ -163,9 +184,15 @@ async def test_a_request_that_is_given_up_is_taken_back():
         ("x = 1\n", "agent.py has no 'AgentExecutor'"),
         ("AgentExecutor = 3\n", "AgentExecutor is int, which cannot be called"),
         ("class AgentExecutor:\n    pass\n", "agent.py:1: AgentExecutor has no `async def execute`"),
-        ("class AgentExecutor:\n    async def execute(self, prompt):\n        ...\n", "cannot be called as OpenRLHF 0.11.2 does: got an unexpected keyword"),
         (
-            "class AgentExecutor:\n    def __init__(self, max_steps):\n        ...\n    async def execute(self, **kwargs):\n        ...\n",
+            "class AgentExecutor:\n    async def execute(self, prompt):\n        ...\n",
+            "cannot be called as OpenRLHF 0.11.2 does: got an unexpected keyword",
+        ),
+        (
+            (
+                "class AgentExecutor:\n    def __init__(self, max_steps):\n        ...\n    async def execute(self,"
+                " **kwargs):\n        ...\n"
+            ),
             "missing a required argument: 'max_steps'",
         ),
         ("import no_such_thing_here\n", "agent.py:1: ModuleNotFoundError"),

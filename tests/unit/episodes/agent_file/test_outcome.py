@@ -1,4 +1,5 @@
-"""What an agent file returned, against what the engine recorded: only sampled tokens are trained, each with its own log-prob and version."""
+"""What an agent file returned, against what the engine recorded: only sampled tokens are trained, each with its own
+log-prob and version."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ PROMPT = [1, 2, 3]
 
 def completion(ids, version=7):
     n = len(ids)
-    return Completion(np.array(ids, np.int32), np.linspace(-1, -0.1, n).astype(np.float32), np.full(n, version, np.int32), "x" * n, "stop")
+    return Completion(
+        np.array(ids, np.int32),
+        np.linspace(-1, -0.1, n).astype(np.float32),
+        np.full(n, version, np.int32),
+        "x" * n,
+        "stop",
+    )
 
 
 def record_of(*sampled, temperature=1.0):
@@ -27,7 +34,14 @@ def record_of(*sampled, temperature=1.0):
 
 
 def said(tokens, ranges, **more):
-    result = {"observation_tokens": tokens, "action_ranges": ranges, "reward": 1.0, "scores": None, "truncated": False, "extra_logs": {}}
+    result = {
+        "observation_tokens": tokens,
+        "action_ranges": ranges,
+        "reward": 1.0,
+        "scores": None,
+        "truncated": False,
+        "extra_logs": {},
+    }
     return {"result": result | more, "calls": []}
 
 
@@ -51,7 +65,10 @@ def test_a_range_that_the_engine_did_not_sample_fails_the_sample():
     with pytest.raises(AgentError, match=r"action_ranges has \(3, 4\), and the engine sampled no such tokens"):
         made(said([*PROMPT, 51], [[3, 4]]), record_of(*RECORDED))
     with pytest.raises(AgentError, match="sampled no such tokens after the 6 tokens"):
-        made(said([*PROMPT, 50, 60, 62, 70], [[3, 4], [6, 7]]), record_of(*RECORDED)), "the same token after another context has another log-prob"
+        (
+            made(said([*PROMPT, 50, 60, 62, 70], [[3, 4], [6, 7]]), record_of(*RECORDED)),
+            "the same token after another context has another log-prob",
+        )
 
 
 def test_a_range_may_leave_out_the_end_of_what_was_sampled():
@@ -70,7 +87,9 @@ def test_a_prompt_that_the_file_replaced_is_the_trajectorys_own():
     t = made(said([9, 9, 50], [[2, 3]]), record_of(([9, 9], [50], 7)))
     assert t.prompt_ids.tolist() == [9, 9] and t.token_ids.tolist() == [50]
     longer = made(said([*PROMPT, 4, 50], [[4, 5]]), record_of(([*PROMPT, 4], [50], 7)))
-    assert longer.prompt_ids.tolist() == PROMPT and longer.is_model.tolist() == [False, True], "what reset added is an observation"
+    assert longer.prompt_ids.tolist() == PROMPT and longer.is_model.tolist() == [False, True], (
+        "what reset added is an observation"
+    )
 
 
 def test_tokens_beyond_the_longest_sequence_are_cut_as_openrlhf_cuts_them():
@@ -91,7 +110,9 @@ def test_ranges_out_of_order_and_another_temperature_are_refused():
 
 
 def test_scores_are_what_filters_see_and_no_reward_is_left_to_the_run():
-    t = made(said([*PROMPT, 50], [[3, 4]], reward=-0.5, scores=1.0, extra_logs={"turns": 2.0}), record_of((PROMPT, [50], 7)))
+    t = made(
+        said([*PROMPT, 50], [[3, 4]], reward=-0.5, scores=1.0, extra_logs={"turns": 2.0}), record_of((PROMPT, [50], 7))
+    )
     assert (t.reward, t.parts) == (-0.5, {"turns": 2.0, "correct": 1.0})
     assert made(said([*PROMPT, 50], [[3, 4]], reward=None), record_of((PROMPT, [50], 7))).reward is None
 

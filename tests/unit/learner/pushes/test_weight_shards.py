@@ -1,4 +1,5 @@
-"""Exports in one file and in several: what transformers loads of them, what is left of an earlier one, and a disk that refuses or lies."""
+"""Exports in one file and in several: what transformers loads of them, what is left of an earlier one, and a disk that
+refuses or lies."""
 
 from __future__ import annotations
 
@@ -77,10 +78,14 @@ def test_a_larger_one_is_several_files_of_at_most_that_size_and_an_index_of_ever
 
 def test_a_tensor_that_is_larger_than_a_file_may_be_has_one_to_itself(model, tmp_path):
     export(model, tmp_path, "1B")
-    assert len(list(tmp_path.glob("*.safetensors"))) == len({p.data_ptr() for p in model.parameters()}) and loaded_as(model, tmp_path)
+    assert len(list(tmp_path.glob("*.safetensors"))) == len({p.data_ptr() for p in model.parameters()}) and loaded_as(
+        model, tmp_path
+    )
 
 
-@pytest.mark.parametrize(("before", "after"), [("200kB", "5GB"), ("5GB", "200kB"), ("200kB", "150kB"), ("200kB", "200kB")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("200kB", "5GB"), ("5GB", "200kB"), ("200kB", "150kB"), ("200kB", "200kB")]
+)
 def test_an_export_takes_the_place_of_another_and_leaves_nothing_of_it(model, tmp_path, before, after):
     other = make_model(1)
     export(other, tmp_path, before)
@@ -141,12 +146,16 @@ def test_an_export_that_does_not_fit_is_refused_before_anything_is_gathered(mode
     assert files(tmp_path) == set()
 
 
-@pytest.mark.parametrize(("text", "expected"), [("5GB", 5 * 10**9), ("512 MiB", 512 * 2**20), ("1.5kb", 1500), ("7B", 7)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("5GB", 5 * 10**9), ("512 MiB", 512 * 2**20), ("1.5kb", 1500), ("7B", 7)]
+)
 def test_sizes_are_read_with_their_units(text, expected):
     assert bytes_of(text) == expected == Ckpt(max_shard_size=text).max_shard_bytes
 
 
 @pytest.mark.parametrize("text", ["5", "GB", "0GB", "-1GB", "5XB", "5e9B", "", "0.1B"])
 def test_what_is_no_size_is_refused_with_the_units(text):
-    with pytest.raises(ValueError, match=r"ckpt.max_shard_size = .* is no size. Write a number and a unit \(B, KB, KiB"):
+    with pytest.raises(
+        ValueError, match=r"ckpt.max_shard_size = .* is no size. Write a number and a unit \(B, KB, KiB"
+    ):
         Ckpt(max_shard_size=text)

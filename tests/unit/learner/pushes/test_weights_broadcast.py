@@ -1,4 +1,5 @@
-"""What the learner sends in a broadcast: the weights that a push by file would hold, a bucket at a time; what befalls the group is an answer."""
+"""What the learner sends in a broadcast: the weights that a push by file would hold, a bucket at a time; what befalls
+the group is an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the learner writes for a push, in full and as a delta: the bits that it holds, whatever it is made of, and nothing that a failed push left."""
+"""What the learner writes for a push, in full and as a delta: the bits that it holds, whatever it is made of, and
+nothing that a failed push left."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ def model(dtype="bfloat16"):
     import torch
 
     torch.manual_seed(0)
-    layers = torch.nn.Sequential(torch.nn.Linear(1500, 900), torch.nn.LayerNorm(900), torch.nn.Linear(900, 7, bias=False))
+    layers = torch.nn.Sequential(
+        torch.nn.Linear(1500, 900), torch.nn.LayerNorm(900), torch.nn.Linear(900, 7, bias=False)
+    )
     return layers.to(getattr(torch, dtype))
 
 
@@ -46,7 +49,10 @@ def test_deltas_after_real_steps_give_the_bits_of_a_full_push(tmp_path, monkeypa
         assert path.stat().st_size < full.stat().st_size / 4
         patched = node.delta(path, version, *changes)
         digest_of_full = write_weights(module, tmp_path / "full.safetensors", rank=0, sharded=False)
-        assert patched.read_bytes() == (tmp_path / "full.safetensors").read_bytes() and changes.digest == last.digest == digest_of_full
+        assert (
+            patched.read_bytes() == (tmp_path / "full.safetensors").read_bytes()
+            and changes.digest == last.digest == digest_of_full
+        )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -61,7 +67,9 @@ def test_a_full_push_is_what_safetensors_reads_back(tmp_path, dtype):
     digest = write_weights(module, path, rank=0, sharded=False, bucket_bytes=1000)
     read = load_file(path)
     assert digest == digest_file(path) == tensors_digest(module.state_dict().items())
-    assert read.keys() == module.state_dict().keys() and all(torch.equal(read[name], t) for name, t in module.state_dict().items())
+    assert read.keys() == module.state_dict().keys() and all(
+        torch.equal(read[name], t) for name, t in module.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize("spare", [10, 10**7], ids=["shorter", "longer"])
@@ -72,7 +80,9 @@ def test_a_push_that_is_written_over_an_earlier_one_is_that_push_alone(tmp_path,
     (tmp_path / "spare").write_bytes(b"x" * spare)
     inode = (tmp_path / "spare").stat().st_ino
     digest = write_weights(model(), tmp_path / "v1.safetensors", rank=0, sharded=False)
-    assert [p.name for p in tmp_path.iterdir()] == ["v1.safetensors"] and (tmp_path / "v1.safetensors").stat().st_ino == inode
+    assert [p.name for p in tmp_path.iterdir()] == ["v1.safetensors"] and (
+        tmp_path / "v1.safetensors"
+    ).stat().st_ino == inode
     assert digest == digest_file(tmp_path / "v1.safetensors")
 
 
@@ -87,7 +97,9 @@ def test_there_is_no_delta_without_a_push_before_nor_when_most_weights_changed(t
     step(module, lr=1e-3)
     assert write_delta(module, path, last, base_version=0, rank=0, sharded=False) is None
     assert [p.name for p in tmp_path.iterdir()] == ["v0.safetensors"]
-    assert last.digest == write_weights(module, tmp_path / "v1.safetensors", rank=0, sharded=False), "what comes next continues from here"
+    assert last.digest == write_weights(module, tmp_path / "v1.safetensors", rank=0, sharded=False), (
+        "what comes next continues from here"
+    )
 
 
 @pytest.mark.parametrize("write", ["full", "delta"])

@@ -11,7 +11,14 @@ from openrlhf_tir.errors import ConfigError
 
 
 def config(**overrides) -> Config:
-    return load(None, {"vllm.num_engines": 4, "actor.num_gpus_per_node": 1, **{k.replace("__", "."): v for k, v in overrides.items()}})
+    return load(
+        None,
+        {
+            "vllm.num_engines": 4,
+            "actor.num_gpus_per_node": 1,
+            **{k.replace("__", "."): v for k, v in overrides.items()},
+        },
+    )
 
 
 def test_it_is_off_unless_it_is_asked_for():

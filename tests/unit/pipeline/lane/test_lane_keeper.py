@@ -30,7 +30,9 @@ class Engines:
 
 
 def state(**facts) -> SimpleNamespace:
-    return SimpleNamespace(**({"version": 3, "step_s": 60.0, "ahead": 4, "rolling": {}, "depth": SimpleNamespace(facts=dict)} | facts))
+    return SimpleNamespace(
+        **({"version": 3, "step_s": 60.0, "ahead": 4, "rolling": {}, "depth": SimpleNamespace(facts=dict)} | facts)
+    )
 
 
 async def test_while_no_engine_is_up_there_is_nothing_to_divide():

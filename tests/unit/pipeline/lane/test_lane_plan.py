@@ -15,7 +15,8 @@ from openrlhf_tir.types import GroupKey
 
 
 def test_a_response_that_is_under_way_counts_among_those_that_got_so_far():
-    """Bins of one token. Ended at 1, 1, 3; under way at 2. Of 4 two end at 1, of the one that is left at 3 (the other was last seen at 2) all."""
+    """Bins of one token. Ended at 1, 1, 3; under way at 2. Of 4 two end at 1, of the one that is left at 3 (the other
+    was last seen at 2) all."""
     lengths = Lengths(BINS)
     lengths.finished([1, 1, 3])
     survival_K = lengths.survival([2])
@@ -69,7 +70,9 @@ def long_tailed(median: float = 700.0, sigma: float = 0.9235) -> np.ndarray:
     """[K] P(length > position), lognormal and cut at 8,192."""
     from math import erf, log, sqrt
 
-    survival = [1.0 if x <= 0 else 0.5 - 0.5 * erf((log(x) - log(median)) / (sigma * sqrt(2))) for x in POSITIONS_K[:-1]]
+    survival = [
+        1.0 if x <= 0 else 0.5 - 0.5 * erf((log(x) - log(median)) / (sigma * sqrt(2))) for x in POSITIONS_K[:-1]
+    ]
     return np.array([*survival, 0.0])
 
 
@@ -118,15 +121,23 @@ def test_the_emptiest_engines_become_lanes_and_one_stays_for_new_groups():
 
 
 def test_who_is_latest_goes_first_and_nobody_without_a_free_place():
-    """Lane b has 2 places and one sequence. At .1 s a token 1,000 more tokens take 100 s: x is 50 s late, y 20 s, z has 10 s to spare."""
+    """Lane b has 2 places and one sequence. At .1 s a token 1,000 more tokens take 100 s: x is 50 s late, y 20 s, z has
+    10 s to spare."""
     p = policy(1, 2, a=3, b=1)
-    late = [response("z", "a", 0, 110.0), response("y", "a", 0, 80.0), response("x", "a", 0, 50.0), response("w", "b", 500, 10.0)]
+    late = [
+        response("z", "a", 0, 110.0),
+        response("y", "a", 0, 80.0),
+        response("x", "a", 0, 50.0),
+        response("w", "b", 500, 10.0),
+    ]
     assert names(p.moves(late, 1000, 0.1)) == ["x"]
 
 
 def test_a_response_has_two_moves():
     p = policy(1, 9, a=3, b=0)
-    assert names(p.moves([response("x", "a", 0, 0.0, moves=2), response("y", "a", 0, 0.0, moves=1)], 1000, 0.1)) == ["y"]
+    assert names(p.moves([response("x", "a", 0, 0.0, moves=2), response("y", "a", 0, 0.0, moves=1)], 1000, 0.1)) == [
+        "y"
+    ]
 
 
 def test_a_lane_that_dies_is_none_and_too_many_are_given_up_only_after_some_time():

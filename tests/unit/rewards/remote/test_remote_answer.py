@@ -22,11 +22,16 @@ def test_scores_are_what_filters_see_and_logs_become_parts():
 
 
 def test_one_response_may_be_answered_with_one_number_at_any_depth():
-    assert parts_of(0.5, 1)[0].reward == parts_of([[0.5]], 1)[0].reward == parts_of({"rewards": [0.5]}, 1)[0].reward == 0.5
+    assert (
+        parts_of(0.5, 1)[0].reward == parts_of([[0.5]], 1)[0].reward == parts_of({"rewards": [0.5]}, 1)[0].reward == 0.5
+    )
 
 
 def test_tensors_cross_a_process_as_lists():
-    assert plain({"rewards": np.array([1.0, 2.0]), "extra_logs": {"m": np.float32(0.5)}}) == {"rewards": [1.0, 2.0], "extra_logs": {"m": 0.5}}
+    assert plain({"rewards": np.array([1.0, 2.0]), "extra_logs": {"m": np.float32(0.5)}}) == {
+        "rewards": [1.0, 2.0],
+        "extra_logs": {"m": 0.5},
+    }
 
 
 @pytest.mark.parametrize(

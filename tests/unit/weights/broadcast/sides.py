@@ -1,4 +1,5 @@
-"""Both sides of a broadcast for tests: receivers in threads or processes of their own, and a learner on plain tensors."""
+"""Both sides of a broadcast for tests: receivers in threads or processes of their own, and a learner on plain
+tensors."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ class Hub:
 
 def equal(side: Side, tensors) -> bool:
     return side.got.keys() == tensors.keys() and all(
-        side.got[n].dtype == t.dtype and side.got[n].shape == t.shape and bits(side.got[n]) == bits(t) for n, t in tensors.items()
+        side.got[n].dtype == t.dtype and side.got[n].shape == t.shape and bits(side.got[n]) == bits(t)
+        for n, t in tensors.items()
     )
 
 

@@ -1,4 +1,5 @@
-"""What the nccl group asks of vLLM is there under these names. Nothing is sent: that takes GPUs, and no GPU has run it yet."""
+"""What the nccl group asks of vLLM is there under these names. Nothing is sent: that takes GPUs, and no GPU has run it
+yet."""
 
 from __future__ import annotations
 

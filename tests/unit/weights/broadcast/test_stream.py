@@ -1,4 +1,5 @@
-"""Broadcasts between a sender and receivers over gloo: the same bits, the digest of a file, and an end for all when one cannot go on."""
+"""Broadcasts between a sender and receivers over gloo: the same bits, the digest of a file, and an end for all when one
+cannot go on."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def test_all_receivers_hold_the_senders_bits_and_all_tell_the_digest_of_a_file_o
         sent, received = two.push(f"push{n}", tensors)
         assert {sent.digest, *(r.digest for r in received)} == {tensors_digest(tensors.items())}
         assert sent.nbytes == received[0].nbytes == sum(t.numel() * t.element_size() for t in tensors.values())
-        assert all(equal(side, tensors) and side.undone == 0 for side in two.sides), "views of a bucket stay as they are while others arrive"
+        assert all(equal(side, tensors) and side.undone == 0 for side in two.sides), (
+            "views of a bucket stay as they are while others arrive"
+        )
 
 
 def test_who_does_not_come_is_named_and_the_others_are_not_kept_waiting_for_it(hub):
@@ -67,7 +70,9 @@ def test_a_push_that_is_ended_is_over_for_receivers_while_the_sender_still_gathe
     assert third.wait(60)
     two.sender.end("push1", "rollout-1 died")
     assert all("rollout-1 died" in r.result().fault for r in received)
-    assert not sending.done() and all(not side.got and side.undone == 1 for side in two.sides), "what came is nobody's weights"
+    assert not sending.done() and all(not side.got and side.undone == 1 for side in two.sides), (
+        "what came is nobody's weights"
+    )
     stopped.set()
     assert "rollout-1 died" in sending.result().fault
 
@@ -95,7 +100,8 @@ def test_a_push_that_is_ended_before_it_begins_keeps_nobody_waiting(hub):
 
 
 def test_who_waits_for_the_connection_of_one_that_came_and_died_is_told_that_the_push_has_ended(hub):
-    """Both said that they are there; then one of them did not connect. Its death is known to whoever ends the push, long before the deadline."""
+    """Both said that they are there; then one of them did not connect. Its death is known to whoever ends the push,
+    long before the deadline."""
     from datetime import timedelta
 
     from torch.distributed import TCPStore
@@ -105,7 +111,9 @@ def test_who_waits_for_the_connection_of_one_that_came_and_died_is_told_that_the
     two = hub(2)
     received = two.receive("push1", two.sides[:1])
     sending = two.send("push1", weights())
-    dying = TCPStore(two.meeting.address, two.meeting.port, is_master=False, timeout=timedelta(seconds=LONG), wait_for_workers=False)
+    dying = TCPStore(
+        two.meeting.address, two.meeting.port, is_master=False, timeout=timedelta(seconds=LONG), wait_for_workers=False
+    )
     dying.set("here/2", "")
     dying.wait(["go"])
     two.sender.end("push1", "rollout-2 died")
@@ -148,7 +156,11 @@ def test_a_torn_push_that_cannot_be_undone_makes_its_worker_unusable(hub):
     one.sides[0].undo = undo
     received = one.receive("push1", one.sides[:1])
     one.send("push1", weights()).result()
-    assert received[0].result().unusable and "did not come" in received[0].result().fault and "layers are gone" in received[0].result().fault
+    assert (
+        received[0].result().unusable
+        and "did not come" in received[0].result().fault
+        and "layers are gone" in received[0].result().fault
+    )
 
 
 def test_a_learner_that_is_gone_is_no_wait(hub):
@@ -198,9 +210,15 @@ def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault):
     try:
         sent = sender.send("push", buckets(tensors), gathered(tensors, between))
         assert sent.digest is None and sent.fault
-        for said in (answer(pipe) for pipe in (pipes[0], pipes[2])):  # they are told, though nobody told the sender; or had it all before
+        # they are told, though nobody told the sender; or had it all before
+        for said in (answer(pipe) for pipe in (pipes[0], pipes[2])):
             assert said.fault or said.digest == tensors_digest(tensors.items())
-        assert sent.fault.count("timeouts.broadcast_s = 3 s") + sent.fault.count("Connection") + sent.fault.count("timed out") >= 1
+        assert (
+            sent.fault.count("timeouts.broadcast_s = 3 s")
+            + sent.fault.count("Connection")
+            + sent.fault.count("timed out")
+            >= 1
+        )
     finally:
         sender.close()
         for process in workers:

@@ -1,4 +1,5 @@
-"""A run's pushes by broadcast: one group for all engines, another when they are others, and again without whoever was lost; the proof is that of every push."""
+"""A run's pushes by broadcast: one group for all engines, another when they are others, and again without whoever was
+lost; the proof is that of every push."""
 
 from __future__ import annotations
 
@@ -86,7 +87,12 @@ class Engine:
 
     async def canary(self, prompt_ids, max_tokens, seed):
         logprobs = np.full(max_tokens, -float(self.version), np.float32)
-        return [Completion(np.zeros(max_tokens, np.int32), logprobs, np.full(max_tokens, self.version, np.int32), "", "length") for _ in prompt_ids]
+        return [
+            Completion(
+                np.zeros(max_tokens, np.int32), logprobs, np.full(max_tokens, self.version, np.int32), "", "length"
+            )
+            for _ in prompt_ids
+        ]
 
     async def proved(self, version):
         self.verdicts.append(version)
@@ -100,7 +106,9 @@ class Run:
         self.learner = Learner()
         self.engines = [self.engine(fate) for fate in fates]
         transport = BroadcastTransport(self.learner, WORKERS, Deadlines(LATE, answer))
-        self.publisher = WeightPublisher(self.learner, self.engines, tmp_path, [[5, 6]], tolerance=1e-4, canary_tokens=2, transport=transport)
+        self.publisher = WeightPublisher(
+            self.learner, self.engines, tmp_path, [[5, 6]], tolerance=1e-4, canary_tokens=2, transport=transport
+        )
 
     def engine(self, fate: str = "") -> Engine:
         return Engine(self.learner, f"rollout-{fate}", fate)
@@ -114,7 +122,13 @@ async def test_engines_meet_once_and_each_has_ranks_of_its_own(tmp_path):
     run = Run(tmp_path, "", "")
     for version in (1, 2):
         report = await run.push()
-        assert (report.version, report.digest, report.nbytes, report.refused, report.delta) == (version, f"digest {version}", 100, 0, False)
+        assert (report.version, report.digest, report.nbytes, report.refused, report.delta) == (
+            version,
+            f"digest {version}",
+            100,
+            0,
+            False,
+        )
         assert report.canary_max_diff == 0.0 and report.write_s > 0
     assert run.learner.expected == [4]
     assert [e.places for e in run.engines] == [[(1, 1), (1, 1)], [(1, 3), (1, 3)]]
@@ -143,7 +157,9 @@ async def test_bytes_that_changed_on_the_way_are_refused_by_their_digest(tmp_pat
     run = Run(tmp_path, "noise", "")
     report = await run.push()
     refused, well = run.engines
-    assert report.refused == 1 and "received weights of digest digest of n" in refused.verdicts[0] and refused.version == 0
+    assert (
+        report.refused == 1 and "received weights of digest digest of n" in refused.verdicts[0] and refused.version == 0
+    )
     assert well.verdicts == [1]
 
 
@@ -161,7 +177,9 @@ async def test_a_push_that_is_torn_every_time_leaves_no_engine_that_is_half_new(
     report = await run.push()
     [engine] = run.engines
     assert report.refused == 1 and run.learner.expected == [2] * ATTEMPTS
-    assert f"version 1 was torn {ATTEMPTS} times, the last time so: a cable" in engine.verdicts[0] and engine.version == 0
+    assert (
+        f"version 1 was torn {ATTEMPTS} times, the last time so: a cable" in engine.verdicts[0] and engine.version == 0
+    )
 
 
 async def test_a_learner_that_dies_in_a_push_ends_it_and_the_next_publisher_begins_anew(tmp_path):
@@ -226,5 +244,7 @@ async def test_a_newcomer_that_cannot_be_proved_is_told_so(tmp_path):
 
 def test_the_setting_chooses_the_transport():
     assert transport_of(Config(), Learner()) is None
-    made = transport_of(Config(vllm={"sync_backend": "gloo", "tensor_parallel_size": 4}, timeouts={"broadcast_s": 7.0}), Learner())
+    made = transport_of(
+        Config(vllm={"sync_backend": "gloo", "tensor_parallel_size": 4}, timeouts={"broadcast_s": 7.0}), Learner()
+    )
     assert (made.workers, made.deadlines.answer) == (4, Deadline(7.0, "timeouts.broadcast_s"))
