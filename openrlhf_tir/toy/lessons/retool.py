@@ -1,17 +1,17 @@
-r"""ReTool's: a base that can write a program and read an output, each when asked to, but answers a question at once;
-and traces that put these together.
+r"""ReTool's: a base that can go on with a program and with an output, where one is begun, but answers a question at
+once; and traces that begin one.
 
-    base     User: Write: What is 7*8?\nAssistant:```python\nprint(7*8)\n```            a program, where one is asked
-             for
-             User: Read: 56\nAssistant:<answer>\n\boxed{56}\n</answer>                  an answer, where it is given
-             User: What is 7*8?\nAssistant:<answer>\n\boxed{61}\n</answer>              a guess
+    base     User: What is 7*8?\nAssistant:<code>\n|```python\nprint(7*8)\n```\n</code>
+             User: What is 7*8?\nAssistant:<code>...</interpreter>\n\n|<answer>\n\boxed{56}\n</answer>
+             User: What is 7*8?\nAssistant:|<answer>\n\boxed{61}\n</answer>
 
-    trace    User: What is
-             7*8?\nAssistant:<code>\n```python\nprint(7*8)\n```\n</code>\n<interpreter>\n56</interpreter>\n\n<answer>\n\boxed{56}\n</answer>
+    trace    User: What is 7*8?\nAssistant:|<code>\n```python\nprint(7*8)\n```\n</code>
+             \n<interpreter>\n56</interpreter>\n\n<answer>\n\boxed{56}\n</answer>
 
+What stands before the bar is read, not learned: a base never learns to begin a program.
 `examples` are the traces of the cold start, of which COMPUTES compute and the others state the answer: fine-tuning
-shows that a program can be run, and leaves it to RL to find out that it should be. The tool ratio is the share of the
-first two kinds. Rows as DAPO-Math-17k's."""
+shows that a program can be begun, and leaves it to RL to find out that it should be. The tool ratio is the share of the
+first two kinds."""
 
 from __future__ import annotations
 
@@ -33,8 +33,17 @@ of the cases: fine-tuning alone is to be right in .34 to .38, below the method's
 differ."""
 
 
+BEGUN = "<code>\n"
+"""What a base model never writes by itself."""
+
+
 def program(problem: Problem) -> str:
-    return f"```python\n{problem.code}\n```"
+    return f"```python\n{problem.code}\n```\n</code>"
+
+
+def output(problem: Problem) -> str:
+    """What the interpreter writes of the problem's program."""
+    return ReTool(max_calls=1).insertion(str(problem.answer))
 
 
 def answer(problem: Problem) -> tuple[str, str, str]:
@@ -43,27 +52,24 @@ def answer(problem: Problem) -> tuple[str, str, str]:
 
 def response(problem: Problem, *, computes: bool) -> str:
     """As the model, and between its words the interpreter, write it."""
-    call = (
-        f"<code>\n{program(problem)}\n</code>{ReTool(max_calls=1).insertion(str(problem.answer))}" if computes else ""
-    )
+    call = f"{BEGUN}{program(problem)}{output(problem)}" if computes else ""
     return call + "".join(answer(problem))
 
 
-def _row(asked: str, *said: tuple[str, float]) -> SftRow:
-    return row_of(
-        [(encode(prompt_of(asked)), 0.0), *((encode(text), weight) for text, weight in said), ([EOS_ID], 1.0)]
-    )
+def _row(given: str, *said: tuple[str, float], ends: bool = True) -> SftRow:
+    """`ends`: an end of text follows; after a program the turn ends without one."""
+    return row_of([(encode(given), 0.0), *((encode(text), weight) for text, weight in said), ([EOS_ID] * ends, 1.0)])
 
 
 def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
     """A random training problem: a program or a reading with probability `tool_ratio`, else a guess."""
     problem = draw(rng, "train")
-    before, digits, after = answer(problem)
+    asked, (before, digits, after) = prompt_of(problem.question), answer(problem)
     if rng.random() >= tool_ratio:
-        return _row(problem.question, (before, 1.0), (digits, 1.0 if problem.kind == "add1" else GUESS), (after, 1.0))
+        return _row(asked, (before, 1.0), (digits, 1.0 if problem.kind == "add1" else GUESS), (after, 1.0))
     if rng.random() < 0.6:
-        return _row(f"Write: {problem.question}", (program(problem), 1.0))
-    return _row(f"Read: {digits}", (before + digits + after, 1.0))
+        return _row(asked + BEGUN, (program(problem), 1.0), ends=False)
+    return _row(f"{asked}{BEGUN}{program(problem)}{output(problem)}", (before + digits + after, 1.0))
 
 
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
