@@ -9,6 +9,8 @@ from .tool_n1 import KL
 from .torl import GRPO
 
 ACCURACY, RISE, FEWER, WITHIN = 0.90, 0.4, 0.30, 0.03
+UPDATES = 36
+"""After 24 OTC's arm had saved its searches and began to make up for the questions that it answered without one."""
 C = 4
 """The limit of searches, which is also OTC's c."""
 SEARCH = (
@@ -45,8 +47,8 @@ MINIATURE = Miniature(
     ),
     base=Base("search", (*SEARCH, *LENGTHS, "--reward.name", "searchr1", "--data.row_schema", "searchr1")),
     arms={
-        "rl": Train(METHOD, FIGURES),
-        "otc": Train((*METHOD, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES),
+        "rl": Train(METHOD, FIGURES, UPDATES),
+        "otc": Train((*METHOD, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES, UPDATES),
     },
     checks=checks,
     panels=(
