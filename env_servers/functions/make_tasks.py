@@ -37,8 +37,10 @@ INSTRUCTIONS = {
         " <tool_response></tool_response>. When you are done, say so without a call."
     ),
     "": "",
+    "messages": "",
 }
-"""How the prompt says calls are written, by turn protocol; "" for a chat template that says it."""
+"""How the prompt says calls are written, by turn protocol; "" for a chat template that says it. For messages that
+template is told the row's functions too (meta.chat_tools), and what is a policy is the system message."""
 
 
 def chain(domains: list[Domain], count: int, rng: random.Random) -> list[Goal]:
@@ -98,9 +100,15 @@ def make_task(
     return text, task
 
 
-def row(text: str, task: FunctionTask, protocol: str, policy: str = "") -> dict[str, Any]:
+def row(text: str, task: FunctionTask, protocol: str, policy: str = "", kind: str = "") -> dict[str, Any]:
     """prompt (functions and the user's words), label (the gold calls), meta (what the environment is told), env."""
     schemas = list(task.world().offered())
+    meta = task.model_dump(exclude_defaults=True) | ({"kind": kind} if kind else {})
+    label = json.dumps([c.model_dump() for turn in task.gold for c in turn], ensure_ascii=False)
+    if protocol == "messages":
+        messages = [*([{"role": "system", "content": policy}] if policy else []), {"role": "user", "content": text}]
+        meta["chat_tools"] = [{"type": "function", "function": s} for s in schemas]
+        return {"prompt": messages, "label": label, "env": "functions", "meta": meta}
     parts = [
         policy,
         "# Functions",
@@ -109,14 +117,13 @@ def row(text: str, task: FunctionTask, protocol: str, policy: str = "") -> dict[
         "# User",
         text,
     ]
-    meta = task.model_dump(exclude_defaults=True)
-    label = json.dumps([c.model_dump() for turn in task.gold for c in turn], ensure_ascii=False)
     return {"prompt": "\n".join(p for p in parts if p), "label": label, "env": "functions", "meta": meta}
 
 
 def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if args.policy:
-        yield from (row(text, task, args.protocol, policy) for text, task, policy in policy_rows(args.seed, args.count))
+        for text, task, policy, scenario in policy_rows(args.seed, args.count):
+            yield row(text, task, args.protocol, policy, scenario)
         return
     for i in range(args.count):
         variant = args.variants[i % len(args.variants)]

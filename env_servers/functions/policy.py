@@ -149,9 +149,10 @@ def policy_task(index: int, seed: int = 0) -> tuple[str, FunctionTask]:
     return wish, task
 
 
-def policy_rows(seed: int, count: int) -> Iterator[tuple[str, FunctionTask, str]]:
+def policy_rows(seed: int, count: int) -> Iterator[tuple[str, FunctionTask, str, str]]:
+    """(the user's first words, the task, the policy, the scenario)."""
     for i in range(count):
-        yield (*policy_task(i, seed), POLICY)
+        yield (*policy_task(i, seed), POLICY, SCENARIOS[i % len(SCENARIOS)].__name__)
 
 
 class Solver:

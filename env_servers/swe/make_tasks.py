@@ -3,21 +3,24 @@
     a repository of ours -> one small change (mutate.py) -> hidden tests fail on it, and say what the issue is -> the
     patch back is resolved
 
-A change that no hidden test catches, or that only makes them hang, is no task. --rows FILE makes prompts of rows that
-you have (SWE-Gym's, SWE-bench's) instead; with --mirror DIR each of them is held against its repository there, and one
-whose tests are not found, or pass before any patch, is refused."""
+A change that no hidden test catches, or that only makes them hang, is no task. Bugs in about a tenth of the lines are
+held out, whatever the seed: they are made with --split held_out only, for evaluation.
+
+--rows FILE makes prompts of rows that you have (SWE-Gym's, SWE-bench's) instead; with --mirror DIR each of them is held
+against its repository there, and one whose tests are not found, or pass before any patch, is refused."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import functools
+import hashlib
 import json
 import random
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from env_servers.python_tir.sandbox import SandboxError
 
@@ -34,11 +37,25 @@ TEST_S = 8.0
 """A bug that makes the tests take this long is left out: they take a fifth of a second."""
 
 
-def candidates(repos: list[str], seed: int) -> Iterator[tuple[str, str, Mutant]]:
-    """(repository, path, mutant): the repositories take turns, each in an order of the seed, every change once."""
+Split = Literal["train", "held_out", "all"]
+
+
+def held_out(name: str, path: str, line: int) -> bool:
+    """Whether bugs of this line are for evaluation: a line is wholly on one side, since two changes of it are alike."""
+    return hashlib.sha256(f"{name} {path} {line}".encode()).digest()[0] % 10 == 0
+
+
+def candidates(repos: list[str], seed: int, split: Split = "train") -> Iterator[tuple[str, str, Mutant]]:
+    """(repository, path, mutant): the repositories take turns, each in an order of the seed, every change of the split
+    once."""
     waiting = []
     for name in repos:
-        own = [(name, path, m) for path, text in sources_of(bundled(name)).items() for m in _mutants_of(text)]
+        own = [
+            (name, path, m)
+            for path, text in sources_of(bundled(name)).items()
+            for m in _mutants_of(text)
+            if split == "all" or held_out(name, path, m.line) == (split == "held_out")
+        ]
         random.Random(f"swe {seed} {name}").shuffle(own)
         waiting.append(own)
     while any(waiting):
@@ -94,12 +111,12 @@ async def verified(
 
 
 async def rows(
-    count: int, seed: int, repos: list[str], protocol: str, hint: str, workers: int
+    count: int, seed: int, repos: list[str], protocol: str, hint: str, workers: int, split: Split = "train"
 ) -> AsyncIterator[dict[str, Any]]:
     """At most `count` rows, in an order that does not depend on `workers`. Raises SandboxError."""
     sandbox = new_sandbox(evaluations=workers)
     grader = Grader(sandbox, places=2 * workers, test_s=TEST_S)
-    made, waiting = 0, candidates(repos, seed)
+    made, waiting = 0, candidates(repos, seed, split)
     try:
         while made < count:
             batch = [c for _, c in zip(range(min(2 * workers, count - made)), waiting, strict=False)]
@@ -175,6 +192,12 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--seed", type=int, default=0, help="of the order in which bugs are made (default: %(default)s)")
     p.add_argument(
+        "--split",
+        choices=["train", "held_out", "all"],
+        default="train",
+        help="bugs in lines that are held out for evaluation, in the others, or in all (default: %(default)s)",
+    )
+    p.add_argument(
         "--repos",
         nargs="+",
         choices=names(),
@@ -228,7 +251,7 @@ async def write(args: argparse.Namespace) -> int:
         made = (
             rows_of(args)
             if args.rows
-            else rows(args.count, args.seed, args.repos, args.protocol, args.hint, args.workers)
+            else rows(args.count, args.seed, args.repos, args.protocol, args.hint, args.workers, args.split)
         )
         async for row in made:
             f.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME[=FILE]",
-        help="published sets, from your files; see --list-suites and docs/evaluation.md",
+        help="published sets, from your files, or tasks of our own; see --list-suites and docs/evaluation.md",
     )
     add(
         "--suites-dir", default="data/eval", metavar="DIR", help="where a suite without =FILE is looked for [data/eval]"
@@ -87,7 +87,7 @@ def list_suites() -> int:
 
     for suite in SUITES.values():
         print(
-            f"{suite.name:28} {suite.rows:>5} rows  {suite.title}\n    from {suite.source}\n    form: {suite.shape}\n  "
-            f"  graded by: {', '.join(suite.rewards)}"
+            f"{suite.name:28} {suite.rows or 'your':>5} rows  {suite.title}\n    from {suite.source}\n"
+            f"    form: {suite.shape}\n    graded by: {', '.join(suite.rewards)}"
         )
     return 0

@@ -9,6 +9,7 @@ family; each raises DataError.
     ast        question and function (BFCL's file) with ground_truth (its possible_answer file), joined by id
     multi_turn question, initial_config and involved_classes (BFCL's multi-turn files) with ground_truth; functions by
     class, protocol
+    played     prompt, label and meta, as the make_tasks of our environments write them; meta is told to the environment
 Column names are compared without case. A row of verl's form goes through its schema first.
 """
 
@@ -30,6 +31,9 @@ Form = Callable[[str, Row], dict[str, Any]]
 
 QUESTIONS = ("problem", "question", "prompt")
 MATHS_ANSWERS = ("answer", "final_answer", "label", "ground_truth", "solution")
+PLAYED = {"domains", "repo"}
+"""What our environments functions and swe play from."""
+TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
 KINDS = ("level", "problem_type", "subfield", "difficulty", "kind")
 
 FUNCTIONS = (
@@ -183,6 +187,35 @@ def multi_turn(where: str, row: Row) -> dict[str, Any]:
         LABEL: json.dumps(made[LABEL], ensure_ascii=False),
         "meta": made["meta"] | {"kind": str(row["category"])},
     }
+
+
+def played(where: str, row: Row) -> dict[str, Any]:
+    """The kind is the row's own, else its repository."""
+    prompt, label, meta = row.get(INPUT), row.get(LABEL, ""), row.get("meta")
+    if not isinstance(prompt, str | list) or not prompt:
+        raise DataError(f"{where} has no prompt: text or messages in 'prompt'. Columns: {shorten(', '.join(row))}.")
+    if not isinstance(meta, Mapping) or not (PLAYED & meta.keys()):
+        raise DataError(
+            f"{where}: meta is {kind(meta)}, and the environment plays an episode from {' or '.join(sorted(PLAYED))} in"
+            " it. Give rows of its make_tasks."
+        )
+    names = [name for key in TESTS for name in _names(meta.get(key))]
+    if strange := [name for name in names if "::" not in name]:
+        raise DataError(
+            f"{where}: {' or '.join(TESTS)} names {strange[0]!r}, which is no test of pytest's (FILE::NAME): Django's"
+            " and SymPy's runners are not run here. Leave the row out."
+        )
+    said = label if isinstance(label, str) else json.dumps(label, ensure_ascii=False)
+    return {INPUT: prompt, LABEL: said, "meta": {"kind": str(meta.get("repo", "all"))} | dict(meta)}
+
+
+def _names(value: Any) -> list[str]:
+    """SWE-bench keeps its lists as JSON texts. What is neither is for the environment to refuse."""
+    try:
+        names = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return []
+    return [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
 
 
 def _lower(row: Row) -> dict[str, Any]:

@@ -7,6 +7,8 @@
     was code
     response_tokens model_tokens truncated texts   lengths in tokens, all and the model's own; cut by a limit; the
     responses
+    signals                                        what the environment last said of each (KEPT); [] where it says none
+                                                   of it
     failures                                       reason -> samples that infrastructure lost: no part of any figure
     failed                                         only where no sample is valid: why
 
@@ -20,13 +22,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..config.paths import shorten
 from ..data.prepare.outcomes import HALF
 from ..errors import DataError
 from ..rewards.checking.answer_text import last_boxed, model_text, without_code
+from ..rewards.environment import MOST
 from ..rewards.searchr1 import last_answer
 from ..types import Group, Task, Trajectory
 
 MAX_ANSWER_CHARS = 1000
+KEPT = (
+    *("turn", "viewed_first", "evaluation", "patch_bytes", "tests_passed", "tests_total", "finished"),
+    *("state_match", "state_total", "functions_matched", "functions_total", "errors"),
+)
+"""Signals of an environment that an item keeps, besides `ended`."""
+TEXTS = ("evaluation",)
+"""Those that are texts; the others are numbers and truths."""
 ITEMS = "items.jsonl"
 """The file of one set under one setting, a row per problem."""
 
@@ -52,6 +63,7 @@ class Item:
     texts: list[str] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
     epoch: int = 0
+    signals: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def n(self) -> int:
@@ -100,7 +112,25 @@ def item_of(suite: str, index: int, task: Task, sampled: Group | str, n: int) ->
         item.model_tokens.append(t.model_tokens)
         item.truncated.append(t.finish_reason == "length")
         item.texts.append(t.text)
+    said = [signals_of(t) for t in sampled.valid]
+    item.signals = said if any(said) else []
     return item
+
+
+def signals_of(trajectory: Trajectory) -> dict[str, Any]:
+    """KEPT signals as they were last told, and whether the episode came to its end; {} where there are none. What is of
+    another type, or no measurement, was not told."""
+    told = {
+        name: value for call in trajectory.calls for name in KEPT if _is_told(value := call.signals.get(name), name)
+    }
+    last = trajectory.calls[-1] if told else None
+    return told | {"ended": last.done or last.truncated} if last else {}
+
+
+def _is_told(value: Any, name: str) -> bool:
+    if name in TEXTS:
+        return isinstance(value, str) and len(value) <= MAX_ANSWER_CHARS
+    return isinstance(value, int | float) and abs(value) <= MOST
 
 
 def answer_of(trajectory: Trajectory) -> str | None:
@@ -127,6 +157,15 @@ def read_item(row: Mapping[str, Any], where: str) -> Item:
         raise DataError(
             f"{where} is no item of an evaluation: index {item.index!r}, failures {item.failures!r}. Remove the file to"
             " sample again."
+        )
+    if (
+        not isinstance(item.signals, list)
+        or len(item.signals) not in (0, len(item.correct))
+        or not all(isinstance(s, dict) and all(_is_told(s[n], n) for n in KEPT if n in s) for s in item.signals)
+    ):
+        raise DataError(
+            f"{where} is no item of an evaluation: signals {shorten(repr(item.signals))} of {len(item.correct)}"
+            " samples. Remove the file to sample again."
         )
     if len(lengths) > 1:
         raise DataError(

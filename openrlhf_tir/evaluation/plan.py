@@ -19,6 +19,7 @@ from ..config.environments import one
 from ..data.json_rows import read_json
 from ..errors import ConfigError
 from ..types import Task
+from .made import with_rows
 from .settings import SWEPT, Sampled, parse_sweep
 from .store import PROBLEMS
 from .suites import Suite, convert, find, reward_for, size_fact
@@ -59,8 +60,8 @@ class Plan:
 
 
 def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: Path, sweep: str | None) -> Plan:
-    """Finds and converts the sets. Raises ConfigError and DataError, among them for sets that one reward cannot grade
-    together."""
+    """Finds, makes and converts the sets. Raises ConfigError and DataError, among them for sets that one reward cannot
+    grade together."""
     swept, settings = parse_sweep(sweep, Sampled.of(cfg)) if sweep else ("", [Sampled.of(cfg)])
     if not named:
         if not cfg.eval.dataset:
@@ -86,10 +87,13 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
     for f in found:
         directory = items_dir / f.suite.name
         _check_env(cfg, f.suite)
+        f = with_rows(f, directory, one(cfg.environments, cfg.env.name))
         rows, _ = convert(f, directory / PROBLEMS, cfg.env.protocol)
         _check_chat(cfg, f.suite.name, directory / PROBLEMS)
         facts = (*((said,) if (said := size_fact(f.suite, rows)) else ()), *graded)
-        asked.append(Asked(f.suite.name, _data(cfg, directory / PROBLEMS), directory, rows, f.suite.rows, facts))
+        asked.append(
+            Asked(f.suite.name, _data(cfg, directory / PROBLEMS), directory, rows, f.suite.rows or None, facts)
+        )
     return Plan(cfg, asked, settings, swept)
 
 
@@ -123,7 +127,7 @@ def _check_env(cfg: Config, suite: Suite) -> None:
             f"{suite.name} is played in the environment {suite.env!r}, and this run has {serves!r}. Set --env.name"
             f" {suite.env} (docs/environments.md says what its server needs)."
         )
-    if not cfg.env.options.get("user"):
+    if suite.user and not cfg.env.options.get("user"):
         raise ConfigError(
             f"{suite.name} has a user who speaks in later turns, and env.options.user is not set. Set --env.options"
             " user=true."

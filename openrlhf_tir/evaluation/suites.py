@@ -1,5 +1,5 @@
-"""Suites: the evaluation sets by name. Their rows come from the user's files: none is in the package, and none is
-downloaded.
+"""Suites: the evaluation sets by name. Published rows come from the user's files: none is in the package, and none is
+downloaded. Tasks of our own environments are made where no file is given (made.py).
 
 A set is never cut in silence: all rows of the file are taken, and where it has another number of rows than the
 published set, that is said and told with the figures.
@@ -8,8 +8,8 @@ published set, that is said and told with the figures.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..data.json_rows import read_json
 from ..data.rows import SUFFIXES, read_rows
 from ..data.schemas import INPUT
 from ..errors import ConfigError, DataError, unknown
-from .forms import Form, answers, ast, call, maths, multi_turn
+from .forms import Form, answers, ast, call, maths, multi_turn, played
 from .items import ITEMS
 
 MATHS = ("math", "zerotir", "torl", "retool", "artist")
@@ -33,9 +33,22 @@ V4 = {"simple": "simple_python"}
 
 
 @dataclass(frozen=True, slots=True)
+class Maker:
+    """The command that writes a suite's rows: a module with its flags, besides --protocol and --out."""
+
+    command: tuple[str, ...]
+    protocols: Mapping[str, str]
+    """env.protocol -> what the command calls it."""
+    flags: tuple[str, ...] = ()
+    takes_rows: bool = False
+    """It turns the user's file into prompts (--rows, --root). Otherwise it needs no file, and a file is taken as it
+    is."""
+
+
+@dataclass(frozen=True, slots=True)
 class Suite:
-    """One set. `rows`: of the published one. `rewards`: those that grade it, the first where the recipe's is none of
-    them."""
+    """One set. `rows`: of the published one, 0 where any number may be. `rewards`: those that grade it, the first where
+    the recipe's is none of them."""
 
     name: str
     title: str
@@ -52,6 +65,14 @@ class Suite:
     """The category, for a suite of BFCL."""
     env: str = ""
     """The environment that its rows are played in; "" where the recipe's is as good as another."""
+    user: bool = False
+    """A user speaks in later turns."""
+    maker: Maker | None = field(default=None, compare=False)
+
+    @property
+    def made(self) -> bool:
+        """No file is needed."""
+        return self.maker is not None and not self.maker.takes_rows
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,9 +138,35 @@ def _multi_turn(variant: str, title: str) -> Suite:
         (f"BFCL_v3_{category}.json", f"BFCL_v4_{category}.json"),
         category,
         "bfcl",
+        True,
     )
 
 
+def _tau_like() -> Suite:
+    """After tau-bench (arXiv 2406.12045). Its seed is no one's: training rows come from 0 upwards."""
+    protocols = {"tool": "tool", "hermes": "hermes", "messages": "messages"}
+    flags = ("--policy", "--count", str(TAU_ROWS), "--seed", "240612045")
+    return Suite(
+        "tau_like",
+        "a help desk with a policy and users, after tau-bench",
+        TAU_ROWS,
+        "nowhere: it is made where no file is given, by `python -m env_servers.functions.make_tasks --policy`",
+        'rows of the environment functions: {"prompt", "label", "meta": {"domains", "gold", "check": "end", ...}}',
+        played,
+        ("env",),
+        env="functions",
+        user=True,
+        maker=Maker(("env_servers.functions.make_tasks",), protocols, flags),
+    )
+
+
+def _swe(name: str, title: str, rows: int, source: str, shape: str, maker: Maker) -> Suite:
+    return Suite(name, title, rows, source, shape, played, ("env",), env="swe", maker=maker)
+
+
+TAU_ROWS, SWE_ROWS = 48, 60
+SWE_TASKS = "env_servers.swe.make_tasks"
+SWE_PROTOCOLS = {"skyrl": "skyrl", "tool": "tool", "hermes": "hermes", "messages": ""}
 SUITES: dict[str, Suite] = {
     s.name: s
     for s in (
@@ -166,21 +213,46 @@ SUITES: dict[str, Suite] = {
         _multi_turn("miss_func", "missing functions"),
         _multi_turn("miss_param", "missing parameters"),
         _multi_turn("long_context", "long context"),
+        _tau_like(),
+        _swe(
+            "swe_like",
+            "bugs in twelve small repositories, held out from training",
+            SWE_ROWS,
+            f"nowhere: it is made where no file is given, by `python -m {SWE_TASKS} --split held_out`",
+            'rows of the environment swe: {"prompt", "label", "meta": {"repo", ...}}',
+            Maker((SWE_TASKS,), SWE_PROTOCOLS, ("--split", "held_out", "--count", str(SWE_ROWS))),
+        ),
+        _swe(
+            "swe_rows",
+            "issues of SWE-Gym or SWE-bench",
+            0,
+            "Hugging Face: SWE-Gym/SWE-Gym, SWE-Gym/SWE-Gym-Lite, princeton-nlp/SWE-bench_Verified or SWE-bench_Lite"
+            " (rows whose tests are pytest's), with a directory of their repositories or their images"
+            " (docs/environments.md)",
+            "one issue a row: instance_id, repo, base_commit, problem_statement, test_patch, FAIL_TO_PASS,"
+            " PASS_TO_PASS; or what python -m env_servers.swe.make_tasks --rows made of such",
+            Maker((SWE_TASKS,), SWE_PROTOCOLS, takes_rows=True),
+        ),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteFile:
-    """A suite and the file of the user's that holds it."""
+    """A suite and the file that holds it. None: it is still to be made (made.py)."""
 
     suite: Suite
-    path: Path
+    path: Path | None
+
+    @property
+    def file(self) -> Path:
+        assert self.path is not None, f"the rows of {self.suite.name} are made first: made.with_rows"
+        return self.path
 
 
 def find(text: str, directory: str | Path) -> SuiteFile:
-    """`NAME` (looked for in `directory`) or `NAME=FILE`. Raises ConfigError, which says where the set is had and in
-    which form."""
+    """`NAME` (looked for in `directory`) or `NAME=FILE`. A set that is made needs no file. Raises ConfigError, which
+    says where the set is had and in which form."""
     name, given, file = text.partition("=")
     if name not in SUITES:
         raise unknown("suite", name, SUITES, "Or evaluate rows of your own: --eval.dataset FILE.")
@@ -194,6 +266,8 @@ def find(text: str, directory: str | Path) -> SuiteFile:
     for candidate in suite.names:
         if asked(folder / candidate, Path.is_file, "--suites-dir"):
             return SuiteFile(suite, folder / candidate)
+    if suite.made:
+        return SuiteFile(suite, None)
     raise ConfigError(
         f"{suite.title} ({name}) is not in {folder}: none of {', '.join(suite.names)}. {where_from(suite)}"
     )
@@ -201,8 +275,8 @@ def find(text: str, directory: str | Path) -> SuiteFile:
 
 def where_from(suite: Suite) -> str:
     return (
-        f"Get it from {suite.source}; {suite.rows} rows, {suite.shape}. Then give --suite {suite.name}=FILE, or put it"
-        " into --suites-dir."
+        f"Get it from {suite.source}; {suite.rows or 'any number of'} rows, {suite.shape}. Then give --suite"
+        f" {suite.name}=FILE, or put it into --suites-dir."
     )
 
 
@@ -211,12 +285,12 @@ def rows_of(found: SuiteFile, protocol: str = "tool") -> Iterator[dict[str, Any]
     a row that has another form."""
     gold = _gold(found) if found.suite.category and "irrelevance" not in found.suite.category else {}
     told = (
-        {"functions": read_functions(found.path.parent / DIRECTORY), "protocol": protocol}
+        {"functions": read_functions(found.file.parent / DIRECTORY), "protocol": protocol}
         if found.suite.form is multi_turn
         else {}
     )
     try:
-        for where, row in read_rows(str(found.path), "test"):
+        for where, row in read_rows(str(found.file), "test"):
             if found.suite.category:
                 name = row.get("id")
                 row = {
@@ -243,7 +317,7 @@ def _sound(where: str, row: dict[str, Any]) -> dict[str, Any]:
 def _gold(found: SuiteFile) -> dict[str, Any]:
     """id -> the allowed calls, from the file of the same name in the directory of answers; {} where there is none (rows
     may have their own)."""
-    path = found.path.parent / ANSWER_DIRECTORY / found.path.name
+    path = found.file.parent / ANSWER_DIRECTORY / found.file.name
     if not asked(path, Path.is_file, "--suite"):
         return {}
     return {row["id"]: row.get("ground_truth") for _, row in read_json(path) if isinstance(row.get("id"), str)}
@@ -270,9 +344,10 @@ def convert(found: SuiteFile, target: Path, protocol: str = "tool") -> tuple[int
 
 def size_fact(suite: Suite, rows: int) -> str | None:
     """What is to be said of a file that is not the whole published set."""
-    if rows == suite.rows:
+    if rows == suite.rows or not suite.rows:
         return None
-    return f"{suite.title}: the file has {rows} rows, the published set {suite.rows}. The figures are of these {rows}"
+    whole = "the set that is made" if suite.made else "the published set"
+    return f"{suite.title}: the file has {rows} rows, {whole} {suite.rows}. The figures are of these {rows}"
 
 
 def reward_for(suite: Suite, used: Reward) -> str:

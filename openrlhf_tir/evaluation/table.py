@@ -43,6 +43,7 @@ def table(plan: Plan, results: Sequence[Result]) -> Table:
     from rich.table import Table
 
     out = Table(title=f"Evaluation of {plan.cfg.actor.model_name_or_path}", title_justify="left")
+    played = any("env" in r.figures for r in results)  # then pass^n is shown: tau-bench's own measure
     out.add_column("set")
     for column in (
         *([plan.swept] if plan.swept else []),
@@ -50,6 +51,7 @@ def table(plan: Plan, results: Sequence[Result]) -> Table:
         "n",
         "avg@n",
         "pass@n",
+        *(["pass^n"] if played else []),
         "maj@n",
         *(label for _, label in TOOLS),
         "tokens",
@@ -64,11 +66,22 @@ def table(plan: Plan, results: Sequence[Result]) -> Table:
             f"{n}",
             percent(f[f"avg@{n}"]),
             percent(f["pass@k"][str(n)]),
+            *([percent(f["pass^k"][str(n)])] if played else []),
             percent(f["maj@k"][str(n)]),
             *(number(f["tools"][name]) for name, _ in TOOLS),
             number(f["tools"]["response_tokens"], ".0f"),
         )
     return out
+
+
+def env_lines(results: Sequence[Result]) -> list[str]:
+    """What the environments said, a line per set and setting; none of which none did."""
+    return [
+        f"{r.name}{'' if r.setting is None else f' {r.setting:g}'}: "
+        + ", ".join(f"{name} {number(value)}" for name, value in r.figures["env"].items())
+        for r in results
+        if "env" in r.figures
+    ]
 
 
 def percent(value: Sequence[float | None]) -> str:

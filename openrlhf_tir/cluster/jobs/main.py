@@ -17,7 +17,7 @@ from ...config.own_files import freeze
 from ...errors import ConfigError, TirError
 from ...evaluation.plan import Plan
 from ...evaluation.settings import SWEPT
-from ...evaluation.table import as_json, table
+from ...evaluation.table import as_json, env_lines, table
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...report.summary import Summary
 from ...report.sweep import sweep_png
@@ -84,6 +84,8 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
     if out:
         out.write_text(json.dumps(as_json(plan, results), indent=2) + "\n")
     console.print(table(plan, results))
+    for line in env_lines(results):
+        console.print(line, soft_wrap=True, highlight=False)
     for name in dict.fromkeys(r.name for r in results) if plan.swept else ():
         of_set = [r for r in results if r.name == name]
         path = of_set[0].directory.parent / f"sweep_{SWEPT[plan.swept]}.png"

@@ -2,11 +2,11 @@
 
     {"problems", "samples", "failed", "n", "level",
      "avg@n": [value, low, high], "pass@k": {k: [...]}, "pass^k": ..., "maj@k": ..., "tools": {name: [...]}, "kinds":
-     {kind: {...}}}
+     {kind: {...}}, "env": {name: [...]}}
 
 avg@n is the mean over problems of the share of right samples; a problem without a valid sample has no say, one with
 fewer than k none in the figures of that k. maj@k has no figure where what is right are calls, not answers. `failed`
-counts what infrastructure lost."""
+counts what infrastructure lost; `env` is there where the environment said something of it (env_signals.py)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from ..items import Item
 from .bootstrap import LEVEL, Interval, Ratio, intervals
+from .env_signals import env_signals
 from .majority import ballot, maj_at_k
 from .pass_at_k import ks_of, pass_at_k, pass_hat_k
 from .tool_use import tool_use
@@ -35,8 +36,8 @@ def figures(items: Sequence[Item], n: int, *, seed: int = 0) -> dict[str, Any]:
         ratios[f"maj@{k}"] = (
             _over(items, k, lambda i, k=k: maj_at_k(i.answers, i.correct, k, seed=seed + i.index)) if votes else nobody
         )
-    tools = tool_use(items)
-    found = intervals({**ratios, **tools}, seed=seed)
+    tools, said = tool_use(items), env_signals(items)
+    found = intervals({**ratios, **tools, **said}, seed=seed)
     return {
         "problems": len(items),
         "samples": sum(i.n for i in items),
@@ -47,6 +48,7 @@ def figures(items: Sequence[Item], n: int, *, seed: int = 0) -> dict[str, Any]:
         **{what: {str(k): _told(found[f"{what[:-1]}{k}"]) for k in ks} for what in ("pass@k", "pass^k", "maj@k")},
         "tools": {name: _told(found[name]) for name in tools},
         "kinds": _kinds(items, average, seed),
+        **({"env": {name: _told(found[name]) for name in said}} if said else {}),
     }
 
 

@@ -42,14 +42,20 @@ def test_the_named_sets_are_there_with_their_published_sizes():
     assert [SUITES[f"apibank_l{i}"].rows for i in (1, 2, 3)] == [399, 67, 131] and SUITES["bfcl_simple"].rows == 400
 
 
-@pytest.mark.parametrize("name", sorted(SUITES))
+@pytest.mark.parametrize("name", sorted(n for n in SUITES if not SUITES[n].made))
 def test_a_missing_file_says_where_to_get_the_set_and_in_which_form(name, tmp_path):
     with pytest.raises(ConfigError) as e:
         find(name, tmp_path)
     suite = SUITES[name]
     assert all(
         part in str(e.value)
-        for part in (suite.source, suite.shape, str(suite.rows), f"--suite {name}=FILE", f"{name}.parquet")
+        for part in (
+            suite.source,
+            suite.shape,
+            str(suite.rows or "any number"),
+            f"--suite {name}=FILE",
+            f"{name}.parquet",
+        )
     )
     with pytest.raises(ConfigError, match="no such file"):
         find(f"{name}={tmp_path / 'x.jsonl'}", tmp_path)
