@@ -81,10 +81,14 @@ def resolve(cfg: Config) -> dict[str, Environment]:
     return found
 
 
-def without_calls(cfg: Config) -> frozenset[str]:
+def without_calls(cfg: Config, max_calls: int | None = None) -> frozenset[str]:
     """Names of the environments whose responses cannot hold a call that we would see: env.max_calls = 0, or agents that
-    call what they like."""
-    return frozenset(name for name, e in cfg.environments.items() if cfg.by_agent or not e.env.max_calls)
+    call what they like. `max_calls`: an evaluation's, in place of env.max_calls; None: as each environment says."""
+    return frozenset(
+        name
+        for name, e in cfg.environments.items()
+        if cfg.by_agent or not (e.env.max_calls if max_calls is None else max_calls)
+    )
 
 
 def in_section(said: str, section: str) -> str:

@@ -69,7 +69,8 @@ def accuracy(columns: Columns, theme: Theme) -> Figure | None:
         axes.plot([], [], "o", ms=6.5, mfc=theme.surface, mec=theme.muted, mew=1.8, label="held-out")
     if drawn[5]:
         axes.plot([], [], "D", ms=5.5, mfc=theme.surface, mec=yellow, mew=1.8, label="held-out accuracy, greedy")
-    axes.set(ylim=(0, 1.02), title="Accuracy and code use", ylabel="share of responses")
+    title = "Accuracy and code use" if drawn[1] or drawn[2] or drawn[4] else "Accuracy"
+    axes.set(ylim=(0, 1.02), title=title, ylabel="share of responses")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
     return finish(figure, [axes])
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..config import Config
 from . import html
 from .environments import HEAD, rows_of
-from .summary import ROWS, Summary, env_rows, percent, points
+from .summary import Summary, percent, points, rows
 
 PACKAGES = (
     "openrlhf-tir",
@@ -30,6 +30,8 @@ PACKAGES = (
     "pydantic",
 )
 SECRET = "logger.wandb.key"
+TILES = ("accuracy", "code ratio")
+"""Rows of the held-out figures that are headlines, too."""
 
 
 class Picture(NamedTuple):
@@ -80,9 +82,9 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     tiles: list[tuple[str, str, str]] = []
     end = run.summary
     if end and end.base and end.trained:
-        for name, label in ROWS[:2]:
-            before, after = getattr(end.base, name), getattr(end.trained, name)
-            tiles.append((f"held-out {label}", percent(after), f"from {percent(before)} ({points(before, after)})"))
+        for label, before, after in rows(end):
+            if label in TILES:
+                tiles.append((f"held-out {label}", percent(after), f"from {percent(before)} ({points(before, after)})"))
     elif accuracy := _last(run.columns, "accuracy"):
         tiles.append(("training accuracy", percent(accuracy), "last step"))
     if end:
@@ -107,12 +109,7 @@ def _scores(end: Summary | None) -> list[tuple[str, str, str, str]]:
     """(what, base, trained, change) for each held-out figure."""
     if end is None or (end.base is None and end.trained is None):
         return []
-    rows = []
-    for name, label in ROWS:
-        base, trained = getattr(end.base, name, None), getattr(end.trained, name, None)
-        rows.append((label, percent(base), percent(trained), points(base, trained)))
-    rows += [(label, percent(base), percent(trained), points(base, trained)) for label, base, trained in env_rows(end)]
-    return rows
+    return [(label, percent(base), percent(trained), points(base, trained)) for label, base, trained in rows(end)]
 
 
 def _drops(columns: dict[str, list]) -> list[tuple[str, str, str]]:

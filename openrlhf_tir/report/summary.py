@@ -26,9 +26,13 @@ class EnvScores(_Strict):
     """Held-out evaluation of one model on the problems of one environment."""
 
     accuracy: Fraction
-    code_ratio: Fraction
+    code_ratio: Fraction | None = None
     calls: float = Field(ge=0, description="calls per sampled response")
     greedy_accuracy: Fraction
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if value is not None}
 
 
 class Scores(_Strict):
@@ -36,8 +40,8 @@ class Scores(_Strict):
 
     accuracy: Fraction
     """Share of sampled responses (temperature eval.temperature) that are correct."""
-    code_ratio: Fraction
-    """Share of sampled responses that called the tool."""
+    code_ratio: Fraction | None = None
+    """Share of sampled responses that called the tool; not written where no call can be made."""
     greedy_accuracy: Fraction
     """Share of problems whose greedy response is correct."""
 
@@ -46,10 +50,7 @@ class Scores(_Strict):
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialize(self)
-        if not self.envs:
-            written.pop("envs", None)
-        return written
+        return {name: value for name, value in serialize(self).items() if value is not None and value != {}}
 
 
 class Durations(_Strict):
@@ -113,22 +114,28 @@ def table(summary: Summary) -> Table:
     out.add_column("")
     for column in ("base", "trained", "change"):
         out.add_column(column, justify="right")
-    for name, label in ROWS:
-        base, trained = getattr(summary.base, name, None), getattr(summary.trained, name, None)
-        out.add_row(label, percent(base), percent(trained), points(base, trained))
-    for label, base, trained in env_rows(summary):
+    for label, base, trained in rows(summary):
         out.add_row(label, percent(base), percent(trained), points(base, trained))
     return out
 
 
-def env_rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
-    """(what, base, trained) of each environment of several."""
-    of = [scores.envs if scores else {} for scores in (summary.base, summary.trained)]
-    return [
-        (f"{env}: {label}", *(getattr(envs.get(env), name, None) for envs in of))  # type: ignore[misc]
-        for env in sorted({*of[0], *of[1]})
-        for name, label in ROWS
+def rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
+    """(what, base, trained) of the whole and of each environment of several; without a code ratio where no call can be
+    made."""
+    of = (summary.base, summary.trained)
+    envs = [scores.envs if scores else {} for scores in of]
+    found = [_figures("", *of)] + [
+        _figures(f"{env}: ", *(e.get(env) for e in envs)) for env in sorted({*envs[0], *envs[1]})
     ]
+    return [row for some in found for row in some]
+
+
+def _figures(
+    of: str, base: Scores | EnvScores | None, trained: Scores | EnvScores | None
+) -> list[tuple[str, float | None, float | None]]:
+    found = [(of + label, getattr(base, name, None), getattr(trained, name, None)) for name, label in ROWS]
+    known = [row for row in found if row[1:] != (None, None)]
+    return known or found
 
 
 def percent(fraction: float | None) -> str:

@@ -153,7 +153,7 @@ class Tune:
         figures = {name: said["sampled"][name] for name in ("accuracy", "code_ratio")} | {
             "greedy_accuracy": said["greedy"]["accuracy"]
         }
-        return Read(figures, {})
+        return Read({name: value for name, value in figures.items() if value is not None}, {})
 
 
 @dataclass(frozen=True)

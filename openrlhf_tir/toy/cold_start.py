@@ -30,7 +30,7 @@ class BaseScores(Protocol):
     code was used."""
 
     accuracy: float
-    code_ratio: float
+    code_ratio: float | None
     format_ok: float
     code_correct: float
 
@@ -40,9 +40,8 @@ class BaseScores(Protocol):
 
 
 def figure(figures: BaseScores, name: str) -> float:
-    """The figure that a gate names: a field of it, or the mean of a part of the reward. A part that no response has is
-    0."""
-    return float(figures.parts.get(name, 0.0) if name.startswith("reward/") else getattr(figures, name))
+    """The figure that a gate names: a field of it, or the mean of a part of the reward. What no response has is 0."""
+    return float(figures.parts.get(name, 0.0) if name.startswith("reward/") else getattr(figures, name) or 0.0)
 
 
 GATES: dict[str, tuple[float, float]] = {

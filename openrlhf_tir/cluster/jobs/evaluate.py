@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ...config import Config
+from ...config.environments import without_calls
 from ...episodes.group import EvalMode
 from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
 from ...logs.progress import bar
@@ -41,7 +42,8 @@ class EnvResult:
     """What an evaluation found in one environment of several, over its valid samples."""
 
     accuracy: float
-    code_ratio: float
+    code_ratio: float | None
+    """None where no call can be made."""
     calls: float
     samples: int
     failed: int
@@ -53,14 +55,16 @@ class EvalResult:
     fractions."""
 
     accuracy: float
-    code_ratio: float
+    code_ratio: float | None
+    """None where no call can be made."""
     format_ok: float
     code_correct: float
     samples: int
     failed: int
     calls: float = 0.0
     """Calls per response."""
-    by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
+    by_kind: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    """Kind of problem -> its accuracy and code ratio."""
     parts: dict[str, float] = field(default_factory=dict)
     """`reward/PART`: its mean over the samples of the groups that have it."""
     by_env: dict[str, EnvResult] = field(default_factory=dict)
@@ -72,10 +76,11 @@ async def evaluate_held_out(
 ) -> tuple[EvalResult, EvalResult]:
     """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises
     EvaluationFailed."""
-    n = cfg.eval.n_samples_per_prompt
+    n, silent = cfg.eval.n_samples_per_prompt, without_calls(cfg, cfg.eval.max_calls)
     with bar(f"evaluate {what}", (n + 1) * len(tasks), services.console) as advance:
-        sampled = await evaluate(services.rollout, tasks, mode_of(cfg), tick=lambda: advance(n))
-        greedy = await evaluate(services.rollout, tasks, EvalMode(1, 0.0, max_calls=cfg.eval.max_calls), tick=advance)
+        sampled = await evaluate(services.rollout, tasks, mode_of(cfg), silent, tick=lambda: advance(n))
+        once = EvalMode(1, 0.0, max_calls=cfg.eval.max_calls)
+        greedy = await evaluate(services.rollout, tasks, once, silent, tick=advance)
     return sampled, greedy
 
 
@@ -115,10 +120,15 @@ def mode_of(cfg: Config) -> EvalMode:
 
 
 async def evaluate(
-    pool: Samples, tasks: list[Task], mode: EvalMode, *, tick: Callable[[], None] = lambda: None
+    pool: Samples,
+    tasks: list[Task],
+    mode: EvalMode,
+    without_calls: Collection[str] = (),
+    *,
+    tick: Callable[[], None] = lambda: None,
 ) -> EvalResult:
-    """mode.n samples per task (temperature 0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of
-    the samples failed."""
+    """mode.n samples per task (temperature 0: greedy); `tick` after each. `without_calls`: see summarise. Raises
+    EvaluationFailed when more than 2 % of the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
     async def one(i: int, task: Task) -> GroupMeta | str:
@@ -132,7 +142,7 @@ async def evaluate(
 
     async with asyncio.TaskGroup() as tg:
         running = [tg.create_task(one(i, t), name=f"evaluate {i}") for i, t in enumerate(tasks)]
-    return summarise(tasks, [t.result() for t in running], mode.n)
+    return summarise(tasks, [t.result() for t in running], mode.n, without_calls)
 
 
 async def sampled_group(pool: Samples, i: int, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any] | str:
@@ -148,8 +158,11 @@ async def sampled_group(pool: Samples, i: int, task: Task, mode: EvalMode) -> tu
     return EngineGone.reason
 
 
-def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> EvalResult:
-    """`ended[i]` is of tasks[i]: its group's metadata, or the reason why it has none. Raises EvaluationFailed."""
+def summarise(
+    tasks: list[Task], ended: list[GroupMeta | str], n: int, without_calls: Collection[str] = ()
+) -> EvalResult:
+    """`ended[i]` is of tasks[i]: its group's metadata, or the reason why it has none. `without_calls`: environments in
+    which a response makes no call; where all tasks are of these there is no code ratio. Raises EvaluationFailed."""
     reasons: Counter[str] = Counter()
     for end in ended:
         reasons.update({end: n} if isinstance(end, str) else end.failures)
@@ -174,26 +187,35 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> EvalRe
     code = np.concatenate([m.used_code for m in metas]).astype(bool)
     weights = np.array([len(m.correct) for m in metas], float)
     formats = np.array([m.stats.get("format_ok", np.nan) for m in metas])
-    kinds: dict[str, list[tuple[float, float]]] = {}
+    kinds: dict[str, list[GroupMeta]] = {}
     for t, m in measured:
-        kinds.setdefault(str(t.meta.get("kind", "all")), []).extend(zip(m.correct, m.used_code, strict=True))
+        kinds.setdefault(str(t.meta.get("kind", "all")), []).append(m)
     return EvalResult(
         accuracy=float(correct.mean()),
-        code_ratio=float(code.mean()),
+        code_ratio=_code_ratio(metas, without_calls),
         format_ok=float(np.average(formats, weights=weights)),
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
         samples=len(correct),
         failed=failed,
         calls=float(np.average([m.stats.get("calls", 0.0) for m in metas], weights=weights)),
         parts=reward_parts(metas, [len(m.correct) for m in metas]),
-        by_env=_by_env(tasks, ended, n),
+        by_env=_by_env(tasks, ended, n, without_calls),
         by_kind={
-            k: (float(np.mean([c for c, _ in v])), float(np.mean([u for _, u in v]))) for k, v in sorted(kinds.items())
+            kind: (float(np.concatenate([m.correct for m in of]).mean()), _code_ratio(of, without_calls))
+            for kind, of in sorted(kinds.items())
         },
     )
 
 
-def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str, EnvResult]:
+def _code_ratio(metas: list[GroupMeta], without_calls: Collection[str]) -> float | None:
+    """The share of the samples that called a tool; None where none did and none could, as in rollout_metrics."""
+    code = np.concatenate([m.used_code for m in metas]).astype(bool)
+    return float(code.mean()) if code.any() or any(m.env not in without_calls for m in metas) else None
+
+
+def _by_env(
+    tasks: list[Task], ended: list[GroupMeta | str], n: int, without_calls: Collection[str]
+) -> dict[str, EnvResult]:
     """Environment -> its figures, empty where all tasks are of one. An environment of which nothing could be measured
     has none."""
     ends: dict[str, list[GroupMeta | str]] = {}
@@ -205,7 +227,7 @@ def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str
         if metas:
             found[env] = EnvResult(
                 accuracy=float(np.concatenate([m.correct for m in metas]).astype(float).mean()),
-                code_ratio=float(np.concatenate([m.used_code for m in metas]).astype(float).mean()),
+                code_ratio=_code_ratio(metas, without_calls),
                 calls=float(np.average([m.stats["calls"] for m in metas], weights=[len(m.correct) for m in metas])),
                 samples=sum(len(m.correct) for m in metas),
                 failed=sum(n if isinstance(end, str) else sum(end.failures.values()) for end in of_env),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...config import Config
+from ...config.environments import without_calls
 from ...episodes.group import EvalMode
 from ...errors import METHOD_REASONS, EvaluationFailed, InfraError
 from ...evaluation.items import Item, item_of
@@ -87,7 +88,8 @@ async def _one(
         with bar(f"evaluate {what}", len(store.left), services.console) as advance:
             await sample(services.pool, store, asked.name, how, cfg.reward.max_failed_groups, tick=advance)
         check_lost(store.items, how.n, directory)
-        found = figures(store.items, how.n, seed=cfg.train.seed) | {
+        silent = without_calls(cfg, how.max_calls)
+        found = figures(store.items, how.n, seed=cfg.train.seed, without_calls=silent) | {
             "rows": len(tasks),
             "published": asked.published,
             "facts": list(asked.facts),

@@ -44,7 +44,7 @@ from ..rollout_actor import ENDPOINTS
 from ..services import Services
 from . import exported
 from .control import followed
-from .evaluate import evaluate, mode_of, try_to_evaluate
+from .evaluate import EvalResult, evaluate, mode_of, try_to_evaluate
 from .inputs import Inputs, TaskPrompts
 
 log = logging.getLogger(__name__)
@@ -294,18 +294,9 @@ async def _attempt(
     """Wire the loop and run it with the learner ranks that are up."""
 
     async def evaluate_now() -> dict[str, float]:
-        sampled = await evaluate(services.rollout, inputs.held_out, mode_of(cfg), tick=pipeline.watchdog.beat)
-        row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/calls": sampled.calls}
-        row |= {f"eval/{part}": mean for part, mean in sampled.parts.items()} | {
-            "eval/failed_samples": float(sampled.failed)
-        }
-        for env, figures in sampled.by_env.items():
-            row |= {
-                f"eval/{env}/accuracy": figures.accuracy,
-                f"eval/{env}/code_ratio": figures.code_ratio,
-                f"eval/{env}/calls": figures.calls,
-            }
-        return row
+        silent = without_calls(cfg, cfg.eval.max_calls)
+        tick = pipeline.watchdog.beat
+        return evaluation_row(await evaluate(services.rollout, inputs.held_out, mode_of(cfg), silent, tick=tick))
 
     if cfg.rollout.agent == "external":
         urls = ", ".join(m.url for m in services.pool.members)
@@ -341,6 +332,20 @@ async def _attempt(
             ledger.close()
             timeline.close()
     return pipeline.version
+
+
+def evaluation_row(sampled: EvalResult) -> dict[str, float]:
+    """As metrics.jsonl has it; without what is None."""
+    row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/calls": sampled.calls}
+    row |= {f"eval/{part}": mean for part, mean in sampled.parts.items()}
+    row |= {"eval/failed_samples": float(sampled.failed)}
+    for env, figures in sampled.by_env.items():
+        row |= {
+            f"eval/{env}/accuracy": figures.accuracy,
+            f"eval/{env}/code_ratio": figures.code_ratio,
+            f"eval/{env}/calls": figures.calls,
+        }
+    return {name: value for name, value in row.items() if value is not None}
 
 
 def _eval_row(s: summaries.Scores) -> dict[str, float]:

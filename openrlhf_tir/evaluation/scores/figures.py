@@ -10,7 +10,7 @@ counts what infrastructure lost; `env` is there where the environment said somet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from .tool_use import tool_use
 BY_KIND = ("calls", "tool_productivity", "code_ratio", "code_in_correct", "response_tokens")
 
 
-def figures(items: Sequence[Item], n: int, *, seed: int = 0) -> dict[str, Any]:
-    """`n`: samples that were asked of each problem."""
+def figures(items: Sequence[Item], n: int, *, seed: int = 0, without_calls: Collection[str] = ()) -> dict[str, Any]:
+    """`n`: samples that were asked of each problem. `without_calls`: see tool_use."""
     ks, average = ks_of(n), f"avg@{n}"
     ratios = {average: _over(items, 1, lambda i: sum(i.correct) / i.n)}
     votes, nobody = _votes(items), Ratio(np.zeros(len(items)), np.zeros(len(items)))
@@ -36,7 +36,7 @@ def figures(items: Sequence[Item], n: int, *, seed: int = 0) -> dict[str, Any]:
         ratios[f"maj@{k}"] = (
             _over(items, k, lambda i, k=k: maj_at_k(i.answers, i.correct, k, seed=seed + i.index)) if votes else nobody
         )
-    tools, said = tool_use(items), env_signals(items)
+    tools, said = tool_use(items, without_calls), env_signals(items)
     found = intervals({**ratios, **tools, **said}, seed=seed)
     return {
         "problems": len(items),
@@ -47,18 +47,18 @@ def figures(items: Sequence[Item], n: int, *, seed: int = 0) -> dict[str, Any]:
         average: _told(found[average]),
         **{what: {str(k): _told(found[f"{what[:-1]}{k}"]) for k in ks} for what in ("pass@k", "pass^k", "maj@k")},
         "tools": {name: _told(found[name]) for name in tools},
-        "kinds": _kinds(items, average, seed),
+        "kinds": _kinds(items, average, seed, without_calls),
         **({"env": {name: _told(found[name]) for name in said}} if said else {}),
     }
 
 
-def _kinds(items: Sequence[Item], average: str, seed: int) -> dict[str, Any]:
+def _kinds(items: Sequence[Item], average: str, seed: int, without_calls: Collection[str]) -> dict[str, Any]:
     """Per kind of problem; nothing where there is one kind."""
     kinds = sorted({i.kind for i in items})
     out = {}
     for kind in kinds if len(kinds) > 1 else ():
         of_kind = [i for i in items if i.kind == kind]
-        tools = tool_use(of_kind)
+        tools = tool_use(of_kind, without_calls)
         found = intervals(
             {average: _over(of_kind, 1, lambda i: sum(i.correct) / i.n), **{name: tools[name] for name in BY_KIND}},
             seed=seed,

@@ -3,9 +3,9 @@
 calls               calls per response                                                                    OTC's TC
                     (arXiv 2504.14870)
 tool_productivity   right responses per call; None without a call                                         OTC's TP
-code_ratio          share of responses that used a tool                                                   ZeroTIR (arXiv
+code_ratio          share of responses that used a tool; None where no call can be made                   ZeroTIR (arXiv
                     2505.07773), ToRL
-code_in_correct     share of the right responses that used one                                            ZeroTIR
+code_in_correct     share of the right responses that used one; None where no call can be made            ZeroTIR
 accuracy_with_code  share of the responses that used one that are right; accuracy_without_code: of the others
 code_pass           share of the calls that ran without an error; _correct, _incorrect: in right, in wrong responses
                     ToRL (arXiv 2503.23383)
@@ -16,7 +16,7 @@ truncated           share of responses that a limit cut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -26,15 +26,19 @@ from .bootstrap import Ratio
 Values = Callable[[Item], Sequence[float]]
 
 
-def tool_use(items: Sequence[Item]) -> dict[str, Ratio]:
+def tool_use(items: Sequence[Item], without_calls: Collection[str] = ()) -> dict[str, Ratio]:
+    """`without_calls`: environments in which a response makes no call; where all items are of these, nothing is said of
+    how many did."""
+    told = any(any(i.used_code) or i.env not in without_calls for i in items)
+
     def ratio(num: Values, den: Values) -> Ratio:
         return Ratio(np.array([sum(num(i)) for i in items], float), np.array([sum(den(i)) for i in items], float))
 
     return {
         "calls": ratio(_calls, _all),
         "tool_productivity": ratio(_right, _calls),
-        "code_ratio": ratio(_code, _all),
-        "code_in_correct": ratio(_both(_code, _right), _right),
+        "code_ratio": ratio(_code, _all if told else _none),
+        "code_in_correct": ratio(_both(_code, _right), _right if told else _none),
         "accuracy_with_code": ratio(_both(_code, _right), _code),
         "accuracy_without_code": ratio(_both(_no_code, _right), _no_code),
         "code_pass": ratio(_ok, _calls),
@@ -51,6 +55,10 @@ def tool_use(items: Sequence[Item]) -> dict[str, Ratio]:
 
 def _all(i: Item) -> Sequence[float]:
     return [1.0] * i.n
+
+
+def _none(i: Item) -> Sequence[float]:
+    return [0.0] * i.n
 
 
 def _right(i: Item) -> Sequence[float]:

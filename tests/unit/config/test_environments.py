@@ -242,6 +242,8 @@ def test_it_is_known_which_environments_run_code_and_which_see_no_call(tmp_path)
     )
     assert [name for name, e in cfg.environments.items() if e.runs_code] == ["calc"]
     assert without_calls(cfg) == {"calc"}
+    assert without_calls(cfg, max_calls=0) == {"calc", "guess", "wiki"}, "an evaluation's own, for all"
+    assert without_calls(cfg, max_calls=2) == set()
     assert without_calls(load(None, {"rollout.agent": "external"})) == {"python_tir"}, (
         "an agent calls what it likes, and we see none of it"
     )

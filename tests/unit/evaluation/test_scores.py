@@ -192,6 +192,15 @@ def test_a_model_that_never_calls_has_no_productivity():
     assert tools["tool_productivity"] == tools["code_pass"] == [None, None, None] and tools["code_ratio"][0] == 0.0
 
 
+def test_where_no_call_can_be_made_nothing_is_said_of_how_many_did():
+    silent = [item(0, [1, 0], [0, 0], kind="a"), item(1, [1, 0], [0, 0], kind="b")]
+    f = figures(silent, 2, without_calls={"python_tir"})
+    assert f["tools"]["code_ratio"] == f["tools"]["code_in_correct"] == [None, None, None]
+    assert f["tools"]["calls"][0] == 0.0 and f["kinds"]["a"]["code_ratio"] == [None, None, None]
+    told = figures([item(0, [1, 0], [1, 0])], 2, without_calls={"python_tir"})
+    assert told["tools"]["code_ratio"][0] == 0.5, "an agent told of it"
+
+
 def test_a_problem_that_lost_samples_counts_where_it_has_enough():
     """The second has one valid sample of two: it has a say in avg@2 and pass@1, none in pass@2."""
     f = figures(

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_tir.cluster.jobs.evaluate import evaluate, summarise
+from openrlhf_tir.cluster.jobs.evaluate import evaluate, scores, summarise
+from openrlhf_tir.cluster.jobs.train import evaluation_row
 from openrlhf_tir.episodes.group import EvalMode
 from openrlhf_tir.errors import EngineError, EvaluationFailed
 from openrlhf_tir.types import GroupKey, Task
@@ -34,6 +35,28 @@ def test_the_parts_of_the_reward_are_means_over_the_samples_that_have_them():
         replace(meta(1), correct=[True], used_code=[True], stats={"calls": 1.0, "seen": 1.0, "late": 1.0}),
     )
     assert summarise(TASKS[:2], [one, two], 2).parts == {"reward/seen": pytest.approx(2 / 3), "reward/late": 1.0}
+
+
+def test_where_no_call_can_be_made_there_is_no_code_ratio():
+    """Two silent groups of which one is of an environment that allows calls: of that one 0, of both 0, of the other
+    none."""
+    tasks = [Task("p", "0", "sums", {"kind": "sums"}), Task("p", "0", "game", {"kind": "game"})]
+    sums, game = (replace(meta(i), env=task.env, used_code=[False, False]) for i, task in enumerate(tasks))
+    none = summarise(tasks[:1], [sums], 2, {"sums"})
+    assert none.code_ratio is None and none.by_kind == {"sums": (0.5, None)}
+    assert scores(none, none).model_dump() == {"accuracy": 0.5, "greedy_accuracy": 0.5}
+    assert summarise(tasks[:1], [sums], 2).code_ratio == 0.0
+    both = summarise(tasks, [sums, game], 2, {"sums"})
+    assert both.code_ratio == 0.0 and {env: f.code_ratio for env, f in both.by_env.items()} == {
+        "sums": None,
+        "game": 0.0,
+    }
+    assert "code_ratio" not in scores(both, both).model_dump()["envs"]["sums"]
+    rows = [evaluation_row(figures) for figures in (none, both)]
+    assert not [name for name in rows[0] if name.endswith("code_ratio")], "metrics.jsonl"
+    assert [name for name in rows[1] if name.endswith("code_ratio")] == ["eval/code_ratio", "eval/game/code_ratio"]
+    told = replace(sums, used_code=[True, False])
+    assert summarise(tasks[:1], [told], 2, {"sums"}).code_ratio == 0.5, "an agent told of it"
 
 
 def test_more_than_two_percent_are_refused_with_how_many_and_why():

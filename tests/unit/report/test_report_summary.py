@@ -77,5 +77,14 @@ def test_the_table_shows_the_change_in_percentage_points():
     assert "35.0 %" in row and "95.0 %" in row and "+60.0 pp" in row
 
 
+def test_where_no_call_can_be_made_there_is_no_row_of_the_code_ratio(tmp_path):
+    none = Scores(accuracy=0.3, greedy_accuracy=0.2)
+    of_run = a_summary(base=none, trained=none)
+    assert set(json.loads(summary.write(tmp_path, of_run).read_text())["base"]) == {"accuracy", "greedy_accuracy"}
+    assert summary.read(tmp_path) == of_run
+    assert [label for label, *_ in summary.rows(of_run)] == ["accuracy", "greedy accuracy"]
+    assert "code ratio" not in shown(of_run) and "code ratio" in shown(a_summary())
+
+
 def test_the_table_of_a_run_without_evaluation_has_dashes():
     assert "pp" not in shown(a_summary(base=None, trained=None))
