@@ -35,8 +35,9 @@ from .sandbox import Execution, Sandbox, SandboxError
 log = logging.getLogger(__name__)
 
 Language = Literal[
-    "python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql", "rust", "cuda", "lua", "R", "perl", "D_ut",
-    "ruby", "scala", "julia", "pytest", "junit", "kotlin_script", "jest", "verilog", "python_gpu", "lean", "swift", "racket",
+    "python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql", "rust", "cuda",
+    "lua", "R", "perl", "D_ut", "ruby", "scala", "julia", "pytest", "junit", "kotlin_script", "jest", "verilog",
+    "python_gpu", "lean", "swift", "racket",
 ]  # fmt: skip
 RunStatus = Literal["Success", "Failed", "SandboxError"]
 CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]

@@ -32,7 +32,8 @@ example:
   python -m env_servers.swe.make_tasks --count 3 --out tasks.jsonl
   python -m env_servers.swe --port 8600 &
   curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1", "task": {"repo": "roman"}}'
-  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0, "deadline_s": 60,
+  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0,
+      "deadline_s": 60,
       "action": "[{\\"name\\": \\"execute_bash\\", \\"arguments\\": {\\"command\\": \\"python -m pytest -q\\"}}]"}'
   -> {"observation": "... 6 passed ...", "signals": {"turn": 1, "error_type": null}, ...}
 """

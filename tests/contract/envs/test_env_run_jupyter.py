@@ -75,7 +75,8 @@ async def test_rich_values_awaits_and_exits(http):
         http, class_, "display(1, 'two')", "import asyncio\nawait asyncio.sleep(0, 7)", "raise SystemExit(3)", "_ + 1"
     )
     assert [c["display"] for c in body["cells"]] == [
-        [{"text/plain": "R", "text/html": "<b>x</b>"}], [{"text/plain": "1"}, {"text/plain": "'two'"}], [{"text/plain": "7"}], [], [{"text/plain": "8"}],
+        [{"text/plain": "R", "text/html": "<b>x</b>"}], [{"text/plain": "1"}, {"text/plain": "'two'"}],
+        [{"text/plain": "7"}], [], [{"text/plain": "8"}],
     ]  # fmt: skip
     assert body["cells"][3]["error"][0]["ename"] == "SystemExit"
 

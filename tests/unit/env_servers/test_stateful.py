@@ -171,7 +171,9 @@ WAKERS = {
     "a POSIX timer": (
         """
 import ctypes
-class Event(ctypes.Structure): _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 64)]
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
+                ("rest", ctypes.c_char * 64)]
 timer = ctypes.c_void_p()
 ctypes.CDLL(None).timer_create(1, ctypes.byref(Event(0, 18, 0)), ctypes.byref(timer)) == 0 and ESCAPED"""
     ),
