@@ -58,10 +58,7 @@ async def test_a_burst_of_processes_never_holds_more_than_the_limit_together(tmp
         "20",
         "--no-languages",
         log=log,
-    ) as (
-        url,
-        server,
-    ):
+    ) as (url, server):
         async with Http(url) as http:
             before = await http.step(await http.open(), 0, "print(1)")
             groups = groups_below(server.pid)

@@ -118,10 +118,7 @@ async def test_out_of_time_is_failed_with_the_cells_so_far(http):
 
 @pytest.mark.parametrize(
     ("cell", "return_code", "stderr"),
-    [
-        ("import os; os._exit(3)", 3, ""),
-        ("while True: print('y' * 99999)", -9, "OutputLimitExceeded\n"),
-    ],
+    [("import os; os._exit(3)", 3, ""), ("while True: print('y' * 99999)", -9, "OutputLimitExceeded\n")],
 )
 async def test_code_that_ends_its_interpreter_fails_the_request_and_nobody_else(http, cell, return_code, stderr):
     body = await run(http, cell, "print(1)")

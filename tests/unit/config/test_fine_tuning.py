@@ -59,14 +59,7 @@ def test_openrlhfs_names_of_train_sft_set_what_they_mean():
         s.eval_steps,
         cfg.ds.zero_stage,
         cfg.train.resume,
-    ) == (
-        "cosine",
-        True,
-        "e.jsonl",
-        10,
-        2,
-        True,
-    )
+    ) == ("cosine", True, "e.jsonl", 10, 2, True)
     assert (cfg.train.batch_size, cfg.train.max_epochs) == (None, 1)  # of RL, which it leaves alone
 
 
