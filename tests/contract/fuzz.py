@@ -33,22 +33,9 @@ ODD_JSON = [
     "[" * 150 + "]" * 150, "[" * 5000, '{"a":' * 300 + "1" + "}" * 300, '"\\x"', "'a'", "01", "+1", ".5", "undefined",
 ]  # fmt: skip
 ODD_BODIES = [
-    b"",
-    b" ",
-    b"{",
-    b"[",
-    b"null",
-    b"0",
-    b'""',
-    b"[]",
-    b"{}",
-    b"\xff\xfe",
-    b"\xed\xa0\x80",
-    b"\xef\xbb\xbf{}",
-    b"\0" * 64,
-    b"a=1&b=2",
-    b"{" * 3000,
-]
+    b"", b" ", b"{", b"[", b"null", b"0", b'""', b"[]", b"{}", b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf{}",
+    b"\0" * 64, b"a=1&b=2", b"{" * 3000,
+]  # fmt: skip
 ODD_TYPES = [
     "text/plain", "", "application/json; charset=utf-16", "multipart/form-data; boundary=x",
     "application/x-www-form-urlencoded", "application/ld+json", "x",

@@ -101,17 +101,9 @@ class Container:
             f"import marshal, os; programs = marshal.loads(os.read(0, {len(self._programs)})); exec(programs['master'])"
         )
         python = [
-            self._inside(sys.executable),
-            "-s",
-            "-S",
-            "-P",
-            "-X",
-            "utf8",
-            "-c",
-            boot,
-            str(inside.fileno()),
+            self._inside(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(inside.fileno()),
             self._options(as_root),
-        ]
+        ]  # fmt: skip
         try:
             self._process = subprocess.Popen(
                 [*drop, *self._bwrap, *user, *caps, "--as-pid-1", "--info-fd", str(info_w), "--", *python],

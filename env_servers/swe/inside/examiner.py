@@ -275,18 +275,9 @@ def main(wire, packages, names, chosen):
     sys.meta_path.insert(0, Finder(link, frozenset(packages)))
     collector = Collector()
     options = [
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:terminal",
-        "-p",
-        "no:faulthandler",
-        "-p",
-        "no:junitxml",
-        "--noconftest",
-        "-c",
-        "/dev/null",
-    ]
+        "-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--noconftest",
+        "-c", "/dev/null",
+    ]  # fmt: skip
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     sys.dont_write_bytecode = True
     with contextlib.redirect_stdout(io.StringIO()):

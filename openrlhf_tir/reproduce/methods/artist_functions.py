@@ -9,17 +9,9 @@ from .artist import METHOD
 
 BEFORE, AFTER = 0.30, 0.80
 TURNS = (
-    "--env.name",
-    "functions",
-    "--env.protocol",
-    "tool",
-    "--env.max_calls",
-    "2",
-    "--reward.name",
-    "artist",
-    "--reward.options",
-    "functions=true",
-)
+    "--env.name", "functions", "--env.protocol", "tool", "--env.max_calls", "2", "--reward.name", "artist",
+    "--reward.options", "functions=true",
+)  # fmt: skip
 LENGTHS = ("--rollout.max_new_tokens", "330", "--data.max_len", "400")
 
 

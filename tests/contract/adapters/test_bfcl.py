@@ -152,18 +152,9 @@ async def test_check_env_finds_every_promise_kept(tmp_path):
 
 def test_the_paper_trains_on_a_hundred_first_turns_and_keeps_the_rest(tmp_path):
     words = [
-        sys.executable,
-        "-m",
-        f"{MODULE}.make_tasks",
-        "--turns",
-        "1",
-        "--count",
-        "100",
-        "--rest",
-        "rest.jsonl",
-        "--out",
-        "train.jsonl",
-    ]
+        sys.executable, "-m", f"{MODULE}.make_tasks", "--turns", "1", "--count", "100", "--rest", "rest.jsonl",
+        "--out", "train.jsonl",
+    ]  # fmt: skip
     done = subprocess.run(
         words,
         cwd=tmp_path,

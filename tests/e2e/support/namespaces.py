@@ -123,22 +123,11 @@ def two_nodes(directory: Path, keep: Sequence[Path], unshared: Sequence[Path] = 
         a, b = nodes
         subprocess.run(
             [
-                "ip",
-                "link",
-                "add",
-                "eth1",
-                "netns",
-                str(a.pid),
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth1",
-                "netns",
+                "ip", "link", "add", "eth1", "netns", str(a.pid), "type", "veth", "peer", "name", "eth1", "netns",
                 str(b.pid),
             ],
             check=True,
-        )
+        )  # fmt: skip
         for node in nodes:
             node.run(
                 f"ip link set lo up && ip address add {node.address}/24 dev eth1 && ip link set eth1 up && ip route add"

@@ -150,16 +150,10 @@ async def test_runs_as_an_unprivileged_user_without_capabilities(sandbox):
 @pytest.mark.parametrize(
     "path",
     [
-        "/etc/shadow",
-        "/etc/passwd",
-        "/root/.bashrc",
-        "/home",
-        "/sys/kernel",
-        "/run",
-        "/var/log",
+        "/etc/shadow", "/etc/passwd", "/root/.bashrc", "/home", "/sys/kernel", "/run", "/var/log",
         "/proc/1/root/etc/shadow",
     ],
-)
+)  # fmt: skip
 async def test_host_files_are_not_there(sandbox, path):
     step = judge(
         await sandbox.run(
