@@ -147,11 +147,8 @@ def main() -> None:
     stages = Stages(start=args.start_workers, evaluate=evaluations, most_waiting=args.max_queue)
     if args.runtime_api or args.docker:
         remote = remote_of(args, args.start_timeout)
-        ours, isolation, on_stop = (
-            Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout),
-            "container",
-            remote.close,
-        )
+        ours = Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout)
+        isolation, on_stop = "container", remote.close
     else:
         ours, sandbox = local(args, evaluations, stages)
         isolation, on_stop = sandbox.isolation, sandbox.close

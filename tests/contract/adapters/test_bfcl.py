@@ -125,10 +125,8 @@ async def test_rows_that_are_played_as_their_answers_say_are_rewarded_over_http(
 @pytest.mark.slow
 async def test_a_call_that_has_no_end_costs_its_cpu_and_nobody_elses_step(tmp_path):
     task = {"id": "mine_0", "functions_told": True, "involved_classes": ["MathAPI"], "label": [["add(a=1, b=2)"]]}
-    endless, add = (
-        {"name": "power", "arguments": {"base": 9, "exponent": 10**9}},
-        {"name": "add", "arguments": {"a": 1, "b": 2}},
-    )
+    endless = {"name": "power", "arguments": {"base": 9, "exponent": 10**9}}
+    add = {"name": "add", "arguments": {"a": 1, "b": 2}}
     with env_server(MODULE, tmp_path, "--step-cpu", "1", log=tmp_path / "log") as (url, _):
         async with Http(url) as http:
             session = await http.open(task)

@@ -18,10 +18,8 @@ class Fixed:
 
     def __init__(self, **figures: float) -> None:
         self.figures = figures
-        self.waits_s, self.batch_sizes = (
-            histogram("tir_queue_wait_seconds", "w", (0.01, 0.1)),
-            histogram("tir_queue_batch_size", "b", (1, 2)),
-        )
+        self.waits_s = histogram("tir_queue_wait_seconds", "w", (0.01, 0.1))
+        self.batch_sizes = histogram("tir_queue_batch_size", "b", (1, 2))
 
     def stats(self):
         return self.figures
