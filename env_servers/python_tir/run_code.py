@@ -121,9 +121,8 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages
         run_result = _error(str(e))
     except CapacityFull:
         raise
-    except (
-        Exception
-    ) as e:  # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
+    except Exception as e:
+        # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
         log.exception("the sandbox failed")
         run_result = _error(f"{type(e).__name__}: {e}")
     status, message = parse_run_status(compile_result, run_result)

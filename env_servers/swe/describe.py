@@ -22,8 +22,7 @@ view takes a view_range [first, last].
 
 """
 CALLS_TEXT = {
-    "skyrl": (
-        """Call one function in each message, at its end, in this form and no other:
+    "skyrl": """Call one function in each message, at its end, in this form and no other:
 
 <function=example_function>
 <parameter=example_parameter_1>value_1</parameter>
@@ -39,22 +38,17 @@ A call of execute_bash, for example, is
 <parameter=command>ls -la</parameter>
 </function>
 
-"""
-    ),
-    "tool": (
-        """Think inside <reasoning></reasoning>, then call functions as a JSON list:
+""",
+    "tool": """Think inside <reasoning></reasoning>, then call functions as a JSON list:
 <tool>[{"name": "execute_bash", "arguments": {"command": "ls"}}]</tool>. \
 Results come inside <tool_result></tool_result>.
 
-"""
-    ),
-    "hermes": (
-        """Call a function with <tool_call>{"name": "execute_bash", "arguments": {"command": "ls"}}</tool_call>; \
+""",
+    "hermes": """Call a function with <tool_call>{"name": "execute_bash", "arguments": {"command": "ls"}}</tool_call>; \
 its result comes inside
 <tool_response></tool_response>.
 
-"""
-    ),
+""",
     "": "",
 }
 """How the prompt says calls are written, by protocol; "" for a chat template that says it, with the schemas."""

@@ -89,9 +89,8 @@ class Agent:
         try:
             async with asyncio.timeout(self._rollout_s):
                 return await self._run(task["base_url"], key, row)
-        except (
-            TimeoutError
-        ):  # the session has failed in the run long since; this frees the worker that the environment holds
+        except TimeoutError:
+            # the session has failed in the run long since; this frees the worker that the environment holds
             return {
                 "failed": f"the rollout has not ended within {self._rollout_s:g} s. Give it more --rollout-timeout."
             }
