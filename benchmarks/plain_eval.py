@@ -31,13 +31,8 @@ def run_code(code: str) -> str:
 
 class Sample:
     def __init__(self, row: dict) -> None:
-        self.label, self.prompt, self.text, self.calls, self.done = (
-            row["label"],
-            f"User: {row['prompt']}\nAssistant:",
-            "",
-            0,
-            False,
-        )
+        self.label, self.prompt, self.text = row["label"], f"User: {row['prompt']}\nAssistant:", ""
+        self.calls, self.done = 0, False
 
     def extend(self, char: str) -> None:
         self.text += char

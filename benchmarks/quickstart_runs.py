@@ -15,16 +15,8 @@ def openrlhf_tir(command: str, run_dir: Path, seed: int, *flags: str) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     log = run_dir / "benchmark.log"
     words = [
-        sys.executable,
-        "-m",
-        "openrlhf_tir.cli",
-        command,
-        "--run-dir",
-        str(run_dir),
-        "--train.seed",
-        str(seed),
-        *flags,
-    ]
+        sys.executable, "-m", "openrlhf_tir.cli", command, "--run-dir", str(run_dir), "--train.seed", str(seed), *flags,
+    ]  # fmt: skip
     with log.open("wb") as out:
         done = subprocess.run(
             words, stdout=out, stderr=subprocess.STDOUT, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}

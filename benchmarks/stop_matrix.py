@@ -190,21 +190,15 @@ def main() -> None:
         run, before = Run(work / f"run_{i:02d}", job, args.grace), len(stops)
         for moment in moments:
             found = run.stopped_at(moment, timing)
-            print(
-                f"{i:3d}"
-                f" {json.dumps({**asdict(moment), **({'hit': found[0], **asdict(found[1])} if found else {'missed': True})})}",
-                flush=True,
-            )
+            outcome = {"hit": found[0], **asdict(found[1])} if found else {"missed": True}
+            print(f"{i:3d} {json.dumps({**asdict(moment), **outcome})}", flush=True)
             if found:
                 phases[found[0]] += 1
                 stops.append(found[1])
         same = run.finished(digest)
         exact += same * (len(stops) - before)
-        print(
-            f"{i:3d} resumed to its end:"
-            f" {'the same weights, audit clean' if same else 'NOT the end of the undisturbed run'}",
-            flush=True,
-        )
+        verdict = "the same weights, audit clean" if same else "NOT the end of the undisturbed run"
+        print(f"{i:3d} resumed to its end: {verdict}", flush=True)
 
     in_grace = sum(s.in_order and s.seconds <= args.grace + CLOSING_S for s in stops)
     passed = in_grace == exact == len(stops) and not any(s.left for s in stops)

@@ -152,11 +152,8 @@ class Site:
 
         self.policy, self.directory, self.through = policy, directory, through
         directory.mkdir()
-        self.last, self.plain, self.keeping = (
-            LastPush(),
-            NodeCopy(keep=False, root=memory / "plain"),
-            NodeCopy(keep=True, root=memory),
-        )
+        self.last, self.plain = LastPush(), NodeCopy(keep=False, root=memory / "plain")
+        self.keeping = NodeCopy(keep=True, root=memory)
         self.found: dict[str, list[float]] = {}
         self.exact, self.version = True, 0
 

@@ -77,15 +77,9 @@ def _start(args: argparse.Namespace, front: socket.socket, copies: list[subproce
     program = [sys.argv[0]] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
     # Later flags win over the ones that were given.
     own_flags = [
-        "--processes",
-        "1",
-        "--listen-fds",
-        ",".join(map(str, fds)),
-        "--server-url",
-        url,
-        "--die-with-parent",
-        str(os.getpid()),
-    ]
+        "--processes", "1", "--listen-fds", ",".join(map(str, fds)), "--server-url", url,
+        "--die-with-parent", str(os.getpid()),
+    ]  # fmt: skip
     with own:
         copies.append(subprocess.Popen([sys.executable, *program, *sys.argv[1:], *own_flags], pass_fds=fds))
     return url

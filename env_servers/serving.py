@@ -147,9 +147,8 @@ class EnvService:
         except CapacityFull as e:
             self._note(session, request, "capacity", clock() - start, error=e.reason)
             raise
-        except (
-            Exception
-        ) as e:  # the boundary: whatever an environment raises is its own fault, told to the trainer as env_error
+        except Exception as e:
+            # the boundary: whatever an environment raises is its own fault, told to the trainer as env_error
             if isinstance(e, TimeoutError) and deadline.expired():
                 reply = _reply(request, outcome="timeout")
             else:

@@ -49,7 +49,8 @@ async def kept_running(
             return await work()
         except (ConfigError, PipelineError):
             raise
-        except Exception as e:  # whatever it is, nobody else awaits this task: unsaid it would be a feature that stopped without a word
+        # whatever it is, nobody else awaits this task: unsaid it would be a feature that stopped without a word
+        except Exception as e:
             failures = 1 if loop.time() - begun >= WELL_S else failures + 1
             what = f"{type(e).__name__}: {e}"
             if failures >= attempts:

@@ -192,11 +192,8 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
     n, shape = parameters(model), Shape.of(config_json(model))
     if not n or shape is None:
         return None
-    w, ranks, tp = (
-        WEIGHT_BYTES[cfg.ds.param_dtype],
-        cfg.actor.num_nodes * cfg.actor.num_gpus_per_node,
-        cfg.vllm.tensor_parallel_size,
-    )
+    w, ranks = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.num_nodes * cfg.actor.num_gpus_per_node
+    tp = cfg.vllm.tensor_parallel_size
     learner, host = _learner(cfg, n, shape, w, ranks)
     if cfg.train.colocate_all:
         host += learner.get("gradients", 0) + learner.get("optimiser", 0) + math.ceil(n * w / tp)

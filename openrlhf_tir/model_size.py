@@ -108,9 +108,8 @@ def _on_hub(name: str) -> Path | None:
             get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_S)
             found = hf_hub_download(name, "config.json", etag_timeout=HUB_S)
         return Path(found).parent
-    except (
-        Exception
-    ):  # HTTP libraries', the hub's and the cache's own: the size is not known, and whoever loads the model says why
+    except Exception:
+        # HTTP libraries', the hub's and the cache's own: the size is not known, and whoever loads the model says why
         return None
 
 

@@ -78,19 +78,12 @@ def head(quick: bool) -> dict[str, Any]:
         for hidden, n in rounds.items():
             found[hidden] = head_part.compare(tokens, vocabulary, hidden, n, bar.update)
     print(f"\nlog-probs and backward, {tokens:,} tokens, vocabulary {vocabulary:,}, one thread")
-    print(
-        f"  {'hidden':>8s}{'plain s':>10s}{'chunked s':>11s}{'ratio':>7s}{'plain GiB':>11s}{'chunked GiB':>13s}{'ratio':>8s}"
-        "   plain measured at"
-    )
+    times = f"{'plain s':>10s}{'chunked s':>11s}{'ratio':>7s}"
+    print(f"  {'hidden':>8s}{times}{'plain GiB':>11s}{'chunked GiB':>13s}{'ratio':>8s}   plain measured at")
     for hidden, f in found.items():
-        time, memory = (
-            f"{f['plain_s']:10.1f}{f['chunked_s']:11.1f}{f['time_ratio']:7.2f}",
-            f"{f['plain_gib']:11.2f}{f['chunked_gib']:13.2f}",
-        )
-        print(
-            f"  {hidden:8d}{time}{memory}{f['memory_ratio']:8.3f}   {', '.join(map(str, f['plain_measured_at']))}"
-            " tokens"
-        )
+        time = f"{f['plain_s']:10.1f}{f['chunked_s']:11.1f}{f['time_ratio']:7.2f}"
+        memory = f"{f['plain_gib']:11.2f}{f['chunked_gib']:13.2f}{f['memory_ratio']:8.3f}"
+        print(f"  {hidden:8d}{time}{memory}   {', '.join(map(str, f['plain_measured_at']))} tokens")
     ours = found[HIDDEN]
     wide = {
         f"logprob_{what}_ratio_hidden_{WIDE}": found[WIDE][f"{what}_ratio"]

@@ -11,18 +11,9 @@ from .systems import Ran
 from .work import BAR, Step
 
 HEAD = (
-    "system",
-    "updates",
-    "sampled tokens/s",
-    "trained tokens/s",
-    "s to 85 %",
-    "accuracy",
-    "trained for s",
-    "CPU s",
-    "CPU s to 85 %",
-    "peak GiB",
-    "where the seconds went",
-)
+    "system", "updates", "sampled tokens/s", "trained tokens/s", "s to 85 %", "accuracy", "trained for s", "CPU s",
+    "CPU s to 85 %", "peak GiB", "where the seconds went",
+)  # fmt: skip
 JSON_KEYS = (
     "sampled_tokens_per_s",
     "trained_tokens_per_s",

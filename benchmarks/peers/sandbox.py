@@ -78,16 +78,8 @@ def sandbox(python: str, out: Path) -> Iterator[Client]:
     port_file, log = out / "env.port", out / "env.log"
     port_file.unlink(missing_ok=True)
     words = [
-        python,
-        "-m",
-        "env_servers.python_tir",
-        "--workers",
-        "2",
-        "--code-timeout",
-        "5",
-        "--port-file",
-        str(port_file),
-    ]
+        python, "-m", "env_servers.python_tir", "--workers", "2", "--code-timeout", "5", "--port-file", str(port_file),
+    ]  # fmt: skip
     with log.open("wb") as file:
         server = subprocess.Popen(
             [*words, "--die-with-parent", str(os.getpid())], stdout=file, stderr=subprocess.STDOUT

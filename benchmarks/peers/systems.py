@@ -23,17 +23,10 @@ from .work import Work, said, steps_of
 TRL = (
     "trl==1.16.0",
     *same_as_ours(
-        "torch",
-        "transformers",
-        "accelerate",
-        "datasets",
-        "numpy",
-        "pyarrow",
-        "pydantic",
-        "pydantic-settings",
+        "torch", "transformers", "accelerate", "datasets", "numpy", "pyarrow", "pydantic", "pydantic-settings",
         "math-verify",
     ),
-)
+)  # fmt: skip
 """The newest release, with our torch and transformers; the last three, since the reward function is imported from this
 checkout."""
 LOOK_EVERY_S = 1.0

@@ -108,11 +108,8 @@ def main() -> None:
     for S in STALENESS[2:3] if quick else STALENESS:
         for name, depth in (("auto", None), ("fixed", (S + 1) * seed.prompts), ("fixed_2B", 2 * seed.prompts)):
             r = simulated(seed, fall, S, depth)
-            share, last, surplus = (
-                efficiency(seed, fall, r),
-                efficiency(seed, fall, r, LAST),
-                r.ends.get("requeued/surplus", 0),
-            )
+            share, last = efficiency(seed, fall, r), efficiency(seed, fall, r, LAST)
+            surplus = r.ends.get("requeued/surplus", 0)
             facts[f"late_{name}_S{S}"] = round(share, 3)
             print(
                 f"falling, S = {S}, depth {name}: {share:.3f} of the engines' best, in the last steps {last:.3f};"

@@ -70,7 +70,7 @@ def sync_rollout_seconds(w: Workload, plan: Plan) -> float:
             *(
                 engine.generate(n, s.segments[turn], cached_tokens=n - f)
                 for n, s, f in zip(before, scripts, fresh, strict=True)
-            ),
+            )
         )
 
     async def rollout(step: int) -> float:

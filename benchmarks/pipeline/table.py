@@ -15,19 +15,9 @@ from .record import ModeFigures
 Results = Mapping[tuple[float, str], Sequence[ModeFigures]]
 """(learner seconds over rollout seconds of a batch, mode) -> its repeats."""
 HEAD = (
-    "R:T",
-    "mode",
-    "step s",
-    "x sync",
-    "tokens/s",
-    "discarded",
-    "learner idle",
-    "engine idle",
-    "engine use",
-    "age mean",
-    "age max",
-    "simulated",
-)
+    "R:T", "mode", "step s", "x sync", "tokens/s", "discarded", "learner idle", "engine idle", "engine use", "age mean",
+    "age max", "simulated",
+)  # fmt: skip
 
 
 class Line(NamedTuple):

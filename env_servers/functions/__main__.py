@@ -20,9 +20,10 @@ example:
   python -m env_servers.functions --port 8500 &
   curl -s localhost:8500/reset -H 'content-type: application/json' -d '{"session_id": "s1", "seed": 0, "task":
       {"domains": ["files"], "gold": [[{"name": "make_directory", "arguments": {"path": "new"}}]]}}'
-  curl -s localhost:8500/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0, "deadline_s": 5,
-      "action": "[{\\"name\\": \\"make_directory\\", \\"arguments\\": {\\"path\\": \\"new\\"}}]"}'
-  -> {"observation": "{\\"result\\": null}", "signals": {"state_match": 2, "state_total": 2, "functions_matched": 1, ...}, ...}
+  curl -s localhost:8500/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0,
+      "deadline_s": 5, "action": "[{\\"name\\": \\"make_directory\\", \\"arguments\\": {\\"path\\": \\"new\\"}}]"}'
+  -> {"observation": "{\\"result\\": null}", "signals":
+      {"state_match": 2, "state_total": 2, "functions_matched": 1, ...}, ...}
 """
 
 

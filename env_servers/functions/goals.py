@@ -158,10 +158,8 @@ def _fares(state: State, rng: random.Random) -> Goal:
 def _send(state: State, rng: random.Random) -> Goal | None:
     if not state["contacts"]:
         return None
-    who, text = (
-        rng.choice(state["contacts"]),
-        rng.choice(["I am late.", "See you at noon.", "Thank you!", "Call me back."]),
-    )
+    who = rng.choice(state["contacts"])
+    text = rng.choice(["I am late.", "See you at noon.", "Thank you!", "Call me back."])
     calls = [("send_message", {"to": who, "text": text})]
     return Goal(f'Send {who} the message "{text}".', calls, (f'Send the message "{text}".', f"To {who}."))
 

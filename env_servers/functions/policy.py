@@ -18,7 +18,8 @@ POLICY = """# Policy
 You speak for a shop. Find the customer by full name before anything else, and deal with that customer's orders only.
 - A pending order may be cancelled or sent to another address. A delivered one may not.
 - An item of a delivered order may be returned, or exchanged for one in stock; of a pending order it may not.
-- Never change an order of somebody else, and never give what the policy forbids: hand the customer over to a person, with the reason.
+- Never change an order of somebody else, and never give what the policy forbids: hand the customer over to a person, \
+with the reason.
 - Tell the amount in EUR of whatever becomes credit, or costs credit."""
 FAREWELL = "Thank you, that is all."
 Scenario = Callable[[dict[str, Any], random.Random], dict[str, Any] | None]

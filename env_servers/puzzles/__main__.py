@@ -26,7 +26,8 @@ example:
   python -m env_servers.puzzles --list
   python -m env_servers.puzzles.make_tasks --puzzles labyrinth mastermind --levels 0 2 --count 200 --out games.jsonl
   python -m env_servers.puzzles --port 8600 &
-  curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1", "seed": 3, "task": {"puzzle": "labyrinth"}}'
+  curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1", "seed": 3,
+      "task": {"puzzle": "labyrinth"}}'
   -> {"observation": "A maze of 3 x 3 rooms. ...", ...}
 """
 

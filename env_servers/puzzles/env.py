@@ -41,11 +41,8 @@ class PuzzlesEnv(Env):
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises ValueError, KeyError for a task that names no puzzle."""
-        name, number, level = (
-            str(task["puzzle"]),
-            whole_number(task, "seed", seed) or 0,
-            whole_number(task, "level", None),
-        )
+        name, number = str(task["puzzle"]), whole_number(task, "seed", seed) or 0
+        level = whole_number(task, "level", None)
         self._tries = whole_number(task, "tries", 1) or 1
         self._used = self._illegal = 0
         self._over = False

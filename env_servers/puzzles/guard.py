@@ -23,29 +23,12 @@ FORMULA = (*ARITHMETIC, ast.Name, ast.Call, ast.Tuple)
 MADE_BY_PARSER = {"Integer", "Float", "Rational", "Symbol", "factorial", "factorial2"}
 ELEMENTARY = {
     *(
-        "sqrt",
-        "cbrt",
-        "root",
-        "exp",
-        "log",
-        "ln",
-        "Abs",
-        "sign",
-        "floor",
-        "ceiling",
-        "Pow",
-        "Mul",
-        "Add",
-        "Mod",
-        "gcd",
-        "lcm",
-        "binomial",
-        "gamma",
-        "erf",
+        "sqrt", "cbrt", "root", "exp", "log", "ln", "Abs", "sign", "floor", "ceiling", "Pow", "Mul", "Add", "Mod",
+        "gcd", "lcm", "binomial", "gamma", "erf",
     ),
     *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc", "atan2"),
     *("sinh", "cosh", "tanh", "coth", "sech", "csch", "asinh", "acosh", "atanh", "acoth"),
-}
+}  # fmt: skip
 FUNCTIONS = MADE_BY_PARSER | ELEMENTARY
 CONSTANTS = {"pi", "E", "I", "oo"}
 

@@ -46,8 +46,8 @@ example:
        -d '{{"session_id": "me", "step_id": 0, "action": "print(2**10)", "deadline_s": 20}}'
   -> {{"observation": "1024\\n", "outcome": "ok", "signals": {{"executed": true, "error_type": null, ...}}, ...}}
 
-POST /run_code and /run_jupyter are SandboxFusion's API. GET /health tells the isolation level and load, /schema what an action is and which
-languages /run_code runs, /metrics counts outcomes (Prometheus).
+POST /run_code and /run_jupyter are SandboxFusion's API. GET /health tells the isolation level and load, /schema what an
+action is and which languages /run_code runs, /metrics counts outcomes (Prometheus).
 --backend-url runs the code on a SandboxFusion server instead; ${BACKEND_TOKEN_ENV} is sent to it as bearer token.
 With ${TOKEN_ENV} set, requests need 'Authorization: Bearer <token>'. SIGTERM drains, then stops.
 """

@@ -97,10 +97,8 @@ class FusionSandbox(Sandbox):
 
 
 def _execution(result: CommandRunResult, files: Mapping[str, bytes], limits: Limits) -> Execution:
-    stdout, stderr = (
-        (result.stdout or "").encode("utf-8", "surrogatepass"),
-        (result.stderr or "").encode("utf-8", "surrogatepass"),
-    )
+    stdout = (result.stdout or "").encode("utf-8", "surrogatepass")
+    stderr = (result.stderr or "").encode("utf-8", "surrogatepass")
     killed: Killed | None = "time_limit" if result.status == "TimeLimitExceeded" else None
     last_line = (result.stderr or "").rstrip().rpartition("\n")[2]
     if result.return_code == -9:

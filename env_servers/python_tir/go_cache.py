@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 
 PACKAGES = """
-    bufio bytes cmp container/heap container/list container/ring context encoding/base64 encoding/binary encoding/hex encoding/json errors fmt io iter maps
-    math math/big math/bits math/cmplx math/rand os path/filepath reflect regexp runtime slices sort strconv strings sync sync/atomic text/tabwriter
-    text/template time unicode unicode/utf8 unsafe
+    bufio bytes cmp container/heap container/list container/ring context encoding/base64 encoding/binary encoding/hex
+    encoding/json errors fmt io iter maps math math/big math/bits math/cmplx math/rand os path/filepath reflect regexp
+    runtime slices sort strconv strings sync sync/atomic text/tabwriter text/template time unicode unicode/utf8 unsafe
 """
 PLACES = "/usr/local/bin:/usr/bin:/bin:/usr/local/go/bin"
 """Where a sandbox sees what the host has installed."""

@@ -35,8 +35,9 @@ from .sandbox import Execution, Sandbox, SandboxError
 log = logging.getLogger(__name__)
 
 Language = Literal[
-    "python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql", "rust", "cuda", "lua", "R", "perl", "D_ut",
-    "ruby", "scala", "julia", "pytest", "junit", "kotlin_script", "jest", "verilog", "python_gpu", "lean", "swift", "racket",
+    "python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql", "rust", "cuda",
+    "lua", "R", "perl", "D_ut", "ruby", "scala", "julia", "pytest", "junit", "kotlin_script", "jest", "verilog",
+    "python_gpu", "lean", "swift", "racket",
 ]  # fmt: skip
 RunStatus = Literal["Success", "Failed", "SandboxError"]
 CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
@@ -120,9 +121,8 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages
         run_result = _error(str(e))
     except CapacityFull:
         raise
-    except (
-        Exception
-    ) as e:  # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
+    except Exception as e:
+        # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
         log.exception("the sandbox failed")
         run_result = _error(f"{type(e).__name__}: {e}")
     status, message = parse_run_status(compile_result, run_result)

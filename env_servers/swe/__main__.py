@@ -32,7 +32,8 @@ example:
   python -m env_servers.swe.make_tasks --count 3 --out tasks.jsonl
   python -m env_servers.swe --port 8600 &
   curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1", "task": {"repo": "roman"}}'
-  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0, "deadline_s": 60,
+  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0,
+      "deadline_s": 60,
       "action": "[{\\"name\\": \\"execute_bash\\", \\"arguments\\": {\\"command\\": \\"python -m pytest -q\\"}}]"}'
   -> {"observation": "... 6 passed ...", "signals": {"turn": 1, "error_type": null}, ...}
 """
@@ -146,11 +147,8 @@ def main() -> None:
     stages = Stages(start=args.start_workers, evaluate=evaluations, most_waiting=args.max_queue)
     if args.runtime_api or args.docker:
         remote = remote_of(args, args.start_timeout)
-        ours, isolation, on_stop = (
-            Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout),
-            "container",
-            remote.close,
-        )
+        ours = Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout)
+        isolation, on_stop = "container", remote.close
     else:
         ours, sandbox = local(args, evaluations, stages)
         isolation, on_stop = sandbox.isolation, sandbox.close

@@ -11,16 +11,18 @@ MOST_LINES = 8
 _ADDRESS = re.compile(r"<(?:function|bound method) ([\w.<>]+?)(?: of [^>]*)? at 0x[0-9a-f]+>+")
 TOOLS_TEXT = """You have these functions:
 
-1. execute_bash(command, is_input): run a bash command. The session keeps its directory and variables. A command that runs on has exit code -1: send an
+1. execute_bash(command, is_input): run a bash command. The session keeps its directory and variables. A command that \
+runs on has exit code -1: send an
    empty command for more of its output, text for its stdin with is_input true, or C-c with is_input true to end it.
-2. str_replace_editor(command, path, file_text, old_str, new_str, insert_line, view_range): command is view, create, str_replace, insert or undo_edit.
-   str_replace needs old_str exactly as it stands in the file, once; insert puts new_str after insert_line; view takes a view_range [first, last].
+2. str_replace_editor(command, path, file_text, old_str, new_str, insert_line, view_range): command is view, \
+create, str_replace, insert or undo_edit.
+   str_replace needs old_str exactly as it stands in the file, once; insert puts new_str after insert_line; \
+view takes a view_range [first, last].
 3. finish(): the task is done.
 
 """
 CALLS_TEXT = {
-    "skyrl": (
-        """Call one function in each message, at its end, in this form and no other:
+    "skyrl": """Call one function in each message, at its end, in this form and no other:
 
 <function=example_function>
 <parameter=example_parameter_1>value_1</parameter>
@@ -36,20 +38,17 @@ A call of execute_bash, for example, is
 <parameter=command>ls -la</parameter>
 </function>
 
-"""
-    ),
-    "tool": (
-        """Think inside <reasoning></reasoning>, then call functions as a JSON list:
-<tool>[{"name": "execute_bash", "arguments": {"command": "ls"}}]</tool>. Results come inside <tool_result></tool_result>.
+""",
+    "tool": """Think inside <reasoning></reasoning>, then call functions as a JSON list:
+<tool>[{"name": "execute_bash", "arguments": {"command": "ls"}}]</tool>. \
+Results come inside <tool_result></tool_result>.
 
-"""
-    ),
-    "hermes": (
-        """Call a function with <tool_call>{"name": "execute_bash", "arguments": {"command": "ls"}}</tool_call>; its result comes inside
+""",
+    "hermes": """Call a function with <tool_call>{"name": "execute_bash", "arguments": {"command": "ls"}}</tool_call>; \
+its result comes inside
 <tool_response></tool_response>.
 
-"""
-    ),
+""",
     "": "",
 }
 """How the prompt says calls are written, by protocol; "" for a chat template that says it, with the schemas."""

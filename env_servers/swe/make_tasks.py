@@ -140,17 +140,9 @@ def row_of(given: dict[str, Any], protocol: str, root: str = ROOT) -> dict[str, 
         raise ValueError(f"the row {given.get('instance_id', task.repo)} has no problem_statement.")
     name = task.repo.rpartition("/")[2]
     kept = (
-        "instance_id",
-        "repo",
-        "base_commit",
-        "test_patch",
-        "FAIL_TO_PASS",
-        "PASS_TO_PASS",
-        "version",
-        "image",
-        "docker_image",
-        "image_name",
-    )
+        "instance_id", "repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "version", "image",
+        "docker_image", "image_name",
+    )  # fmt: skip
     meta = {key: given[key] for key in kept if key in given}
     return {
         "prompt": prompt(name, root.format(name=name), statement.strip(), protocol),

@@ -26,7 +26,8 @@ MOST_PATCH_BYTES = 512 << 10
 """The most bytes of a patch: as base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
 _OPEN = """
 import sys as _sys
-workspace = programs["workspace"].Workspace(programs["shell"].Shell, programs["editor"].Editor, programs["editor"].Refused)
+_editor = programs["editor"]
+workspace = programs["workspace"].Workspace(programs["shell"].Shell, _editor.Editor, _editor.Refused)
 workspace.open(*{given}, ":".join(p for p in _sys.path if p.endswith("-packages")))
 """
 

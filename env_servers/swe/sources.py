@@ -133,15 +133,8 @@ class Sources:
 
     async def _archive(self, repo: str, commit: str) -> Tree:
         command = [
-            "git",
-            "-C",
-            str(self._repository(repo)),
-            "-c",
-            "safe.directory=*",
-            "archive",
-            "--format=tar",
-            commit,
-        ]
+            "git", "-C", str(self._repository(repo)), "-c", "safe.directory=*", "archive", "--format=tar", commit,
+        ]  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )

@@ -144,9 +144,8 @@ class Fleet(Generic[A]):
                     index,
                     e,
                 )
-            except (
-                Exception
-            ) as e:  # whatever kept it from starting: the model, the push, a fault; the others go on meanwhile
+            except Exception as e:
+                # whatever kept it from starting: the model, the push, a fault; the others go on meanwhile
                 full, failures = 0, self._failures.get(index, 0) + 1
                 self._failures[index] = failures
                 pause = backoff_s(failures - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S)
@@ -210,9 +209,8 @@ class Fleet(Generic[A]):
         self._leave(actor)
         try:
             await actor.stop()
-        except (
-            Exception
-        ) as e:  # it has left already: nobody waits for it, and nobody else would say that it had to be killed
+        except Exception as e:
+            # it has left already: nobody waits for it, and nobody else would say that it had to be killed
             log.warning("%s did not stop in good order (%s: %s) and is killed", actor.name, type(e).__name__, e)
             actor.kill()
 

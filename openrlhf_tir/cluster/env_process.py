@@ -157,15 +157,9 @@ class _Server:
     async def _spawn(self, port: int) -> None:
         self.port_file.unlink(missing_ok=True)
         args = [
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--port-file",
-            str(self.port_file),
-            "--die-with-parent",
-            str(os.getpid()),
-        ]
+            "--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file),
+            "--die-with-parent", str(os.getpid()),
+        ]  # fmt: skip
         args += server_flags(self.env)
         with self.log.open("ab") as log:
             command = (sys.executable, "-m", server_module(self.env), *args)

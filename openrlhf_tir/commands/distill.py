@@ -9,12 +9,13 @@ from pathlib import Path
 from ..config.numbers import whole
 
 EXAMPLES = """examples:
-  openrlhf-tir train ... --logger.trajectories 1                         a run that keeps what it samples, in RUN/trajectories
-  openrlhf-tir distill runs/zerotir_7b --out correct.jsonl               correct responses, each once, at most 4 of a prompt
+  openrlhf-tir train ... --logger.trajectories 1               a run that keeps what it samples, in RUN/trajectories
+  openrlhf-tir distill runs/zerotir_7b --out correct.jsonl     correct responses, each once, at most 4 of a prompt
   openrlhf-tir distill runs/zerotir_7b --out best.jsonl --per-prompt 1 --min-reward 1.0
   openrlhf-tir sft --sft.dataset correct.jsonl --actor.model_name_or_path MODEL
-Left out, and counted by reason: responses that failed, were masked by filter.sample or cut by a length limit, and sessions of several chains. What a
-filter dropped is taken: a prompt that every sample solved teaches here. What a tool wrote stays a tool's: `sft` reads it and does not learn it."""
+Left out, and counted by reason: responses that failed, were masked by filter.sample or cut by a length limit, and
+sessions of several chains. What a filter dropped is taken: a prompt that every sample solved teaches here. What a tool
+wrote stays a tool's: `sft` reads it and does not learn it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,8 @@ EXAMPLES = """examples:
   openrlhf-tir reproduce --list
   openrlhf-tir reproduce zerotir                      one seed; minutes on two cores, and the base model before it
   openrlhf-tir reproduce otc --seeds 3                three seeds; the same command goes on where it was interrupted
-RUNS/NAME/summary.json has the figures, index.html the claim, the curves and the verdict; each arm is a run directory of its own. "Not seen" is an answer,
-and exit code 0; an arm that fails is an error that names its log."""
+RUNS/NAME/summary.json has the figures, index.html the claim, the curves and the verdict; each arm is a run directory of
+its own. "Not seen" is an answer, and exit code 0; an arm that fails is an error that names its log."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,19 +9,26 @@ from ..config.problems import Problems
 
 EXAMPLES = """what is learned
   Rows are told by their columns (docs/sft.md):
-    messages, tools?       every message of the assistant, in the model's chat template; the words of users and tools are read, not learned
-    prompt, segments       kept trajectories (openrlhf-tir distill): what the model wrote, not what a tool wrote
-    prompt, response       the response and an end of text
-    text                   all of it
-  Inside of a message what a tool wrote is masked too: --sft.mask_blocks '<interpreter>...</interpreter>' (the default: ReTool's).
+    messages, tools?    every message of the assistant, in the model's chat template; the words of users and tools are
+                        read, not learned
+    prompt, segments    kept trajectories (openrlhf-tir distill): what the model wrote, not what a tool wrote
+    prompt, response    the response and an end of text
+    text                all of it
+  Inside of a message what a tool wrote is masked too: --sft.mask_blocks '<interpreter>...</interpreter>' (the default:
+  ReTool's).
 
 examples
-  openrlhf-tir sft --sft.dataset rows.jsonl --actor.model_name_or_path MODEL --check-only      reads and tokenises everything, loads nothing
-  openrlhf-tir sft --recipe retool_sft_32b                                                     ReTool's cold start on GPUs
+  openrlhf-tir sft --sft.dataset rows.jsonl --actor.model_name_or_path MODEL --check-only
+      reads and tokenises everything, loads nothing
+  openrlhf-tir sft --recipe retool_sft_32b
+      ReTool's cold start on GPUs
   openrlhf-tir sft --recipe sft_cpu --sft.dataset correct.jsonl --actor.model_name_or_path runs/quickstart/base
-  openrlhf-tir sft ... --run-dir runs/mine --resume                                            go on from the last checkpoint
-  openrlhf-tir sft --model.model_name_or_path MODEL --data.dataset rows.jsonl --adam.lr 5e-6   OpenRLHF's train_sft names
-The run directory holds metrics.jsonl, ckpt/, sft.json and model/, which `openrlhf-tir train --actor.model_name_or_path` starts from."""
+  openrlhf-tir sft ... --run-dir runs/mine --resume
+      go on from the last checkpoint
+  openrlhf-tir sft --model.model_name_or_path MODEL --data.dataset rows.jsonl --adam.lr 5e-6
+      OpenRLHF's train_sft names
+The run directory holds metrics.jsonl, ckpt/, sft.json and model/, which `openrlhf-tir train --actor.model_name_or_path`
+starts from."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

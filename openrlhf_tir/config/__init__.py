@@ -26,26 +26,6 @@ from .schema import (
 )
 
 __all__ = [
-    "Actor",
-    "Advantage",
-    "Algo",
-    "Ckpt",
-    "Config",
-    "Critic",
-    "Data",
-    "Ds",
-    "Env",
-    "Eval",
-    "Filter",
-    "Kl",
-    "Logger",
-    "LoggerWandb",
-    "Lora",
-    "Pipeline",
-    "Ref",
-    "Reward",
-    "Rollout",
-    "Section",
-    "Train",
-    "Vllm",
-]
+    "Actor", "Advantage", "Algo", "Ckpt", "Config", "Critic", "Data", "Ds", "Env", "Eval", "Filter", "Kl", "Logger",
+    "LoggerWandb", "Lora", "Pipeline", "Ref", "Reward", "Rollout", "Section", "Train", "Vllm",
+]  # fmt: skip

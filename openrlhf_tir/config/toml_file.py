@@ -37,9 +37,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise ConfigError(f"{what} {path} is not valid TOML: it is nested too deeply. Correct it.") from None
-    except (
-        ValueError
-    ) as e:  # TOMLDecodeError, or Python's own: an integer of more than 4,300 digits, a date that is none
+    except ValueError as e:
+        # TOMLDecodeError, or Python's own: an integer of more than 4,300 digits, a date that is none
         raise ConfigError(f"{what} {path} is not valid TOML: {shorten(str(e))}. Correct that line.") from None
 
 

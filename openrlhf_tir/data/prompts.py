@@ -391,9 +391,8 @@ def _render(
         return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more), Chat(
             tuple(chat), tools
         )
-    except (
-        Exception
-    ) as e:  # the template is a program of the model's: it raises what it likes, mostly about the order of roles
+    except Exception as e:
+        # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(
             f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(e).__name__}:"
             f" {shorten(str(e))}. Correct the messages, or use --data.input_template without"

@@ -115,9 +115,8 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
             if Path(name).is_dir()
             else datasets.load_dataset(name, data_dir=data_dir or None)
         )
-    except (
-        Exception
-    ) as e:  # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
+    except Exception as e:
+        # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
         raise fault_of(e)(
             f"Data set {shown(source)} is no local file or directory, and datasets could not load it:"
             f" {type(e).__name__}: {shorten(str(e))}. Check the name or the network."

@@ -42,11 +42,14 @@ You are given functions in JSON format within <tools></tools>, one per line:
 
 In each step you MUST:
 1. Think first, within <think> </think>.
-2. Then give a JSON list of calls within <tool_call> </tool_call>: [{{"name": <function>, "arguments": <JSON object>}}, ...]
+2. Then give a JSON list of calls within <tool_call> </tool_call>: \
+[{{"name": <function>, "arguments": <JSON object>}}, ...]
 3. Do both in a single reply.
 A complete reply: <think>I look the price up and tell Bob.</think> \
-<tool_call>[{{"name": "price", "arguments": {{"item": "tea", "amount": 2}}}}, {{"name": "email", "arguments": {{"to": "Bob"}}}}]</tool_call>
-Give every argument the type that the function asks for. If no function is of use, the list is empty: <tool_call>[]</tool_call>"""
+<tool_call>[{{"name": "price", "arguments": {{"item": "tea", "amount": 2}}}}, \
+{{"name": "email", "arguments": {{"to": "Bob"}}}}]</tool_call>
+Give every argument the type that the function asks for. \
+If no function is of use, the list is empty: <tool_call>[]</tool_call>"""
 
 
 def convert(where: str, row: Mapping[str, Any]) -> tuple[list[dict[str, str]], str]:

@@ -32,27 +32,9 @@ from .fair_queue import FairQueue
 from .handover import Abortable
 
 WAIT_BOUNDS_S = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.015,
-    0.02,
-    0.025,
-    0.03,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    120.0,
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
     300.0,
-)
+)  # fmt: skip
 SIZE_BOUNDS = tuple(float(1 << i) for i in range(13))
 RECENT = 0.02
 """Weight of the newest wait in the moving mean that Retry-After is made of."""

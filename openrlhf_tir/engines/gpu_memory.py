@@ -53,10 +53,8 @@ async def wait_for_memory(
     while full := [gpu for gpu in await asyncio.to_thread(read, devices) if gpu.free < share * gpu.total]:
         if loop.time() >= give_up:
             for gpu in full:
-                has, holders = (
-                    f"{size(gpu.free)} of {size(gpu.total)}",
-                    ", ".join(gpu.held_by) or "processes that cannot be seen here",
-                )
+                has = f"{size(gpu.free)} of {size(gpu.total)}"
+                holders = ", ".join(gpu.held_by) or "processes that cannot be seen here"
                 log.warning(
                     "GPU %s has %s free after %s, the engine needs %d %%: held by %s",
                     gpu.device,

@@ -70,11 +70,8 @@ class EnvClient:
         cut connection. `probe_pause_s` is how long a server that failed is left alone before it is asked for its
         health; doubled each time."""
         self.step_timeout_s, self.reset_timeout_s, self.max_retries = step_timeout_s, reset_timeout_s, max_retries
-        self.capacity_timeout_s, self.outage_timeout_s, self.hedge_after_s = (
-            capacity_timeout_s,
-            outage_timeout_s,
-            hedge_after_s,
-        )
+        self.capacity_timeout_s, self.outage_timeout_s = capacity_timeout_s, outage_timeout_s
+        self.hedge_after_s = hedge_after_s
         self.backoff_s, self.grace_s, self.owner = backoff_s, grace_s, owner or uuid.uuid4().hex[:8]
         self.serves = serves
         self.http = EnvHttp(token)

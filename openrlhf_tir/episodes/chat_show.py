@@ -45,13 +45,8 @@ class ChatShow:
     ) -> None:
         """call: a message that tools answer is told to the template as a call (`template_check.Checked`). `max_tokens`
         of one observation."""
-        self.protocol, self.codec, self.template, self.call, self.max_tokens = (
-            protocol,
-            codec,
-            template,
-            call,
-            max_tokens,
-        )
+        self.protocol, self.codec, self.template, self.call = protocol, codec, template, call
+        self.max_tokens = max_tokens
         self.messages: list[Mapping[str, Any]] = list(chat.messages)
         self.tools = chat.tools
         self._sampled: Completion | None = None

@@ -108,15 +108,8 @@ class GroupRunner:
     ) -> None:
         """`agents`: external programs, or a file in OpenRLHF's form, that write the responses in place of our turn loop
         and environment. `chats`: per environment with a messages protocol. `handover`: in a run with a fast lane."""
-        self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = (
-            cfg,
-            engine,
-            codec,
-            envs,
-            rewards,
-            judge,
-            name,
-        )
+        self.cfg, self.engine, self.codec, self.envs, self.rewards = cfg, engine, codec, envs, rewards
+        self.judge, self.name = judge, name
         self.agents, self.chats, self.handover = agents, chats or {}, handover
         self.environments = cfg.environments
 

@@ -81,17 +81,9 @@ class Item:
 
 
 LISTS = (
-    "correct",
-    "rewards",
-    "answers",
-    "calls",
-    "calls_ok",
-    "used_code",
-    "response_tokens",
-    "model_tokens",
-    "truncated",
+    "correct", "rewards", "answers", "calls", "calls_ok", "used_code", "response_tokens", "model_tokens", "truncated",
     "texts",
-)
+)  # fmt: skip
 
 
 def item_of(suite: str, index: int, task: Task, sampled: Group | str, n: int) -> Item:

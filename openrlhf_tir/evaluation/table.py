@@ -46,16 +46,9 @@ def table(plan: Plan, results: Sequence[Result]) -> Table:
     played = any("env" in r.figures for r in results)  # then pass^n is shown: tau-bench's own measure
     out.add_column("set")
     for column in (
-        *([plan.swept] if plan.swept else []),
-        "problems",
-        "n",
-        "avg@n",
-        "pass@n",
-        *(["pass^n"] if played else []),
-        "maj@n",
-        *(label for _, label in TOOLS),
-        "tokens",
-    ):
+        *([plan.swept] if plan.swept else []), "problems", "n", "avg@n", "pass@n",
+        *(["pass^n"] if played else []), "maj@n", *(label for _, label in TOOLS), "tokens",
+    ):  # fmt: skip
         out.add_column(column, justify="right")
     for r in results:
         f, n = r.figures, r.figures["n"]

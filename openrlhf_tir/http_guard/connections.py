@@ -32,11 +32,7 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-lengt
 _FULL = b'{"detail":"The server has no room for another connection. Try again."}'
 _TURNED_AWAY = (
     b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 1\r\ncontent-type:"
-    b" application/json\r\ncontent-length: %d\r\n\r\n%s"
-    % (
-        len(_FULL),
-        _FULL,
-    )
+    b" application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(_FULL), _FULL)
 )
 
 

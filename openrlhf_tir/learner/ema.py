@@ -92,11 +92,8 @@ class WeightAverage:
         elif saved == world_size:
             parts = _read(directory, rank)
         else:
-            shards, flat, names = (
-                Shards(policy, saved, rank, world_size),
-                [_read(directory, r) for r in range(saved)],
-                self.engine.param_names,
-            )
+            shards = Shards(policy, saved, rank, world_size)
+            flat, names = [_read(directory, r) for r in range(saved)], self.engine.param_names
             parts = [
                 torch.cat([shards.of(flat, names[param]) for param in params])
                 for params in self.engine.optimizer.fp16_groups

@@ -66,13 +66,8 @@ class _Chunked(torch.autograd.Function):
         ctx.save_for_backward(hidden, targets, lse, entropy)
         # Not saved like the others: under ZeRO-3 the parameter is cut up after this module's forward and put together
         # before its backward, in place.
-        ctx.weight, ctx.bias, ctx.temperature, ctx.entropy_grad, ctx.truncation = (
-            weight,
-            bias,
-            temperature,
-            entropy_grad,
-            truncation,
-        )
+        ctx.weight, ctx.bias, ctx.temperature, ctx.entropy_grad = weight, bias, temperature, entropy_grad
+        ctx.truncation = truncation
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
         return log_probs, entropy

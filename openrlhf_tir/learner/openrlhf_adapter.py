@@ -53,15 +53,8 @@ with flash_attn_importable():
     from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
 __all__ = [
-    "PolicyLoss",
-    "PolicyModel",
-    "SFTLoss",
-    "ValueLoss",
-    "ZeroStrategy",
-    "aggregate_loss",
-    "policy_loss",
-    "value_model",
-]
+    "PolicyLoss", "PolicyModel", "SFTLoss", "ValueLoss", "ZeroStrategy", "aggregate_loss", "policy_loss", "value_model",
+]  # fmt: skip
 
 PERSISTENT_BELOW = DeepSpeedZeroConfig().param_persistence_threshold
 """Parameters of fewer elements are not cut up over the ranks (DeepSpeed's default)."""

@@ -173,17 +173,13 @@ class AutoDepth:
         if "waiting" not in engines:  # nobody tells: then staleness and demand are the only bounds
             self.cap = math.inf
             return
-        preempted, self._preemptions = (
-            engines.get("preemptions", 0.0) > self._preemptions,
-            engines.get("preemptions", 0.0),
-        )
+        preempted = engines.get("preemptions", 0.0) > self._preemptions
+        self._preemptions = engines.get("preemptions", 0.0)
         if preempted or engines["waiting"] > QUEUE * engines["running"]:
             self._congested = True
             if self._since_cut >= self.cap / 2:
-                self.cap, self._since_cut = (
-                    max(1.0, min(self.cap, rolling + 1) * (CUT_PREEMPTED if preempted else CUT)),
-                    0,
-                )
+                self.cap = max(1.0, min(self.cap, rolling + 1) * (CUT_PREEMPTED if preempted else CUT))
+                self._since_cut = 0
         elif rolling + 1 >= self.cap * (1 - GROW):  # only a cap that binds says that the engines could hold more
             self.cap += self.B * GROW / self.cap if self._congested else 1.0
 

@@ -55,12 +55,8 @@ class RunState:
         on_end: EndListener = lambda *_: None,
         on_leave: LeaveListener = lambda *_: None,
     ) -> None:
-        self.B, self.S, self.max_steps, self.max_reissues = (
-            cfg.rollout.batch_size,
-            cfg.max_staleness,
-            cfg.train.max_steps,
-            cfg.train.max_reissues,
-        )
+        self.B, self.S, self.max_steps = cfg.rollout.batch_size, cfg.max_staleness, cfg.train.max_steps
+        self.max_reissues = cfg.train.max_reissues
         self.k, self.ahead = cfg.updates_per_batch, cfg.batches_ahead
         """Updates of a batch, and how many batches ahead of the learner a group may be issued (W in budget.py)."""
         self.world_size = cfg.actor.world_size

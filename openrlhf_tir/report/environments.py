@@ -10,17 +10,9 @@ from .curves import Columns, Curve, finish, line
 from .style import Theme, new_figure
 
 HEAD = (
-    "environment",
-    "groups kept",
-    "dropped",
-    "failed",
-    "trained",
-    "accuracy, first and last step",
-    "calls",
-    "s per call",
-    "bias: length",
-    "difficulty",
-)
+    "environment", "groups kept", "dropped", "failed", "trained", "accuracy, first and last step", "calls",
+    "s per call", "bias: length", "difficulty",
+)  # fmt: skip
 
 
 def names_of(columns: Columns) -> list[str]:

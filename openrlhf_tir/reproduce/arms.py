@@ -48,15 +48,8 @@ class Place(NamedTuple):
             str(self.base / "data/test.jsonl"),
         ]
         return [
-            "--recipe",
-            RECIPE,
-            "--run-dir",
-            str(self.directory),
-            "--train.seed",
-            str(self.seed),
-            *data,
-            *self.flags,
-        ]
+            "--recipe", RECIPE, "--run-dir", str(self.directory), "--train.seed", str(self.seed), *data, *self.flags,
+        ]  # fmt: skip
 
 
 class Read(NamedTuple):
@@ -70,16 +63,9 @@ def tuning(place: Place, samples: int) -> Command:
     """`openrlhf-tir sft` on so many of the lesson's examples, each once. Its model is in `directory`/model."""
     directory, base = place.directory.with_name(f"{place.directory.name}_start"), place.base / "base"
     words = [
-        "sft",
-        "--recipe",
-        "sft_cpu",
-        "--run-dir",
-        str(directory),
-        "--train.seed",
-        str(place.seed),
-        "--train.overwrite",
-        "true",
-    ]
+        "sft", "--recipe", "sft_cpu", "--run-dir", str(directory), "--train.seed", str(place.seed),
+        "--train.overwrite", "true",
+    ]  # fmt: skip
     words += ["--actor.model_name_or_path", str(base), "--sft.dataset", str(place.base / "data/sft.jsonl")]
     words += ["--sft.learning_rate", TUNING_RATE, "--sft.max_len", "320"]
     words += [
@@ -167,15 +153,9 @@ class Sweep:
         model, out = place.seed_dir / self.of / "model", _out(place)
         values = ",".join(map(str, self.calls))
         words = [
-            "eval",
-            *place.started,
-            "--model",
-            str(model),
-            "--eval.max_samples",
-            str(PROBLEMS),
-            "--sweep",
-            f"env.max_calls={values}",
-        ]
+            "eval", *place.started, "--model", str(model), "--eval.max_samples", str(PROBLEMS),
+            "--sweep", f"env.max_calls={values}",
+        ]  # fmt: skip
         return [Command([*words, "--out", str(out)], place.directory, of=(model,), out=out)]
 
     def read(self, place: Place) -> Read:

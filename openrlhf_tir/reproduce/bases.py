@@ -51,16 +51,9 @@ def _make(base: Base, seed: int, bases: Path, how: How) -> None:
         write_jsonl(corpus(), path)
     if not is_ready(base, seed, bases):
         words = [
-            "toy-model",
-            "--recipe",
-            RECIPE,
-            "--lesson",
-            base.lesson,
-            "--run-dir",
-            str(directory),
-            "--train.seed",
-            str(seed),
-        ]
+            "toy-model", "--recipe", RECIPE, "--lesson", base.lesson, "--run-dir", str(directory),
+            "--train.seed", str(seed),
+        ]  # fmt: skip
         words += ["--eval.max_samples", str(PROBLEMS), *flags_of(base, seed, bases)]
         command = Command(words, directory)
         command.mark.unlink(missing_ok=True)  # finished it may have been, but what it made is gone

@@ -103,11 +103,7 @@ def finish(facts: Facts, rules: Rules) -> str:
 
 
 def score(
-    facts: Facts,
-    flags: Flags,
-    rules: Rules,
-    judge: Callable[[str], tuple[Verdict, Verdict]],
-    ask: Ask = on_the_spot,
+    facts: Facts, flags: Flags, rules: Rules, judge: Callable[[str], tuple[Verdict, Verdict]], ask: Ask = on_the_spot
 ) -> dict[str, Any]:
     """The reference's record of one sample; "rewards" is the reward. `judge(text)` gives (rule, model) verdicts of
     graded text."""

@@ -66,21 +66,9 @@ class _Trajectory:
     """
 
     __slots__ = (
-        "actor",
-        "before",
-        "begun",
-        "cached_by",
-        "context",
-        "group",
-        "marked",
-        "moves",
-        "over",
-        "sample",
-        "script",
-        "sequence",
-        "turn",
-        "world",
-    )
+        "actor", "before", "begun", "cached_by", "context", "group", "marked", "moves", "over", "sample", "script",
+        "sequence", "turn", "world",
+    )  # fmt: skip
 
     def __init__(self, world: SimulatedRollout, group: _Group, sample: int, actor: Actor) -> None:
         self.world, self.group, self.sample, self.actor = world, group, sample, actor

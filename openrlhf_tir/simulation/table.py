@@ -53,16 +53,9 @@ def table(results: Mapping[str, Result]) -> Table:
 def plan_table(found: list[Plan], chosen: Plan) -> Table:
     """One row per split and staleness bound; the recommended one is marked."""
     out = Table(
-        "",
-        "rollout GPUs",
-        "training GPUs",
-        "S",
-        "groups / h",
-        "engines idle",
-        "learner idle",
-        "token age",
+        "", "rollout GPUs", "training GPUs", "S", "groups / h", "engines idle", "learner idle", "token age",
         title="simulated plans",
-    )
+    )  # fmt: skip
     for p in found:
         out.add_row(
             "->" if p is chosen else "",

@@ -37,28 +37,13 @@ def puzzles(n: int, env: str, split: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="tir-puzzles-") as directory:
         out = Path(directory) / "rows.jsonl"
         command = [
-            sys.executable,
-            "-m",
-            "env_servers.puzzles.make_tasks",
-            "--puzzles",
-            NAME,
-            "--config",
-            json.dumps(CONFIG),
-            "--tries",
-            str(TRIES),
-        ]
+            sys.executable, "-m", "env_servers.puzzles.make_tasks", "--puzzles", NAME, "--config", json.dumps(CONFIG),
+            "--tries", str(TRIES),
+        ]  # fmt: skip
         command += [
-            "--count",
-            str(min(n, DIFFERENT)),
-            "--seed",
-            "0" if split == "train" else "1000",
-            "--how",
-            "",
-            "--env",
-            env,
-            "--out",
-            str(out),
-        ]
+            "--count", str(min(n, DIFFERENT)), "--seed", "0" if split == "train" else "1000", "--how", "", "--env", env,
+            "--out", str(out),
+        ]  # fmt: skip
         try:
             done = subprocess.run(
                 command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, timeout=MAKING_S

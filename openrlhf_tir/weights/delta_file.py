@@ -77,11 +77,8 @@ class Delta:
             if magic != MAGIC or self.file[: len(MAGIC)].tobytes() != MAGIC:
                 raise ValueError("it does not begin or end as one")
             index = json.loads(self.file[-_END.size - length : -_END.size].tobytes())
-            self.base, self.base_version, self.digest = (
-                str(index["base"]),
-                int(index["base_version"]),
-                str(index["digest"]),
-            )
+            self.base, self.base_version = str(index["base"]), int(index["base_version"])
+            self.digest = str(index["digest"])
             self._pieces: dict[tuple[str, int], list[list[int]]] = {}
             for name, begin, at, entries, wides in index["pieces"]:
                 cut = begin // CHUNK_BYTES * CHUNK_BYTES

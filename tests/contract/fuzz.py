@@ -23,33 +23,22 @@ from urllib.parse import urlsplit
 
 JSON = "application/json"
 ODD_TEXT = [
-    "", " ", "\0", "a" * 300, "a/b" * 100, "../x", "é" * 200, "\u2028", "🂡", "%s%n", "${x}", "1e999", "nan", "-inf", "'; --", "{",
-    "\r\nX: y", "x" * 20_000,
+    "", " ", "\0", "a" * 300, "a/b" * 100, "../x", "é" * 200, "\u2028", "🂡", "%s%n", "${x}", "1e999", "nan", "-inf",
+    "'; --", "{", "\r\nX: y", "x" * 20_000,
 ]  # fmt: skip
 ODD_JSON = [
-    "null", "true", "false", "0", "-1", "1.5", "-0.0", "1e308", "1e999", "-1e999", "1e-320", "NaN", "Infinity", "-Infinity", "9" * 400, "-" + "9" * 25,
-    "18446744073709551616", "9223372036854775808", "1" * 5000, '"\\ud800"', '"\\udfff\\ud800"', '"\\u0000"', "[]", "{}", "[[]]", "[null]", '[""]', "[0,1,2]",
-    '{"a":{"b":[1,{"c":null}]}}', "[" * 150 + "]" * 150, "[" * 5000, '{"a":' * 300 + "1" + "}" * 300, '"\\x"', "'a'", "01", "+1", ".5", "undefined",
+    "null", "true", "false", "0", "-1", "1.5", "-0.0", "1e308", "1e999", "-1e999", "1e-320", "NaN", "Infinity",
+    "-Infinity", "9" * 400, "-" + "9" * 25, "18446744073709551616", "9223372036854775808", "1" * 5000, '"\\ud800"',
+    '"\\udfff\\ud800"', '"\\u0000"', "[]", "{}", "[[]]", "[null]", '[""]', "[0,1,2]", '{"a":{"b":[1,{"c":null}]}}',
+    "[" * 150 + "]" * 150, "[" * 5000, '{"a":' * 300 + "1" + "}" * 300, '"\\x"', "'a'", "01", "+1", ".5", "undefined",
 ]  # fmt: skip
 ODD_BODIES = [
-    b"",
-    b" ",
-    b"{",
-    b"[",
-    b"null",
-    b"0",
-    b'""',
-    b"[]",
-    b"{}",
-    b"\xff\xfe",
-    b"\xed\xa0\x80",
-    b"\xef\xbb\xbf{}",
-    b"\0" * 64,
-    b"a=1&b=2",
-    b"{" * 3000,
-]
+    b"", b" ", b"{", b"[", b"null", b"0", b'""', b"[]", b"{}", b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf{}",
+    b"\0" * 64, b"a=1&b=2", b"{" * 3000,
+]  # fmt: skip
 ODD_TYPES = [
-    "text/plain", "", "application/json; charset=utf-16", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded", "application/ld+json", "x",
+    "text/plain", "", "application/json; charset=utf-16", "multipart/form-data; boundary=x",
+    "application/x-www-form-urlencoded", "application/ld+json", "x",
 ]  # fmt: skip
 ODD_ENDS = ["/", "?a=%ff", "?stream=maybe", "/%00", "%2f..", "/%ed%a0%80"]
 ODD_METHODS = ["GET", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "POST", "BREW"]

@@ -50,16 +50,8 @@ FILES = [
     *[
         refused(f"read {path}", f"open({path!r}, 'rb').read(1)")
         for path in (
-            "/etc/shadow",
-            "/etc/passwd",
-            "/root/.bashrc",
-            "/proc/1/environ",
-            "/proc/1/mem",
-            "/proc/kcore",
-            "/proc/kmsg",
-            "/dev/mem",
-            "/dev/kmsg",
-            "/dev/sda",
+            "/etc/shadow", "/etc/passwd", "/root/.bashrc", "/proc/1/environ", "/proc/1/mem", "/proc/kcore",
+            "/proc/kmsg", "/dev/mem", "/dev/kmsg", "/dev/sda",
         )
     ],
     *[
@@ -86,7 +78,7 @@ FILES = [
     refused("own the temporary directory", "import os; os.chmod('/tmp', 0o700)"),
     refused("remount by fd of /proc", "import os; os.open('/proc/1/ns/mnt', os.O_RDONLY)"),
     refused("chroot", "import os; os.chroot('/tmp')"),
-]
+]  # fmt: skip
 PRIVILEGE = [
     refused("become root", "import os; os.setuid(0)"),
     refused("become another slot", "import os; os.setresuid(1, 1, 1); os.setresuid(2, 2, 2)"),
@@ -448,15 +440,6 @@ NEIGHBOURS = [
     ),
 ]
 ATTACKS = [
-    *FILES,
-    *PRIVILEGE,
-    *SYSTEM_CALLS,
-    *NETWORK,
-    *FORGERY,
-    *LEAVE_ALONE,
-    *SIGNALS,
-    *BOMBS,
-    *OUTPUT,
-    *SURVIVORS,
+    *FILES, *PRIVILEGE, *SYSTEM_CALLS, *NETWORK, *FORGERY, *LEAVE_ALONE, *SIGNALS, *BOMBS, *OUTPUT, *SURVIVORS,
     *NEIGHBOURS,
-]
+]  # fmt: skip

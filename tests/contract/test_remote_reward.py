@@ -165,7 +165,9 @@ def reward_func(queries, prompts, labels, **kwargs):
     if labels[0] == "hang":
         time.sleep(3600)
     right = np.array([float(q == p + label) for q, p, label in zip(queries, prompts, labels)])
-    return {"rewards": right - 0.5, "scores": right, "extra_logs": {"mean": right.mean()}} if labels[0] != "list" else right
+    if labels[0] == "list":
+        return right
+    return {"rewards": right - 0.5, "scores": right, "extra_logs": {"mean": right.mean()}}
 """
 
 

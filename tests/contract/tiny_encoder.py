@@ -6,24 +6,9 @@ import json
 from pathlib import Path
 
 WORDS = [
-    "the",
-    "a",
-    "capital",
-    "of",
-    "france",
-    "is",
-    "paris",
-    "berlin",
-    "germany",
-    "cat",
-    "sleeps",
-    "on",
-    "mat",
-    "dog",
-    "runs",
-    "red",
-    "blue",
-]
+    "the", "a", "capital", "of", "france", "is", "paris", "berlin", "germany", "cat", "sleeps", "on", "mat", "dog",
+    "runs", "red", "blue",
+]  # fmt: skip
 
 
 def make_model(

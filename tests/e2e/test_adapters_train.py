@@ -55,7 +55,8 @@ class Game(Environment[Guess, Told, State]):
         return State()
 
 
-uvicorn.run(create_fastapi_app(Game, Guess, Told, max_concurrent_envs=256), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+app = create_fastapi_app(Game, Guess, Told, max_concurrent_envs=256)
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
 """
 MCP = '''
 from mcp.server.mcpserver import MCPServer
@@ -87,7 +88,9 @@ class Boxed(Digits):
 class Tool(Digits):
     def advance(self, completion):
         said = super().advance(completion)
-        return Call(json.dumps([{"name": "guess", "arguments": {"number": int(said.action)}}])) if isinstance(said, Call) else said
+        if not isinstance(said, Call):
+            return said
+        return Call(json.dumps([{"name": "guess", "arguments": {"number": int(said.action)}}]))
 
 
 def earned(trajectory, task, context):

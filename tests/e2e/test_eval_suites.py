@@ -74,17 +74,9 @@ def test_a_set_is_sampled_resumed_and_swept(tmp_path):
     assert other.returncode == 2 and "temperature: 1.0 then, 0.5 now" in other.stderr
 
     swept = command(
-        "eval",
-        "--recipe",
-        "r.toml",
-        "--suite",
-        "aime24=aime.jsonl",
-        "--items",
-        "sweep",
-        "--sweep",
-        "env.max_calls=0,2",
-        cwd=tmp_path,
-    )
+        "eval", "--recipe", "r.toml", "--suite", "aime24=aime.jsonl", "--items", "sweep",
+        "--sweep", "env.max_calls=0,2", cwd=tmp_path,
+    )  # fmt: skip
     assert swept.returncode == 0, swept.stdout[-3000:] + swept.stderr[-3000:]
     without = [
         json.loads(line) for line in (tmp_path / "sweep/aime24/max_calls=0/items.jsonl").read_text().splitlines()
@@ -93,16 +85,7 @@ def test_a_set_is_sampled_resumed_and_swept(tmp_path):
     assert (tmp_path / "sweep/aime24/sweep_max_calls.png").read_bytes().startswith(b"\x89PNG")
 
     chosen = command(
-        "data",
-        "select",
-        "run/eval/aime24/problems.jsonl",
-        "--samples",
-        "run/eval/aime24/items.jsonl",
-        "--pass-rate",
-        "0",
-        "1",
-        "--out",
-        "s.jsonl",
-        cwd=tmp_path,
-    )
+        "data", "select", "run/eval/aime24/problems.jsonl", "--samples", "run/eval/aime24/items.jsonl",
+        "--pass-rate", "0", "1", "--out", "s.jsonl", cwd=tmp_path,
+    )  # fmt: skip
     assert chosen.returncode == 0 and "30 of 30 rows" in chosen.stdout, chosen.stdout + chosen.stderr

@@ -207,10 +207,8 @@ def test_a_delta_of_zero_3_shards_makes_the_pushed_file_the_weights_after_the_st
     from openrlhf_tir.weights.node_copy import NodeCopy
 
     node, push = NodeCopy(keep=True, root=tmp_path), workdir / f"push-{world}"
-    pushed, ((changes, weights), *others) = (
-        [rank["pushed"] for rank in results[world]],
-        [rank["changes"] for rank in results[world]],
-    )
+    pushed = [rank["pushed"] for rank in results[world]]
+    (changes, weights), *others = [rank["changes"] for rank in results[world]]
     assert all(of is None for of, _ in others) and changes.digest == weights != pushed[0]
     node.full(push / "v0.safetensors", 0, pushed[0])
     assert digest_file(node.delta(push / "v1.delta", 1, *changes)) == weights

@@ -56,7 +56,8 @@ EVEN = """import torch
 
 
 def reward_func(queries, prompts, labels, **kwargs):
-    even = torch.tensor([float(sum(map(ord, query[len(prompt) :])) % 2 == 0) for query, prompt in zip(queries, prompts)])
+    sums = [sum(map(ord, query[len(prompt) :])) for query, prompt in zip(queries, prompts)]
+    even = torch.tensor([float(s % 2 == 0) for s in sums])
     return {"rewards": even, "scores": even}
 """
 """A reward that a model which knows nothing has now and then."""

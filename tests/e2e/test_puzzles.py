@@ -20,15 +20,9 @@ STEPS = 8
 def test_the_puzzles_recipe_trains_and_its_reward_moves(tmp_path):
     run = tmp_path / "run"
     flags = [
-        "--recipe",
-        "puzzles_cpu",
-        "--run_dir",
-        str(run),
-        "--train.max_steps",
-        str(STEPS),
-        "--logger.trajectories",
-        "1.0",
-    ]
+        "--recipe", "puzzles_cpu", "--run_dir", str(run), "--train.max_steps", str(STEPS),
+        "--logger.trajectories", "1.0",
+    ]  # fmt: skip
     done = command("quickstart", *flags, cwd=ROOT, timeout=3000)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     columns = metrics.read(run)

@@ -114,19 +114,9 @@ def test_a_runs_own_responses_are_learned(work, whole):
     write_data(work / "data", 0, n_train=64)
     model, data = ("--actor.model_name_or_path", "whole/model"), ("--data.prompt_dataset", "data/train.jsonl")
     kept = command(
-        "train",
-        "--recipe",
-        "quickstart_cpu",
-        *model,
-        *data,
-        "--train.max_steps",
-        "1",
-        "--logger.trajectories",
-        "1",
-        "--run-dir",
-        "rl",
-        cwd=work,
-    )
+        "train", "--recipe", "quickstart_cpu", *model, *data, "--train.max_steps", "1", "--logger.trajectories", "1",
+        "--run-dir", "rl", cwd=work,
+    )  # fmt: skip
     assert kept.returncode == 0, kept.stdout[-2000:] + kept.stderr[-2000:]
     # Sixty updates teach the form of a response and few answers: responses are taken by their reward, whatever it is.
     made = command("distill", "rl", "--out", "own.jsonl", "--wrong-too", "--min-reward", "-10", cwd=work)

@@ -34,7 +34,8 @@ class Mender:
             return End()
         self.left -= 1
         command = MEND if completion.stop_reason in "123" else SPOIL
-        return Call(json.dumps([{{"name": "execute_bash", "arguments": {{"command": command}}}}, {{"name": "finish", "arguments": {{}}}}]))
+        calls = ("execute_bash", {{"command": command}}), ("finish", {{}})
+        return Call(json.dumps([{{"name": name, "arguments": arguments}} for name, arguments in calls]))
 
     def insertion(self, observation):
         return " " + observation[:20] + "\\n"

@@ -6,56 +6,15 @@ from __future__ import annotations
 import random
 
 NASTY = [
-    "",
-    "-1",
-    "1e999",
-    "-inf",
-    "nan",
-    "9" * 5000,
-    "0x" + "f" * 6000,
-    "1_000",
-    "true",
-    "unset",
-    "none",
-    "{}",
-    "{input}",
-    "{0.x[",
-    "{:>99999999999}",
-    "~",
-    "~nobody-of-that-name/x",
-    "/" + "n" * 300,
-    "a\0b",
-    "\ud800",
-    "\udcff",
-    "ÿ",
-    "\u202e",
-    "\x7f\x1b[31m",
-    "[[[[",
-    '"',
-    "'''",
-    "\\u0000",
-    "-",
-    "--",
-    "=",
-    "http://[::1",
-    "x" * 10_000,
-]
+    "", "-1", "1e999", "-inf", "nan", "9" * 5000, "0x" + "f" * 6000, "1_000", "true", "unset", "none", "{}", "{input}",
+    "{0.x[", "{:>99999999999}", "~", "~nobody-of-that-name/x", "/" + "n" * 300, "a\0b", "\ud800", "\udcff", "ÿ",
+    "\u202e", "\x7f\x1b[31m", "[[[[", '"', "'''", "\\u0000", "-", "--", "=", "http://[::1", "x" * 10_000,
+]  # fmt: skip
 """Values that broke parsers before."""
 BYTES = [
-    b"\0",
-    b"\xff",
-    b"\xe9",
-    b"\xef\xbb\xbf",
-    b"\xff\xfe",
-    b"\xed\xa0\x80",
-    b"\r",
-    b"\x1a",
-    b"{",
-    b"[" * 3000,
-    b"]",
-    b'"',
-    b"=",
-]
+    b"\0", b"\xff", b"\xe9", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\r", b"\x1a", b"{", b"[" * 3000, b"]",
+    b'"', b"=",
+]  # fmt: skip
 BYTES += [b"9" * 5000, b"NaN", b"\\ud800", b"1e999"]
 
 

@@ -54,25 +54,9 @@ def recipe(rng: random.Random, tmp: Path) -> None:
 def values(rng: random.Random, tmp: Path) -> None:
     """Well-formed TOML or overrides whose values have any type."""
     odd = [
-        True,
-        -1,
-        0,
-        2**63,
-        10**5000,
-        1e308,
-        float("inf"),
-        float("nan"),
-        None,
-        [],
-        {},
-        [[]],
-        {"a": {"b": 1}},
-        *NASTY,
-        Path("x"),
-        b"x",
-        (1, 2),
-        [1, "a"],
-    ]
+        True, -1, 0, 2**63, 10**5000, 1e308, float("inf"), float("nan"), None, [], {}, [[]], {"a": {"b": 1}}, *NASTY,
+        Path("x"), b"x", (1, 2), [1, "a"],
+    ]  # fmt: skip
     load(
         rng.choice([None, "zerotir_7b", "quickstart_cpu"]),
         {rng.choice(known_keys(["one", "two"])): rng.choice(odd) for _ in range(rng.randint(1, 4))},
@@ -85,16 +69,10 @@ def flags(rng: random.Random, tmp: Path) -> None:
     names = [
         f"--{k}"
         for k in (
-            *known_keys(),
-            "recipe",
-            "critic.adam.lr",
-            "train.async_enable",
-            "pretrain",
-            "run-dir",
-            "seed",
+            *known_keys(), "recipe", "critic.adam.lr", "train.async_enable", "pretrain", "run-dir", "seed",
             "algo.dynamic_filtering_range",
         )
-    ]
+    ]  # fmt: skip
     command = rng.choice(["show-config"] * 9 + ["train"])
     argv = [command] + (["--check-only"] if command == "train" else [])
     for _ in range(rng.randint(1, 5)):
@@ -132,20 +110,9 @@ def rows(rng: random.Random, tmp: Path) -> None:
 def cells(rng: random.Random, tmp: Path) -> None:
     """Well-formed rows with any value in any column."""
     odd = [
-        None,
-        True,
-        0,
-        -1.5,
-        10**4000,
-        float("nan"),
-        float("inf"),
-        [],
-        {},
-        [[1]],
-        {"role": "user"},
-        [{"role": "user", "content": None}],
-        *NASTY,
-    ]
+        None, True, 0, -1.5, 10**4000, float("nan"), float("inf"), [], {}, [[1]], {"role": "user"},
+        [{"role": "user", "content": None}], *NASTY,
+    ]  # fmt: skip
     deep: object = "x"
     for _ in range(200):
         deep = {"a": deep}
@@ -201,18 +168,8 @@ def checked(rng: random.Random, tmp: Path) -> None:
     }
     if rng.random() < 0.5:
         ends_in = (
-            "path",
-            "name",
-            "dir",
-            "template",
-            "_key",
-            "url",
-            "port",
-            "backend",
-            "estimator",
-            "protocol",
-            "split",
-        )
+            "path", "name", "dir", "template", "_key", "url", "port", "backend", "estimator", "protocol", "split",
+        )  # fmt: skip
         key = rng.choice([k for k in known_keys() if k.endswith(ends_in)])
         over[key] = rng.choice([*NASTY, ":", ":x", "..:x", "./", "/dev/null", "/dev/null/x", str(tmp), "a.b:c", 3])
     problems = Problems()

@@ -53,10 +53,8 @@ def check(row: dict, compat: bool) -> list[str] | None:
     if not row["active"]:
         return None  # a sample that ended is not asked again here
     last = {"text": "", "finish_reason": "stop", "stop_reason": None}
-    engine, env = (
-        ScriptedEngine([stopped(row["generated"]), last]),
-        ScriptedRetriever(row.get("retriever_result_for_query", {}), row["do_search"]),
-    )
+    engine = ScriptedEngine([stopped(row["generated"]), last])
+    env = ScriptedRetriever(row.get("retriever_result_for_query", {}), row["do_search"])
     protocol = SearchR1(max_calls=1)
     # rows hold what comes before the cut to 500 tokens
     limits = Limits(max_new_tokens=1 << 20, output_max_tokens=1 << 20)

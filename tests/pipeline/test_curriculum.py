@@ -26,13 +26,8 @@ class Order:
     def __init__(self, curriculum: bool) -> None:
         settings = Settings(SAMPLES, EXPLORE, 8.0, [(0.0, 1.0)] * N) if curriculum else None
         stream = PromptStream(N, 0, True, 100, curriculum=settings)
-        self.next, self.more, self.in_place_of, self.state, self.restore = (
-            stream.next,
-            stream.more,
-            stream.in_place_of,
-            stream.state,
-            stream.restore,
-        )
+        self.next, self.more, self.in_place_of = stream.next, stream.more, stream.in_place_of
+        self.state, self.restore = stream.state, stream.restore
         self.learned, self.facts = stream.learned, stream.facts
 
     def task(self, prompt):

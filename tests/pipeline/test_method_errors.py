@@ -18,10 +18,8 @@ class BrokenFor(FakeRollout):
         meta, group = await super().run_group(key, task)
         if self.broken(key.prompt):
             meta, group = group_of(key, self.version, failed=self.reason)
-            meta.failures, meta.why = (
-                {self.reason: 2},
-                {self.reason: "reward.name = 'mine.py:score': mine.py:4: KeyError: 'x'."},
-            )
+            meta.failures = {self.reason: 2}
+            meta.why = {self.reason: "reward.name = 'mine.py:score': mine.py:4: KeyError: 'x'."}
         return meta, group
 
 

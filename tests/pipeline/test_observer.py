@@ -18,12 +18,8 @@ B = 4
 
 def accuracies(*finished: list[bool]) -> list[float]:
     """Accuracy of each row, when before each step these groups finish, all of their trajectories right or all wrong."""
-    observer, budget, groups, rows = (
-        Observer(MemoryMetrics(), Silent(), Silent()),
-        Budget(batch_groups=B, max_staleness=1),
-        0,
-        [],
-    )
+    observer = Observer(MemoryMetrics(), Silent(), Silent())
+    budget, groups, rows = Budget(batch_groups=B, max_staleness=1), 0, []
     observer.metrics.log = lambda step, row: rows.append(row["accuracy"])
     for step, outcomes in enumerate(finished, 1):
         for right in outcomes:

@@ -24,13 +24,8 @@ class TwoEnvs:
 
     def __init__(self, episodes: int = 1000) -> None:
         stream = PromptStream(80, 0, True, episodes, [Lane(CALC, "calc", 3.0), Lane(GUESS, "guess", 1.0)])
-        self.next, self.more, self.in_place_of, self.state, self.restore = (
-            stream.next,
-            stream.more,
-            stream.in_place_of,
-            stream.state,
-            stream.restore,
-        )
+        self.next, self.more, self.in_place_of = stream.next, stream.more, stream.in_place_of
+        self.state, self.restore = stream.state, stream.restore
         self.learned, self.facts = stream.learned, stream.facts
 
     def task(self, prompt):

@@ -162,15 +162,9 @@ def test_the_plan_prefers_fresh_tokens_among_the_fastest():
 
 
 SMALL = [
-    "--rollout.batch_size",
-    "4",
-    "--rollout.n_samples_per_prompt",
-    "4",
-    "--vllm.num_engines",
-    "2",
-    "--train.max_steps",
-    "4",
-]
+    "--rollout.batch_size", "4", "--rollout.n_samples_per_prompt", "4", "--vllm.num_engines", "2",
+    "--train.max_steps", "4",
+]  # fmt: skip
 
 
 def test_the_command_compares_the_modes_and_draws_the_last(capsys, tmp_path):
@@ -184,21 +178,12 @@ def test_the_command_simulates_the_configuration_it_is_given(capsys):
     assert (
         main(
             [
-                "simulate",
-                *SMALL,
-                "--json",
-                "--scenario",
-                "late",
-                "--pipeline.mode",
-                "pipeline",
-                "--pipeline.depth",
-                "auto",
-                "--learner-seconds",
-                "9",
+                "simulate", *SMALL, "--json", "--scenario", "late", "--pipeline.mode", "pipeline",
+                "--pipeline.depth", "auto", "--learner-seconds", "9",
             ]
         )
         == 0
-    )
+    )  # fmt: skip
     (figures,) = json.loads(capsys.readouterr().out).values()
     assert figures["staleness_max"] <= 2 and figures["bound_s"] >= 9
 

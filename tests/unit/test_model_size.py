@@ -66,9 +66,9 @@ def test_attention_costs_as_much_as_the_matrices_that_a_token_meets_at_parity(co
     """Operations by hand: 2 P L of the matrices, 2 layers heads d L^2 of causal attention. An untied model's input
     embeddings are no matrix product."""
     (tmp_path / "config.json").write_text(json.dumps(config))
-    length, width = (
-        attention_parity(str(tmp_path)),
-        config["num_attention_heads"] * config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]),
+    length = attention_parity(str(tmp_path))
+    width = config["num_attention_heads"] * config.get(
+        "head_dim", config["hidden_size"] // config["num_attention_heads"]
     )
     assert 2 * active * length == pytest.approx(2 * config["num_hidden_layers"] * width * length**2, rel=0.02)
     assert attention_parity(str(tmp_path / "no_such_model")) == math.inf

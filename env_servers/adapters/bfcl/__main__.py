@@ -20,10 +20,11 @@ from .play import load
 EXAMPLE = """
 example:
   python -m env_servers.adapters.bfcl --port 8600 &
-  curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1", "task": {"id": "mine_0", "functions_told": true,
-      "involved_classes": ["GorillaFileSystem"], "initial_config": {}, "label": [["touch(file_name='"'"'a.txt'"'"')"]]}}'
-  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0, "deadline_s": 5,
-      "action": "[{\\"name\\": \\"touch\\", \\"arguments\\": {\\"file_name\\": \\"a.txt\\"}}]"}'
+  curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1", "task":
+      {"id": "mine_0", "functions_told": true, "involved_classes": ["GorillaFileSystem"], "initial_config": {},
+       "label": [["touch(file_name='"'"'a.txt'"'"')"]]}}'
+  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0,
+      "deadline_s": 5, "action": "[{\\"name\\": \\"touch\\", \\"arguments\\": {\\"file_name\\": \\"a.txt\\"}}]"}'
   -> {"observation": "None", "signals": {"state_match": 2, "state_total": 2, "functions_matched": 1, ...}, ...}
 """
 

@@ -21,11 +21,12 @@ from .link import McpLink, McpServerFailed, Target
 
 EXAMPLE = """
 example:
-  python -m env_servers.adapters.mcp --command "python -m env_servers.adapters.mcp.functions --domains files" --port 8600 &
+  python -m env_servers.adapters.mcp --port 8600 \\
+      --command "python -m env_servers.adapters.mcp.functions --domains files" &
   curl -s localhost:8600/schema
   curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1"}'
-  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0, "deadline_s": 5,
-      "action": "[{\\"name\\": \\"list_directory\\", \\"arguments\\": {}}]"}'
+  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0,
+      "deadline_s": 5, "action": "[{\\"name\\": \\"list_directory\\", \\"arguments\\": {}}]"}'
 """
 
 

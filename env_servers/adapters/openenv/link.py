@@ -116,12 +116,8 @@ class OpenEnvLink:
             await self._socket.send_json({"type": kind, "data": data})
             message = await self._socket.receive_json()
             answered = True
-        except (
-            aiohttp.ClientError,
-            TypeError,
-            ValueError,
-            OSError,
-        ) as e:  # TypeError: a frame that is no text, such as the close
+        except (aiohttp.ClientError, TypeError, ValueError, OSError) as e:
+            # TypeError: a frame that is no text, such as the close
             raise OpenEnvFailed(
                 f"The OpenEnv server at {self.url} ended the connection in place of answering {kind!r}:"
                 f" {type(e).__name__}: {e}."

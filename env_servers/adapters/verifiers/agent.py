@@ -36,13 +36,8 @@ class Agent:
     def __init__(self, run_dir: Path, run: Run, *, workers: int, gone_s: float, rollout_s: float) -> None:
         """`gone_s`: no rollout actor for so long, and the run is over. `rollout_s`: a rollout that takes longer has
         failed."""
-        self._endpoints, self._run, self._workers, self._gone_s, self._rollout_s = (
-            run_dir / "endpoints",
-            run,
-            workers,
-            gone_s,
-            rollout_s,
-        )
+        self._endpoints, self._run, self._workers = run_dir / "endpoints", run, workers
+        self._gone_s, self._rollout_s = gone_s, rollout_s
         self.ended: dict[str, int] = {"rewarded": 0, "failed": 0}
 
     async def work(self) -> None:
@@ -94,9 +89,8 @@ class Agent:
         try:
             async with asyncio.timeout(self._rollout_s):
                 return await self._run(task["base_url"], key, row)
-        except (
-            TimeoutError
-        ):  # the session has failed in the run long since; this frees the worker that the environment holds
+        except TimeoutError:
+            # the session has failed in the run long since; this frees the worker that the environment holds
             return {
                 "failed": f"the rollout has not ended within {self._rollout_s:g} s. Give it more --rollout-timeout."
             }

@@ -238,20 +238,9 @@ def root_file_system(
     # reads as zeros too, and cannot be mapped: shared pages of /dev/zero are in nobody's account
     args += ["--dev-bind", "/dev/full", "/dev/zero"]
     args += [
-        "--symlink",
-        "/proc/self/fd",
-        "/dev/fd",
-        "--size",
-        size,
-        "--tmpfs",
-        "/dev/shm",
-        "--size",
-        size,
-        "--tmpfs",
-        "/tmp",
-        "--remount-ro",
-        "/",
-    ]
+        "--symlink", "/proc/self/fd", "/dev/fd", "--size", size, "--tmpfs", "/dev/shm", "--size", size,
+        "--tmpfs", "/tmp", "--remount-ro", "/",
+    ]  # fmt: skip
     for name, value in {
         **ENVIRONMENT,
         "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/local/bin:/usr/bin:/bin",

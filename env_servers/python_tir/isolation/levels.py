@@ -32,7 +32,8 @@ NO_SECCOMP = (
     " stop."
 )
 NO_WARM = "WARNING: no warm workers, each call starts an interpreter of its own (10 to 300 ms slower): {reason}"
-LANDLOCK = """WARNING: no namespaces, so snippets are confined by Landlock and seccomp alone (what that leaves open: env_servers/python_tir/isolation/fence.py).
+LANDLOCK = """WARNING: no namespaces, so snippets are confined by Landlock and seccomp alone \
+(what that leaves open: env_servers/python_tir/isolation/fence.py).
 WARNING: bubblewrap does not work: {reason}"""
 
 

@@ -182,10 +182,8 @@ def script_names(builtins) -> None:
     """What `site` gives to a script."""
     import _sitebuiltins
 
-    builtins.exit, builtins.quit = (
-        _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)"),
-        _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)"),
-    )
+    builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")
+    builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
 
 
 def exit_code(code: object) -> int:

@@ -27,16 +27,17 @@ import socket
 from collections.abc import Iterator
 
 DENIED = """
-    acct add_key bpf chroot delete_module fanotify_init finit_module fsconfig fsmount fsopen fspick init_module ioperm iopl kcmp kexec_file_load
-    kexec_load keyctl lookup_dcookie mount mount_setattr move_mount name_to_handle_at open_by_handle_at open_tree perf_event_open personality
-    pidfd_getfd pivot_root process_madvise process_vm_readv process_vm_writev ptrace quotactl reboot request_key setns settimeofday swapoff swapon
-    syslog umount2 unshare uselib userfaultfd vhangup mq_open mq_unlink msgget semget shmget
-    vmsplice timer_create inotify_add_watch fanotify_mark
+    acct add_key bpf chroot delete_module fanotify_init finit_module fsconfig fsmount fsopen fspick init_module ioperm
+    iopl kcmp kexec_file_load kexec_load keyctl lookup_dcookie mount mount_setattr move_mount name_to_handle_at
+    open_by_handle_at open_tree perf_event_open personality pidfd_getfd pivot_root process_madvise process_vm_readv
+    process_vm_writev ptrace quotactl reboot request_key setns settimeofday swapoff swapon syslog umount2 unshare uselib
+    userfaultfd vhangup mq_open mq_unlink msgget semget shmget vmsplice timer_create inotify_add_watch fanotify_mark
 """
 DENIED_WITHOUT_NAMESPACES = """
-    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr fsetxattr setxattrat removexattr
-    lremovexattr fremovexattr removexattrat setpriority ioprio_set migrate_pages move_pages sched_setparam sched_setscheduler sched_setattr
-    sched_setaffinity shmat shmctl msgsnd msgrcv msgctl semop semtimedop semctl socket mq_timedsend mq_timedreceive
+    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr
+    fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat setpriority ioprio_set migrate_pages
+    move_pages sched_setparam sched_setscheduler sched_setattr sched_setaffinity shmat shmctl msgsnd msgrcv msgctl semop
+    semtimedop semctl socket mq_timedsend mq_timedreceive
 """
 """Calls denied where the host's files, processes and objects are in reach by name, and only the calls that open them
 are confined otherwise."""

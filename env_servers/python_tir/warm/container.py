@@ -70,13 +70,8 @@ class Container:
     ) -> None:
         """`inside`: Stage.inside. `light`: the master imports the standard library only. `imports`: modules that it has
         besides, where they are installed."""
-        self._bwrap, self._limits, self._slots, self._programs, self._echo_last = (
-            bwrap,
-            limits,
-            slots,
-            _programs(seccomp),
-            echo_last,
-        )
+        self._bwrap, self._limits, self._slots, self._programs = bwrap, limits, slots, _programs(seccomp)
+        self._echo_last = echo_last
         self._inside, self._light, self._imports = inside, light, list(imports)
         self._control: socket.socket | None = None
         self._process: subprocess.Popen | None = None
@@ -101,17 +96,9 @@ class Container:
             f"import marshal, os; programs = marshal.loads(os.read(0, {len(self._programs)})); exec(programs['master'])"
         )
         python = [
-            self._inside(sys.executable),
-            "-s",
-            "-S",
-            "-P",
-            "-X",
-            "utf8",
-            "-c",
-            boot,
-            str(inside.fileno()),
+            self._inside(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(inside.fileno()),
             self._options(as_root),
-        ]
+        ]  # fmt: skip
         try:
             self._process = subprocess.Popen(
                 [*drop, *self._bwrap, *user, *caps, "--as-pid-1", "--info-fd", str(info_w), "--", *python],

@@ -19,16 +19,9 @@ ENV = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", **GIT}
 COMMANDS = {
     "git": ["/usr/bin/git", "apply", "--whitespace=nowarn", "../patch"],
     "patch": [
-        "/usr/bin/patch",
-        "--batch",
-        "--fuzz=5",
-        "-p1",
-        "--no-backup-if-mismatch",
-        "--reject-file=-",
-        "-i",
-        "../patch",
+        "/usr/bin/patch", "--batch", "--fuzz=5", "-p1", "--no-backup-if-mismatch", "--reject-file=-", "-i", "../patch",
     ],
-}
+}  # fmt: skip
 
 
 def main(executables):

@@ -182,20 +182,13 @@ class Remote:
         return isinstance(value, Remote) and self._link.ask("do", "isinstance", (value, self)) is True
 
     __hash__ = _of_type("hash", int)
-    __bool__, __str__, __repr__, __len__ = (
-        _of_type("bool", bool),
-        _of_type("str", str),
-        _of_type("repr", str),
-        _of_type("len", int),
-    )
+    __bool__, __str__, __repr__ = _of_type("bool", bool), _of_type("str", str), _of_type("repr", str)
+    __len__ = _of_type("len", int)
     __int__, __float__ = _of_type("int", int), _of_type("float", float)
 
 
-_COMPARED, _COUNTED, _REFLECTED = (
-    ("lt", "le", "gt", "ge"),
-    ("neg", "pos", "invert", "abs", "round"),
-    ("add", "sub", "mul", "truediv", "floordiv", "mod"),
-)
+_COMPARED, _COUNTED = ("lt", "le", "gt", "ge"), ("neg", "pos", "invert", "abs", "round")
+_REFLECTED = ("add", "sub", "mul", "truediv", "floordiv", "mod")
 _HELD = ("contains", "getitem", "setitem", "delitem", "iter", "next", "reversed")
 for _name in (*_COMPARED, *_COUNTED, *_REFLECTED, *_HELD, "pow", "matmul"):
     setattr(Remote, f"__{_name}__", _operator(_name))
@@ -275,18 +268,9 @@ def main(wire, packages, names, chosen):
     sys.meta_path.insert(0, Finder(link, frozenset(packages)))
     collector = Collector()
     options = [
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:terminal",
-        "-p",
-        "no:faulthandler",
-        "-p",
-        "no:junitxml",
-        "--noconftest",
-        "-c",
-        "/dev/null",
-    ]
+        "-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--noconftest",
+        "-c", "/dev/null",
+    ]  # fmt: skip
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     sys.dont_write_bytecode = True
     with contextlib.redirect_stdout(io.StringIO()):

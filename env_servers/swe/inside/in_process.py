@@ -57,19 +57,9 @@ def main(word, chosen, control, repo="/tmp/repo", out=4):
         f.write(CONTROLS.format(a=control, b=control[::-1] + "b"))
     collector = Collector(control)
     options = [
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:terminal",
-        "-p",
-        "no:faulthandler",
-        "-p",
-        "no:junitxml",
-        "--rootdir",
-        repo,
-        "-o",
-        "addopts=",
-    ]
+        "-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--rootdir", repo,
+        "-o", "addopts=",
+    ]  # fmt: skip
     sys.path[:0] = [path for path in (repo, repo + "/src") if os.path.isdir(path)]
     with contextlib.redirect_stdout(io.StringIO()):
         code = pytest.main([*options, *chosen, path], plugins=[collector])

@@ -35,10 +35,8 @@ FUNCTIONS: dict[str, Any] = {
     "enter": lambda value: type(value).__enter__(value),
     "exit": lambda value, *error: type(value).__exit__(value, *(error or (None, None, None))),
 }
-_COMPARED, _COUNTED = (
-    ("eq", "ne", "lt", "le", "gt", "ge"),
-    ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "neg", "pos", "invert"),
-)
+_COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
+_COUNTED = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "neg", "pos", "invert")
 _OTHERS = ("and_", "or_", "xor", "lshift", "rshift", "contains", "getitem", "setitem", "delitem")
 FUNCTIONS.update({name: getattr(operator, name) for name in (*_COMPARED, *_COUNTED, *_OTHERS)})
 

@@ -64,9 +64,8 @@ class Workspace:
     def bash(self, command, is_input, seconds):
         try:
             text, code = self.shell.run(command, is_input, seconds)
-        except (
-            Exception
-        ) as e:  # no process or no descriptor is left: of the session's own doing, as nothing else is in here
+        except Exception as e:
+            # no process or no descriptor is left: of the session's own doing, as nothing else is in here
             text, code = f"bash failed: {type(e).__name__}: {e}", 1
         _say({"text": text, "code": code, "directory": self.shell.directory})
 

@@ -27,15 +27,8 @@ from .http import RuntimeHttp, pause_s
 
 log = logging.getLogger(__name__)
 ENDED = (
-    "failed",
-    "unknown",
-    "crashloopbackoff",
-    "error",
-    "errimagepull",
-    "imagepullbackoff",
-    "invalidimagename",
-    "stopped",
-)
+    "failed", "unknown", "crashloopbackoff", "error", "errimagepull", "imagepullbackoff", "invalidimagename", "stopped",
+)  # fmt: skip
 """What `pod_status` says of a container that will not come up by itself."""
 STOP_TRIES = 3
 

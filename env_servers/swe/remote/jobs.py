@@ -26,7 +26,8 @@ TIME_LIMIT = (124, 137)
 _START = """cd "$(dirname "$0")" || exit 1
 mkdir -p out
 export HOME="${{HOME:-/root}}"
-setsid bash -c 'timeout -k 5 {seconds:g} bash run.sh > out/log 2>&1; echo $? > status.part; mv status.part status' > /dev/null 2>&1 < /dev/null &
+setsid bash -c 'timeout -k 5 {seconds:g} bash run.sh > out/log 2>&1; echo $? > status.part; mv status.part status' \\
+    > /dev/null 2>&1 < /dev/null &
 echo started
 """
 _WAIT = """cd "$(dirname "$0")" || exit 1

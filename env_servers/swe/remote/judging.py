@@ -60,10 +60,8 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
     test_patch = (task.test_patch or "").encode()
     suite = Suite("inside", {}, must_pass=must_pass)
     protected = {"paths": sorted({*files, *paths_of(test_patch)}), "pattern": CONFIGURATION.pattern}
-    root, here = (
-        shlex.quote(place.root),
-        "import os, sys\nplace = os.path.dirname(os.path.abspath(__file__))\nsys.path.pop(0)\n",
-    )
+    root = shlex.quote(place.root)
+    here = "import os, sys\nplace = os.path.dirname(os.path.abspath(__file__))\nsys.path.pop(0)\n"
     given = {
         "model.patch": patch,
         "test.patch": test_patch,

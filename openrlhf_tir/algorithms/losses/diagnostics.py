@@ -33,19 +33,11 @@ import torch
 
 SUMS = (
     *(
-        "trained",
-        "sampled",
-        "lagging",
-        "entropy",
-        "abs_advantage",
-        "clip_low",
-        "clip_high",
-        "weight",
-        "weight_sq",
+        "trained", "sampled", "lagging", "entropy", "abs_advantage", "clip_low", "clip_high", "weight", "weight_sq",
         "lag",
     ),
     *("k3", "lag_k3", "abs_ratio", "lag_abs_ratio", "nll_model", "nll_env"),
-)
+)  # fmt: skip
 MAXIMA = ("log_ratio_abs_max", "mismatch_max", "staleness_max")
 PER_DECADE, SMALLEST, DECADES = 20, 1e-7, 9
 """The bins of the histogram of |l|: 1e-7 to 100 in steps of 12 %; what is below is in the first bin."""

@@ -53,15 +53,9 @@ class EnvReplica:
             address, port = listening.getsockname()[:2]
             self._url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
             own = [
-                "--host",
-                address,
-                "--listen-fds",
-                str(listening.fileno()),
-                "--server-url",
-                self._url,
-                "--die-with-parent",
-                str(os.getpid()),
-            ]
+                "--host", address, "--listen-fds", str(listening.fileno()), "--server-url", self._url,
+                "--die-with-parent", str(os.getpid()),
+            ]  # fmt: skip
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *flags, *own], pass_fds=[listening.fileno()]
             )

@@ -40,13 +40,8 @@ class TaskPrompts:
         lanes = lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
         curriculum = curriculum_of(cfg, [task.env for task in prompts.tasks])
         stream = PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes, lanes, curriculum)
-        self.next, self.more, self.in_place_of, self.learned, self.facts = (
-            stream.next,
-            stream.more,
-            stream.in_place_of,
-            stream.learned,
-            stream.facts,
-        )
+        self.next, self.more, self.in_place_of = stream.next, stream.more, stream.in_place_of
+        self.learned, self.facts = stream.learned, stream.facts
         self.state, self.restore = stream.state, stream.restore
 
     def task(self, prompt: int) -> Task:

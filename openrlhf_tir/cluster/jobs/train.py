@@ -146,10 +146,8 @@ async def run_training(
 
 def _not_exported(model: Path, fault: Exception, checkpoints: Checkpoints) -> str:
     """The audit before it told of the prompts; this is of the weights, and of what is left of them."""
-    last, why = (
-        checkpoints.latest(),
-        fault.args[0] if isinstance(fault, LearnerDied) else f"{fault}; {room(model.parent)}. Make room",
-    )
+    last = checkpoints.latest()
+    why = fault.args[0] if isinstance(fault, LearnerDied) else f"{fault}; {room(model.parent)}. Make room"
     left = (
         f"--resume goes on from {last.name}, and exports it"
         if last

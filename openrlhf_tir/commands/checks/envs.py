@@ -69,10 +69,8 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     if e.runs_code:
         check_isolation(machine, e.serves)
     check_server_flags(e, flags)
-    of, workers = (
-        "" if e.serves == e.name else f" of {e.serves}",
-        f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else "",
-    )
+    of = "" if e.serves == e.name else f" of {e.serves}"
+    workers = f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else ""
     return [f"environment {e.name}: a server{of}{workers} will be started"]
 
 

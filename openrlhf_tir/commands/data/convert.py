@@ -13,8 +13,8 @@ from ...config.paths import check_new_file
 from .rows import MOST_BAD, add_row_arguments, counting, data_of, tell
 
 EXAMPLES = """examples:
-  openrlhf-tir data convert orz.json dapo.parquet --out train.jsonl              both in one file, as openrlhf-tir reads it
-  openrlhf-tir data convert train.jsonl --to torl --out train.parquet            for ToRL's own code
+  openrlhf-tir data convert orz.json dapo.parquet --out train.jsonl       both in one file, as openrlhf-tir reads it
+  openrlhf-tir data convert train.jsonl --to torl --out train.parquet     for ToRL's own code
   openrlhf-tir data convert toolace.json --row-schema toolace --to tooln1 --out tooln1.parquet
   openrlhf-tir data convert BFCL_v3_multi_turn_base.json --join possible_answer.json --out bfcl.jsonl"""
 

@@ -14,9 +14,10 @@ from .rows import MOST_BAD, add_row_arguments, counting, data_of, tell
 
 EXAMPLES = """examples:
   openrlhf-tir data decontaminate train.parquet --against aime24.jsonl math500.jsonl --out clean.parquet
-  openrlhf-tir data decontaminate train.jsonl --against test.jsonl --out clean.jsonl --ngram 13 --share 0    any 13 words in common
-What is compared is what is asked: the input's text, or the user messages of a chat, without the instructions that a schema wraps around them.
-Rows are written with the columns that they had."""
+  openrlhf-tir data decontaminate train.jsonl --against test.jsonl --out clean.jsonl --ngram 13 --share 0
+      any 13 words in common
+What is compared is what is asked: the input's text, or the user messages of a chat, without the instructions that a
+schema wraps around them. Rows are written with the columns that they had."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,8 @@ EXAMPLES = """examples:
   openrlhf-tir data select train.jsonl --samples runs/first --pass-rate 0.2 0.8 --out harder.jsonl
   openrlhf-tir data select train.jsonl --samples samples.jsonl --pass-rate 0 0.9 --unsampled keep --out rest.jsonl
   openrlhf-tir data select train.jsonl --samples runs/full --learning-impact 0.6 --out limr.jsonl
-A run keeps its samples with --logger.trajectories 1; train on all rows for several epochs, with filter.names = [], for --learning-impact."""
+A run keeps its samples with --logger.trajectories 1; train on all rows for several epochs,
+with filter.names = [], for --learning-impact."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

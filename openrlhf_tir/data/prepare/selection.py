@@ -74,9 +74,8 @@ class Selection:
         longest = max(counts.values(), default=1)
         for b in range(BINS):
             below = "less" if b == 0 and self.impact is not None else f"{b / BINS:.1f}"
-            lines.append(
-                f"  {below:>5} to {(b + 1) / BINS:.1f} {counts[b]:8d} {'#' * round(WIDTH * counts[b] / longest)}".rstrip()
-            )
+            bar = "#" * round(WIDTH * counts[b] / longest)
+            lines.append(f"  {below:>5} to {(b + 1) / BINS:.1f} {counts[b]:8d} {bar}".rstrip())
         if len(values) < len(keys):
             lines.append(f"  {len(keys) - len(values)} rows have no score: they were not sampled in the last epoch")
         return lines

@@ -27,7 +27,8 @@ Calls = list[dict[str, Any]]
 HISTORY = "**Dialogue Records History**"
 THOUGHT = "I should use the appropriate tool with proper parameters to respond to the user's need."
 """The thought of ToolRL's targets."""
-SYSTEM = """You are a helpful dialogue assistant that answers in several turns and can call tools. Decide in each turn whether tools are needed, and reply.
+SYSTEM = """You are a helpful dialogue assistant that answers in several turns and can call tools. \
+Decide in each turn whether tools are needed, and reply.
 
 **Available Tools**
 {tools}
@@ -49,8 +50,10 @@ SYSTEM = """You are a helpful dialogue assistant that answers in several turns a
 
 **Important Notes**
 1. Always think, in <think>. Then give at least one of <tool_call> and <response>.
-2. Several calls may be made in one <tool_call>, each a JSON object on a line of its own with "name" and "parameters"; without parameters an empty object.
-3. Look at the records of the dialogue: what the user said, earlier calls and replies, and what tools returned, in <obs>."""
+2. Several calls may be made in one <tool_call>, each a JSON object on a line of its own \
+with "name" and "parameters"; without parameters an empty object.
+3. Look at the records of the dialogue: what the user said, earlier calls and replies, \
+and what tools returned, in <obs>."""
 _OFFERED = re.compile(
     r"^\d+\. Name: (?P<name>[^\n]*)\nDescription: (?P<description>[\s\S]*?)\nParameters:"
     r" (?P<parameters>\{[^\n]*\})[ ]*$",

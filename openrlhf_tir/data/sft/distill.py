@@ -26,20 +26,9 @@ HALF = 0.5
 REASONS = ("failed", "masked", "truncated", "wrong", "low_reward", "several_chains", "no_response")
 
 FIELDS = (
-    "prompt",
-    "label",
-    "env",
-    "reward",
-    "key",
-    "index",
-    "versions",
-    "parts",
-    "failed",
-    "masked",
-    "finish_reason",
-    "branches",
-    "runs",
-)
+    "prompt", "label", "env", "reward", "key", "index", "versions", "parts", "failed", "masked", "finish_reason",
+    "branches", "runs",
+)  # fmt: skip
 """What is read of a kept trajectory."""
 
 Row = Mapping[str, Any]

@@ -75,11 +75,8 @@ def load_set(
 
     Raises ConfigError where there is no such data, DataError for bad rows (data.on_bad_row), or where none is left.
     """
-    reader, found, bad = (
-        Reader(cfg.sft, template),
-        SftSet(),
-        BadRows("skip", MOST_TOLD if cfg.data.on_bad_row == "error" else MOST_LISTED),
-    )
+    reader, found = Reader(cfg.sft, template), SftSet()
+    bad = BadRows("skip", MOST_TOLD if cfg.data.on_bad_row == "error" else MOST_LISTED)
     names = [cfg.sft.eval_dataset] if held_out else cfg.sft.datasets
     for where, row in _rows(cfg, names, bad, held_out):
         try:

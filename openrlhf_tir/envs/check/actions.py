@@ -105,12 +105,7 @@ _KNOWN = {
         read=_call("execute_bash", command="cat /tmp/leak /tmp/roman/leak /dev/shm/leak; echo $leak; env"),
     ),
     "puzzles": Actions(  # a wall or a step, and more of them than anything here takes
-        valid="north",
-        task=_MAZE,
-        slow_task=_MAZE,
-        failing="up",
-        ending="22",
-        ending_task=_CODE,
+        valid="north", task=_MAZE, slow_task=_MAZE, failing="up", ending="22", ending_task=_CODE
     ),
     "search": Actions(valid="a test"),
 }

@@ -51,12 +51,8 @@ class SearchR1:
         for name, value in ("max_turn_tokens", max_turn_tokens), ("max_context_tokens", max_context_tokens):
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}. Give 1 or more, or leave it out.")
-        self.turns_left, self.max_turn_tokens, self.max_context_tokens, self.pages = (
-            max_calls,
-            max_turn_tokens,
-            max_context_tokens,
-            pages,
-        )
+        self.turns_left, self.max_turn_tokens = max_calls, max_turn_tokens
+        self.max_context_tokens, self.pages = max_context_tokens, pages
         self._block = "information"
 
     @property

@@ -106,9 +106,8 @@ class Checkpoints:
             )
             try:
                 return await asyncio.shield(writing)
-            except (
-                asyncio.CancelledError
-            ):  # a thread goes on regardless: a checkpoint must not appear after a resume has chosen an older one
+            except asyncio.CancelledError:
+                # a thread goes on regardless: a checkpoint must not appear after a resume has chosen an older one
                 await writing
                 raise
         except CheckpointFailed:

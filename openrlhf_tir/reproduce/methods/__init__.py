@@ -8,19 +8,9 @@ from ...errors import unknown
 from ..miniature import Miniature
 
 NAMES = (
-    "zerotir",
-    "zero_tir_rl",
-    "interaction_scaling",
-    "torl",
-    "retool",
-    "artist",
-    "artist_functions",
-    "toolrl",
-    "tool_n1",
-    "otc",
-    "search_r1",
-    "skyrl",
-)
+    "zerotir", "zero_tir_rl", "interaction_scaling", "torl", "retool", "artist", "artist_functions", "toolrl",
+    "tool_n1", "otc", "search_r1", "skyrl",
+)  # fmt: skip
 
 
 def named(name: str) -> Miniature:

@@ -8,17 +8,9 @@ from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 STRICT, TOOL, FASTER = 0.95, 0.95, 0.1
 FIGURES = ("format_before", "format_halfway", "format", "pass_before", "pass_halfway", "pass")
 TURNS = (
-    "--env.protocol",
-    "artist",
-    "--env.max_calls",
-    "2",
-    "--rollout.max_new_tokens",
-    "260",
-    "--data.max_len",
-    "340",
-    "--reward.name",
-    "artist",
-)
+    "--env.protocol", "artist", "--env.max_calls", "2", "--rollout.max_new_tokens", "260", "--data.max_len", "340",
+    "--reward.name", "artist",
+)  # fmt: skip
 METHOD = (
     *("--algo.advantage.estimator", "group_norm", "--actor.eps_clip_low_high", "0.2", "0.2", "--filter.names"),
     *("--actor.loss_agg_mode", "seq-mean-token-mean"),

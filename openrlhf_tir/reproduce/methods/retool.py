@@ -12,17 +12,9 @@ START = 12 * A_BATCH
 """Traces of the cold start: as many as twelve updates of RL sample."""
 RL_ALONE, TUNED, BOTH = 0.20, 0.45, 0.90
 TURNS = (
-    "--env.protocol",
-    "retool",
-    "--env.max_calls",
-    "2",
-    "--reward.name",
-    "retool",
-    "--rollout.max_new_tokens",
-    "200",
-    "--data.max_len",
-    "280",
-)
+    "--env.protocol", "retool", "--env.max_calls", "2", "--reward.name", "retool", "--rollout.max_new_tokens", "200",
+    "--data.max_len", "280",
+)  # fmt: skip
 GRPO = (
     "--algo.advantage.estimator",
     "group_norm",

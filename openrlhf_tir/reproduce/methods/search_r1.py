@@ -14,16 +14,9 @@ UPDATES = 36
 C = 4
 """The limit of searches, which is also OTC's c."""
 SEARCH = (
-    "--env.name",
-    "search",
-    "--env.server_options",
-    f"corpus={CORPUS}",
-    "topk=1",
-    "--env.protocol",
-    "searchr1",
-    "--env.max_calls",
-    str(C),
-)
+    "--env.name", "search", "--env.server_options", f"corpus={CORPUS}", "topk=1", "--env.protocol", "searchr1",
+    "--env.max_calls", str(C),
+)  # fmt: skip
 LENGTHS = ("--rollout.max_new_tokens", "480", "--data.max_len", "560")
 METHOD, FIGURES = (*GRPO, *KL), ("calls_before", "calls", "productivity")
 

@@ -13,29 +13,15 @@ BEFORE, AFTER, RISE = 0.35, 0.75, 0.4
 PROBLEMS = "64"
 """Each of their samples that changes a file is judged by a pytest of its own."""
 AGENT = (
-    "--env.name",
-    "swe",
-    "--env.protocol",
-    "skyrl",
-    "--env.max_calls",
-    str(TURNS),
-    "--env.output_max_tokens",
-    str(SHOWN),
-    "--env.step_timeout_s",
-    "120",
-)
+    "--env.name", "swe", "--env.protocol", "skyrl", "--env.max_calls", str(TURNS),
+    "--env.output_max_tokens", str(SHOWN), "--env.step_timeout_s", "120",
+)  # fmt: skip
 REWARD = ("--reward.name", "env", "--reward.options", "signals=viewed_first")
 CHAT = ("--data.apply_chat_template", "true", "--data.input_template", "{}")
 LENGTHS = (
-    "--rollout.max_new_tokens",
-    "720",
-    "--data.max_len",
-    "790",
-    "--vllm.kv_cache_mib",
-    "192",
-    "--eval.max_samples",
-    PROBLEMS,
-)
+    "--rollout.max_new_tokens", "720", "--data.max_len", "790", "--vllm.kv_cache_mib", "192",
+    "--eval.max_samples", PROBLEMS,
+)  # fmt: skip
 """Room for what no example does: a guess that is refused, a look, and an edit. A response that is cut before its last
 call is not judged."""
 SIZES = ("--rollout.batch_size", "8", "--train.micro_batch_size", "16", "--eval.max_samples", PROBLEMS)

@@ -29,11 +29,7 @@ MINIATURE = Miniature(
         " is reported as it is."
     ),
     base=Base("world_model"),
-    arms={
-        "on": Train(),
-        "off_then_on": Train(("--train.env_mask_from", str(OFF_FIRST))),
-        "off": Train(NEVER),
-    },
+    arms={"on": Train(), "off_then_on": Train(("--train.env_mask_from", str(OFF_FIRST))), "off": Train(NEVER)},
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/code_ratio", "Held-out code ratio")),
     columns=("accuracy_before", "accuracy", "code_ratio"),

@@ -15,15 +15,15 @@ _COMMON = (
 )  # fmt: skip
 _DAPO = (_COMMON[0], ("a ", ""), *_COMMON[1:])
 _TORL = (
-    *_COMMON, ("\\left", ""), ("\\right", ""), ("∶", ":"), ("，", ","), ("$", ""), ("\\approx", "="), ("\\simeq", "="), ("\\sim", "="),
-    ("^\\prime", "'"), ("^{\\prime}", "'"), ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("^\\circ", ""), ("%", ""),
-    ("√", "\\sqrt"), ("∞", "\\infty"), ("∪", "\\cup"),
+    *_COMMON, ("\\left", ""), ("\\right", ""), ("∶", ":"), ("，", ","), ("$", ""), ("\\approx", "="), ("\\simeq", "="),
+    ("\\sim", "="), ("^\\prime", "'"), ("^{\\prime}", "'"), ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"),
+    ("^\\circ", ""), ("%", ""), ("√", "\\sqrt"), ("∞", "\\infty"), ("∪", "\\cup"),
 )  # fmt: skip
 _REMOVED = (
-    "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points", "feet", "minutes",
-    "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students", "childrentickets", "multiples",
-    "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}", "\\text{}", r"\mathrm{th}",
-    r"^\circ", r"^{\circ}", r"\;", r",\!", "{,}", '"', "\\dots",
+    "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points",
+    "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students",
+    "childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}",
+    "\\text{}", r"\mathrm{th}", r"^\circ", r"^{\circ}", r"\;", r",\!", "{,}", '"', "\\dots",
 )  # fmt: skip
 _UNWRAPPED = (
     (re.compile(r"(.*?)(\$)(.*?)(\$)(.*)"), r"$\3$"),

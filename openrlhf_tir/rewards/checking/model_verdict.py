@@ -32,7 +32,8 @@ SHARE = 0.9
 """The part of the deadline that is ours: we say what the server did before the worker is killed for being late."""
 
 PROMPT = """Compare a candidate's final answer with the reference answer of a problem. Do not solve the problem.
-They agree if they are the same value or expression, however written: 1/2 and 0.5, 50% and 0.5, x=3 and 3, with or without units or LaTeX.
+They agree if they are the same value or expression, however written: \
+1/2 and 0.5, 50% and 0.5, x=3 and 3, with or without units or LaTeX.
 An answer that is missing, cut off or leaves a choice does not agree.
 
 Problem:

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 REFLECTION = (
-    "rethink", "re-think", "recheck", "re-check", "double check", "try again", "re-evaluate", "check again", "let's correct it",
-    "verify this step", "let's think again", "let's check", "核实", "验证", "检查", "稍等",
+    "rethink", "re-think", "recheck", "re-check", "double check", "try again", "re-evaluate", "check again",
+    "let's correct it", "verify this step", "let's think again", "let's check", "核实", "验证", "检查", "稍等",
 )  # fmt: skip
 NEW_IDEA = (
-    "alternatively", "try another", "use different", "find a new way", "reframe", "reimagine", "reconsider", "re-envision",
-    "改进", "重新思考", "重新构想", "新思路", "wait",
+    "alternatively", "try another", "use different", "find a new way", "reframe", "reimagine", "reconsider",
+    "re-envision", "改进", "重新思考", "重新构想", "新思路", "wait",
 )  # fmt: skip
 KEYWORDS: dict[str, tuple[str, ...]] = {"reflection": REFLECTION, "new_idea": NEW_IDEA}
 

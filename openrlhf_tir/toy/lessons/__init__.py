@@ -49,19 +49,9 @@ class Lesson:
 
 
 LESSONS = (
-    QUICKSTART,
-    "world_model",
-    "torl",
-    "torl_calls",
-    "calculator",
-    "toolrl",
-    "tool_n1",
-    "artist",
-    "retool",
-    "search",
-    "functions",
-    "mending",
-)
+    QUICKSTART, "world_model", "torl", "torl_calls", "calculator", "toolrl", "tool_n1", "artist", "retool", "search",
+    "functions", "mending",
+)  # fmt: skip
 """Each is the module of that name beside this one, with a `LESSON`."""
 
 

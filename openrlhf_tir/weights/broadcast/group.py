@@ -47,9 +47,10 @@ def served(backend: str, address: str, receivers: int, deadline_s: float) -> tup
     address is not this node's."""
     listening = socket.create_server((address, 0))
     port = listening.getsockname()[1]
+    timeout, listen_fd = timedelta(seconds=deadline_s), listening.detach()
     store = dist.TCPStore(
-        address, port, is_master=True, timeout=timedelta(seconds=deadline_s), wait_for_workers=False, master_listen_fd=listening.detach()
-    )  # fmt: skip
+        address, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listen_fd
+    )
     return Meeting(backend, address, port, receivers, deadline_s), store
 
 

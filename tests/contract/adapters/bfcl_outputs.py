@@ -8,32 +8,15 @@ from typing import Any
 
 KINDS = (
     *(
-        "first",
-        "any allowed",
-        "any allowed",
-        "spelled otherwise",
-        "fenced",
-        "without brackets",
-        "with a word before",
-        "in words",
-        "nothing",
-        "empty list",
+        "first", "any allowed", "any allowed", "spelled otherwise", "fenced", "without brackets", "with a word before",
+        "in words", "nothing", "empty list",
     ),
     *(
-        "wrong value",
-        "missing",
-        "one more argument",
-        "other function",
-        "as text",
-        "as float",
-        "as int",
-        "true",
-        "in a list",
-        "by position",
-        "null",
+        "wrong value", "missing", "one more argument", "other function", "as text", "as float", "as int", "true",
+        "in a list", "by position", "null",
     ),
     *("reversed", "one call more", "one call less", "arithmetic", "variable"),
-)
+)  # fmt: skip
 Made = list[tuple[str, dict[str, Any]]]
 
 

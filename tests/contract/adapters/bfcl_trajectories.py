@@ -14,18 +14,8 @@ from env_servers.adapters.bfcl.package import ANSWERS
 from env_servers.adapters.bfcl.task import Call, parse_call
 
 KINDS = (
-    "gold",
-    "merge",
-    "drop",
-    "empty",
-    "repeat",
-    "swap",
-    "early",
-    "unknown",
-    "argument",
-    "no such argument",
-    "other",
-)
+    "gold", "merge", "drop", "empty", "repeat", "swap", "early", "unknown", "argument", "no such argument", "other",
+)  # fmt: skip
 Turns = list[list[list[Call]]]
 
 

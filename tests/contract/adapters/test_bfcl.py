@@ -125,10 +125,8 @@ async def test_rows_that_are_played_as_their_answers_say_are_rewarded_over_http(
 @pytest.mark.slow
 async def test_a_call_that_has_no_end_costs_its_cpu_and_nobody_elses_step(tmp_path):
     task = {"id": "mine_0", "functions_told": True, "involved_classes": ["MathAPI"], "label": [["add(a=1, b=2)"]]}
-    endless, add = (
-        {"name": "power", "arguments": {"base": 9, "exponent": 10**9}},
-        {"name": "add", "arguments": {"a": 1, "b": 2}},
-    )
+    endless = {"name": "power", "arguments": {"base": 9, "exponent": 10**9}}
+    add = {"name": "add", "arguments": {"a": 1, "b": 2}}
     with env_server(MODULE, tmp_path, "--step-cpu", "1", log=tmp_path / "log") as (url, _):
         async with Http(url) as http:
             session = await http.open(task)
@@ -152,18 +150,9 @@ async def test_check_env_finds_every_promise_kept(tmp_path):
 
 def test_the_paper_trains_on_a_hundred_first_turns_and_keeps_the_rest(tmp_path):
     words = [
-        sys.executable,
-        "-m",
-        f"{MODULE}.make_tasks",
-        "--turns",
-        "1",
-        "--count",
-        "100",
-        "--rest",
-        "rest.jsonl",
-        "--out",
-        "train.jsonl",
-    ]
+        sys.executable, "-m", f"{MODULE}.make_tasks", "--turns", "1", "--count", "100", "--rest", "rest.jsonl",
+        "--out", "train.jsonl",
+    ]  # fmt: skip
     done = subprocess.run(
         words,
         cwd=tmp_path,

@@ -41,10 +41,8 @@ async def test_a_game_is_played_and_its_reward_is_the_steps(tmp_path):
             session = body["session_id"]
             _, wrong, _ = await http.step(session, 0, "no number")
             assert wrong["reward"] is not None
-            (guesses, end), again = (
-                await play(http, await http.open(task, seed=3)),
-                await play(http, await http.open(task, seed=3)),
-            )
+            guesses, end = await play(http, await http.open(task, seed=3))
+            again = await play(http, await http.open(task, seed=3))
             assert end["done"] and end["reward"] == 1.0 and 1 <= guesses <= 5
             assert again[0] == guesses and again[1]["observation"] == end["observation"]
 

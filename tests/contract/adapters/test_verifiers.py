@@ -127,17 +127,9 @@ async def rolled_out(tmp_path, answers, rows=None, **args) -> tuple[dict, dict]:
     rows = (made(tmp_path, **args) if rows is None else rows)[: len(answers)]
     async with actor(tmp_path, rows, answers) as (rewards, requests):
         flags = [
-            "verifiers_arith",
-            str(tmp_path),
-            "--args",
-            json.dumps(args),
-            "--workers",
-            "4",
-            "--gone",
-            "1",
-            "--max-tokens",
-            "99",
-        ]
+            "verifiers_arith", str(tmp_path), "--args", json.dumps(args), "--workers", "4", "--gone", "1",
+            "--max-tokens", "99",
+        ]  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             *command("env_servers.adapters.verifiers", *flags), env=environ(), stderr=subprocess.PIPE
         )

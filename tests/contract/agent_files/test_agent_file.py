@@ -122,11 +122,9 @@ async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
     t, *faults = await asyncio.gather(*(one(agent, engine, label) for label in labels), return_exceptions=True)
     assert t.text == "go: one<again>two<right>" and t.finish_reason == "stop"
     assert codec.decode(t.token_ids[t.is_model]) == "onetwo", "what reset and step say is never trained"
-    assert t.reward == 0.5 and t.parts == {
-        "steps": 2.0,
-        "lucky": 3.0,
-        "correct": 1.0,
-    }, "rewards add up, the last scores and extra_logs count"
+    assert t.reward == 0.5 and t.parts == {"steps": 2.0, "lucky": 3.0, "correct": 1.0}, (
+        "rewards add up, the last scores and extra_logs count"
+    )
     assert [(c.action, c.observation, c.reward, c.done) for c in t.calls] == [
         ("one", "<again>", 0.25, False),
         ("two", "<right>", 0.25, True),

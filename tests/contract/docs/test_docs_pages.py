@@ -82,18 +82,10 @@ SECTIONS = "actor algo ckpt data ds env eval filter logger pipeline reward rollo
 @pytest.mark.parametrize(
     "page",
     [
-        "tutorial.md",
-        "report.md",
-        "scaling.md",
-        "troubleshooting.md",
-        "metrics.md",
-        "run_elsewhere.md",
-        "recipes.md",
-        "data.md",
-        "evaluation.md",
-        "sft.md",
+        "tutorial.md", "report.md", "scaling.md", "troubleshooting.md", "metrics.md", "run_elsewhere.md", "recipes.md",
+        "data.md", "evaluation.md", "sft.md",
     ],
-)
+)  # fmt: skip
 def test_every_setting_that_a_page_names_exists(page):
     named = set(re.findall(rf"`(?:--)?((?:{'|'.join(SECTIONS.split())})\.[a-z_.]+)`", (DOCS / page).read_text()))
     files = {f"{stem}.py" for stem in SECTIONS.split()}

@@ -35,8 +35,10 @@ def servers(tmp_path_factory):
 
 
 def client(cfg, bad: str, good: str, outage_timeout_s: float = 2.0, timeout_s: float = 0.4) -> EnvClient:
-    return EnvClient({"bad": bad, "good": good}, step_timeout_s=timeout_s, reset_timeout_s=timeout_s, grace_s=0.1, capacity_timeout_s=0.5,
-                     outage_timeout_s=outage_timeout_s, backoff_s=0.02, probe_pause_s=0.1)  # fmt: skip
+    return EnvClient(
+        {"bad": bad, "good": good}, step_timeout_s=timeout_s, reset_timeout_s=timeout_s, grace_s=0.1,
+        capacity_timeout_s=0.5, outage_timeout_s=outage_timeout_s, backoff_s=0.02, probe_pause_s=0.1,
+    )  # fmt: skip
 
 
 async def back_again(url: str) -> float:

@@ -37,10 +37,7 @@ def patient_url(tmp_path_factory):
         "7200",
         "--workers",
         "2",
-    ) as (
-        url,
-        _,
-    ):
+    ) as (url, _):
         yield url
 
 

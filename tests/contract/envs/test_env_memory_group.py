@@ -48,20 +48,9 @@ def peaks(groups: set[str]) -> list[int]:
 async def test_a_burst_of_processes_never_holds_more_than_the_limit_together(tmp_path):
     log = tmp_path / "log"
     with env_server(
-        "env_servers.python_tir",
-        tmp_path,
-        "--memory-mib",
-        "256",
-        "--workers",
-        "1",
-        "--code-timeout",
-        "20",
-        "--no-languages",
-        log=log,
-    ) as (
-        url,
-        server,
-    ):
+        "env_servers.python_tir", tmp_path, "--memory-mib", "256", "--workers", "1", "--code-timeout", "20",
+        "--no-languages", log=log,
+    ) as (url, server):  # fmt: skip
         async with Http(url) as http:
             before = await http.step(await http.open(), 0, "print(1)")
             groups = groups_below(server.pid)
@@ -83,16 +72,9 @@ async def test_a_burst_of_processes_never_holds_more_than_the_limit_together(tmp
 async def test_a_fresh_sandbox_has_a_group_for_each_call(tmp_path):
     log = tmp_path / "log"
     with env_server(
-        "env_servers.python_tir",
-        tmp_path,
-        "--memory-mib",
-        "256",
-        "--no-warm",
-        "--code-timeout",
-        "20",
-        "--no-languages",
-        log=log,
-    ) as (url, server):
+        "env_servers.python_tir", tmp_path, "--memory-mib", "256", "--no-warm", "--code-timeout", "20",
+        "--no-languages", log=log,
+    ) as (url, server):  # fmt: skip
         async with Http(url) as http:
             if NONE in log.read_text():
                 pytest.skip("no control group can be had here")

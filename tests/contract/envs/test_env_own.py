@@ -81,7 +81,8 @@ from openrlhf_tir.cluster import env_process
 from openrlhf_tir.config import Config
 
 async def run():
-    async with env_process.env_urls(Config.model_validate({"run_dir": pathlib.Path(sys.argv[1]).parent, "env": {"name": "echo"}})):
+    config = Config.model_validate({"run_dir": pathlib.Path(sys.argv[1]).parent, "env": {"name": "echo"}})
+    async with env_process.env_urls(config):
         sys.exit("It is up: the starter was to be killed before.")
 
 asyncio.run(run())

@@ -75,7 +75,8 @@ async def test_rich_values_awaits_and_exits(http):
         http, class_, "display(1, 'two')", "import asyncio\nawait asyncio.sleep(0, 7)", "raise SystemExit(3)", "_ + 1"
     )
     assert [c["display"] for c in body["cells"]] == [
-        [{"text/plain": "R", "text/html": "<b>x</b>"}], [{"text/plain": "1"}, {"text/plain": "'two'"}], [{"text/plain": "7"}], [], [{"text/plain": "8"}],
+        [{"text/plain": "R", "text/html": "<b>x</b>"}], [{"text/plain": "1"}, {"text/plain": "'two'"}],
+        [{"text/plain": "7"}], [], [{"text/plain": "8"}],
     ]  # fmt: skip
     assert body["cells"][3]["error"][0]["ename"] == "SystemExit"
 
@@ -117,10 +118,7 @@ async def test_out_of_time_is_failed_with_the_cells_so_far(http):
 
 @pytest.mark.parametrize(
     ("cell", "return_code", "stderr"),
-    [
-        ("import os; os._exit(3)", 3, ""),
-        ("while True: print('y' * 99999)", -9, "OutputLimitExceeded\n"),
-    ],
+    [("import os; os._exit(3)", 3, ""), ("while True: print('y' * 99999)", -9, "OutputLimitExceeded\n")],
 )
 async def test_code_that_ends_its_interpreter_fails_the_request_and_nobody_else(http, cell, return_code, stderr):
     body = await run(http, cell, "print(1)")

@@ -153,9 +153,10 @@ async def test_generate_over_the_bound_is_429_and_a_broken_engine_503(client, se
 
 async def test_what_no_engine_can_answer_is_422_and_never_reaches_one(client, service):
     wrong = [
-        {"token_ids": []}, {"token_ids": [-1]}, {"token_ids": [100]}, {"token_ids": [1] * 50}, {"token_ids": [2**40]}, {"max_tokens": 0}, {"max_tokens": 51},
-        {"max_tokens": 10**12}, {"temperature": 1e9}, {"temperature": 1e-300}, {"temperature": -1}, {"seed": -1}, {"seed": 2**63}, {"top_p": 1e-300},
-        {"stop": [""]}, {"stop": ["x"] * 99}, {"tempreature": 1},
+        {"token_ids": []}, {"token_ids": [-1]}, {"token_ids": [100]}, {"token_ids": [1] * 50}, {"token_ids": [2**40]},
+        {"max_tokens": 0}, {"max_tokens": 51}, {"max_tokens": 10**12}, {"temperature": 1e9}, {"temperature": 1e-300},
+        {"temperature": -1}, {"seed": -1}, {"seed": 2**63}, {"top_p": 1e-300}, {"stop": [""]}, {"stop": ["x"] * 99},
+        {"tempreature": 1},
     ]  # fmt: skip
     for fields in wrong:
         reply = await client.post("/generate", json={"token_ids": [1], "max_tokens": 1} | fields)

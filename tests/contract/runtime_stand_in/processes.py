@@ -25,19 +25,9 @@ def started(directory: Path, image: Path, key: str) -> tuple[subprocess.Popen, s
     links = [word for path in roots if path.is_symlink() for word in ("--symlink", os.readlink(path), str(path))]
     binds = [word for path in roots if not path.is_symlink() for word in ("--ro-bind", str(path), str(path))]
     places = [
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-        "--tmpfs",
-        "/tmp",
-        "--bind",
-        str(testbed),
-        "/testbed",
-        "--ro-bind",
-        str(REPOSITORY),
-        "/tmp/.stand_in",
-    ]
+        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(testbed), "/testbed",
+        "--ro-bind", str(REPOSITORY), "/tmp/.stand_in",
+    ]  # fmt: skip
     # a checkout below /tmp, with its environment
     hidden = [p for p in dict.fromkeys((sys.base_prefix, sys.prefix)) if Path(p).is_relative_to("/tmp")]
     places += [word for path in hidden for word in ("--ro-bind", path, path)]

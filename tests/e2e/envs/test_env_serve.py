@@ -50,19 +50,9 @@ async def test_sessions_stay_in_their_copy_and_one_that_dies_costs_its_own_only(
     if needs_older_protobuf():
         pytest.skip("this version of Ray Serve does not work with this protobuf: pip install 'protobuf<7'")
     script = [
-        "bash",
-        str(REPO / "train_scripts/start_env_servers.sh"),
-        "--ray",
-        "-n",
-        "2",
-        "-e",
-        "echo",
-        "-p",
-        str(PORT),
-        "--",
-        "--max-sessions",
-        "64",
-    ]
+        "bash", str(REPO / "train_scripts/start_env_servers.sh"), "--ray", "-n", "2", "-e", "echo", "-p", str(PORT),
+        "--", "--max-sessions", "64",
+    ]  # fmt: skip
     environment = {**os.environ, "TIR_VENV": sys.prefix, "RAY_ADDRESS": ""}
     started = await asyncio.create_subprocess_exec(*script, stdout=subprocess.PIPE, env=environment)
     try:

@@ -71,10 +71,8 @@ def test_any_number_of_ranks_resumes_with_the_saved_numbers_bit_for_bit(results,
 @pytest.mark.parametrize(("saved", "world"), DIRECTIONS)
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "bf16"])  # in which a last bit of a sum is a step of 1/256
 def test_its_next_step_is_that_of_the_undisturbed_run(results, kind, saved, world):
-    undisturbed, resumed = (
-        results[f"saved-{saved}"][kind][STEPPED]["tensors"],
-        results[f"resumed-{saved}-on-{world}"][kind][STEPPED]["tensors"],
-    )
+    undisturbed = results[f"saved-{saved}"][kind][STEPPED]["tensors"]
+    resumed = results[f"resumed-{saved}-on-{world}"][kind][STEPPED]["tensors"]
     for what in ("weights", "fp32", "exp_avg", "exp_avg_sq", "ema"):
         assert apart(resumed, undisturbed, what) <= 1e-6, what
 

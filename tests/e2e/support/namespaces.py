@@ -26,7 +26,8 @@ SSH = """#!/usr/bin/env bash
 # Stands for ssh: the command runs in the node's namespaces, with no variable of the caller.
 while [[ $1 == -* ]]; do shift 2; done
 host=$1; shift
-exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin nsenter --target "$(cat {pids}/"$host")" --mount --uts --net -- bash -c "$*"
+exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \\
+    nsenter --target "$(cat {pids}/"$host")" --mount --uts --net -- bash -c "$*"
 """
 
 
@@ -122,22 +123,11 @@ def two_nodes(directory: Path, keep: Sequence[Path], unshared: Sequence[Path] = 
         a, b = nodes
         subprocess.run(
             [
-                "ip",
-                "link",
-                "add",
-                "eth1",
-                "netns",
-                str(a.pid),
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth1",
-                "netns",
+                "ip", "link", "add", "eth1", "netns", str(a.pid), "type", "veth", "peer", "name", "eth1", "netns",
                 str(b.pid),
             ],
             check=True,
-        )
+        )  # fmt: skip
         for node in nodes:
             node.run(
                 f"ip link set lo up && ip address add {node.address}/24 dev eth1 && ip link set eth1 up && ip route add"
@@ -167,7 +157,8 @@ def _node(name: str, address: str, bin_dir: Path, keep: Sequence[Path], unshared
         mount -t tmpfs tmpfs /tmp && mount -t tmpfs tmpfs /dev/shm
         {" && ".join(back) or "true"}
         {" && ".join(own) or "true"}
-        printf '127.0.0.1 localhost\\n10.77.0.1 node-a\\n10.77.0.2 node-b\\n' > /tmp/hosts && mount --bind /tmp/hosts /etc/hosts
+        printf '127.0.0.1 localhost\\n10.77.0.1 node-a\\n10.77.0.2 node-b\\n' > /tmp/hosts
+        mount --bind /tmp/hosts /etc/hosts
         echo ready
         exec sleep infinity
     """)

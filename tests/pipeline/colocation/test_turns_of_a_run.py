@@ -133,10 +133,8 @@ class Session:
     def pipeline(self, learner: SharedLearner, run_dir, **sections):
         given = {"rollout": {"batch_size": B}, "pipeline": {"mode": "sync"}, **sections}
         p = pipeline_in(self.world, learner, run_dir, prompts=PROMPTS, sections=given)
-        p.rollout, p.publisher = (
-            TurnsRollout(self.world, self.turns),
-            TurnsPublisher(p.publisher, self.turns, lambda: p.observer.phase("turn", p.version)),
-        )
+        p.rollout = TurnsRollout(self.world, self.turns)
+        p.publisher = TurnsPublisher(p.publisher, self.turns, lambda: p.observer.phase("turn", p.version))
         p.evaluation.world = SimpleNamespace(run_group=p.rollout.run_group, rng=self.world.rng)
         return p
 

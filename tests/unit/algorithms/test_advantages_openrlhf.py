@@ -42,7 +42,9 @@ def theirs(maker, name, rewards, masks, no_std_norm):
     advantage = ns(estimator=name, gamma=1.0, lambd=1.0, no_std_norm=no_std_norm)
     args = ns(
         algo=ns(advantage=advantage), rollout=ns(n_samples_per_prompt=G, max_new_tokens=T),
-        reward=ns(clip_range=None, overlong_buffer_len=None, stop_properly_penalty_coef=None, overlong_penalty_factor=0.0),
+        reward=ns(
+            clip_range=None, overlong_buffer_len=None, stop_properly_penalty_coef=None, overlong_penalty_factor=0.0
+        ),
     )  # fmt: skip
     experience = ns(
         rewards=torch.tensor(rewards.reshape(-1), dtype=torch.float32), index=list(range(B * G)), info={},

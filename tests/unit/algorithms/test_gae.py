@@ -96,10 +96,8 @@ def test_the_clipped_value_loss_and_its_gradient_are_those_of_the_formula():
     from openrlhf_tir.learner.openrlhf_adapter import ValueLoss
 
     values, old = [0.0, 2.0, 1.0, 3.0], [0.0, 0.5, 1.8, 3.0]
-    returns, mask = (
-        torch.tensor([[1.0, 3.0, 0.0, 9.0]], dtype=torch.float64),
-        torch.tensor([[1.0, 1, 1, 0]], dtype=torch.float64),
-    )
+    returns = torch.tensor([[1.0, 3.0, 0.0, 9.0]], dtype=torch.float64)
+    mask = torch.tensor([[1.0, 1, 1, 0]], dtype=torch.float64)
     v = torch.tensor([values], dtype=torch.float64, requires_grad=True)
     loss = ValueLoss(0.5)(
         v, torch.tensor([old], dtype=torch.float64), returns, action_mask=mask, batch_num_tokens=3, dp_size=1

@@ -96,15 +96,8 @@ async def train(c, cfg: Config) -> tuple[PushedLearner, Pipeline]:
 
 
 EVERYTHING = {
-    "heartbeat",
-    "run_group",
-    "run_group_after",
-    "update_weights",
-    "proved",
-    "busy_intervals",
-    "set_env_urls",
-    "stop",
-}
+    "heartbeat", "run_group", "run_group_after", "update_weights", "proved", "busy_intervals", "set_env_urls", "stop",
+}  # fmt: skip
 HANGS = {
     "its whole process": EVERYTHING,
     "its groups only": {"run_group", "run_group_after"},

@@ -96,20 +96,9 @@ def test_every_command_has_help(command):
 
 def test_help_imports_nothing_heavy():
     heavy = [
-        "torch",
-        "ray",
-        "vllm",
-        "deepspeed",
-        "openrlhf",
-        "transformers",
-        "datasets",
-        "pandas",
-        "numpy",
-        "aiohttp",
-        "fastapi",
-        "uvicorn",
-        "rich",
-    ]
+        "torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers", "datasets", "pandas", "numpy", "aiohttp",
+        "fastapi", "uvicorn", "rich",
+    ]  # fmt: skip
     code = "import sys\nfrom openrlhf_tir.cli import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass\n"
     code += f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

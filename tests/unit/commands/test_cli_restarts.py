@@ -128,15 +128,8 @@ def test_exit_codes_tell_a_mistake_from_what_may_mend_itself():
         Diverged("x"),
     ]
     assert [code_of(e) for e in errors] == [
-        MISTAKE,
-        MISTAKE,
-        UNAVAILABLE,
-        UNAVAILABLE,
-        FAULT,
-        STOPPED,
-        HOPELESS,
-        HOPELESS,
-    ]
+        MISTAKE, MISTAKE, UNAVAILABLE, UNAVAILABLE, FAULT, STOPPED, HOPELESS, HOPELESS,
+    ]  # fmt: skip
 
 
 LAUNCH = """

@@ -35,32 +35,17 @@ def test_items_without_anything_to_evaluate_are_refused(capsys, tmp_path):
 def test_a_cut_of_a_set_has_no_effect_and_is_refused(capsys, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"problem": "P", "answer": 1}) + "\n")
     text = said(
-        capsys,
-        "--model",
-        "m",
-        "--run-dir",
-        str(tmp_path / "r"),
-        "--suite",
-        f"aime24={tmp_path / 'a.jsonl'}",
-        "--eval.max_samples",
-        "3",
-    )
+        capsys, "--model", "m", "--run-dir", str(tmp_path / "r"), "--suite", f"aime24={tmp_path / 'a.jsonl'}",
+        "--eval.max_samples", "3",
+    )  # fmt: skip
     assert "--eval.max_samples has no effect" in text
 
 
 def test_a_sweep_of_calls_that_an_agent_decides_is_refused(capsys, tmp_path):
     words = [
-        "--model",
-        "m",
-        "--run-dir",
-        str(tmp_path / "r"),
-        "--rollout.agent",
-        "external",
-        "--eval.dataset",
-        "x.jsonl",
-        "--sweep",
-        "env.max_calls=0,2",
-    ]
+        "--model", "m", "--run-dir", str(tmp_path / "r"), "--rollout.agent", "external", "--eval.dataset", "x.jsonl",
+        "--sweep", "env.max_calls=0,2",
+    ]  # fmt: skip
     assert "Sweep another setting" in said(capsys, *words)
 
 

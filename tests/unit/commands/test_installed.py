@@ -21,18 +21,9 @@ def installed(tmp_path_factory):
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(repo / name, source / name)
     pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--target",
-        str(target),
-        str(source),
-    ]
+        sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
+        "--target", str(target), str(source),
+    ]  # fmt: skip
     done = subprocess.run(pip, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     where = [sys.executable, "-c", "import openrlhf_tir; print(openrlhf_tir.__file__)"]

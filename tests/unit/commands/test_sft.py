@@ -38,16 +38,9 @@ def sft(model, tmp_path, monkeypatch):
     def of(rows, *argv: str) -> int:
         path = rows if isinstance(rows, str) else jsonl(tmp_path / "rows.jsonl", rows)
         head = [
-            "sft",
-            "--recipe",
-            "sft_cpu",
-            "--sft.dataset",
-            path,
-            "--actor.model_name_or_path",
-            str(model),
-            "--run-dir",
-            str(tmp_path / "run"),
-        ]
+            "sft", "--recipe", "sft_cpu", "--sft.dataset", path, "--actor.model_name_or_path", str(model),
+            "--run-dir", str(tmp_path / "run"),
+        ]  # fmt: skip
         return main([*head, *argv])
 
     return of
@@ -118,15 +111,9 @@ def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_p
 
     path = jsonl(tmp_path / "first.jsonl", [{"text": "one"}, {"text": "two"}])
     cfg = config(
-        "--recipe",
-        "sft_cpu",
-        "--sft.dataset",
-        path,
-        "--actor.model_name_or_path",
-        str(model),
-        "--run-dir",
-        str(tmp_path / "run"),
-    )
+        "--recipe", "sft_cpu", "--sft.dataset", path, "--actor.model_name_or_path", str(model),
+        "--run-dir", str(tmp_path / "run"),
+    )  # fmt: skip
     checkpoints = checkpoints_of(cfg, load_sft_inputs(cfg).made_of)
 
     async def save():

@@ -63,10 +63,9 @@ def test_what_a_section_leaves_unset_is_taken_from_the_common_ones(two):
         (0.1, 0.9),
     )
     assert (guess.serves, guess.env.step_timeout_s, guess.env.max_calls) == ("guess", 2.0, 2)
-    assert (guess.reward.name, guess.reward.options) == (
-        "env",
-        {},
-    ), "options belong to the reward that they were written for"
+    assert (guess.reward.name, guess.reward.options) == ("env", {}), (
+        "options belong to the reward that they were written for"
+    )
     assert guess.reward.group == "otc" and guess.filter.order == ["zero_variance"]
 
 

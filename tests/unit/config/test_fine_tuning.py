@@ -59,14 +59,7 @@ def test_openrlhfs_names_of_train_sft_set_what_they_mean():
         s.eval_steps,
         cfg.ds.zero_stage,
         cfg.train.resume,
-    ) == (
-        "cosine",
-        True,
-        "e.jsonl",
-        10,
-        2,
-        True,
-    )
+    ) == ("cosine", True, "e.jsonl", 10, 2, True)
     assert (cfg.train.batch_size, cfg.train.max_epochs) == (None, 1)  # of RL, which it leaves alone
 
 
@@ -116,15 +109,9 @@ def test_what_cannot_work_is_one_line_with_fact_value_and_remedy(argv, message):
 def test_several_mistakes_are_told_at_once():
     with pytest.raises(ConfigError) as e:
         config(
-            "--sft.batch_size",
-            "0",
-            "--sft.lr_scheduler",
-            "step",
-            "--env.max_calls",
-            "2",
-            "--actor.num_gpus_per_node",
-            "1",
-        )
+            "--sft.batch_size", "0", "--sft.lr_scheduler", "step", "--env.max_calls", "2",
+            "--actor.num_gpus_per_node", "1",
+        )  # fmt: skip
     said = str(e.value)
     assert all(
         re.search(name, said)

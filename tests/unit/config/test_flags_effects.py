@@ -297,10 +297,10 @@ def test_help_is_a_command(capsys, argv):
     assert argv[1:] or all(c in out for c in COMMANDS)
 
 
-PORTED = """--use_ms --reward.remote_url /a/b.py --critic.muon.lr 1 --train.colocate_all --ds.load_in_4bit --ds.deepcompile
---vllm.sync_with_ray --algo.advantage.estimator gae --algo.kl.init_coef 0.01 --algo.kl.use_loss --train.max_epochs 2 --rollout.temperature 0.7
---reward.normalize_enable --actor.adam.lr fast --data.prompt_dataset OpenRLHF/prompts --ds.lora.rank 8 --eval.n_samples 3 --actor.dual_clip 0.5
---pretrain org/model"""
+PORTED = """--use_ms --reward.remote_url /a/b.py --critic.muon.lr 1 --train.colocate_all --ds.load_in_4bit
+--ds.deepcompile --vllm.sync_with_ray --algo.advantage.estimator gae --algo.kl.init_coef 0.01 --algo.kl.use_loss
+--train.max_epochs 2 --rollout.temperature 0.7 --reward.normalize_enable --actor.adam.lr fast
+--data.prompt_dataset OpenRLHF/prompts --ds.lora.rank 8 --eval.n_samples 3 --actor.dual_clip 0.5 --pretrain org/model"""
 """A script as they come: every line of it has something that cannot be taken over, or not so."""
 
 REFUSED = """use_ms /a/b.py critic.muon.lr train.colocate_all ds.load_in_4bit ds.deepcompile vllm.sync_with_ray

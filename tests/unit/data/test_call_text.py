@@ -31,20 +31,10 @@ def test_calls_are_read_with_their_arguments(text, calls):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "Oslo is cold.",
-        "[]",
-        "[f]",
-        "[f(1)]",
-        "[f(a=1, a=2)]",
-        "[f(a=b)]",
-        "[f(a=1]",
-        "[f(a='x)]",
-        "[(a=1)]",
-        "[f(a=g())]",
-        "[f(a={1})]",
+        "", "Oslo is cold.", "[]", "[f]", "[f(1)]", "[f(a=1, a=2)]", "[f(a=b)]", "[f(a=1]", "[f(a='x)]", "[(a=1)]",
+        "[f(a=g())]", "[f(a={1})]",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_list_of_calls_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         read_calls(text)

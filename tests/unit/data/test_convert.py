@@ -294,8 +294,4 @@ def test_an_irrelevant_row_has_tools_of_another_row_and_no_calls():
     assert [
         (json.loads(r["conversations"])[0]["value"], json.loads(r["tools"])[0]["name"], json.loads(r["answer"]) == [])
         for r in made
-    ] == [
-        ("a", "a", False),
-        ("b", "b", False),
-        ("b", "a", True),
-    ]
+    ] == [("a", "a", False), ("b", "b", False), ("b", "a", True)]

@@ -99,10 +99,7 @@ def test_a_label_that_is_json_by_accident_stays_an_answer(tmp_path):
                 jsonl(tmp_path / "d.jsonl", [{"prompt": "x", "label": '{"a": 1}'}, {"prompt": "y", "label": "{1, 2}"}])
             )
         )
-    ] == [
-        '{"a": 1}',
-        "{1, 2}",
-    ]
+    ] == ['{"a": 1}', "{1, 2}"]
 
 
 def test_the_env_column_names_the_environment(tmp_path):

@@ -76,15 +76,8 @@ async def test_a_broadcast_wakes_it_as_well(engine, llm):
     await engine.receive_weights(MEETING, 1, "push1")
     await engine.use_received(1, "d1", CANARY)
     assert llm.calls == [
-        "pause",
-        "sleep",
-        "wake weights",
-        "start",
-        "receive_weights",
-        "finish",
-        "wake kv_cache",
-        "canary",
-    ]
+        "pause", "sleep", "wake weights", "start", "receive_weights", "finish", "wake kv_cache", "canary",
+    ]  # fmt: skip
 
 
 async def test_without_a_push_it_wakes_with_the_weights_that_it_had(engine, llm):

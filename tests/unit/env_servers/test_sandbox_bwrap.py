@@ -150,16 +150,10 @@ async def test_runs_as_an_unprivileged_user_without_capabilities(sandbox):
 @pytest.mark.parametrize(
     "path",
     [
-        "/etc/shadow",
-        "/etc/passwd",
-        "/root/.bashrc",
-        "/home",
-        "/sys/kernel",
-        "/run",
-        "/var/log",
+        "/etc/shadow", "/etc/passwd", "/root/.bashrc", "/home", "/sys/kernel", "/run", "/var/log",
         "/proc/1/root/etc/shadow",
     ],
-)
+)  # fmt: skip
 async def test_host_files_are_not_there(sandbox, path):
     step = judge(
         await sandbox.run(
@@ -443,8 +437,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 def errno(name, *args):
     ctypes.set_errno(0)
     return name, getattr(libc, name)(*args) == -1 and ctypes.get_errno()
-print(errno("unshare", 0x10000000), errno("ptrace", 0, 0, 0, 0), errno("keyctl", 0) if hasattr(libc, "keyctl") else ("keyctl", 1),
-      errno("shmget", 0, 4096, 0o1600), errno("syscall", 425, 1, 0), errno("syscall", 319, b"x", 0), errno("mount", b"none", b"/tmp", b"tmpfs", 0, 0))
+print(errno("unshare", 0x10000000), errno("ptrace", 0, 0, 0, 0),
+      errno("keyctl", 0) if hasattr(libc, "keyctl") else ("keyctl", 1),
+      errno("shmget", 0, 4096, 0o1600), errno("syscall", 425, 1, 0), errno("syscall", 319, b"x", 0),
+      errno("mount", b"none", b"/tmp", b"tmpfs", 0, 0))
 RAW, MPTCP, SCTP = socket.SOCK_RAW | socket.SOCK_CLOEXEC, 262, 132
 strange = (16, 3, 0), (17, 3, 0), (40, 1, 0), (1 << 32 | 16, 3, 0)
 for family, kind, protocol in (*strange, (2, RAW, 1), (10, RAW, 58), (2, 2, 1), (2, 1, MPTCP), (10, 1, SCTP)):

@@ -68,7 +68,8 @@ def test_pages_end_between_words_and_together_are_the_text(text, size, expected)
     ("text", "asked"),
     [
         ("2", (2, 1)), (" 2 page 3 ", (2, 3)), ("Doc 2, page 3", (2, 3)), ("doc2 3", (2, 3)), ("2 PAGE 14", (2, 14)),
-        ("two", None), ("", None), ("2 page", None), ("-1", None), ("2 3 4", None), ("https://a.b", None), ("9" * 50, None),
+        ("two", None), ("", None), ("2 page", None), ("-1", None), ("2 3 4", None), ("https://a.b", None),
+        ("9" * 50, None),
     ],
 )  # fmt: skip
 def test_what_a_model_writes_to_open_is_read_or_refused(text, asked):

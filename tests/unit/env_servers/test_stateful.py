@@ -168,20 +168,18 @@ async def test_nothing_runs_between_two_calls(session):
 
 
 WAKERS = {
-    "a POSIX timer": (
-        """
+    "a POSIX timer": """
 import ctypes
-class Event(ctypes.Structure): _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 64)]
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
+                ("rest", ctypes.c_char * 64)]
 timer = ctypes.c_void_p()
-ctypes.CDLL(None).timer_create(1, ctypes.byref(Event(0, 18, 0)), ctypes.byref(timer)) == 0 and ESCAPED"""
-    ),
-    "the end of its output": (
-        """
+ctypes.CDLL(None).timer_create(1, ctypes.byref(Event(0, 18, 0)), ctypes.byref(timer)) == 0 and ESCAPED""",
+    "the end of its output": """
 import fcntl
 try: fcntl.fcntl(1, 10, 18)
 except OSError: fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | 0o20000)
-else: ESCAPED"""
-    ),
+else: ESCAPED""",
     "an interval timer": (
         "import signal; signal.signal(14, lambda *a: None); signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)"
     ),

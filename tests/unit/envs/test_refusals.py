@@ -10,19 +10,10 @@ from openrlhf_tir.envs.refusals import Refusals, seconds
 @pytest.mark.parametrize(
     ("said", "waited"),
     [
-        ("2", 2.0),
-        ("0.5", 0.5),
-        ("0", 0.02),
-        ("600", 60.0),
-        (None, 1.0),
-        ("", 1.0),
-        ("nan", 1.0),
-        ("-1", 1.0),
-        ("inf", 1.0),
-        ("1e999", 1.0),
-        ("soon", 1.0),
+        ("2", 2.0), ("0.5", 0.5), ("0", 0.02), ("600", 60.0), (None, 1.0), ("", 1.0), ("nan", 1.0), ("-1", 1.0),
+        ("inf", 1.0), ("1e999", 1.0), ("soon", 1.0),
     ],
-)
+)  # fmt: skip
 def test_a_servers_word_counts_within_bounds_and_nonsense_is_a_second(said, waited):
     assert seconds(said) == waited
 

@@ -18,16 +18,9 @@ HEADERS = (
     "<|python_tag|>",
 )
 INST = (
-    "<s>",
-    "</s>",
-    "[INST]",
-    "[/INST]",
-    "[TOOL_CALLS]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]",
+    "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]",
-)
+)  # fmt: skip
 SPECIALS = {
     "qwen2_5": CHATML,
     "qwen3": CHATML,

@@ -132,10 +132,8 @@ class Talkative(Envs):
 
 async def test_evaluation_has_its_own_number_of_calls_and_training_keeps_its():
     made = runner(GuessingEngine(), Talkative(), drift_check=0.0)
-    made.environments["python_tir"].env.protocol, made.environments["python_tir"].env.max_calls = (
-        "openrlhf_tir.toy.guess:Digits",
-        3,
-    )
+    made.environments["python_tir"].env.protocol = "openrlhf_tir.toy.guess:Digits"
+    made.environments["python_tir"].env.max_calls = 3
     calls = [
         [len(t.calls) for t in (await made.run(KEY, Task("Q", "x"), mode))[1].trajectories]
         for mode in (EvalMode(2, 0.0, max_calls=1), EvalMode(1, 0.0), None)

@@ -86,35 +86,13 @@ def test_a_malformed_call_says_what_is_wrong_with_it():
 
 
 PIECES = [
-    "<tool_call>",
-    "</tool_call>",
-    '{"name": "f", "arguments": {}}',
-    '"',
-    "[",
-    "{",
-    "}",
-    "\\",
-    "```python",
-    "```",
-    "\n",
-    "<code>",
-    "</code>",
-]
+    "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {}}', '"', "[", "{", "}", "\\", "```python", "```", "\n",
+    "<code>", "</code>",
+]  # fmt: skip
 PIECES += [
-    "<function=",
-    "<parameter=",
-    ">",
-    "</parameter>",
-    "</function>",
-    "<python>",
-    "</python>",
-    "<search>",
-    "</search>",
-    "\x00",
-    "é",
-    "\ud800",
-    "1e999",
-]
+    "<function=", "<parameter=", ">", "</parameter>", "</function>", "<python>", "</python>", "<search>", "</search>",
+    "\x00", "é", "\ud800", "1e999",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("fmt", PARSERS)

@@ -62,9 +62,9 @@ def test_the_first_reason_wins():
 
 
 CLEAN = {
-    "answer_rewards": 1.0, "format_answer": 0.0, "length_rewards": 500, "truncated": 0.0, "other": 0.0, "repeatness": 0.01, "repetition_penalty": 0.1,
-    "code_count": 1.0, "output_count": 1.0, "partial_code_count": 1.0, "code_exection_times": 1.0, "code_exection_all_failed": 0.0,
-    "rule_eval_fails": 0.0, "model_eval_fails": 0.0,
+    "answer_rewards": 1.0, "format_answer": 0.0, "length_rewards": 500, "truncated": 0.0, "other": 0.0,
+    "repeatness": 0.01, "repetition_penalty": 0.1, "code_count": 1.0, "output_count": 1.0, "partial_code_count": 1.0,
+    "code_exection_times": 1.0, "code_exection_all_failed": 0.0, "rule_eval_fails": 0.0, "model_eval_fails": 0.0,
 }  # fmt: skip
 
 

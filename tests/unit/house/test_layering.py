@@ -37,37 +37,10 @@ OWNERS = {
 """A library -> the only places that import it, at any depth of the file."""
 
 TORCH_FREE = {
-    "actors",
-    "background",
-    "backoff",
-    "cli",
-    "commands",
-    "config",
-    "data",
-    "deadlines",
-    "envs",
-    "episodes",
-    "errors",
-    "evaluation",
-    "exit_codes",
-    "filters",
-    "http_guard",
-    "logs",
-    "memory_plan",
-    "model_size",
-    "pipeline",
-    "plugins",
-    "ports",
-    "protocol",
-    "replay",
-    "report",
-    "reproduce",
-    "rewards",
-    "serving",
-    "simulation",
-    "sizes",
-    "types",
-}
+    "actors", "background", "backoff", "cli", "commands", "config", "data", "deadlines", "envs", "episodes", "errors",
+    "evaluation", "exit_codes", "filters", "http_guard", "logs", "memory_plan", "model_size", "pipeline", "plugins",
+    "ports", "protocol", "replay", "report", "reproduce", "rewards", "serving", "simulation", "sizes", "types",
+}  # fmt: skip
 ENV_MAY_SHARE = {
     # One guard between the network and every HTTP server, so that a hole is closed once. Torch-free: http_guard is in
     # TORCH_FREE.

@@ -30,8 +30,9 @@ def mixture(tmp_path_factory):
     torch.manual_seed(0)
     made = Qwen3MoeForCausalLM(
         Qwen3MoeConfig(
-            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, moe_intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=2, head_dim=16, num_experts=4, num_experts_per_tok=2, tie_word_embeddings=False, eos_token_id=tokenizer.eos_token_id,
+            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, moe_intermediate_size=32,
+            num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=16, num_experts=4,
+            num_experts_per_tok=2, tie_word_embeddings=False, eos_token_id=tokenizer.eos_token_id,
         )
     )  # fmt: skip
     made.save_pretrained(directory)

@@ -11,7 +11,8 @@ from openrlhf_tir.logs.process import PssSampler
 HOLD_64_MIB = "import sys; x = bytearray(b'x') * (64 << 20); print('ready', flush=True); sys.stdin.read()"
 LEAVE_AN_ORPHAN = """
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)", sys.argv[1]], start_new_session=True, stdout=subprocess.DEVNULL)
+words = [sys.executable, "-S", "-c", "import time; time.sleep(60)", sys.argv[1]]
+child = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL)
 print(child.pid, flush=True)
 sys.stdin.read()
 """

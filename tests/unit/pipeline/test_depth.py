@@ -100,11 +100,8 @@ def test_low_acceptance_lets_more_groups_roll_than_the_bound_and_full_acceptance
 
 
 def test_a_rise_of_acceptance_is_believed_at_once_a_fall_only_when_both_windows_saw_it():
-    constant, risen, fallen = (
-        learn(auto(), [False] * 256),
-        learn(auto(), [False] * 192 + [True] * 64),
-        learn(auto(), [True] * 192 + [False] * 64),
-    )
+    constant, risen = learn(auto(), [False] * 256), learn(auto(), [False] * 192 + [True] * 64)
+    fallen = learn(auto(), [True] * 192 + [False] * 64)
     assert constant.possible(100) < 12
     assert risen.possible(100) > 95
     assert fallen.possible(100) > 75  # 3 of 4 in the long window

@@ -30,10 +30,8 @@ def test_a_few_lost_samples_are_counted_and_left_out():
 
 def test_the_parts_of_the_reward_are_means_over_the_samples_that_have_them():
     """One group of two samples, one of a single one."""
-    one, two = (
-        replace(meta(0), stats={"calls": 1.0, "seen": 0.5}),
-        replace(meta(1), correct=[True], used_code=[True], stats={"calls": 1.0, "seen": 1.0, "late": 1.0}),
-    )
+    one = replace(meta(0), stats={"calls": 1.0, "seen": 0.5})
+    two = replace(meta(1), correct=[True], used_code=[True], stats={"calls": 1.0, "seen": 1.0, "late": 1.0})
     assert summarise(TASKS[:2], [one, two], 2).parts == {"reward/seen": pytest.approx(2 / 3), "reward/late": 1.0}
 
 

@@ -89,15 +89,8 @@ def test_the_learner_waits_for_the_last_group_and_a_group_for_the_end_of_the_ste
         return s.events
 
     assert run(turn()) == [
-        "group 1",
-        "group 2",
-        "a sleep",
-        "learner onload",
-        "step",
-        "learner offload",
-        "a wake",
-        "group 3",
-    ]
+        "group 1", "group 2", "a sleep", "learner onload", "step", "learner offload", "a wake", "group 3",
+    ]  # fmt: skip
 
 
 def test_an_engine_that_starts_in_the_learners_turn_waits_for_its_end_and_for_no_push():

@@ -54,10 +54,8 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     summary.write(tmp_path, a_summary())
     (tmp_path / "config.toml").write_text(to_toml(Config(logger=Logger(wandb={"key": "SECRET"}))))
     page = build_report(tmp_path).read_text()
-    learned, ran = (
-        {"accuracy", "parts", "response", "drops", "staleness", "health", "selection", "off_policy"},
-        {"step_time", "throughput"},
-    )
+    learned = {"accuracy", "parts", "response", "drops", "staleness", "health", "selection", "off_policy"}
+    ran = {"step_time", "throughput"}
     assert plots(tmp_path) == learned | ran | {"timeline", "timeline_zoom"}
     assert page.count("data:image/png;base64,") == 24
     assert not re.search(r'(src|href|srcset)="(?!data:)', page)

@@ -35,7 +35,7 @@ SEEN: dict[str, dict[str, dict[str, float]]] = {
             "code_ratio": 0.97,
             "pass_correct": 0.99,
             "pass_incorrect": 0.6,
-        },
+        }
     },
     "search_r1": {
         "rl": {"accuracy_before": 0.3, "accuracy": 0.95, "calls": 1.6},

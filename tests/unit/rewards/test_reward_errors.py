@@ -119,19 +119,10 @@ def test_a_mistake_in_the_file_is_told_before_anything_is_loaded(tmp_path, text,
 @pytest.mark.parametrize(
     "name",
     [
-        "a" * 300 + ":b",
-        "x/" * 3000 + "y.py:f",
-        "~nouser/x.py:f",
-        "a\nb.py:f",
-        ".py:f",
-        ":f",
-        "a:",
-        "..:f",
-        "a..b:f",
-        "/tmp:f",
-        "a:b:c.py:f",
+        "a" * 300 + ":b", "x/" * 3000 + "y.py:f", "~nouser/x.py:f", "a\nb.py:f", ".py:f", ":f", "a:", "..:f", "a..b:f",
+        "/tmp:f", "a:b:c.py:f",
     ],
-)
+)  # fmt: skip
 def test_whatever_a_name_is_it_is_refused_in_one_error(name):
     from openrlhf_tir.config.settings import load as load_config
 

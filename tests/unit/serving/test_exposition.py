@@ -18,10 +18,8 @@ class Fixed:
 
     def __init__(self, **figures: float) -> None:
         self.figures = figures
-        self.waits_s, self.batch_sizes = (
-            histogram("tir_queue_wait_seconds", "w", (0.01, 0.1)),
-            histogram("tir_queue_batch_size", "b", (1, 2)),
-        )
+        self.waits_s = histogram("tir_queue_wait_seconds", "w", (0.01, 0.1))
+        self.batch_sizes = histogram("tir_queue_batch_size", "b", (1, 2))
 
     def stats(self):
         return self.figures
@@ -30,17 +28,9 @@ class Fixed:
 @pytest.fixture
 def exposition() -> Exposition:
     names = (
-        "running",
-        "waiting",
-        "kv_usage",
-        "tokens_generated",
-        "prefix_tokens",
-        "prefix_hits",
-        "preemptions",
-        "version",
-        "paused",
-        "push_pause_s",
-    )
+        "running", "waiting", "kv_usage", "tokens_generated", "prefix_tokens", "prefix_hits", "preemptions", "version",
+        "paused", "push_pause_s",
+    )  # fmt: skip
     engine = Fixed(**{name: i + 1.0 for i, name in enumerate(names)})
     queue = Fixed(queue_waiting=3, queue_running=2, queue_age_s=0.5, batch_size_mean=1)
     for wait in (0.005, 0.05, 5.0):

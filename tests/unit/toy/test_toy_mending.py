@@ -32,10 +32,8 @@ class Judges:
     """The environment of an episode: its last reply is the verdict."""
 
     def __init__(self, *observations: str, reward: float, viewed_first: bool) -> None:
-        self.left, self.last = (
-            [*observations],
-            {"reward": reward, "done": True, "signals": {"viewed_first": viewed_first}},
-        )
+        self.left = [*observations]
+        self.last = {"reward": reward, "done": True, "signals": {"viewed_first": viewed_first}}
         self.actions: list[tuple[str, dict]] = []
 
     async def reset(self):

@@ -99,10 +99,10 @@ class Pushes:
 
     def __init__(self, directory, versions: int = 4) -> None:
         rng = np.random.default_rng(0)
-        self.directory, self.weights = (
-            directory,
-            [{"a": rng.integers(0, 99, 5000, dtype=np.int16), "b.w": rng.integers(0, 99, (3, 7), dtype=np.int16)}],
-        )
+        self.directory = directory
+        self.weights = [
+            {"a": rng.integers(0, 99, 5000, dtype=np.int16), "b.w": rng.integers(0, 99, (3, 7), dtype=np.int16)}
+        ]
         for _ in range(versions - 1):
             new = {name: t.copy() for name, t in self.weights[-1].items()}
             new["a"][rng.integers(0, 5000, 20)] += 1
@@ -366,11 +366,8 @@ def test_a_node_without_room_for_a_copy_takes_full_pushes(tmp_path, pushes, monk
 
 
 def test_two_nodes_that_see_the_pushed_file_have_a_copy_each(tmp_path, pushes):
-    nodes, pushed, changes = (
-        [NodeCopy(keep=True, root=tmp_path / name) for name in "ab"],
-        pushes.full(0),
-        pushes.delta(1),
-    )
+    nodes, pushed = [NodeCopy(keep=True, root=tmp_path / name) for name in "ab"], pushes.full(0)
+    changes = pushes.delta(1)
     for n in nodes:
         n.full(*pushed)
     assert [digest_file(n.delta(*changes)) for n in nodes] == [pushes.digest(1)] * 2

@@ -42,19 +42,9 @@ def made(tmp_path_factory):
     """Four rows, made by the command of the docs."""
     out = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     command = [
-        sys.executable,
-        "-m",
-        "env_servers.swe.make_tasks",
-        "--count",
-        "4",
-        "--seed",
-        "3",
-        "--repos",
-        "roman",
-        "lru",
-        "--out",
-        str(out),
-    ]
+        sys.executable, "-m", "env_servers.swe.make_tasks", "--count", "4", "--seed", "3", "--repos", "roman", "lru",
+        "--out", str(out),
+    ]  # fmt: skip
     assert (
         "4 rows, each with tests that fail"
         in subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -114,17 +104,9 @@ def mirror(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, mirror):
     with env_server(
-        "env_servers.swe",
-        tmp_path_factory.mktemp("env"),
-        "--mirror",
-        str(mirror[0]),
-        "--max-turns",
-        "6",
-        "--command-timeout",
-        "5",
-        "--evaluations",
-        "1",
-    ) as (url, _):
+        "env_servers.swe", tmp_path_factory.mktemp("env"), "--mirror", str(mirror[0]), "--max-turns", "6",
+        "--command-timeout", "5", "--evaluations", "1",
+    ) as (url, _):  # fmt: skip
         yield url
 
 
@@ -387,16 +369,9 @@ def test_rows_are_held_against_their_repositories_when_tasks_are_made_of_them(mi
     row = {**mirror[1], "problem_statement": "twice(0) is 1.", "instance_id": "lib-1"}
     given, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     command = [
-        sys.executable,
-        "-m",
-        "env_servers.swe.make_tasks",
-        "--rows",
-        str(given),
-        "--mirror",
-        str(mirror[0]),
-        "--out",
-        str(out),
-    ]
+        sys.executable, "-m", "env_servers.swe.make_tasks", "--rows", str(given), "--mirror", str(mirror[0]),
+        "--out", str(out),
+    ]  # fmt: skip
     given.write_text(json.dumps(row) + "\n")
     assert "1 rows, from" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     given.write_text(json.dumps(row) + "\n" + json.dumps({**row, **UNFIT["no such test"][0]}))

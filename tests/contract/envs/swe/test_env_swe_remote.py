@@ -143,15 +143,8 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
     stand_in, image, tmp_path
 ):
     flags = [
-        "--runtime-api",
-        stand_in.url,
-        "--image",
-        "eval.{instance_s}",
-        "--repo-setup",
-        "true",
-        "--command-timeout",
-        "2",
-    ]
+        "--runtime-api", stand_in.url, "--image", "eval.{instance_s}", "--repo-setup", "true", "--command-timeout", "2",
+    ]  # fmt: skip
     async with served(tmp_path, *flags) as url, Http(url) as http:
         session, steps = await http.open(image[1]), itertools.count()
 
@@ -472,15 +465,9 @@ def docker(image, tmp_path, monkeypatch):
 
 async def test_containers_of_this_machines_docker_serve_as_well(docker, image, tmp_path):
     flags = [
-        "--docker",
-        "--image",
-        "eval.{instance_s}",
-        "--repo-setup",
-        "true",
-        "--runtime-command",
-        "serve",
+        "--docker", "--image", "eval.{instance_s}", "--repo-setup", "true", "--runtime-command", "serve",
         "--docker-flags=--memory 1g",
-    ]
+    ]  # fmt: skip
     async with served(tmp_path, *flags) as url, Http(url) as http:
         session = await http.open(image[1])
         both = json.dumps([json.loads(call("execute_bash", command=MEND))[0], json.loads(call("finish"))[0]])

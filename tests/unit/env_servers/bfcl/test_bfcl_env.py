@@ -32,11 +32,8 @@ TASK = {
     "turns": [says("Now read a.")],
     "label": [["touch(file_name='b')", "write('b', text='two')"], ["cat(file_name='a')"]],
 }
-TOUCH, WRITE, CAT = (
-    ("touch", {"file_name": "b"}),
-    ("write", {"file_name": "b", "text": "two"}),
-    ("cat", {"file_name": "a"}),
-)
+TOUCH, WRITE = ("touch", {"file_name": "b"}), ("write", {"file_name": "b", "text": "two"})
+CAT = ("cat", {"file_name": "a"})
 DONE = json.dumps({"message": "Done."})
 
 

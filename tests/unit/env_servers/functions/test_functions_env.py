@@ -185,11 +185,8 @@ async def test_a_users_model_that_does_not_answer_is_a_fault_not_a_score():
 
 
 async def test_a_users_model_that_says_nothing_is_a_fault_and_what_was_not_answered_was_not_said():
-    task, heard, contents = (
-        FunctionTask.model_validate({**TASK, "instruction": "You want a box."}),
-        [],
-        [None, " \n", "A box.", "Thanks."],
-    )
+    task, heard = FunctionTask.model_validate({**TASK, "instruction": "You want a box."}), []
+    contents = [None, " \n", "A box.", "Thanks."]
 
     async def completions(request):
         heard.append([m["content"] for m in (await request.json())["messages"][1:]])

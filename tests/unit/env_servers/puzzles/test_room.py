@@ -96,11 +96,8 @@ async def test_a_puzzle_that_costs_too_much_to_make_is_the_tasks_fault():
 
 async def test_a_wrong_answer_may_be_given_again_until_the_tries_are_used_up():
     made = ended({"question": "1 + 1?", "entry": "e", "solution": ""})
-    wrong, broken, partly = (
-        ended({"score": 0.0, "error": None}),
-        ended(code=-signal.SIGPROF),
-        ended({"score": 0.3, "error": None}),
-    )
+    wrong, broken = ended({"score": 0.0, "error": None}), ended(code=-signal.SIGPROF)
+    partly = ended({"score": 0.3, "error": None})
     env = PuzzlesEnv(Room(PlayedSandbox(made, wrong, broken, partly), 2.0))
     assert await env.reset({"puzzle": "chain_sum", "tries": 3}, 5) == "1 + 1?"
     first, second, last = [await env.step(f" {i} ", 5.0) for i in range(3)]
@@ -111,11 +108,8 @@ async def test_a_wrong_answer_may_be_given_again_until_the_tries_are_used_up():
 
 
 async def test_a_fault_while_scoring_uses_up_no_try():
-    made, fault, right = (
-        ended({"question": "?", "entry": "e", "solution": ""}),
-        ended(code=-signal.SIGKILL),
-        ended({"score": 1.0, "error": None}),
-    )
+    made, fault = ended({"question": "?", "entry": "e", "solution": ""}), ended(code=-signal.SIGKILL)
+    right = ended({"score": 1.0, "error": None})
     env = PuzzlesEnv(Room(PlayedSandbox(made, fault, right), 2.0))
     await env.reset({"puzzle": "chain_sum"}, 0)
     with pytest.raises(VerifierError):

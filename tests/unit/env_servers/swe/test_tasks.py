@@ -244,13 +244,7 @@ def test_what_the_tests_are_is_not_the_patchs_and_code_is():
     assert [
         suite.protects(p)
         for p in ("tests/test_a.py", "tests/data.txt", "tests/test_b.py", "lib/pytest_like.py", "pyproject.py")
-    ] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    ] == [True, True, False, False, False]
 
 
 def test_where_a_protected_file_is_there_is_no_directory_of_the_patch_and_no_file_above_it():

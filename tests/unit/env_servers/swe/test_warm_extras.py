@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 HIDDEN = f"{site_packages()[0]}/iniconfig"
 LOOK = """
 import os, sys
-above = next(path for path in sys.path if "iniconfig" in (os.listdir(path) if os.path.isdir(path) else []))  # elsewhere than outside, for a checkout in /tmp
+# elsewhere than outside, for a checkout in /tmp
+above = next(path for path in sys.path if "iniconfig" in (os.listdir(path) if os.path.isdir(path) else []))
 hidden = os.path.join(above, "iniconfig")
 print(os.listdir(hidden), len(os.listdir(above)) > 1)
 open(os.path.join(hidden, "x"), "w")

@@ -31,7 +31,8 @@ class AgentExecutor:
             ranges.append((len(tokens), len(tokens) + len(said.token_ids)))
             tokens = tokens + said.token_ids
             if turn == 0:
-                tokens = tokens + hf_tokenizer(text=" env ", add_special_tokens=False, return_tensors="pt")["input_ids"][0].tolist()
+                fed = hf_tokenizer(text=" env ", add_special_tokens=False, return_tensors="pt")["input_ids"][0]
+                tokens = tokens + fed.tolist()
         if label == "raise":
             raise KeyError("nothing there")
         if label == "die":
@@ -40,8 +41,8 @@ class AgentExecutor:
             time.sleep(3600)
         if label == "wait":
             await asyncio.sleep(3600)
-        return {"prompt": prompt, "label": label, "observation_tokens": tokens, "action_ranges": ranges, "truncated": False,
-                "reward": 0.5, "scores": 1.0, "extra_logs": {"turns": 2}, "rollout_log_probs": None}
+        return {"prompt": prompt, "label": label, "observation_tokens": tokens, "action_ranges": ranges,
+                "truncated": False, "reward": 0.5, "scores": 1.0, "extra_logs": {"turns": 2}, "rollout_log_probs": None}
 '''
 
 INSTANCE = '''
@@ -61,7 +62,8 @@ class AgentInstance(AgentInstanceBase):
         return {"observation": states["observation"] + "go: "}
 
     async def step(self, states, **kwargs):
-        assert states["observation_text"].startswith("Q. go: ") or states["label"] == "raise", states["observation_text"]
+        said = states["observation_text"]
+        assert said.startswith("Q. go: ") or states["label"] == "raise", said
         self.steps += 1
         if states["label"] == "raise":
             raise KeyError("no such row")
@@ -70,7 +72,8 @@ class AgentInstance(AgentInstanceBase):
         if states["label"] == "plain float":
             return {"rewards": 1.0, "environment_feedback": "", "done": True}
         if states["label"] == "images":
-            return {"rewards": torch.tensor(1.0), "environment_feedback": "", "done": True, "environment_images": ["png"]}
+            images = {"environment_images": ["png"]}
+            return {"rewards": torch.tensor(1.0), "environment_feedback": "", "done": True, **images}
         if states["label"] == "hot":
             states["sampling_params"].temperature = 0.5
         done = self.steps == 2
