@@ -24,8 +24,7 @@ from .tools import ToolError, World
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One call: `arguments` with defaults filled in where they were right; `result` is JSON text, an error's its
-    message."""
+    """One call: `arguments` with defaults filled in if right; `result` is JSON text, an error's its message."""
 
     name: str
     arguments: Any

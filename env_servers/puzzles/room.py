@@ -54,8 +54,7 @@ class Verdict(NamedTuple):
     score: float
     """How right the answer is, in [0, 1]."""
     error: str | None
-    """Why the text could not be scored: time_limit (CPU), memory, output_flood, crash, or the exception of the
-    scorer."""
+    """Why the text could not be scored: time_limit (CPU), memory, output_flood, crash, or the scorer's exception."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,8 +176,7 @@ class Fleet(Generic[A]):
         return actor
 
     async def _prove_watched(self, actor: A, prove: Callable[[A], Coroutine[Any, Any, None]]) -> None:
-        """It may wait long for its turn, behind a learner's step: one that dies or hangs meanwhile is noticed. Raises
-        EngineGone then."""
+        """It may wait long for its turn, behind a learner's step: a death or hang meanwhile is noticed. EngineGone."""
         proving = asyncio.create_task(prove(actor), name=f"prove {actor.name}")
         watching = asyncio.create_task(self._beats(actor), name=f"watch {actor.name}")
         try:

@@ -26,8 +26,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GlobalCounts:
-    """What a global mean divides by. `tokens`: trained tokens (or summed loss weights) of all ranks; `sequences`: those
-    with any."""
+    """What a global mean divides by. `tokens`: trained ones (or summed weights) of all ranks; `sequences`: with any."""
 
     tokens: float
     sequences: float

@@ -49,8 +49,7 @@ def check_tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> list[s
 
 
 def tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> Tokens:
-    """The tokens of this run. Makes the file where the table above says so. Raises ConfigError as `check_tokens`
-    does."""
+    """The tokens of this run. Makes the file where the table above says. Raises ConfigError as `check_tokens` does."""
     check_tokens(cfg, environ)
     env = environ.get(cfg.env.token_env) or None
     rollout = environ.get(cfg.rollout.token_env) or None

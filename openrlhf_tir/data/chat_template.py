@@ -99,8 +99,7 @@ class ChatTemplate:
         return rest[end.start() :]
 
     def inert(self, text: str) -> tuple[str, str]:
-        """Text from outside with a mark inside every special token's text, and the mark; "" when there was none to
-        mark."""
+        """Text from outside with a mark inside every special token's text, and the mark; "" when there was none."""
         if self._specials is None or not self._specials.search(text):
             return text, ""
         mark = next(chr(c) for c in PRIVATE if chr(c) not in text)

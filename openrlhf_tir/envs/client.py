@@ -123,8 +123,7 @@ class EnvClient:
         await self.http.close()
 
     def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> HttpSession:
-        """An async context manager; leaving it closes the session. Raises ConfigError for an environment without a
-        URL."""
+        """An async context manager; leaving closes the session. Raises ConfigError for an environment without a URL."""
         self.urls.check(env)
         return HttpSession(self, env, dict(task), seed)
 
@@ -138,8 +137,7 @@ class EnvClient:
         return sorted({s.url for s in self.urls})
 
     def stats(self) -> dict[str, float]:
-        """Gauges and counters by environment, for /metrics: `sessions/ENV`, `in_flight/ENV`, `waiting/ENV`, `down/ENV`,
-        `calls/ENV/OUTCOME`."""
+        """For /metrics: `sessions/ENV`, `in_flight/ENV`, `waiting/ENV`, `down/ENV`, `calls/ENV/OUTCOME`."""
         figures: Counter[str] = Counter()
         for s in self.urls:
             figures[f"sessions/{s.env}"] += s.sessions

@@ -53,8 +53,7 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvalMode:
-    """Sample for evaluation: own n, temperature, top_p and calls, nobody in reserve, no filters, rewards as in
-    training."""
+    """For evaluation: own n, temperature, top_p and calls, nobody in reserve, no filters, rewards as in training."""
 
     n: int
     temperature: float
@@ -65,8 +64,7 @@ class EvalMode:
 
 @dataclass(slots=True)
 class _Running:
-    """What the trajectories of a group share, and what has become of them: `ended[i]` is set when the i-th dispatched
-    has."""
+    """What the trajectories of a group share, and what became of them: `ended[i]` is set when the i-th has."""
 
     key: GroupKey
     task: Task
@@ -174,8 +172,7 @@ class GroupRunner:
             return KEEP, e
 
     async def _collect(self, g: _Running) -> bool:
-        """Run the episodes until the group can be closed; the others are given up. True when the filter is sure to drop
-        it."""
+        """Run the episodes until the group can be closed; others are given up. True when a filter surely drops it."""
         ends: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
         tasks = {asyncio.create_task(self._one(g, i), name=f"episode {g.key}#{i}"): i for i in range(len(g.ended))}
         for task in tasks:

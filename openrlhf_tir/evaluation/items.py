@@ -96,8 +96,7 @@ def item_of(suite: str, index: int, task: Task, sampled: Group | str, n: int) ->
 
 
 def answer_of(trajectory: Trajectory) -> str | None:
-    r"""What the model itself states last: the content of its last \boxed{}, else of its last <answer>; None without
-    either."""
+    r"""What the model itself states last: the content of its last \boxed{}, else of its last <answer>; else None."""
     text = without_code(model_text(trajectory))
     said = last_boxed(text)
     said = last_answer(text) if said is None else said

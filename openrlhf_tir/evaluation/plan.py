@@ -42,8 +42,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`cfg` has the reward that grades the sets. `swept` is the key of the configuration that `settings` vary, "" for
-    one setting."""
+    """`cfg` has the reward that grades the sets. `swept`: the key that `settings` vary, "" for one setting."""
 
     cfg: Config
     asked: list[Asked]
@@ -59,8 +58,7 @@ class Plan:
 
 
 def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: Path, sweep: str | None) -> Plan:
-    """Finds and converts the sets. Raises ConfigError and DataError, among them for sets that one reward cannot grade
-    together."""
+    """Finds and converts the sets. Raises ConfigError and DataError, also for sets that no one reward can grade."""
     swept, settings = parse_sweep(sweep, Sampled.of(cfg)) if sweep else ("", [Sampled.of(cfg)])
     if not named:
         if not cfg.eval.dataset:
@@ -94,8 +92,7 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
 
 
 def _graded_by(cfg: Config, wanted: list[tuple[str, str]]) -> tuple[Config, tuple[str, ...]]:
-    """The configuration with the reward that grades all of them, and what is to be said where it is not the
-    recipe's."""
+    """The configuration with the reward that grades all of them, and what to say where it is not the recipe's."""
     if cfg.reward.weights:
         return cfg, ()  # the first of the weights decides what is correct; who mixes rewards knows which
     names = sorted({reward for _, reward in wanted})
@@ -113,8 +110,7 @@ def _graded_by(cfg: Config, wanted: list[tuple[str, str]]) -> tuple[Config, tupl
 
 
 def _check_env(cfg: Config, suite: Suite) -> None:
-    """Raises ConfigError where the set's rows would be played in another environment, or without the user who speaks in
-    later turns."""
+    """Raises ConfigError where the rows would be played in another environment, or without the user of later turns."""
     if not suite.env:
         return
     serves = one(cfg.environments, cfg.env.name).serves

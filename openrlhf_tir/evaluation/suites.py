@@ -34,8 +34,7 @@ V4 = {"simple": "simple_python"}
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One set. `rows`: of the published one. `rewards`: those that grade it, the first where the recipe's is none of
-    them."""
+    """One set. `rows`: as published. `rewards`: those that grade it, the first where the recipe's is none of them."""
 
     name: str
     title: str
@@ -179,8 +178,7 @@ class SuiteFile:
 
 
 def find(text: str, directory: str | Path) -> SuiteFile:
-    """`NAME` (looked for in `directory`) or `NAME=FILE`. Raises ConfigError, which says where the set is had and in
-    which form."""
+    """`NAME` (looked for in `directory`) or `NAME=FILE`. ConfigError says where the set is had, in which form."""
     name, given, file = text.partition("=")
     if name not in SUITES:
         raise unknown("suite", name, SUITES, "Or evaluate rows of your own: --eval.dataset FILE.")
@@ -276,7 +274,6 @@ def size_fact(suite: Suite, rows: int) -> str | None:
 
 
 def reward_for(suite: Suite, used: Reward) -> str:
-    """The recipe's reward where it grades this set, OTC's where its base does, one of the user's own always; else the
-    set's own."""
+    """The recipe's reward where it grades this set (OTC's: its base), one of the user's always; else the set's own."""
     base = str(used.options.get("base", "math")) if used.name == "otc" else used.name
     return used.name if base in suite.rewards or ":" in base else suite.rewards[0]

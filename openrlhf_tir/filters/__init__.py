@@ -83,8 +83,7 @@ class OwnFilter:
 
 
 def filters_of(cfg: Filter) -> list[GroupFilter | OwnFilter]:
-    """What is asked beside the actor, in order. Raises ConfigError for a name that is neither registered nor can be
-    loaded."""
+    """What is asked beside the actor, in order. Raises ConfigError for a name that is not registered nor loadable."""
     found: list[GroupFilter | OwnFilter] = []
     for name in cfg.order:
         if name in MAKERS:

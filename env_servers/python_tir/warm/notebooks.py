@@ -85,8 +85,7 @@ class Places(Protocol):
 
 
 class Notebook:
-    """One session's interpreter. Calls come one at a time; one that was cancelled may still be ending when the next one
-    comes."""
+    """One session's interpreter. Calls come one at a time; a cancelled one may still be ending when the next comes."""
 
     def __init__(self, notebooks: Places) -> None:
         self._notebooks = notebooks

@@ -80,8 +80,7 @@ class _Session:
         return b"%s %d %s %s 1" % (request, code << 8, reason, report)
 
     def learn_how_it_waits(self):
-        """The system call in which the notebook's main thread sleeps before its first cell: `is_waiting` compares with
-        that."""
+        """The system call in which the notebook's main thread sleeps before its first cell, for `is_waiting`."""
         for _ in self.freezer.pauses():
             call = self._system_call()
             if call is not None and call[1] == self.channel_fd:

@@ -115,8 +115,7 @@ def paths_of(patch: bytes) -> set[str]:
 
 
 def _by_first_word(tests: Mapping[str, str]) -> dict[str, str]:
-    """SWE-bench's lists have the names of tests up to their first blank: such a name has passed when all have that
-    begin so."""
+    """SWE-bench's lists have the names of tests up to their first blank: it has passed when all have that begin so."""
     named: dict[str, str] = {}
     for name, how in tests.items():
         first = name.split(" ")[0]

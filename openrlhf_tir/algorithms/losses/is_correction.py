@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 def is_weights(
     old: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor, settings: Advantage
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All [b, L-1], log-probs of pi_old and mu -> (weights [b, L-1], share of tokens or sequences outside the band, a
-    scalar)."""
+    """All [b, L-1], log-probs of pi_old and mu -> (weights [b, L-1], share of tokens or sequences out of band)."""
     bounds, seq = settings.is_correction_threshold, settings.is_correction_level == "seq"
     low, high = (0.0, bounds[0]) if len(bounds) == 1 else bounds
     log_ratio = (old - rollout).detach()

@@ -202,8 +202,7 @@ def _arguments(text: str) -> Calls:
 
 
 def _conversation(records: str) -> list[dict[str, Any]]:
-    """ToolRL's records as Tool-N1's turns: what stands between the user's words and the tools' is the assistant's.
-    Raises ValueError."""
+    """ToolRL's records as Tool-N1's turns: what is between user and tools is the assistant's. Raises ValueError."""
     turns: list[dict[str, Any]] = []
     at = 0
     for found in _SAID.finditer(records):

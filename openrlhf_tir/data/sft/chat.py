@@ -35,8 +35,7 @@ def chains_of(
     every: bool,
     masked: Sequence[str],
 ) -> list[Chain]:
-    """every: all messages of the assistant are learned, else the last one; `masked`: sft.mask_blocks. Raises
-    DataError."""
+    """every: the assistant's messages are all learned, else the last; `masked`: sft.mask_blocks. Raises DataError."""
     said = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
     if not said:
         raise DataError(
