@@ -78,8 +78,7 @@ class EnvClient:
         self.stage_times = StageTimes()
         self.urls = EnvUrls(urls, most=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
         self.send_step: Callable[[str, StepRequest, float], Awaitable[StepReply]] = self._post_step
-        """(base URL, request, seconds to wait) -> reply; one that sends several together may take its place. Raises as
-        EnvHttp does."""
+        """(base URL, request, seconds to wait) -> reply; batching may take its place. Raises as EnvHttp does."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """(environment, ok | model_error | env_error | timeout | capacity) -> calls that ended so; also `retry`,
         `refused`, `hedge`."""

@@ -29,8 +29,7 @@ Special = Callable[[int], str]
 
 
 class TrajectoryLog:
-    """Keeps a share of groups, the same ones in every run: which is decided by the key. `special` tells what texts
-    leave out."""
+    """Keeps a share of groups, the same in every run: the key decides. `special` tells what texts leave out."""
 
     def __init__(self, run_dir: Path, name: str, share: float, special: Special = lambda token: "") -> None:
         self.share, self.special = share, special

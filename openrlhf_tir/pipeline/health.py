@@ -20,8 +20,7 @@ from ..types import BatchItem, Group, GroupMeta, GroupState, StepReport
 
 log = logging.getLogger(__name__)
 MIN_UNUSED = 256
-"""Groups: with small batches a run of bad luck would end a healthy run. At 5 % acceptance 256 in a row have a chance of
-2e-6."""
+"""Groups: with small batches bad luck would end a healthy run. At 5 % acceptance 256 in a row have a chance of 2e-6."""
 EXAMPLE_TIMEOUT_S = 30.0
 """Deadline for fetching one group from the object store, of which a few lines are printed: the run ends without the
 example if it takes longer."""
@@ -97,8 +96,7 @@ class Health:
         self.nonfinite_in_a_row = 0
 
     def not_finite(self, report: StepReport, items: list[BatchItem]) -> None:
-        """A step changed nothing because its gradient is not finite. Raises Diverged after train.max_nonfinite_steps in
-        a row."""
+        """A step without finite gradient changed nothing. Raises Diverged after train.max_nonfinite_steps in a row."""
         self.nonfinite_in_a_row += 1
         names = ", ".join(str(item.meta.key) for item in items[:NAMED]) + (
             f" and {len(items) - NAMED} more" if len(items) > NAMED else ""

@@ -40,8 +40,7 @@ class BaseScores(Protocol):
 
 
 def figure(figures: BaseScores, name: str) -> float:
-    """The figure that a gate names: a field of it, or the mean of a part of the reward. A part that no response has is
-    0."""
+    """The figure that a gate names: a field of it, or the mean of a reward's part. A part that no response has is 0."""
     return float(figures.parts.get(name, 0.0) if name.startswith("reward/") else getattr(figures, name))
 
 
@@ -73,8 +72,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; each repair again,
-    from `repair_lr_ratio`."""
+    """Linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; repairs from `repair_lr_ratio`."""
 
     stages: tuple[Stage, ...] = (Stage(760, 0.85), Stage(120, 0.36))
     batch_size: int = 16

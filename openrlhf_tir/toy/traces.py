@@ -23,8 +23,7 @@ from .task import Problem, draw
 from .tokenizer import encode
 
 GUESS = 0.2
-"""Weight of digits that cannot be known without computing: enough for a plausible guess, too little to drown the
-rest."""
+"""Weight of digits that cannot be known without computing: enough for a guess, too little to drown the rest."""
 
 
 ColdStartTrace = SftRow

@@ -48,8 +48,7 @@ def encode(old: np.ndarray, new: np.ndarray) -> Piece | None:
 
 
 def take_over(old: np.ndarray, new: np.ndarray) -> Piece | None:
-    """`encode`; and `old` then is `new`, by writing what changed only: the memory that stays as it is need not be
-    written back."""
+    """`encode`; and `old` then is `new`, by writing what changed only: the rest need not be written back."""
     return _piece(*_changed(old, new, take_over=True))
 
 

@@ -93,8 +93,7 @@ class Shards:
         return self.of([o["fp32_flat_groups"] for o in self.optimisers], name)
 
     def moment(self, which: str, name: str) -> torch.Tensor:
-        """This rank's part of what the optimiser keeps beside every weight, `exp_avg` or `exp_avg_sq`, in the shape of
-        `master`."""
+        """The rank's part of what is kept beside every weight, `exp_avg` or `exp_avg_sq`, in the shape of `master`."""
         return self.of(
             [{g: state[which] for g, state in o["optimizer_state_dict"]["state"].items()} for o in self.optimisers],
             name,

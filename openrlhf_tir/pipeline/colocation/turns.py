@@ -36,8 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Sleeper(Protocol):
-    """An engine. Both calls are idempotent, bounded in time, and raise EngineGone when it died; its owner replaces
-    it."""
+    """An engine. Both calls are idempotent, bounded in time, and raise EngineGone if it died; its owner replaces it."""
 
     async def sleep(self) -> None:
         """Weights to host memory, KV cache dropped. Requests wait. A push wakes it too."""
@@ -60,8 +59,7 @@ class Turn(StrEnum):
 
 
 class Turns:
-    """One per session. `engines` is looked at anew at every switch; at first they are awake. Belongs to one event
-    loop."""
+    """One per session. `engines` is looked at anew at every switch; at first awake. Belongs to one event loop."""
 
     def __init__(self, engines: Sequence[Sleeper], deadline: Deadline) -> None:
         """`deadline`: of the wait for a turn, which is as long as what others do in theirs."""

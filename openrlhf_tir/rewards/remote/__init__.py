@@ -14,6 +14,5 @@ from ..context import RewardContext
 
 
 def remote(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """The registered reward 'remote'. `RewardPool` asks for it in batches and waits: it cannot be computed on the
-    spot."""
+    """The registered reward 'remote'. `RewardPool` asks for it in batches and waits: it cannot be had on the spot."""
     raise RewardError("Reward 'remote' is asked by RewardPool.score, in batches. Use that.")

@@ -115,8 +115,7 @@ def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
 
 
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
-    """Rows of env_servers/functions: prompt, label (the true calls) and, in `meta`, the task; the state follows from
-    the seed."""
+    """Rows of env_servers/functions: prompt, label (calls) and, in `meta`, the task; the seed gives the state."""
     rng = Random(f"{split}/{seed}")
     goals = [draw_goal(rng, split) for _ in range(n)]
     return [

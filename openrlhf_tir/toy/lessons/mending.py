@@ -163,8 +163,7 @@ def patch(wrong: Formula, right: Formula) -> str:
 
 
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
-    """Rows of env_servers/swe: prompt, label (the gold patch) and, in `meta`, the repository with its bug and the
-    hidden tests."""
+    """Rows of env_servers/swe: prompt, label (the gold patch) and, in `meta`, repository, bug and hidden tests."""
     rng = Random(f"{split}/{seed}")
     drawn = [(right := draw_formula(rng, split), broken(right, rng)) for _ in range(n)]
     return [

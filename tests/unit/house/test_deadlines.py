@@ -71,7 +71,8 @@ def crosses(call: ast.Call) -> bool:
         return True
     if receiver in ("self._llm", "llm"):
         return f.attr not in ("get_num_unfinished_requests", "shutdown")
-    return receiver == "self.learner" or f.attr in ENGINE_CALLS and receiver.split("[")[0] in ("e", "engine", "engines")
+    of_engine = f.attr in ENGINE_CALLS and receiver.split("[")[0] in ("e", "engine", "engines")
+    return receiver == "self.learner" or of_engine
 
 
 class Calls(ast.NodeVisitor):
