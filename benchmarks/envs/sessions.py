@@ -37,8 +37,7 @@ class Found(NamedTuple):
     p50_ms: float
     p99_ms: float
     failed: int
-    """Refused or lost: what would be a failed sample. A call that the function itself refuses the second time is an
-    answer."""
+    """Refused or lost: what would be a failed sample. A call that the function refuses a second time is an answer."""
     kib_per_session: float
 
 

@@ -29,8 +29,7 @@ PROMPT = "p" * PROMPT_TOKENS
 
 
 def script_of(w: Workload, scale: float) -> Callable[[str], Written]:
-    """What the emulated model writes: the workload's segments, each but the last ending in a call that says how long it
-    takes."""
+    """What the emulated model writes: the workload's segments, each but the last ending in a call with its duration."""
     scripts = lru_cache(maxsize=8192)(w.script)
 
     def script(request_id: str) -> Written:
