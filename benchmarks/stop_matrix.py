@@ -14,8 +14,7 @@ imports) the code is the signal's own, 143. A run passes if its final weights ar
 bit, every prompt has exactly one end in the ledger (`audit`), and every step one row of metrics; then all its moments
 count as resumed exactly.
 
-    python -m benchmarks.stop_matrix --moments 20 --seed 0      a start takes half a minute or more on two cores, most
-    of it imports
+    python -m benchmarks.stop_matrix --moments 20 --seed 0      a start: half a minute or more on two cores
     python -m benchmarks.stop_matrix --quick                    5 moments
 
 The last line is one JSON object.

@@ -1,7 +1,7 @@
 """Parts of `benchmarks.rollout`: one emulated rollout actor, on any clock. Real but for what sleeps.
 
-Actor = GroupRunner -> run_episode (ReTool turns) -> Batcher -> EmulatedEngine;   tools: in this process (SleepingEnvs),
-or EnvClient by HTTP"""
+Actor = GroupRunner -> run_episode (ReTool turns) -> Batcher -> EmulatedEngine
+Tools: in this process (SleepingEnvs), or EnvClient by HTTP"""
 
 from __future__ import annotations
 

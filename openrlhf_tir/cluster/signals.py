@@ -2,8 +2,7 @@
 everything at once.
 
 first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code
-          exit_codes.STOPPED;
-                                while Ray starts, which blocks the event loop: Stopped is raised there
+                                exit_codes.STOPPED; while Ray starts, which blocks the event loop: Stopped is raised
 second    end_at_once           every process that we started is killed; no checkpoint
 neither   CLOSE_S after the grace has passed: the same, because whatever hangs must not outlive the job
 """

@@ -6,7 +6,7 @@ engines, which can be paused, sampled from and given rewards. So the endpoints n
     $TIR_ENV_TOKEN     $TIR_ROLLOUT_TOKEN    rollout endpoints
     unset              unset                 on loopback, without a token
     set                unset                 on the node's address, with a token made for the run:
-                       RUN_DIR/endpoints/token, mode 0600
+                                             RUN_DIR/endpoints/token, mode 0600
     any                set                   on the node's address, with that one
 
 (The variables' names are env.token_env and rollout.token_env.) A restarted run finds its token in the file, so that

@@ -1,12 +1,11 @@
 """Own files: the settings that may name a function or class of one's own, and what has to be done to such names.
 
-    recipe beside reward.py: "reward.py:score"  ->  "/abs/dir/reward.py:score"        when the recipe is read: the
-                                                recipe's directory counts
-    flag                     "reward.py:score"  ->  "/cwd/reward.py:score"            the current directory counts
-    flag                     "reward:score"     ->  "/cwd/reward.py:score"            a module that only the current
-                             directory has
-    run                      "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"     when a run
-                             starts (`freeze`)
+    recipe beside reward.py  "reward.py:score"  ->  "/abs/dir/reward.py:score"    when the recipe is read: the
+                                                                                  recipe's directory counts
+    flag                     "reward.py:score"  ->  "/cwd/reward.py:score"        the current directory counts
+    flag                     "reward:score"     ->  "/cwd/reward.py:score"        a module only the current one has
+    run                      "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"
+                                                                                  when a run starts (`freeze`)
 
 A run works with copies in its own directory, which every node sees: they reach each actor and rank and the processes of
 these, a file that is edited during the run changes nothing, and the directory holds the code that the run was made

@@ -1,12 +1,12 @@
 """Item: what was sampled of one problem, one JSONL row of it. Lists are per valid sample, in order of their index.
 
     suite index row kind env prompt label epoch    which problem; `row` is its name in whatever file it is
-    (data/identity.py)
+                                                   (data/identity.py)
     correct rewards answers                        the verdicts, and what the samples answered (None: nothing)
     calls calls_ok used_code                       calls that were run, those of them without an error, whether there
-    was code
+                                                   was code
     response_tokens model_tokens truncated texts   lengths in tokens, all and the model's own; cut by a limit; the
-    responses
+                                                   responses
     failures                                       reason -> samples that infrastructure lost: no part of any figure
     failed                                         only where no sample is valid: why
 

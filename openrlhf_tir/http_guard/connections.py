@@ -2,7 +2,7 @@
 sent.
 
     opened ---- header_timeout_s ---> closed            no complete request header, however slowly it trickles
-    (slow-loris)
+                                                        (slow-loris)
     header complete                                     from here the body's deadline is `guard`'s
     answered -- idle_timeout_s -----> closed            no byte of a next request; from its first byte: header_timeout_s
     reads no answer -- write_timeout_s --> cut

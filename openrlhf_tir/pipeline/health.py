@@ -1,10 +1,8 @@
 """Health: runs that go nowhere are ended by name. Counts of events, never of seconds, so a slow machine ends nothing.
 
-groups in a row that a fault ended for good   > B                          StallError       something outside is down
-groups in a row that were dropped or failed   train.max_unused_batches     Unproductive     nothing to learn from what
-is rolled
-steps in a row without a finite gradient      train.max_nonfinite_steps    Diverged         the loss or the weights are
-broken"""
+groups in a row that a fault ended for good   > B                         StallError     something outside is down
+groups in a row that were dropped or failed   train.max_unused_batches    Unproductive   nothing to learn from is rolled
+steps in a row without a finite gradient      train.max_nonfinite_steps   Diverged       loss or weights are broken"""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@ r"""ZeroTIR's reward with all its bonuses, and the facts it records. Source: env
 3.
 
     valid format and proper stop -> answer = max(rule, model verdict), else 0
-    reward = answer + format reward + overlong + execution penalty + tool bonus + idea bonus       (all but the first
-    off by default)
+    reward = answer + format reward + overlong + execution penalty + tool bonus + idea bonus
+
+(all but the first off by default).
 
 The model verdict is that of an OpenAI-compatible server (option `verifier_url`), asked where the rule says no; without
 one it is 0.

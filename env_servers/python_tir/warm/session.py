@@ -1,7 +1,7 @@
 """Session: a slot (PID 1 of namespaces of its own) around one interpreter that keeps its state from cell to cell.
 
-    request   "<id> <seconds>" with descriptors: the cell (a read-only memory file), stdout, stderr     -> handed on to
-              the notebook
+    request   "<id> <seconds>" with descriptors: the cell (a read-only memory file), stdout, stderr; handed on to the
+              notebook
     "K"       end the session now
     reply     "<id> <wait status> <reason> <report> <alive>"; reason: end | time | cancel | lost
 

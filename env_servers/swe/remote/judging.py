@@ -1,8 +1,8 @@
 """Judging: a patch, in a fresh container -> Report. As SWE-bench does it: the tests import the code into their own
 process.
 
-    git apply, else patch --fuzz=5 -> what configures pytest or Python, the tests' files, and links are put back
-    (inside/guard.py)
+    git apply, else patch --fuzz=5
+    -> what configures pytest or Python, the tests' files, and links are put back (inside/guard.py)
     -> the row's test patch -> pytest on the files of FAIL_TO_PASS and PASS_TO_PASS (inside/in_process.py) -> its report
 
 No line of the patch runs before the tests do: until then what fails is the image's, the row's or the runtime's, and

@@ -1,10 +1,10 @@
 """Distill: a run's kept trajectories -> rows for fine-tuning, by rejection sampling. What the model wrote stays the
 model's, word for word.
 
-    kept trajectory -> refused, for one reason (the first of REASONS that holds)       counted
-                    -> the same response to the same prompt as another one             duplicate, the one of the highest
-                    reward stays
-                    -> of each prompt the best `per_prompt`                            over_cap
+    kept trajectory -> refused, for one reason (the first of REASONS that holds)    counted
+                    -> the same response to the same prompt as another one          duplicate, that of the highest
+                                                                                    reward stays
+                    -> of each prompt the best `per_prompt`                         over_cap
                     -> {"prompt", "segments": [{"source", "text", "end"}], ...}
 
 Best is the highest reward; between equal ones it is a lot that is drawn from the text alone, so that neither the order

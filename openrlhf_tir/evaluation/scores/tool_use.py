@@ -1,14 +1,12 @@
 """Tool use of the sampled responses, each figure as a ratio of sums over problems. Lengths are tokens.
 
-calls               calls per response                                                                    OTC's TC
-                    (arXiv 2504.14870)
-tool_productivity   right responses per call; None without a call                                         OTC's TP
-code_ratio          share of responses that used a tool                                                   ZeroTIR (arXiv
-                    2505.07773), ToRL
-code_in_correct     share of the right responses that used one                                            ZeroTIR
+calls               calls per response                                                  OTC's TC (arXiv 2504.14870)
+tool_productivity   right responses per call; None without a call                       OTC's TP
+code_ratio          share of responses that used a tool                                 ZeroTIR (arXiv 2505.07773), ToRL
+code_in_correct     share of the right responses that used one                          ZeroTIR
 accuracy_with_code  share of the responses that used one that are right; accuracy_without_code: of the others
-code_pass           share of the calls that ran without an error; _correct, _incorrect: in right, in wrong responses
-                    ToRL (arXiv 2503.23383)
+code_pass           share of the calls that ran without an error                        ToRL (arXiv 2503.23383)
+                    _correct, _incorrect: in right, in wrong responses
 calls_in_correct    calls per right response
 response_tokens     of a response, with what tools said; _correct, _incorrect; model_tokens: what the model wrote
 truncated           share of responses that a limit cut

@@ -2,10 +2,10 @@
 out of files mapped to memory.
 
     zero_pp_rank_<r>_mp_rank_00_optim_states.pt    per sub group one flat tensor of master weights, one of each of
-    Adam's moments: the parts of all its
-                                                   parameters, one behind the other
+                                                   Adam's moments: the parts of all its parameters, one behind the
+                                                   other
     zero_pp_rank_<r>_mp_rank_00_model_states.pt    the names and shapes in those sub groups; parts of parameters that
-    are not trained; counters
+                                                   are not trained; counters
 
     part of rank r of n of a parameter of N elements:  [r p, (r + 1) p), p = ceil(N / n); what is beyond N is padding
 

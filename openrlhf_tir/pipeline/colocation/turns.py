@@ -1,13 +1,12 @@
 """Turns: learner ranks and engines share their GPUs, and one of the two has the memory at a time (train.colocate_all,
 pipeline.mode = 'sync').
 
-    turn        engines                              learner                                     taken by
-    sampling    awake                                optimiser and gradients in host memory      a group, an evaluation,
-                a calibration
-    learning    asleep: weights in host memory,      whole, on the GPUs                          a step, the loading of
-                a checkpoint, ranks that start no KV cache
-    pushing     asleep until the push wakes each     as in sampling: its weights are there       a push; an engine that
-                starts
+    turn      engines                            learner                                 taken by
+    sampling  awake                              optimiser, gradients in host memory     a group, an evaluation, a
+                                                                                         calibration
+    learning  asleep: weights in host memory,    whole, on the GPUs                      a step, the loading of a
+              no KV cache                                                                checkpoint, ranks that start
+    pushing   asleep until the push wakes each   as in sampling: its weights are there   a push; an engine that starts
 
 A turn is switched by whoever needs another one, and stays until then. Who samples, learns, pushes or starts holds its
 turn meanwhile: the learner waits for the last group and for engines that load, which fill the memory of which it would

@@ -2,8 +2,8 @@
 the reward 'remote'.
 
 responses of a prompt -> batches.py -> file.py: reward_func(queries, prompts, labels), in a worker process
-                                       http.py: POST {"query", "prompts", "labels"}, tried again       -> answer.py ->
-                                       RewardParts
+                                       http.py: POST {"query", "prompts", "labels"}, tried again
+                      -> answer.py -> RewardParts
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 r"""ReTool's: a base that can write a program and read an output, each when asked to, but answers a question at once;
 and traces that put these together.
 
-    base     User: Write: What is 7*8?\nAssistant:```python\nprint(7*8)\n```            a program, where one is asked
-             for
+    base     User: Write: What is 7*8?\nAssistant:```python\nprint(7*8)\n```            a program, where asked for one
              User: Read: 56\nAssistant:<answer>\n\boxed{56}\n</answer>                  an answer, where it is given
              User: What is 7*8?\nAssistant:<answer>\n\boxed{61}\n</answer>              a guess
 
-    trace    User: What is
-             7*8?\nAssistant:<code>\n```python\nprint(7*8)\n```\n</code>\n<interpreter>\n56</interpreter>\n\n<answer>\n\boxed{56}\n</answer>
+    trace    User: What is 7*8?\nAssistant:<code>\n```python\nprint(7*8)\n```\n</code>\n
+             <interpreter>\n56</interpreter>\n\n<answer>\n\boxed{56}\n</answer>
 
 `examples` are the traces of the cold start, of which COMPUTES compute and the others state the answer: fine-tuning
 shows that a program can be run, and leaves it to RL to find out that it should be. The tool ratio is the share of the

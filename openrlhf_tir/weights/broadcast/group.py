@@ -3,7 +3,7 @@ them is in.
 
     learner     served(...)  a TCP store on its node: where all meet, and where they hear of each other
     everybody   listening(push):     the first time all meet: all are here, or those that are not are named; then the
-                connections, in gloo or NCCL
+                                     connections, in gloo or NCCL
                     start(buffer) ... join(), from rank 0 to all
 
 Whoever cannot go on says so in the store (`end`), and everybody that waits hears it at once: a worker that dies, hangs
