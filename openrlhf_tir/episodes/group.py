@@ -1,7 +1,7 @@
 """Group: one prompt -> n trajectories, rewarded and judged. They share the prompt, the environment and one deadline.
 
-    dispatch n + oversample episodes, in order ──> as each ends: selection settled? hopeless? time over? ──> close ──>
-    rewards, verdict
+    dispatch n + oversample episodes, in order ──> as each ends: selection settled? hopeless? time over?
+        ──> close ──> rewards, verdict
 
 An infrastructure fault of one trajectory fails that one: statistics and rewards are over the valid ones. A fault of
 what they share (the engine, the server of their sessions) fails all that shared it, the finished ones too, or their

@@ -1,7 +1,7 @@
 """Several emulated engines or ranks in one process, each behind the remote surface of an actor of its own.
 
-    controller ── handle.run_group.options(num_returns=2).remote(...) ──> Host.call(i, "run_group", ...) ──> actor i of
-    the process
+    controller ── handle.run_group.options(num_returns=2).remote(...) ──> Host.call(i, "run_group", ...)
+               ──> actor i of the process
 
 A process of its own takes two CPU seconds to start, whatever it holds: 96 of them are the machine's time, not the
 controller's. What the controller does is the same for each: reservation, calls, heartbeats, pushes, and one actor's
