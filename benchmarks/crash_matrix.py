@@ -14,8 +14,8 @@ the final weights are those of the undisturbed run, bit for bit. With `--engine 
 `--mode pipeline` timing decides which version samples what: then the held-out accuracies are shown side by side (with a
 model that can be right, `--model`), weights are not compared.
 
-    python -m benchmarks.crash_matrix --trials 10 --seed 0      a trial takes a minute or two on two cores, most of it
-    imports python -m benchmarks.crash_matrix --trials 10 --per-trial 5 --steps 20
+    python -m benchmarks.crash_matrix --trials 10 --seed 0      a trial: a minute or two on two cores, mostly imports
+    python -m benchmarks.crash_matrix --trials 10 --per-trial 5 --steps 20
     python -m benchmarks.crash_matrix --trials 10 --faults kill freeze
     python -m benchmarks.crash_matrix --quick                   3 trials
     python -m benchmarks.crash_matrix --model runs/quickstart/base --engine vllm --mode pipeline --steps 30

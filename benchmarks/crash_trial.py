@@ -1,5 +1,4 @@
-"""One trial of the crash matrix: a training run as processes, faults that befall them when they are due, and what came
-of it."""
+"""One trial of the crash matrix: a training run as processes, faults that befall them, and what came of it."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ imports) the code is the signal's own, 143. A run passes if its final weights ar
 bit, every prompt has exactly one end in the ledger (`audit`), and every step one row of metrics; then all its moments
 count as resumed exactly.
 
-    python -m benchmarks.stop_matrix --moments 20 --seed 0      a start takes half a minute or more on two cores, most
-    of it imports
+    python -m benchmarks.stop_matrix --moments 20 --seed 0      a start: half a minute or more on two cores
     python -m benchmarks.stop_matrix --quick                    5 moments
 
 The last line is one JSON object.
@@ -44,18 +43,15 @@ from .crash_trial import Job, clean, command, end, last_step, outcome, start
 from .stop_trial import Stopped, stop, wait_until
 
 CLOSING_S = 10.0
-"""What closing the session may take after the grace: with the default of 20 s, the 30 s after which Slurm and
-Kubernetes kill."""
+"""What closing the session may take after the grace: with the default 20 s, the 30 s of Slurm and Kubernetes."""
 HELD_OUT = 8
 PHASES = ("loading", "training", "training", "training", "ending")
-"""The phases in which the moments of one run lie. The loading one may come before, between or after those of
-training."""
+"""The phases in which the moments of one run lie. The loading one may come before, between or after the others."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations of an undisturbed run, in seconds: from its start to the first step, a step, and from the last step to
-    its end."""
+    """Durations of an undisturbed run, in seconds: start to first step, a step, last step to end."""
 
     loading: float
     step: float
@@ -111,8 +107,7 @@ class Run:
         return path.stat().st_size if path.exists() else 0
 
     def in_training(self, step: int = 0) -> bool:
-        """Since the last start, at least so many steps being done, then or now. A resume begins with a line in the
-        ledger."""
+        """Since the last start, with at least so many steps done. A resume begins with a line in the ledger."""
         return self._ledger_bytes() != self._ledger and last_step(self.run_dir) >= step
 
     @property

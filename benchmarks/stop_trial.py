@@ -1,5 +1,4 @@
-"""One stop of the stop matrix: SIGTERM to a training run (benchmarks/crash_trial.py) at a moment, and what came of
-it."""
+"""One stop of the stop matrix: SIGTERM to a training run (benchmarks/crash_trial.py) at a moment, what came of it."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ def of_run(run_dir: Path) -> set[psutil.Process]:
 
 
 def wait_until(process: subprocess.Popen, run_dir: Path, reached: Callable[[], bool]) -> bool:
-    """False: it has ended before, and well. Raises RuntimeError for a run that failed or does not get there, which is
-    killed then."""
+    """False: it ended before, and well. Raises RuntimeError for a run that failed or does not get there: killed."""
     began = time.monotonic()
     while not reached():
         if process.poll() == 0:

@@ -1,8 +1,8 @@
 """Weight pushes by file at the shapes of Qwen2.5-1.5B in bf16 (3 GB, random weights, std 0.02): today's way, as it was
 before, and what changed only.
 
-    before      tensor by tensor: write, SHA-256; fsync; then the engine hashes the file                  (the way of
-                the version before; kept here)
+    before      the way of the version before, kept here: tensor by tensor, write, SHA-256; fsync; then the engine
+                hashes the file
     full        the learner's threads hash and write chunks while tensors are gathered; the node hashes the file with
                 XXH3-128
     delta       the learner compares with the last push and writes what changed; the node patches its copy and hashes

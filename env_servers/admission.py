@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 
 
 class CapacityFull(Exception):
-    """The queue is full. `retry_after_s` is when a place can be expected, in whole seconds (the unit of HTTP's
-    Retry-After)."""
+    """The queue is full. `retry_after_s`: when to expect a place, in whole seconds (HTTP's Retry-After)."""
 
     def __init__(self, reason: str, retry_after_s: int) -> None:
         super().__init__(reason, retry_after_s)

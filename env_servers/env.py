@@ -16,14 +16,12 @@ from openrlhf_tir.protocol import Outcome
 from .admission import Place
 
 MALFORMED_TASK = (ValueError, TypeError, LookupError, OverflowError)
-"""What reading a task raises by itself when a field is missing or of the wrong kind: int("abc"), task["label"],
-float(None)."""
+"""What reading a task raises when a field is missing or of the wrong kind: int("abc"), task["label"], float(None)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one action led to; the fields of `protocol.StepReply`. `signals` are raw facts, weighed by the trainer's
-    reward."""
+    """What an action led to: the fields of `protocol.StepReply`. `signals` are raw facts, weighed by the reward."""
 
     observation: str = ""
     reward: float | None = None

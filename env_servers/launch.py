@@ -105,8 +105,7 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
 
 
 def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:
-    """The flags above as a config; `fields` are the environment's own. Exits when the token is missing, or a limit lets
-    nobody in."""
+    """The flags above as a config; `fields` are the server's. Exits without the token, or if a limit lets nobody in."""
     if args.max_connections < 1 or not args.header_timeout > 0 or not args.body_timeout > 0:
         sys.exit("--max-connections, --header-timeout and --body-timeout must be above 0: nobody could ask anything.")
     return ServingConfig(
@@ -125,8 +124,7 @@ def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields)
 
 
 def token_for(host: str) -> str | None:
-    """The bearer token of the environment variable; exits when `host` is reachable from other machines and there is
-    none."""
+    """The bearer token of the environment variable; exits when others can reach `host` and there is none."""
     token = os.environ.get(TOKEN_ENV) or None
     if token is None and not _is_loopback(host):
         sys.exit(
@@ -188,8 +186,7 @@ def _raise_open_files() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGTERM when process `parent` ends; exits at once if it has ended already, as it may have while this one was
-    importing."""
+    """SIGTERM when process `parent` ends; exits at once if it has already, as it may while this one imports."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
         sys.exit(f"--die-with-parent does not work here: {os.strerror(ctypes.get_errno())}. Leave it out.")
     if os.getppid() != parent:

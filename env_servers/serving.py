@@ -56,8 +56,7 @@ class ServingConfig:
     env: str
     action: str
     isolation: str = NOT_NEEDED
-    """What confines the code that it runs; "none" where it runs what a model writes, unconfined. See
-    `protocol.Health`."""
+    """What confines the code that it runs; "none" where a model's code runs unconfined. See `protocol.Health`."""
     stateful: bool = False
     tools: Sequence[dict[str, Any]] = ()
     """Schemas of its tools, as OpenAI's."""
@@ -177,8 +176,7 @@ class EnvService:
 
 
 def _not_what_is_expected(env: Env, method: str, value: object, expected: str) -> str:
-    """What is said of a method that returned the wrong thing: where it is defined, what it gave and what it should
-    have."""
+    """What is said of a method that returned the wrong thing: where it is, what it gave and what it should have."""
     code = getattr(getattr(type(env), method), "__code__", None)
     where = f"{code.co_filename}:{code.co_firstlineno}" if code else type(env).__module__
     return (

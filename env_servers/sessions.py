@@ -163,8 +163,7 @@ class Sessions:
         return True
 
     async def close_owned(self, owner: str) -> int:
-        """Close the sessions whose id begins with `owner` and a dot: what a client that was killed has left. How many
-        there were."""
+        """Close the sessions whose id begins with `owner` and a dot: what a killed client left. How many there were."""
         owned = [session_id for session_id in self._by_id if session_id.startswith(f"{owner}.")]
         for session_id in owned:
             await self.close(session_id)

@@ -1,8 +1,7 @@
 """An agent written against the plain `openai` client, trained by openrlhf_tir: it takes tasks, talks, and says how it
 went.
 
-    python examples/openai_agent.py runs/my_run        # beside a training run with --rollout.agent external; ends when
-    the run has
+    python examples/openai_agent.py runs/my_run        # beside a run with --rollout.agent external; ends with it
 
 Nothing here knows of tokens, log-probs or weights: the rollout actor records them behind the OpenAI API. The agent's
 one tool is a calculator: the model writes <calc>12*34</calc>, the next message holds the result. Put your own agent in

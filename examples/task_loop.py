@@ -17,8 +17,7 @@ GONE_S = 60.0
 """No rollout actor for so long: the run is over."""
 
 Solve = Callable[[str, str, dict], float | None]
-"""(base URL of the session's OpenAI endpoint, API key, task) -> its reward; None leaves the judgement to the run's own
-reward."""
+"""(base URL of the session's OpenAI endpoint, API key, task) -> its reward; None leaves it to the run's own."""
 
 
 def serve(url: str, key: str, solve: Solve) -> None:

@@ -1,9 +1,8 @@
 """Background: a task that is meant to run for as long as its owner. One that dies is started again, or ends its owner
 by name.
 
-    async with background("control file", follow):     follow() raises  -> logged, started again after a pause
-        ...                                            five in a row    -> the body is cancelled, BackgroundDied is
-        raised
+    async with background("control file", follow):     follow() raises: logged, started again after a pause
+        ...                                            five in a row: the body is cancelled, BackgroundDied is raised
 
 What the user must mend (ConfigError, PipelineError) is not tried again. `kept_running` is the same without a body to
 cancel, for an owner that awaits it, or that gives the failure another meaning.

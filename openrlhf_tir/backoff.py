@@ -20,8 +20,7 @@ T = TypeVar("T")
 
 FIRST_S = 1.0
 CAP_S = 60.0
-"""Default of `train.max_backoff_s`: an outage that ends is noticed within a minute, and a server that is down is not
-flooded."""
+"""Default of `train.max_backoff_s`: an outage's end is noticed within a minute, and who is down is not flooded."""
 ASK_AGAIN_S = 10.0
 """The longest pause between two questions whether something is there: what comes back is in use within ten seconds."""
 _MOST_DOUBLINGS = 60
@@ -29,8 +28,7 @@ _MOST_DOUBLINGS = 60
 
 
 def backoff_s(failures: int, *, first_s: float = FIRST_S, cap_s: float = CAP_S) -> float:
-    """Seconds to wait after the `failures`-th failure, counted from 0: first_s doubled each time, never more than
-    cap_s."""
+    """Seconds to wait after the `failures`-th failure, counted from 0: first_s doubled each time, at most cap_s."""
     return min(cap_s, first_s * 2.0 ** min(max(0, failures), _MOST_DOUBLINGS))
 
 
@@ -48,8 +46,7 @@ def until_available(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """`ask()`, called again while it raises Unavailable, for `wait_s` seconds; then the last Unavailable is raised. 0:
-    asked once."""
+    """`ask()`, again while it raises Unavailable, for `wait_s` seconds; then the last one is raised. 0: once."""
     give_up, failures = clock() + wait_s, 0
     while True:
         try:

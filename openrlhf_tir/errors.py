@@ -174,8 +174,7 @@ class DeltaRefused(WeightsUnverified):
 
 
 class MethodError(InfraError):
-    """A function of the method failed: what it was asked about has no reward. `str(e)` names file, line and what was
-    expected."""
+    """A function of the method failed: there is no reward. `str(e)` names file, line and what was expected."""
 
     reason = "method_error"
 
@@ -197,8 +196,7 @@ class AgentError(MethodError):
 
 
 METHOD_REASONS = frozenset({RewardError.reason, FilterError.reason, TurnError.reason, AgentError.reason})
-"""Reasons of failure whose cause is in the method's own code: trying again helps seldom, and the user must hear of
-it."""
+"""Reasons of failure that lie in the method's own code: trying again helps seldom, and the user must hear of it."""
 
 
 class CheckpointFailed(InfraError, OSError):

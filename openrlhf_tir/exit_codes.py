@@ -1,22 +1,21 @@
 """Exit codes of `openrlhf-tir`: what a launcher, a scheduler or a script may do next. The one place that knows them.
 
-code  name          meaning                                                            who starts it again
-0     DONE          the command did what it is for                                     nobody
-1     NO            check-env, audit: the answer is no. Python: an uncaught exception  `train.max_restarts` (an
-                    exception of a run)
-2     MISTAKE       what the user wrote or gave cannot work; the message says what     nobody: it would end the same way
-3     FAULT         the machinery failed for good; the run goes on with --resume       `train.max_restarts`
-4     UNAVAILABLE   what the run needs is not there now: a server that does not        `train.max_restarts`, which waits
-                    for it;
-                    answer, room in the cluster                                        else whoever started it, later
-5     STOPPED       asked to stop (a signal, the job's time limit): a checkpoint was taken     whoever stopped it, with
-                    --resume
-6     HOPELESS      training itself is broken (no group can be used, nothing is finite)    nobody: the message says what
-                    to look at
-130   INTERRUPTED   Ctrl-C                                                             nobody
-143   TERMINATED    SIGTERM: somebody wants the run to stop                            nobody
--N                  killed by signal N (seen by the launcher, which ends as 128 + N)    `train.max_restarts`; SIGTERM:
-                    nobody
+code  name          meaning                                                          who starts it again
+0     DONE          the command did what it is for                                   nobody
+1     NO            check-env, audit: the answer is no. Python: an uncaught          `train.max_restarts` (a run's)
+                    exception
+2     MISTAKE       what the user wrote or gave cannot work; the message says what   nobody: it would end the same way
+3     FAULT         the machinery failed for good; the run goes on with --resume     `train.max_restarts`
+4     UNAVAILABLE   what the run needs is not there now: a server that does not      `train.max_restarts`, which waits
+                    answer, room in the cluster                                      for it; else whoever started it
+5     STOPPED       asked to stop (a signal, the job's time limit): a checkpoint     whoever stopped it, with --resume
+                    was taken
+6     HOPELESS      training itself is broken (no group can be used, nothing is      nobody: the message says what to
+                    finite)                                                          look at
+130   INTERRUPTED   Ctrl-C                                                           nobody
+143   TERMINATED    SIGTERM: somebody wants the run to stop                          nobody
+-N                  killed by signal N (seen by the launcher, which ends as          `train.max_restarts`; of SIGTERM:
+                    128 + N)                                                         nobody
 """
 
 from __future__ import annotations

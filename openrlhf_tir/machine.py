@@ -25,8 +25,7 @@ def runs_on_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = 
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> int:
-    """GPUs that this process may use: those that Ray gave it, which CUDA_VISIBLE_DEVICES lists, else all of the
-    node."""
+    """GPUs that this process may use: those Ray gave it, which CUDA_VISIBLE_DEVICES lists, else all of the node."""
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return gpu_count() if on_node is None else on_node

@@ -44,8 +44,7 @@ LIVE_PARAMETERS = 10**9
 """DeepSpeed's default of stage3_max_live_parameters."""
 GRADIENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, None: 4}
 RESERVE = 3 << 30
-"""Bytes of a learner's GPU kept for the CUDA context, NCCL's buffers and the allocator's fragments. A round figure, not
-measured."""
+"""Bytes of a learner's GPU kept for the CUDA context, NCCL's buffers and fragments. A round figure, not measured."""
 ENGINE_RESERVE = 2 << 30
 """Bytes of an engine's share kept for activations of a prefill and CUDA graphs. A round figure, not measured."""
 CHUNK_BYTES = 64 << 20

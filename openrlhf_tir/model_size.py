@@ -144,9 +144,10 @@ def of_config(config: dict[str, Any]) -> int | None:
     """The parameters of a decoder with gated MLPs, dense or of experts; biases and norms are left out (less than a
     thousandth).
 
-        layer = h (a d) + 2 h (k d) + (a d) h + 3 h i e + h e      h hidden size, a heads of size d, k heads of keys, i
-        MLP, e experts
-        model = layers * layer + V h (twice, unless tied)           V vocabulary
+        layer = h (a d) + 2 h (k d) + (a d) h + 3 h i e + h e
+        model = layers * layer + V h (twice, unless tied)
+
+    h hidden size, a heads of size d, k heads of keys, i MLP, e experts, V vocabulary.
 
     None when the file does not say enough.
     """

@@ -32,8 +32,7 @@ from typing import Any, get_type_hints
 from .errors import ConfigError, unknown
 
 MODULE_PREFIX = "openrlhf_tir_own_"
-"""Files of one's own are in sys.modules under this prefix and a digest of path and text, so that two `reward.py` do not
-meet."""
+"""Files of one's own are in sys.modules under this prefix and a digest of path and text, so no two meet."""
 
 SHOWN = 300
 """Characters of a name that a message shows."""
@@ -47,8 +46,7 @@ Complaint = Callable[[Any], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something of a method plugs in: the kind of thing, the setting that names it, how it is called, and the
-    registered ones."""
+    """Where something of a method plugs in: its kind, the setting that names it, how it is called, those registered."""
 
     kind: str
     setting: str
@@ -110,8 +108,7 @@ def load(place: Place, name: str) -> Any:
 
 
 def _the_only(place: Place, module: ModuleType, said: str) -> str:
-    """The name of the one class that the file defines and that can be meant. Raises ConfigError where there is none, or
-    several."""
+    """The name of the one class that the file defines and that can be meant. ConfigError for none, or several."""
     found = [
         n
         for n, v in vars(module).items()

@@ -57,8 +57,7 @@ class Passes(Protocol):
 
 @runtime_checkable
 class RolloutEngine(Engine, Protocol):
-    """What a rollout actor needs of its engine: engines/vllm_engine.py, engines/torch_engine.py. Belongs to one event
-    loop."""
+    """What a rollout actor needs of an engine: engines/vllm_engine.py, engines/torch_engine.py. Of one event loop."""
 
     @property
     def proof(self) -> Passes: ...
@@ -80,8 +79,7 @@ class RolloutEngine(Engine, Protocol):
         makes no progress."""
 
     async def abort(self, request_id: str) -> None:
-        """The request is answered with what it has, and finish_reason "abort". Nothing happens when it has ended, or is
-        not known."""
+        """The request is answered with what it has, finish_reason "abort". Nothing if it has ended, or is not known."""
 
     def progress(self) -> dict[str, int]:
         """Request -> tokens sampled so far, of those that it is answering."""
@@ -92,8 +90,7 @@ class RolloutEngine(Engine, Protocol):
     async def resume(self) -> None: ...
 
     async def sleep(self) -> None:
-        """With train.colocate_all: leave the GPU's memory to the learner. Requests wait, frozen, until `wake` or a
-        push. Idempotent."""
+        """train.colocate_all: leave the GPU's memory to the learner. Requests wait for `wake` or a push. Idempotent."""
 
     async def wake(self) -> None:
         """With the weights that it had. Idempotent."""
@@ -111,8 +108,7 @@ class RolloutEngine(Engine, Protocol):
         is broken by it."""
 
     async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        """What was received, which must have `digest`, samples as `version`. What `canary` sampled with it. Raises
-        WeightsUnverified."""
+        """What was received, of `digest`, samples as `version`. What `canary` sampled. Raises WeightsUnverified."""
 
     async def proved(self, version: int) -> None:
         """Says that what `version` sampled may be used."""
@@ -138,8 +134,7 @@ class RolloutEngine(Engine, Protocol):
 
 
 class Codec(Protocol):
-    """Text <-> tokens. Special tokens in the text of tools are inert: `encode` never produces a special id,
-    `encode_prompt` may."""
+    """Text <-> tokens. Special tokens in tools' text are inert: `encode` makes no special id, `encode_prompt` may."""
 
     def encode(self, text: str) -> list[int]: ...
     def encode_prompt(self, text: str) -> list[int]: ...
@@ -147,8 +142,7 @@ class Codec(Protocol):
 
 
 class EnvSession(Protocol):
-    """One trajectory's conversation with its environment; entered before `reset`, left when the trajectory ends.
-    envs/session.py."""
+    """One trajectory's conversation with its environment; entered before `reset`, left at its end. envs/session.py."""
 
     @property
     def server(self) -> str | None:
@@ -166,8 +160,7 @@ class EnvSession(Protocol):
 
 
 class Rollout(Protocol):
-    """Rollout actors behind a router. A payload is whatever stands for a Group: an object reference, or the Group
-    itself."""
+    """Rollout actors behind a router. A payload stands for a Group: an object reference, or the Group itself."""
 
     async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
         """Raises InfraError when the actor died or the group could not be run at all."""
@@ -213,8 +206,7 @@ class Prompts(Protocol):
         """Whether `next` has another; without drawing it."""
 
     def learned(self, ended: Sequence[PromptOutcome]) -> None:
-        """A batch was trained; `ended` are the groups that ended since the last one, in any order. A curriculum learns
-        from them."""
+        """A batch was trained; `ended`: groups that ended since the last, in any order. A curriculum learns of them."""
 
     def facts(self) -> dict[str, float]:
         """What there is to say of the order, as metrics of the step; may be empty."""
@@ -272,8 +264,7 @@ class Broadcasts(Learner, Protocol):
         """Where so many workers of engines meet rank 0, on its node. What was opened before is no more."""
 
     async def broadcast(self, push: str) -> Transfer:
-        """Send the full weights, HF names, to all who have come to the meeting. A fault of the group's is in the
-        answer."""
+        """Send the full weights, HF names, to all who have come to the meeting. A group's fault is in the answer."""
 
     async def end_broadcast(self, push: str, why: str) -> None:
         """Tell all who take part in a `broadcast` that was asked for to give it up."""

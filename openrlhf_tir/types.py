@@ -48,8 +48,7 @@ class GroupState(StrEnum):
     FAILED = "failed"
     """It failed for good: it was issued again as often as train.max_reissues allows."""
     REQUEUED = "requeued"
-    """This attempt has ended, but its prompt goes on: it is queued again (after a fault, as surplus, or
-    interrupted)."""
+    """This attempt has ended, its prompt goes on: it is queued again (after a fault, as surplus, or interrupted)."""
 
 
 TERMINAL = frozenset({GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED, GroupState.REQUEUED})
@@ -226,8 +225,7 @@ class ToolCall:
 
 
 class Change(NamedTuple):
-    """One change to the run's counters: `how` is "add", "lowest" or "highest", so that the order of many does not
-    matter."""
+    """One change to the run's counters: `how` is "add", "lowest" or "highest", so their order does not matter."""
 
     scope: Literal["run", "prompt"]
     name: str
@@ -391,8 +389,7 @@ class GroupMeta:
     """Set when the group as a whole cannot be used; names the fault."""
     stats: dict[str, float] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
-    """The load of its actor when it ended: sequences running and waiting, preemptions so far (adaptive depth looks at
-    them)."""
+    """The load of its actor when it ended: sequences running and waiting, preemptions so far (for adaptive depth)."""
     actor: str = ""
     env: str = ""
     seconds: float = 0.0
@@ -412,8 +409,7 @@ class GroupMeta:
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """A group of a batch: its metadata, and where its payload is (an object reference, or the Group itself in
-    tests)."""
+    """A batch's group: its metadata, and where its payload is (an object reference, or the Group itself in tests)."""
 
     meta: GroupMeta
     payload: Any
@@ -445,8 +441,7 @@ class TrainBatch:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a learner step returns. `version` is the version after the step: that before it when no gradient was
-    `finite`."""
+    """What a learner step returns. `version`: after the step, that before it when no gradient was `finite`."""
 
     version: int
     metrics: dict[str, float]

@@ -1,27 +1,16 @@
 """python -m benchmarks.envs [--quick]: the Python sandbox against SandboxFusion's way, hostile code, and search.
 
-    trivial and sympy snippets through POST /run_code, both servers in turns, at 1, 8 and 64 callers  -> throughput,
-    p50, p99, ratios
-    trivial snippets through POST /step_batch                                                         -> executions per
-    second
-    calls of functions through POST /step_batch, one call an action                                    -> calls per
-    second
-    benchmarks.envs.sessions                         -> 2,000 sessions with state open at once: p99 of an answer, memory
-    of each
-    simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per
-    second
-    hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were
-    contained
-    hostile programs in other languages through POST /run_code                                        -> how many were
-    contained
-    python -m env_servers.puzzles.check_all                                                           -> data sets of
-    puzzles, and whose solution scores 1
-    benchmarks.envs.search                                                                                 -> time per
-    query
-    benchmarks.envs.swe                              -> session start, a patch judged, hostile patches and sessions
-    contained
-    benchmarks.envs.swe_overlap                      -> start, agent and evaluate at once against one after another, on
-    emulated durations
+    POST /run_code                  trivial and sympy snippets, both servers in turns, at 1, 8 and 64 callers:
+                                    throughput, p50, p99, ratios
+    POST /step_batch                trivial snippets, and calls of functions, one an action: how many a second
+    benchmarks.envs.sessions        2,000 sessions with state open at once: p99 of an answer, memory of each
+    POST /verify                    simple numerals at the maths server, one and 500 to a request: answers a second
+    POST /step                      hostile snippets, as scripts and in sessions with state: how many were contained
+    POST /run_code                  hostile programs in other languages: how many were contained
+    env_servers.puzzles.check_all   data sets of puzzles, and whose solution scores 1
+    benchmarks.envs.search          time per query
+    benchmarks.envs.swe             session start, a patch judged, hostile patches and sessions contained
+    benchmarks.envs.swe_overlap     start, agent and evaluate at once against in turn, on emulated durations
 
 Ratios are medians over rounds of one run, ours and theirs next to each other in time: the machine's mood cancels. The
 last line is JSON."""

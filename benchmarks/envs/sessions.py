@@ -1,9 +1,9 @@
 """python -m benchmarks.envs.sessions [--sessions N]: many sessions with state open at once on one server of
 `functions`.
 
-    each session a task of its own, opened and kept open                      opened per second, memory per session
-    each asks for a call that changes its state, thinks, asks again           calls per second, p50 and p99 of an
-    answer, failed the same again with two processes of the server (`--processes 2`)
+    each session a task of its own, opened and kept open                opened per second, memory per session
+    each asks for a call that changes its state, thinks, asks again     calls per second, p50, p99 of an answer, failed
+    the same again with two processes of the server (`--processes 2`)
 
 A session thinks for an exponentially distributed time of `--think-s` on average, which stands for the decoding of some
 500 tokens between two calls: the load is open, and what is late is late because of the server. Requests are single, as
@@ -37,8 +37,7 @@ class Found(NamedTuple):
     p50_ms: float
     p99_ms: float
     failed: int
-    """Refused or lost: what would be a failed sample. A call that the function itself refuses the second time is an
-    answer."""
+    """Refused or lost: what would be a failed sample. A call that the function refuses a second time is an answer."""
     kib_per_session: float
 
 

@@ -1,11 +1,9 @@
 """python -m benchmarks.envs.swe: how long a session of `swe` takes to start and a patch to be judged, and hostile work
 against it.
 
-    session start    open (files, git directory) to the first command's turn, one after another            median, ms
-    evaluation       a gold patch: applied to a fresh copy, the hidden tests of `lru` (17) and `matrix` (37) run
-                     median, s
-    hostile          the tests' suite (tests/contract/swe_hostile.py), two at a time                         contained
-                     of total
+    session start    open (files, git directory) to the first command's turn, one after another: median, ms
+    evaluation       a gold patch applied to a fresh copy, the hidden tests of `lru` (17) and `matrix` (37): median, s
+    hostile          the tests' suite (tests/contract/swe_hostile.py), two at a time: contained of total
 
 The sandbox is the server's own, without HTTP. The last line is JSON.
 """

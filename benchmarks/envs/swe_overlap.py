@@ -3,16 +3,16 @@ the same time. Durations are emulated.
 
     stages      all sessions start, then all agents work, then all patches are judged
     slots       64 slots, each takes one trajectory after another through its three stages
-    overlapped  the server's way: whatever has started is worked on, whatever is finished is judged          stages /
-                overlapped: swe_overlap_ratio
+    overlapped  the server's way: whatever has started is worked on, whatever is finished is judged
+    swe_overlap_ratio = stages / overlapped
 
 Sessions, admission and stages are the server's own, without HTTP and without sandboxes: starting, commands and tests
 are sleeps, at a sixtieth of their length. The batch, the turn limit and the workers are those of SkyRL-v0's 7B run,
 first stage: 16 prompts of 16 samples, 15 turns, 64 agents, and as many workers for the two other stages. How long
 things take is not told there; assumed are (means of log-normal draws, the same in all three ways)
 
-    start 45 s (a container that is pulled and answers)     turn 6 s + command 2 s, 5 to 15 of them     tests 45 s,
-    asked for every 30 s as there
+    start 45 s (a container that is pulled and answers)     turn 6 s + command 2 s, 5 to 15 of them
+    tests 45 s, asked for every 30 s as there
 
 The last line is JSON.
 """

@@ -49,8 +49,7 @@ SHAPES = {
         "intermediate_size": 11008,
     },
 }
-"""Shapes of Qwen2.5; all tie their embeddings. Adam in mixed precision takes 16 bytes per parameter: 3b is 50 GiB
-before activations."""
+"""Shapes of Qwen2.5; all tie their embeddings. Adam takes 16 bytes per parameter: 3b is 50 GiB before activations."""
 VOCAB = 151_936
 PROMPT_TOKENS = 128
 STEPS = 3

@@ -41,8 +41,7 @@ BARS = {
 HIDDEN = 256
 """Width of the head's measurement: that of the steps' model."""
 WIDE = 896
-"""The hidden size of Qwen2.5-0.5B, the narrowest model with this vocabulary, where arithmetic outweighs everything
-else."""
+"""The hidden size of Qwen2.5-0.5B, the narrowest model with this vocabulary, where arithmetic outweighs all else."""
 
 
 def reached(name: str, value: float) -> bool:

@@ -22,8 +22,7 @@ RANKS = 2
 TIMEOUT_S = 3000.0
 """Seconds for all rounds together: a machine on which it takes longer is too busy to measure on."""
 SAME_WITHIN = 0.02
-"""Relative difference of gradient norms between ways. They train the same batch from weights that drift apart by
-rounding."""
+"""Relative difference of gradient norms between ways. They train one batch from weights that drift by rounding."""
 
 
 def ratios(seconds: dict[str, list[float]]) -> dict[str, float]:

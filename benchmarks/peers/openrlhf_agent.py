@@ -38,8 +38,7 @@ def work() -> Work:
 
 
 class Toy(AgentInstanceBase):
-    """An episode. Tokens are characters, so what the model wrote is as many tokens as characters, and one for the
-    end."""
+    """An episode. Tokens are characters, so what the model wrote is as many tokens as characters, one for the end."""
 
     def __init__(self) -> None:
         self.turns = ZeroTir(max_calls=work().calls)

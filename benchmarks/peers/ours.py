@@ -25,8 +25,7 @@ PHASES = {"replay_wait_s": "wait for groups", "gate_wait_s": "gate", "step_s": "
 
 
 def flags(work: Work, run: Path) -> list[str]:
-    """What is given beside the recipe: what every system is given, weights every `save_every` updates, and no
-    evaluation inside."""
+    """What is given beside the recipe: what all are given, weights every `save_every` updates, no evaluation inside."""
     data = Path(work.data)
     return [
         *("--recipe", "quickstart_cpu", "--run-dir", str(run)),

@@ -24,8 +24,7 @@ from .work import Recorder, Work, mean
 
 
 def advantages(rewards: torch.Tensor, samples: int, lengths: torch.Tensor) -> torch.Tensor:
-    """[B] reward minus the mean of its group, then whitened over the batch's trained tokens, of which a response has
-    lengths [B]."""
+    """[B] reward minus the mean of its group, then whitened over the batch's trained tokens, lengths [B] each."""
     groups = rewards.view(-1, samples)
     centred = (groups - groups.mean(dim=1, keepdim=True)).view(-1)
     total = lengths.sum()

@@ -7,7 +7,6 @@ from openrlhf_tir.rewards.checking.answer_text import find_answer
 
 
 def correct(text: str, ended: bool, label: str) -> float:
-    """1 for the right answer in the required format of a response that ends properly, else 0. `text` is what the model
-    itself wrote."""
+    """1 for the right answer, in the required format, of a response that ends, else 0. `text`: what the model wrote."""
     ok, answer = find_answer(text, "answer")
     return float(ended and ok and answer is not None and answer_check.equal(answer, label))

@@ -138,6 +138,5 @@ def _generate(
 
 
 def until_padding(ids: list[int]) -> list[int]:
-    """Rows that are done are filled with padding, which the model itself never writes on purpose; one that it does ends
-    the row."""
+    """Rows that are done are filled with padding, which the model never writes on purpose; if it does, the row ends."""
     return ids[: ids.index(PAD_ID)] if PAD_ID in ids else ids

@@ -1,5 +1,4 @@
-"""Sandbox: the environment server that ours uses too, started for a peer, and asked by it over HTTP. Standard library
-only."""
+"""Sandbox: the environment server that ours uses too, started for a peer, asked over HTTP. Standard library only."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ class Client:
 
 @contextmanager
 def sandbox(python: str, out: Path) -> Iterator[Client]:
-    """env_servers.python_tir with the recipe's two workers, until the block ends. Raises RuntimeError when it does not
-    start."""
+    """env_servers.python_tir with the recipe's two workers, until the block ends. RuntimeError if it does not start."""
     port_file, log = out / "env.port", out / "env.log"
     port_file.unlink(missing_ok=True)
     words = [

@@ -27,20 +27,17 @@ TRL = (
         "math-verify",
     ),
 )  # fmt: skip
-"""The newest release, with our torch and transformers; the last three, since the reward function is imported from this
-checkout."""
+"""The newest release, with our torch and transformers; the last three for the reward function of this checkout."""
 LOOK_EVERY_S = 1.0
 """Between two looks at a system's progress."""
 STOP_S = 60.0
-"""For a system to end by itself once told: ours waits 20 s for a step (train.stop_grace_s) and then for its
-processes."""
+"""For a system to end itself once told: ours waits 20 s for a step (train.stop_grace_s) and then for its processes."""
 RAN = "ran.json"
 
 
 @dataclass(frozen=True)
 class System:
-    """`module` is run as `python -m benchmarks.peers.MODULE WORK.json [words]`. `calls`: whether it has the recipe's
-    tools."""
+    """`module` runs as `python -m benchmarks.peers.MODULE WORK.json [words]`. `calls`: it has the recipe's tools."""
 
     module: str
     what: str
@@ -97,8 +94,7 @@ def environment(work: Work) -> dict[str, str]:
 
 
 def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, tick: Callable[[int], None]) -> Ran:
-    """Trains to the end. `tick` is told the updates done so far. What keeps it from running is a sentence, in
-    `Ran.why`."""
+    """Trains to the end. `tick` is told the updates done so far. What keeps it from it is a sentence, in `Ran.why`."""
     out = Path(work.out)
     try:
         python = (

@@ -1,5 +1,4 @@
-"""Venvs: a peer's requirements -> an interpreter of a venv of its own that has them, made once. Skipped where pip
-cannot."""
+"""Venvs: a peer's requirements -> an interpreter of a venv that has them, made once. Skipped where pip cannot."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ class Skipped(Exception):
 
 
 def same_as_ours(*names: str) -> tuple[str, ...]:
-    """Requirements at the versions of this environment: what peers are compared on, they share, and pip's cache has
-    it."""
+    """Requirements at versions of this environment: what peers are compared on they share, pip's cache has it."""
     return tuple(f"{name}=={importlib.metadata.version(name)}" for name in names)
 
 

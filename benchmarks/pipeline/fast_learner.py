@@ -68,8 +68,7 @@ def compared(name: str, w: Workload, steps: int) -> dict[str, tuple[float, Resul
 
 
 def headline(steps: int | None = None) -> dict[str, float | str]:
-    """The keys of `benchmarks.pipeline`: the fast lane with the depth that S allows, the only pair that is tuned to
-    nothing."""
+    """The keys of `benchmarks.pipeline`: the fast lane with the depth that S allows, the one pair tuned to nothing."""
     facts: dict[str, float | str] = {"fast_learner_clock": "virtual"}
     shares = []
     for name, path in (("seed", SEED_WORKLOAD), ("tools", TOOLS_WORKLOAD)):

@@ -53,8 +53,7 @@ def simulated(seed: Workload, acceptance: Acceptance, S: int | None, depth: int 
 
 
 def auto_over_best_fixed(seed: Workload, steps: int = 20) -> dict[str, float]:
-    """Depth `auto` over the better of (S+1) B and 2 B, the least of all S and acceptances: constant, falling and
-    jumping."""
+    """Depth `auto` over the best of (S+1) B and 2 B, the least of all S and acceptances: constant, falling, jumping."""
     acceptances = {
         "constant": Acceptance(0.5, 0.5, steps),
         "falling": replace(seed.late, steps=steps),

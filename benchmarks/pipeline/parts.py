@@ -1,5 +1,4 @@
-"""Small parts of the emulated cluster: what a run is told, prompts without end, lengths instead of text, verdicts
-without answers."""
+"""Small parts of the emulated cluster: what a run is told, endless prompts, lengths instead of text, verdicts only."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ SPLIT = {
 
 
 def simulated(w: Workload, plan: Plan) -> Result:
-    """With enough steps behind the measured ones that its end does not show: the measured run is cut in mid-training
-    too."""
+    """With so many steps after the measured that its end does not show: the measured run is cut in mid-training too."""
     cfg = plan.config(w, "simulated")
     steps = plan.steps + cfg.pipeline.S + 1
     cfg = cfg.model_copy(update={"train": cfg.train.model_copy(update={"max_steps": steps})})

@@ -40,8 +40,7 @@ class ModeFigures:
     trained_groups: int
     filtered_groups: int
     discarded_groups: int
-    """Rolled for nothing, by fault or age or because there were too many: everything that was issued again or given
-    up."""
+    """Rolled for nothing, by fault or age or because there were too many: all that was issued again or given up."""
     surplus_groups: int
     controller_cpu_s_per_step: float
     """Process time of the controller, real seconds."""

@@ -1,5 +1,4 @@
-"""Runs on the emulated cluster: a plan -> figures. The pipeline's modes go through the real loop; the slow baseline is
-here."""
+"""Runs on the emulated cluster: a plan -> figures. The modes go through the real loop; the slow baseline is here."""
 
 from __future__ import annotations
 

@@ -95,8 +95,7 @@ def share(x: float) -> str:
 
 
 def plot(rows: Sequence[Line], bounds: Mapping[float, float], path: Path, what: str = "Emulated cluster") -> None:
-    """Seconds of a step by R:T, one line per mode, the bound dashed; below, what the trainer did in a step with the
-    fastest learner."""
+    """Seconds of a step by R:T, one line per mode, the bound dashed; below, a step of the trainer with the fastest."""
     import matplotlib
 
     matplotlib.use("Agg")

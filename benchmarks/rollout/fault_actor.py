@@ -19,8 +19,7 @@ from .fault_parts import runner
 
 
 class EmulatedActor(RolloutActor):
-    """A rollout actor's process without a model. `cfg.rollout.max_wait_ms` is the emulated engine's time per
-    segment."""
+    """A rollout actor's process without a model. `cfg.rollout.max_wait_ms` is the engine's time per segment."""
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         self.envs = EnvClient.of(cfg.env, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())

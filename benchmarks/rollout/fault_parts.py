@@ -30,8 +30,7 @@ CALLS = 2
 
 
 class SleepingEngine:
-    """Two calls, then an answer; a segment takes half to one and a half `segment_s`. Not an engine: nothing is
-    sampled."""
+    """Two calls, then an answer; segments take half to one and a half `segment_s`. No engine: nothing is sampled."""
 
     def __init__(self, segment_s: float) -> None:
         self.segment_s, self.version = segment_s, 0

@@ -1,7 +1,7 @@
 """python -m benchmarks.rollout.fault_server: an echo environment that breaks on demand, in a process of its own.
 
     POST /fault {"name": ..., "seconds": ...}    from now on /reset and /step do as FAULTS says ("": well again);
-    /health keeps saying ok
+                                                 /health keeps saying ok
     GET  /sessions                               {"open": [ids], "resets": n, "steps": n}
 
 "down" closes the port and every connection and forgets all sessions, as a server that is killed does, and comes back

@@ -1,7 +1,7 @@
 """Parts of `benchmarks.rollout`: one emulated rollout actor, on any clock. Real but for what sleeps.
 
-Actor = GroupRunner -> run_episode (ReTool turns) -> Batcher -> EmulatedEngine;   tools: in this process (SleepingEnvs),
-or EnvClient by HTTP"""
+Actor = GroupRunner -> run_episode (ReTool turns) -> Batcher -> EmulatedEngine
+Tools: in this process (SleepingEnvs), or EnvClient by HTTP"""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ PROMPT = "p" * PROMPT_TOKENS
 
 
 def script_of(w: Workload, scale: float) -> Callable[[str], Written]:
-    """What the emulated model writes: the workload's segments, each but the last ending in a call that says how long it
-    takes."""
+    """What the emulated model writes: the workload's segments, each but the last ending in a call with its duration."""
     scripts = lru_cache(maxsize=8192)(w.script)
 
     def script(request_id: str) -> Written:

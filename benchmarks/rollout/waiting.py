@@ -127,8 +127,7 @@ def rollout_s(w: Workload, wait_ms: float, where: str) -> float:
 
 
 def table(w: Workload, seeds: int = SEEDS) -> list[dict[str, float]]:
-    """A row per wait: emulated seconds at full load (an actor's share of the batch) and at light load (1 group of
-    4)."""
+    """A row per wait: emulated seconds at full load (an actor's share of the batch) and at light (1 group of 4)."""
     full = w.with_batch(max(1, w.prompts // w.engine.count), w.samples_per_prompt, engines=1)
     light = w.with_batch(1, 4, engines=1)
 

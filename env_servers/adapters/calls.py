@@ -1,5 +1,4 @@
-"""What tool environments have in common: an action is a JSON list of calls, an observation one line of JSON for
-each."""
+"""What tool environments share: an action is a JSON list of calls, an observation one line of JSON for each."""
 
 from __future__ import annotations
 
@@ -10,11 +9,9 @@ ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...]'
 MAX_CALLS = 64
 """Calls of one action that are carried out."""
 MAX_DEPTH = 64
-"""Lists and objects within one another. Other people's serializers give up somewhere above, and take the connection
-with them."""
+"""Lists and objects within one another. Other people's serializers give up above, and take the connection along."""
 STEP_CHARS = 1 << 17
-"""Characters shown of one step's results together: with each of them escaped, still less than the megabyte that a reply
-may have."""
+"""Characters shown of one step's results together: with each escaped, less than the megabyte that a reply may have."""
 
 
 class BadAction(Exception):

@@ -1,5 +1,4 @@
-"""One pool of HTTP connections for a server's sessions: made in its event loop when it is first asked for, closed when
-it stops."""
+"""A pool of HTTP connections for sessions: made in its event loop when first asked for, closed at its stop."""
 
 from __future__ import annotations
 

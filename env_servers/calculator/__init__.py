@@ -1,5 +1,4 @@
-"""calculator: one operation on two whole numbers a call. What a task of k operations needs is k calls, no fewer:
-`reproduce interaction_scaling`."""
+"""calculator: one operation on two whole numbers a call. k operations need k calls: `reproduce interaction_scaling`."""
 
 from __future__ import annotations
 
@@ -8,8 +7,7 @@ import re
 from env_servers.env import Env, Step
 
 OPERATION = re.compile(r"\s*(-?[0-9]{1,15})\s*([-+*])\s*(-?[0-9]{1,15})\s*", re.ASCII)
-"""15 digits are more than any chain of the task comes to; a longer number is no mistake of a calculator's but of who
-asks."""
+"""15 digits are more than any chain of the task comes to; a longer one is no calculator's mistake but the asker's."""
 REFUSED = "one operation a call: A+B, A-B or A*B"
 
 

@@ -12,8 +12,7 @@ from env_servers.serving import create_env_app
 
 
 class EchoEnv(Env):
-    """`task["greeting"]` is the first observation; `task["delay_s"]` makes every step slow; the action "fail" breaks
-    the environment."""
+    """`task["greeting"]` is the first observation, `task["delay_s"]` makes steps slow, the action "fail" breaks it."""
 
     async def reset(self, task: dict, seed: int) -> str:
         self._delay_s = float(task.get("delay_s", 0.0))

@@ -1,2 +1,1 @@
-"""Function calling with state: domains of typed functions, tasks whose gold is a sequence of calls, users who speak in
-turns."""
+"""Function calling with state: domains of typed functions, tasks with gold calls, users who speak in turns."""

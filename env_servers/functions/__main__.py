@@ -1,5 +1,4 @@
-"""python -m env_servers.functions: function calling with state. Tasks come from the rows (`python -m
-env_servers.functions.make_tasks`)."""
+"""python -m env_servers.functions: function calling with state. Rows: python -m env_servers.functions.make_tasks."""
 
 from __future__ import annotations
 

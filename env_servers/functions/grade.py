@@ -1,12 +1,10 @@
 """Grading: what a model called and left behind, against the gold calls. Pure functions over JSON.
 
-    state        variables (World.state) that are as after the gold calls         ARTIST's state reward; BFCL v3: all of
-                 them
+    state        variables (World.state) that are as after the gold calls         ARTIST's state reward; BFCL v3: all
     calls        gold calls that were made, name and arguments                    ARTIST's function reward
-    responses    every result of the gold calls is among the results obtained     BFCL v3's "minimal required calls", in
-                 any order
-    outputs      every required text occurs in some message of the model          tau-bench, case-insensitive, commas
-                 removed
+    responses    every result of the gold calls is among the results obtained     BFCL v3's "minimal required calls",
+                                                                                  in any order
+    outputs      every required text occurs in some message of the model          tau-bench, in any case, no commas
 
 Sources: arXiv 2505.01441 section 3.2; gorilla multi_turn_checker; tau_bench/envs/base.py.
 """
@@ -24,8 +22,7 @@ from .tools import ToolError, World
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One call: `arguments` with defaults filled in where they were right; `result` is JSON text, an error's its
-    message."""
+    """One call: `arguments` with defaults filled in if right; `result` is JSON text, an error's its message."""
 
     name: str
     arguments: Any

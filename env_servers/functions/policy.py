@@ -157,8 +157,7 @@ def policy_rows(seed: int, count: int) -> Iterator[tuple[str, FunctionTask, str,
 
 
 class Solver:
-    """The agent that knows: asks the name, makes the gold calls one by one, says what must be said. Its actions in
-    order."""
+    """The agent that knows: asks the name, makes the gold calls one by one, says what must be. Its actions in order."""
 
     def __init__(self, task: FunctionTask) -> None:
         calls = [json.dumps([c.model_dump()]) for c in task.gold[0]]

@@ -24,8 +24,7 @@ class GoldCall(BaseModel):
 
 
 class UserLine(BaseModel):
-    """What a scripted user says. `when`: only in answer to a message that holds one of these words
-    (case-insensitive)."""
+    """What a scripted user says. `when`: only in answer to a message that holds one of these words (in any case)."""
 
     model_config = ConfigDict(extra="forbid")
     text: str
@@ -58,8 +57,7 @@ class FunctionTask(BaseModel):
         return self
 
     def world(self) -> World:
-        """A fresh one. Raises ValueError for a domain or a function that is not there, and a state that is none of its
-        domain's."""
+        """A fresh one. Raises ValueError for a domain or a function that is not there, a state not its domain's."""
         if strange := sorted(set(self.domains) - set(DOMAINS)):
             raise ValueError(f"domains: {', '.join(strange)}: there are {', '.join(DOMAINS)}.")
         if strange := sorted(set(self.state or {}) - set(self.domains)):

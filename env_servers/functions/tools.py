@@ -29,16 +29,14 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One function: `schema` is OpenAI's {"name", "description", "parameters"}; `arguments` checks what a call
-    gives."""
+    """One function: `schema` is OpenAI's {"name", "description", "parameters"}; `arguments` checks a call's."""
 
     name: str
     schema: dict[str, Any]
     arguments: type[BaseModel]
 
     def checked(self, given: Any) -> dict[str, Any]:
-        """The arguments with defaults filled in. Types are strict, but that a whole number may stand for a fraction.
-        Raises ToolError."""
+        """Arguments with defaults. Types are strict, but a whole number may be a fraction. Raises ToolError."""
         if not isinstance(given, dict):
             raise ToolError(f"{self.name}: arguments are {type(given).__name__}, not an object of names and values.")
         try:
@@ -75,8 +73,7 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class Domain:
-    """A small world: `state` is JSON, and its top-level names are the state variables that are compared with the
-    gold's."""
+    """A small world: `state` is JSON, and its top-level names are the variables that are compared with the gold's."""
 
     name: ClassVar[str]
     _tools: ClassVar[dict[str, Tool]]

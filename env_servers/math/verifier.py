@@ -13,8 +13,7 @@ from openrlhf_tir.rewards.checking import answer_check, symbolic
 from openrlhf_tir.rewards.workers import CpuSpent, Workers
 
 HANDED_OVER = 2
-"""Checks per worker that the pool holds. What it holds can only be taken back by killing a worker; what waits here is
-just dropped."""
+"""Checks per worker that the pool holds. What it holds is taken back only by killing a worker; the rest is dropped."""
 
 
 class Verdict(NamedTuple):

@@ -1,5 +1,4 @@
-"""python -m env_servers.own path/file.py:Class --name guess: one's own environment class as a server. A run starts it
-for `env.file`."""
+"""python -m env_servers.own path/file.py:Class --name guess: one's own class as a server. Runs start it: `env.file`."""
 
 from __future__ import annotations
 

@@ -1,2 +1,1 @@
-"""Puzzles: the data sets of reasoning-gym by name, and text games of many turns; the environment's own reward is the
-score."""
+"""Puzzles: the data sets of reasoning-gym by name, and games of many turns; the environment's reward is the score."""

@@ -41,8 +41,7 @@ def literal(text: str, *_: Any) -> Any:
 
 
 def formula(code: object, own: dict[str, Any]) -> None:
-    """Raises ValueError, SyntaxError for what sympy's parser must not evaluate. `own`: the scorer's names, of
-    symbols."""
+    """Raises ValueError, SyntaxError for what sympy's parser must not evaluate. `own`: the scorer's names, symbols'."""
     if not isinstance(code, str):
         raise ValueError(f"only text is evaluated here, not {type(code).__name__}")
     _allow(ast.parse(code.strip(), mode="eval"), FORMULA, FUNCTIONS | CONSTANTS | set(own))

@@ -1,8 +1,9 @@
 """Inside: the program of a call in the sandbox. request.json in the working directory -> one line of JSON on stdout.
 
-    {"do": "make", "task": Task, "solve", "cpu_s"}            -> {"question", "entry", "solution"}, or {"refused": why}:
-    the task's fault {"do": "score", "task": Task, "entry", "answer", "cpu_s"} -> {"score", "error"}, or {"fault": why}:
-    nobody's answer could be scored
+    {"do": "make", "task": Task, "solve", "cpu_s"}
+        -> {"question", "entry", "solution"}, or {"refused": why}: the task's fault
+    {"do": "score", "task": Task, "entry", "answer", "cpu_s"}
+        -> {"score", "error"}, or {"fault": why}: nobody's answer could be scored
 
 `entry` is reasoning-gym's record, packed; the server hands it back and never reads it. Using up `cpu_s` seconds of CPU
 ends the process with SIGPROF. What a data set prints goes to stderr.

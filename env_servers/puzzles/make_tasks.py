@@ -27,8 +27,7 @@ AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Rows:
-    """What all rows have in common. `how`: the sentence behind a question that says how to answer; None: HOW, of games
-    HOW_TO_MOVE."""
+    """What all rows share. `how`: the sentence that says how to answer; None: HOW, of games HOW_TO_MOVE."""
 
     tries: int = 1
     config: dict[str, Any] = field(default_factory=dict)

@@ -6,8 +6,7 @@ scorer itself.
 
 What ends a scoring, and whose fault it is:
     `cpu_s` seconds of CPU used up, memory, a crash     the answer's: score 0, with the reason in `error`
-    not over after the sandbox's wall clock             the machine's: with CPU left to use it was starved, or waited
-    for something
+    not over after the sandbox's wall clock             the machine's: with CPU left it was starved, or waited
     killed by somebody else, or no reply                the machine's
 A crash counts as the answer's only if another answer to the same puzzle is scored without one.
 """
@@ -54,8 +53,7 @@ class Verdict(NamedTuple):
     score: float
     """How right the answer is, in [0, 1]."""
     error: str | None
-    """Why the text could not be scored: time_limit (CPU), memory, output_flood, crash, or the exception of the
-    scorer."""
+    """Why the text could not be scored: time_limit (CPU), memory, output_flood, crash, or the scorer's exception."""
 
 
 @dataclass(frozen=True, slots=True)

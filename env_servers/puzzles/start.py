@@ -1,5 +1,4 @@
-"""Start: the flags and the sandbox of a room, for the server and for the commands that make rows and check data sets as
-it would."""
+"""Start: the flags and the sandbox of a room, for the server and the commands that make rows and check data sets."""
 
 from __future__ import annotations
 

@@ -132,8 +132,7 @@ def memory_mib() -> int:
 def env_factory(
     args: argparse.Namespace, sandbox: Sandbox
 ) -> tuple[Callable[[], Env], dict[str, Callable[[], float]], Notebooks | None]:
-    """(a session's environment, gauges for /metrics, interpreters that keep state). Exits where --stateful cannot be
-    had."""
+    """(a session's environment, gauges for /metrics, interpreters that keep state). Exits if --stateful fails."""
     if isinstance(sandbox, WarmSandbox):
         notebooks = Notebooks(sandbox, cap=args.max_notebooks, memory_bytes=args.notebooks_mib << 20)
         gauges: dict[str, Callable[[], float]] = {

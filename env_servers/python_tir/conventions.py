@@ -1,8 +1,7 @@
 """Conventions: an execution -> what the model reads of it, and whether the call counts as one that went well. One
 function per method.
 
-    zerotir   stdout as it is, or the whole traceback without file names and carets            (spec section 2; the
-              default)
+    zerotir   the default (spec section 2): stdout as it is, or the whole traceback without file names and carets
     torl      went well: exit code 0, or anything on stdout, which is shown then; a crash after it stays hidden. Else
               stderr
     retool    stdout stripped, or the last line of the error; of more than 400 characters the ends

@@ -13,8 +13,7 @@ class Limits:
     start_timeout_s: float = 10.0
     """Wall clock of sandbox and interpreter start: env_error, never the model's fault."""
     memory_bytes: int = 2 << 30
-    """Address space of each process (MemoryError), and what all together hold, files and sockets too (`memory`; killed:
-    error_type memory)."""
+    """Address space of each process (MemoryError), and what all hold, files and sockets too (error_type memory)."""
     reserves: bool = False
     """The program reserves far more address space than it uses, as runtimes with a heap of their own do: `memory_bytes`
     bounds each process's data instead."""

@@ -96,8 +96,7 @@ class RunCodeReply(BaseModel):
 
 
 def add_run_code(app: FastAPI, sandbox: Sandbox, languages: Languages | None = None) -> None:
-    """Serve /run_code next to the environment, with the same places for executions. `languages`: those besides
-    Python."""
+    """Serve /run_code next to the environment, with the same places for executions. `languages`: those but Python."""
 
     @app.post("/run_code")
     async def run_code(body: RunCodeRequest, request: Request) -> RunCodeReply:

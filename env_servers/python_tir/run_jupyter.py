@@ -142,8 +142,7 @@ class _Sandbox:
 
 
 class _Conversation:
-    """One request's session: the server's notebooks, whose places and memory it counts against, with limits of its
-    own."""
+    """A request's session: the server's notebooks, whose places and memory it counts against, with its own limits."""
 
     def __init__(self, notebooks: Notebooks) -> None:
         self.sandbox = _Sandbox(notebooks.sandbox.open_session, notebooks.sandbox.limits)

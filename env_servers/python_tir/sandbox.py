@@ -47,8 +47,7 @@ class Snippet:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """As `isolation.runner` takes it, for marshal: source, stdin, files, fetch, and name and command of a program,
-        or nothing."""
+        """As `isolation.runner` takes it, for marshal: source, stdin, files, fetch, a program's name and command."""
         program = [self.program.name, *self.program.argv] if self.program else []
         return self.source, self.stdin, list(self.files.items()), list(self.fetch), program
 
@@ -99,8 +98,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
-        """Raises SandboxError. Cancellation kills the execution; when this returns or raises, none of its processes is
-        left."""
+        """Raises SandboxError. Cancellation kills the execution; when this ends, none of its processes is left."""
 
     async def close(self) -> None:
         """End what is kept between calls: nothing, here."""

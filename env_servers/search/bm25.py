@@ -40,8 +40,7 @@ class Hit(NamedTuple):
 
 class Retriever(Protocol):
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
-        """At most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` says so on the
-        way."""
+        """At most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` says so."""
 
     def document(self, number: int) -> dict[str, Any]:
         """The passage's row of the corpus."""

@@ -1,5 +1,4 @@
-"""Words of a text, as the index and its queries count them: lower case, letters and digits, without English stop
-words."""
+"""Words of a text, as the index and its queries count them: lower case, letters and digits, no English stop words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Describe: what a user would report of a bug, from the hidden tests that it fails. Behaviour, never the place of the
-change."""
+"""Describe: what users would report of a bug, from the hidden tests that it fails. Behaviour, never the place."""
 
 from __future__ import annotations
 

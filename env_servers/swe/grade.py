@@ -82,8 +82,7 @@ class Grader:
             return await self._run({path: content for path, (mode, content) in tree.items() if mode != LINK}, suite, [])
 
     async def whole_files(self, tree: Tree, suite: Suite) -> Outcome:
-        """What the files of the tests that must pass say of a repository as it is. Of kind "inside". Raises
-        SandboxError."""
+        """What files of tests that must pass say of a repository as is. Of kind "inside". Raises SandboxError."""
         async with self._free:
             files = {path: content for path, (mode, content) in tree.items() if mode != LINK}
             return await run_inside(self._sandbox, files, suite, self._test_s, whole=True)

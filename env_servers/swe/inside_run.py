@@ -35,8 +35,7 @@ WHOLE_FILES = "--continue-on-collection-errors"
 async def run_inside(
     sandbox: WarmSandbox, files: Mapping[str, bytes], suite: Suite, seconds: float, *, whole: bool = False
 ) -> Outcome:
-    """`whole`: all tests of the files of those that must pass, whichever of them can be collected. Raises
-    SandboxError."""
+    """`whole`: all tests of the files of those that must pass, those that can be collected. Raises SandboxError."""
     word = secrets.token_hex(16)
     placed = {f"repo/{path}": content for path, content in {**files, **suite.files}.items()}
     chosen = list(suite.must_pass) or sorted(suite.files)

@@ -80,8 +80,7 @@ def sources_of(source: Source) -> dict[str, str]:
 async def verified(
     grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, hint: str
 ) -> dict[str, Any] | None:
-    """The row, or None for a change that no hidden test catches. Raises RuntimeError if its own gold patch does not
-    resolve it."""
+    """The row, or None for a change that no hidden test catches. RuntimeError: its gold patch does not resolve it."""
     source = bundled(name)
     broken = {**source.tree, path: (source.tree[path][0], mutant.source.encode())}
     report = await grader.evaluate_tree(broken, source.suite)

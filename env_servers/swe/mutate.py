@@ -1,8 +1,8 @@
 """Mutants: one small change to one place of a module, as a programmer might make by mistake. Text in, texts out; seeded
 by order alone.
 
-< <=   + -   and or   == !=   0 1   not x / x   a[i:] a[i+1:]   return x / return None   break continue   default   min
-       max   an if taken out
+< <=   + -   and or   == !=   0 1   not x / x   a[i:] a[i+1:]   return x / return None
+break continue   default   min max   an if taken out
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Programs: the sources of `inside/` as code for a sandbox. `bundle` makes modules of them by hand: they are no files
-there."""
+"""Programs: the sources of `inside/` as code for a sandbox. `bundle` makes modules of them: no files there."""
 
 from __future__ import annotations
 

@@ -51,8 +51,7 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int) -> WarmSandbox:
 
 
 def proved_sandbox(limits: Limits, *, evaluations: int) -> WarmSandbox:
-    """One that has passed the self-test. Raises SandboxError: there is no weaker level for what runs bash for a
-    model."""
+    """One that has passed the self-test. Raises SandboxError: no weaker level will do for a model's bash."""
     return asyncio.run(proved(new_sandbox(limits, evaluations=evaluations)))
 
 

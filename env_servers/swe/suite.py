@@ -23,8 +23,7 @@ says. What is compiled is among it, since a conftest.py can be another one there
 class Suite:
     kind: Literal["apart", "inside"]
     files: Mapping[str, bytes]
-    """apart: names of test files in the examiner's directory. inside: paths in the repository, put over what is
-    there."""
+    """apart: test files in the examiner's directory. inside: paths in the repository, put over what is there."""
     packages: Sequence[str] = ()
     """apart: top-level names that the tests import from the repository."""
     must_pass: Sequence[str] = ()

@@ -1,7 +1,7 @@
 """SweTask: a row's task, checked. What `reset` is told, as JSON; three kinds:
 
-bundled    {"repo": "roman", "files": {"roman/parse.py": "..."}}     a repository of `repos/` with some files replaced:
-           the bug
+bundled    {"repo": "roman", "files": {"roman/parse.py": "..."}}
+           a repository of `repos/` with some files replaced: the bug
 whole      {"repo": "f", "files": {"f.py": "..."}, "tests": {"test_f.py": "..."}}
            a small repository that the row brings, the bug in it, and the hidden tests that judge it
 row        {"repo": "owner/name", "base_commit": ..., "test_patch": ..., "FAIL_TO_PASS": [...], "PASS_TO_PASS": [...]}

@@ -74,8 +74,7 @@ class BadCall(Exception):
 
 
 def checked(name: object, arguments: object) -> dict[str, Any]:
-    """The arguments with their right types; those of an editor command that it does not take are left out. Raises
-    BadCall."""
+    """The arguments with their right types; those that an editor command does not take are left out. Raises BadCall."""
     if not isinstance(name, str) or name not in _PARAMETERS:
         raise BadCall("unknown_function", f"There is no function {name!r}. There are {', '.join(_PARAMETERS)}.")
     if not isinstance(arguments, dict):

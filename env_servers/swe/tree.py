@@ -20,8 +20,7 @@ Tree = Mapping[str, tuple[int, bytes]]
 FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 AUTHOR = "repository <repository@localhost> 1735689600 +0000"
 IGNORED = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n*.egg-info/\n"
-"""What git ignores, said in the git directory and not in the repository: what running the tests leaves is no part of a
-patch."""
+"""What git ignores, said in the git directory, not in the repository: what tests leave is no part of a patch."""
 ATTRIBUTES = "* !diff !filter !text !eol !ident !merge !working-tree-encoding\n"
 """Above the repository's own .gitattributes: none of them hides a change or runs a program."""
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n"

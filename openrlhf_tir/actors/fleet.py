@@ -1,9 +1,8 @@
 """Fleet: as many rollout actors as are wanted, whatever happens to them. Joins, deaths, silence, growing and shrinking;
 no Ray here.
 
-    resize(n) --> too few: spawn -> prove -> join the router          too many: drain -> stop the youngest
-    heartbeat --> silent for 3 of them: suspect, gets no groups       for `unresponsive_s`: lost, also while it is being
-    proved
+    resize(n) --> too few: spawn -> prove -> join the router; too many: drain -> stop the youngest
+    heartbeat --> silent for 3 of them: suspect, gets no groups; for `unresponsive_s`: lost, also while being proved
     lost      --> leave the router, kill, another in its place
 
 A start that fails is tried again, pausing twice as long each time up to MAX_PAUSE_S. Each place in the fleet counts its
@@ -176,8 +175,7 @@ class Fleet(Generic[A]):
         return actor
 
     async def _prove_watched(self, actor: A, prove: Callable[[A], Coroutine[Any, Any, None]]) -> None:
-        """It may wait long for its turn, behind a learner's step: one that dies or hangs meanwhile is noticed. Raises
-        EngineGone then."""
+        """It may wait long for its turn, behind a learner's step: a death or hang meanwhile is noticed. EngineGone."""
         proving = asyncio.create_task(prove(actor), name=f"prove {actor.name}")
         watching = asyncio.create_task(self._beats(actor), name=f"watch {actor.name}")
         try:

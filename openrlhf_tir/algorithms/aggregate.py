@@ -2,8 +2,8 @@
 
 We want the gradient of one mean over the whole batch, however it is cut into ranks and micro batches:
 
-    L = 1/N * sum over ranks r, micro batches m, tokens t of mask_t * l_t          N = trained tokens of all ranks
-    (token-mean)
+    L = 1/N * sum over ranks r, micro batches m, tokens t of mask_t * l_t
+    N = trained tokens of all ranks (token-mean)
 
 DeepSpeed does two things to what we hand to backward(loss_rm): it divides each by `accumulation` (its configured
 gradient_accumulation_steps), adds them up over m, and averages the gradient over the dp_size ranks. So
@@ -26,8 +26,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GlobalCounts:
-    """What a global mean divides by. `tokens`: trained tokens (or summed loss weights) of all ranks; `sequences`: those
-    with any."""
+    """What a global mean divides by. `tokens`: trained ones (or summed weights) of all ranks; `sequences`: with any."""
 
     tokens: float
     sequences: float

@@ -1,5 +1,4 @@
-"""Python's cycle collector in a process that holds thousands of trajectories: what it is told once everything is
-loaded."""
+"""Python's cycle collector in a process that holds thousands of trajectories: what it is told once all is loaded."""
 
 from __future__ import annotations
 

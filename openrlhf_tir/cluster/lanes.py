@@ -19,8 +19,7 @@ from .pool import RolloutPool
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """One trajectory, as the keeper looks at it. `home`: the actor that writes it; `engine`: the one that samples
-    it."""
+    """One trajectory, as the keeper sees it. `home`: the actor that writes it; `engine`: the one that samples it."""
 
     group: GroupKey
     sample: int

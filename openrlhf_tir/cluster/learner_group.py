@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PLACEMENT_ATTEMPTS = 8
-"""Tries to place ranks that start again; with the pauses in between and timeouts.placement_s for each, about twenty
-minutes."""
+"""Tries to place ranks that start again; with pauses and timeouts.placement_s for each, about twenty minutes."""
 DEATHS_AT_START = 3
 """Deaths of starting ranks after which they are not started again: what kills them each time is not the network."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
@@ -160,8 +159,7 @@ class LearnerGroup:
         return (await self._call("publish_changes", path, base_version))[0]
 
     async def open_broadcast(self, receivers: int) -> Meeting:
-        """Rank 0 answers when what it does is over: an export may take minutes. timeouts.broadcast_s is of the meeting
-        itself."""
+        """Rank 0 answers when it is done: an export may take minutes. timeouts.broadcast_s is of the meeting."""
         return (
             await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.learner_s")
         )[0]

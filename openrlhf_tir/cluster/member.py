@@ -86,8 +86,7 @@ class Member:
         raise EngineGone(lost) from error
 
     async def _answer(self, ref: Awaitable[Any]) -> Any:
-        """What the actor answers. Raises EngineGone as soon as it is given up: a stopped process would keep its caller
-        for ever."""
+        """What the actor answers. Raises EngineGone once it is given up: a stopped process would keep its caller."""
         answer, given_up = asyncio.ensure_future(_result(ref)), asyncio.ensure_future(self.given_up.wait())
         try:
             await asyncio.wait({answer, given_up}, return_when=asyncio.FIRST_COMPLETED)
@@ -99,8 +98,7 @@ class Member:
             given_up.cancel()
 
     async def run_group(self, ref: Awaitable[Any]) -> Any:
-        """The metadata of a group that was started. The actor ends the group itself at its deadline: this waits a
-        little longer."""
+        """The metadata of a group that was started. The actor ends it at its deadline: this waits longer."""
         deadline = Deadline.of(self.cfg, "rollout.group_deadline_s") + Deadline.of(self.cfg, "rollout.unresponsive_s")
         return await self.call(ref, deadline, "A group")
 

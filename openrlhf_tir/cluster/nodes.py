@@ -108,8 +108,7 @@ watches no memory."""
 
 
 def shared_room(cfg: Config) -> Room:
-    """With train.colocate_all: a bundle for each learner rank, of a GPU where there are any, whose other half an engine
-    takes."""
+    """With train.colocate_all: a bundle for each learner rank, with a GPU if any, whose other half an engine takes."""
     gpu = float(has_gpus())
     bundle = {"CPU": 2.0, "GPU": 1.0} if gpu else {"CPU": 2.0}
     return Room([bundle] * cfg.actor.world_size, "PACK", 1.0, SHARE * gpu, False)

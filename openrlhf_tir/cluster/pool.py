@@ -113,8 +113,7 @@ class RolloutPool:
         return meta, payload
 
     async def _engine_failed(self, member: Member, prompt: str) -> None:
-        """A group failed by its engine: is the engine gone (EngineGone), or was it this group only? The engine is
-        asked."""
+        """A group failed by its engine: is the engine gone (EngineGone), or only this group? The engine is asked."""
         await member.heartbeat()
         member.failed_prompts.add(prompt)
         if len(member.failed_prompts) >= MAX_FAILED_PROMPTS:
@@ -132,8 +131,7 @@ class RolloutPool:
         self.fleet.resize(actors)
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
-        """Swap the map everywhere. New sessions go to its servers once they are healthy; open ones end where they
-        are."""
+        """Swap the map everywhere. New sessions go to healthy servers of it; open ones end where they are."""
         self.env_urls = dict(urls)
         results = await asyncio.gather(*(m.set_env_urls(self.env_urls) for m in self.members), return_exceptions=True)
         for error in results:

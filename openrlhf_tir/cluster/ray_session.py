@@ -1,5 +1,4 @@
-"""Ray: join the cluster this job was submitted to, or start one on this machine. Resources and environment of our
-actors."""
+"""Ray: join the cluster this job was submitted to, or start one here. Resources and environment of our actors."""
 
 from __future__ import annotations
 

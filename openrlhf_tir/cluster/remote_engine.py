@@ -42,8 +42,7 @@ class RemoteEngine:
         self.actor, self.name, self.cfg = actor, name, cfg
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """Raises EngineGone when the actor is no more, DeadlineMissed when it does not answer for as long as a group
-        may take."""
+        """Raises EngineGone when the actor is no more, DeadlineMissed when silent for as long as a group takes."""
         ref = self.actor.generate.remote(list(token_ids), sampling, request_id)
         try:
             return await within(

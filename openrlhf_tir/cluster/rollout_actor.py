@@ -27,8 +27,7 @@ ENDPOINTS = "endpoints"
 
 
 def publish_endpoint(run_dir: Path, name: str, url: str) -> Path:
-    """run_dir/endpoints/NAME: where agents and a scrape find this actor. Replaced as a whole: readers never see half a
-    line."""
+    """run_dir/endpoints/NAME: where agents and a scrape find this actor. Replaced whole: readers see no half line."""
     directory = run_dir / ENDPOINTS
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f".{name}").write_text(url + "\n")
@@ -141,8 +140,7 @@ class RolloutActor:
         }
 
     async def under_way(self) -> tuple[list[tuple[str, HandoverPath]], dict[str, int]]:
-        """In a run with a fast lane: the trajectories that this actor writes, and how far its engine is with each
-        request."""
+        """In a run with a fast lane: the trajectories that this actor writes, how far its engine is with each."""
         handover = self.runner.handover
         assert handover is not None, "only in a run with a fast lane"
         return handover.under_way(), handover.engine.progress()

@@ -1,7 +1,6 @@
 """Run lock: one controller at a time writes a run directory.
 
-    with run_lock(run_dir, wait_s=0): ...        run_dir/run.lock: a flock for as long as the process lives, whatever
-    ends it
+    with run_lock(run_dir, wait_s=0): ...        run_dir/run.lock: a flock while the process lives, whatever ends it
 
 The kernel gives the lock up with the process, so a crash leaves nothing that blocks; the file stays, and says whose it
 was. On NFS Linux turns flock into a lock at the file server, so that it holds between nodes; there it may outlive a

@@ -1,5 +1,4 @@
-"""RolloutService: what is behind a rollout actor's HTTP routes: the same engine, episodes and rewards that training
-uses."""
+"""RolloutService: what is behind a rollout actor's HTTP routes: engine, episodes and rewards of the training."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Services: everything a command needs running, started together and stopped in reverse: Ray, environment server,
-actors, learner."""
+"""Services: everything a command needs running, started together, stopped in reverse: Ray, servers, actors, learner."""
 
 from __future__ import annotations
 

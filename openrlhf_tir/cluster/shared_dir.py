@@ -35,8 +35,7 @@ def marked(run_dir: Path) -> Iterator[Path]:
 
 
 def prove(mark: Path, who: str, node: str, *, appears_s: float = APPEARS_S) -> None:
-    """Called by `who`, on `node`. Raises ConfigError when the mark is not to be seen, or the directory takes no files
-    from here."""
+    """Called by `who`, on `node`. Raises ConfigError when the mark cannot be seen, or no files be written from here."""
     give_up, tries = time.monotonic() + appears_s, 0
     while not os.path.exists(mark):  # False also for a directory that may not be looked into
         if time.monotonic() >= give_up:

@@ -2,8 +2,7 @@
 everything at once.
 
 first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code
-          exit_codes.STOPPED;
-                                while Ray starts, which blocks the event loop: Stopped is raised there
+                                exit_codes.STOPPED; while Ray starts, which blocks the event loop: Stopped is raised
 second    end_at_once           every process that we started is killed; no checkpoint
 neither   CLOSE_S after the grace has passed: the same, because whatever hangs must not outlive the job
 """
@@ -30,8 +29,7 @@ SAME_S = 1.0
 """Signals that follow the first so soon are the same request: Ctrl-C and Slurm reach the launcher, which passes it on,
 and its child directly."""
 CLOSE_S = 60.0
-"""Seconds for closing the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the
-rest."""
+"""Seconds to close the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the rest."""
 DIE_S = 10.0
 """Seconds for the kernel to end what was killed: tens of GiB of memory take a moment to free."""
 CLOSE_BEFORE_LIMIT_S = 10.0
@@ -72,8 +70,7 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN if self._first_at or self.stop.asked else handler)
 
     def receive(self, number: int) -> None:
-        """In the handler itself: the second one counts although the event loop is blocked, by ray.init or whatever
-        hangs."""
+        """In the handler itself: the second counts though the event loop is blocked, by ray.init or whatever hangs."""
         # while Ray starts, its C++ handler comes before this one, and sets an alarm that aborts the process after 3 s
         signal.alarm(0)
         name, now = signal.Signals(number).name, time.monotonic()
@@ -164,8 +161,7 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
 
 
 def end_at_once(why: str, marker: str | None = None) -> None:
-    """Kill what this process started, and end it. Exit code 130, which no launcher takes for a reason to start
-    again."""
+    """Kill what this process started, and end it. Exit code 130, which no launcher takes for one to start again."""
     for number in (signal.SIGTERM, signal.SIGINT):
         # more of them would interrupt what follows, again and again on a busy machine
         signal.signal(number, signal.SIG_IGN)

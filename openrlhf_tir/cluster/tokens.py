@@ -6,7 +6,7 @@ engines, which can be paused, sampled from and given rewards. So the endpoints n
     $TIR_ENV_TOKEN     $TIR_ROLLOUT_TOKEN    rollout endpoints
     unset              unset                 on loopback, without a token
     set                unset                 on the node's address, with a token made for the run:
-                       RUN_DIR/endpoints/token, mode 0600
+                                             RUN_DIR/endpoints/token, mode 0600
     any                set                   on the node's address, with that one
 
 (The variables' names are env.token_env and rollout.token_env.) A restarted run finds its token in the file, so that
@@ -49,8 +49,7 @@ def check_tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> list[s
 
 
 def tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> Tokens:
-    """The tokens of this run. Makes the file where the table above says so. Raises ConfigError as `check_tokens`
-    does."""
+    """The tokens of this run. Makes the file where the table above says. Raises ConfigError as `check_tokens` does."""
     check_tokens(cfg, environ)
     env = environ.get(cfg.env.token_env) or None
     rollout = environ.get(cfg.rollout.token_env) or None

@@ -1,5 +1,4 @@
-"""check-env: URL of an environment server -> a table of what it promises and keeps. Exit code 1 when something is not
-kept."""
+"""check-env: URL of an environment server -> a table of what it promises and keeps. Exit code 1 if something is not."""
 
 from __future__ import annotations
 

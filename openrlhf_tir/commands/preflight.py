@@ -139,8 +139,7 @@ def check_names(cfg: Config, problems: Problems) -> None:
 
 
 def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
-    """Protocol, rewards, filters, class and template of one environment. What is told of one of several names its
-    section."""
+    """Protocol, rewards, filters, class and template of one environment. What is told names its section."""
 
     def caught() -> AbstractContextManager[None]:
         return problems.caught(lambda line: in_section(line, e.section))
@@ -189,8 +188,7 @@ def own_code(cfg: Config) -> list[str]:
 
 
 def openrlhf_files(cfg: Config) -> dict[str, str]:
-    """Place -> name of the files in OpenRLHF's form, which import torch and more: they are loaded in a process of their
-    own."""
+    """Place -> name of the files in OpenRLHF's form, which import torch and more: they load in their own process."""
     agent, remote = cfg.train.agent_func_path, cfg.reward.remote_url
     found = {"openrlhf_tir.episodes.agent_file.place:AGENT": agent} if agent else {}
     return found | (
@@ -204,8 +202,7 @@ def _missing(name: str) -> bool:
 
 
 def check_reward(cfg: Reward, name: str) -> None:
-    """It can be loaded, and a registered one takes its options: they are read before the response, so an empty response
-    tells."""
+    """It can be loaded, and a registered one takes its options: read before the response, so an empty one tells."""
     function = rewards.load(name)
     if plugins.is_own(rewards.REWARD, name):
         return
@@ -244,8 +241,7 @@ def _checkpoint_room(cfg: Config) -> list[str]:
 
 
 def check_model(cfg: Config, machine: Machine) -> list[str]:
-    """The policy is one that transformers and the engines can load, and its chat template is there where one is
-    needed."""
+    """The policy is one transformers and the engines can load, and its chat template is there where one is needed."""
     path, said = policy_directory(cfg)
     if path is None:
         return said

@@ -1,5 +1,4 @@
-"""show-config: recipe + flags -> the whole configuration as TOML, which is itself a recipe; or the page of all
-settings."""
+"""show-config: recipe + flags -> the whole configuration as TOML, itself a recipe; or all settings' page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""toy-model: nothing -> a tiny Qwen2 with a character tokenizer, cold-started by supervised fine-tuning, and its
-problems."""
+"""toy-model: nothing -> a tiny Qwen2 with a character tokenizer, cold-started by fine-tuning, and its problems."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ BREAKING = {
 }
 """Argument -> what would break."""
 ONLINE_QUANTIZATION = "fp8"
-"""vLLM makes it of the bf16 weights, at the start and after every push alike; the canary says by how much the log-probs
-are off."""
+"""Made by vLLM of the bf16 weights, at the start and after every push alike; the canary tells the log-probs' error."""
 FAMILIES = {"data_parallel_size": "data_parallel_"}
 """Argument -> how others begin that break the same."""
 

@@ -1,5 +1,4 @@
-"""OpenRLHF's flat flag names (up to 0.9) -> its dotted ones. A script that is that old is told every new name at
-once."""
+"""OpenRLHF's flat flag names (up to 0.9) -> its dotted ones. A script that old is told every new name at once."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """Own files: the settings that may name a function or class of one's own, and what has to be done to such names.
 
-    recipe beside reward.py: "reward.py:score"  ->  "/abs/dir/reward.py:score"        when the recipe is read: the
-                                                recipe's directory counts
-    flag                     "reward.py:score"  ->  "/cwd/reward.py:score"            the current directory counts
-    flag                     "reward:score"     ->  "/cwd/reward.py:score"            a module that only the current
-                             directory has
-    run                      "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"     when a run
-                             starts (`freeze`)
+    recipe beside reward.py  "reward.py:score"  ->  "/abs/dir/reward.py:score"    when the recipe is read: the
+                                                                                  recipe's directory counts
+    flag                     "reward.py:score"  ->  "/cwd/reward.py:score"        the current directory counts
+    flag                     "reward:score"     ->  "/cwd/reward.py:score"        a module only the current one has
+    run                      "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"
+                                                                                  when a run starts (`freeze`)
 
 A run works with copies in its own directory, which every node sees: they reach each actor and rank and the processes of
 these, a file that is edited during the run changes nothing, and the directory holds the code that the run was made
@@ -45,14 +44,12 @@ SETTINGS = (
 """Values, items of lists, or (of reward.weights and reward.options) keys that may name a file. `*` is any name."""
 KEYED = ("reward.weights", "reward.options")
 BARE = {"train.agent_func_path": "AgentExecutor", "reward.remote_url": "reward_func"}
-"""Settings of OpenRLHF that name a file alone, and what is looked up in it: `agent.py` is `agent.py:AgentExecutor` from
-here on."""
+"""OpenRLHF's settings that name a file alone, and what is meant in it: `agent.py` is `agent.py:AgentExecutor`."""
 OWN = "own"
 """Directory of a run with the copies."""
 
 _FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
-"""Without an attribute it is the class of the file that can be meant (env.file); elsewhere `plugins.load` refuses
-it."""
+"""Without an attribute it is the class of the file that may be meant (env.file); elsewhere `plugins.load` refuses."""
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
 
 
@@ -132,16 +129,14 @@ def files_of(cfg: Config) -> list[Path]:
 
 
 def copies(cfg: Config, directory: Path) -> Iterator[tuple[Path, Path]]:
-    """(file, where its copy in `directory` belongs); the name says what is in it, so that two versions of a file do not
-    meet."""
+    """(file, where its copy in `directory` belongs); the name says what is in it: two versions do not meet."""
     for path in files_of(cfg):
         digest = hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()
         yield path, path if path.parent == directory else directory / f"{path.stem}-{digest}.py"
 
 
 def freeze(cfg: Config, directory: Path | None = None) -> Config:
-    """The configuration with copies of its files in the run's directory (or another) in place of the files
-    themselves."""
+    """The configuration with copies of its files in the run's directory (or another) in place of the originals."""
     directory = directory or cfg.run_dir / OWN
     where = {}
     for path, copy in copies(cfg, directory):

@@ -44,8 +44,7 @@ def asked(path: Path, question: Callable[[Path], T], what: str) -> T:
 
 
 def check_new_file(path: Path | None, flag: str) -> None:
-    """A file that a command writes at its end can be written. Raises ConfigError before the work that it would
-    crown."""
+    """A file that a command writes at its end can be written. Raises ConfigError before the work that it crowns."""
     if path is None:
         return
     if asked(path, Path.is_dir, flag):
@@ -58,15 +57,13 @@ def check_new_file(path: Path | None, flag: str) -> None:
 
 
 def shorten(text: str, most: int = 300) -> str:
-    """`text` with its middle left out when it is longer than `most` characters: a message stays readable whatever was
-    given."""
+    """`text` with its middle left out beyond `most` characters: a message stays readable whatever was given."""
     half = (most - 20) // 2
     return text if len(text) <= most else f"{text[:half]} [... {len(text) - 2 * half} more ...] {text[-half:]}"
 
 
 def shown(value: object, most: int = 200) -> str:
-    """repr(value) for a message: never raises, never longer than `most`. Python refuses to print integers of more than
-    4,300 digits."""
+    """repr(value) for a message: never raises, never longer than `most`. Python prints no integer of 4,301 digits."""
     try:
         return shorten(repr(value), most)
     except (ValueError, RecursionError):

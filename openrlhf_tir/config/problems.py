@@ -30,15 +30,13 @@ class Problems:
         return bool(self._lines)
 
     def add(self, lines: str | Iterable[str], kind: type[TirError] = ConfigError) -> None:
-        """Each line is fact, value and remedy. One that was added before, or that speaks of a key that was left out, is
-        dropped."""
+        """Each line is fact, value and remedy. One that was added before, or is of a key that was left out, is not."""
         for line in lines.splitlines() if isinstance(lines, str) else lines:
             if line.strip() and not any(key.search(line) for key in self._left_out):
                 self._lines.setdefault(shorten(line, 1500), kind)
 
     def leave_out(self, key: str) -> None:
-        """The value of `key` (or of the section `key.`) is bad and was replaced by its default. Say why before, with
-        `add`."""
+        """The value of `key` (or of the section `key.`) is bad: replaced by its default. Say why before, with `add`."""
         self._left_out.append(re.compile(rf"(?<![\w.]){re.escape(key)}" + ("" if key.endswith(".") else r"(?![\w])")))
 
     @contextmanager

@@ -1,5 +1,4 @@
-"""Reference: the schema -> a page of every setting with type, default and meaning. docs/settings.md is what this
-writes."""
+"""Reference: the schema -> a page of all settings: type, default, meaning. docs/settings.md is what this writes."""
 
 from __future__ import annotations
 

@@ -44,8 +44,7 @@ from .sections.timeouts import Timeouts as Timeouts
 from .sections.train import Train as Train
 
 WITHOUT_RULES = {"rules": False}
-"""Context of a validation that leaves out the rules across sections: settings tells all of them together with other
-mistakes."""
+"""Context of a validation that leaves out the rules across sections: settings tells them with other mistakes."""
 
 
 class Config(Section):
@@ -90,8 +89,7 @@ class Config(Section):
 
     @property
     def environments(self) -> dict[str, Environment]:
-        """Every environment of the run by name; see environments.py. Raises ConfigError where settings contradict one
-        another."""
+        """Every environment by name; see environments.py. ConfigError where settings contradict one another."""
         return resolve(self)
 
     @property
@@ -167,8 +165,7 @@ class Config(Section):
 
     @property
     def by_agent(self) -> bool:
-        """Whether agents write the responses, in place of our turns: programs from outside, or OpenRLHF's agent
-        file."""
+        """Do agents write the responses, in place of our turns: programs from outside, or OpenRLHF's agent file?"""
         return self.rollout.agent == "external" or self.train.agent_func_path is not None
 
     @property

@@ -99,8 +99,7 @@ def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
 
 
 def find_recipe(name: str, beside: Path | None = None) -> Path:
-    """The file that `name` means: a path, a path relative to `beside`, or the name of a file in
-    openrlhf_tir/config/recipes."""
+    """The file of `name`: a path, a path relative to `beside`, or the name of one in openrlhf_tir/config/recipes."""
     given = local_path(name, "recipe")
     candidates = [given, RECIPES / (name if name.endswith(".toml") else f"{name}.toml")]
     if beside is not None:
@@ -212,8 +211,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_other_modes(recipe: dict[str, Any], mode: str | None) -> dict[str, Any]:
-    """The recipe, without what it has set for its own pipeline.mode if `mode`, an override, is another one: modes are
-    presets."""
+    """The recipe, without what it set for its own pipeline.mode if `mode`, an override, differs: modes are presets."""
     pipeline = recipe.get("pipeline", {})
     if mode is None or mode == pipeline.get("mode", Config().pipeline.mode):
         return recipe
@@ -260,8 +258,7 @@ def attempt(
 
 
 def _leave_out_unprintable(table: dict[str, Any], problems: Problems) -> None:
-    """Values that no setting can have, whatever its type: they would break whoever prints, stores or sends the
-    configuration."""
+    """Values that no setting can have, whatever its type: they break whoever prints, stores or sends them."""
     for s in settings_with(_envs_of(table)):
         *parents, leaf = s.name.split(".")
         node: Any = table

@@ -1,5 +1,4 @@
-"""A TOML file that a user wrote -> its table, and back. Whatever the bytes are, a mistake names the file, the place and
-a remedy."""
+"""A user's TOML file -> its table, and back. Whatever the bytes, a mistake names file, place and remedy."""
 
 from __future__ import annotations
 

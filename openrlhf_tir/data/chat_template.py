@@ -1,9 +1,8 @@
 """Chat template: messages -> the text that the model reads, and what a template adds behind a message that was sampled.
 
-    prompt    <|im_start|>user ... <|im_start|>assistant\\n          what is sampled first goes on from here
-    sampled   Let me see. <tool_call> ... </tool_call><|im_end|>     stays as it was sampled
-    tail      <|im_end|>\\n<|im_start|>user ... <|im_start|>assistant\\n      what the template adds for the messages
-              that follow
+    prompt    <|im_start|>user ... <|im_start|>assistant\\n                what is sampled first goes on from here
+    sampled   Let me see. <tool_call> ... </tool_call><|im_end|>           stays as it was sampled
+    tail      <|im_end|>\\n<|im_start|>user ... <|im_start|>assistant\\n   what the template adds for messages behind it
 
 A tail is read off the template: the conversation is rendered with a stand-in for the sampled message, and what comes
 behind the stand-in is the tail. So nothing that was sampled is ever rendered, and a template that renders it otherwise
@@ -99,8 +98,7 @@ class ChatTemplate:
         return rest[end.start() :]
 
     def inert(self, text: str) -> tuple[str, str]:
-        """Text from outside with a mark inside every special token's text, and the mark; "" when there was none to
-        mark."""
+        """Text from outside with a mark inside every special token's text, and the mark; "" when there was none."""
         if self._specials is None or not self._specials.search(text):
             return text, ""
         mark = next(chr(c) for c in PRIVATE if chr(c) not in text)

@@ -59,8 +59,7 @@ def json_value(value: Any, where: str, name: str, depth: int = 0) -> Any:
 
 
 def text(value: str, where: str, name: str) -> str:
-    """`value` when UTF-8 can hold it. Raises DataError for lone surrogates, which JSON's escapes and a careless decoder
-    let through."""
+    """`value` when UTF-8 can hold it. Raises DataError for lone surrogates, which JSON's escapes let through."""
     try:
         value.encode()
     except UnicodeEncodeError as e:
@@ -72,8 +71,7 @@ def text(value: str, where: str, name: str) -> str:
 
 
 def messages(value: Any, where: str, name: str) -> Any:
-    """A chat: a list of {"role": text, "content": text}, where an assistant's content may be None beside tool_calls.
-    Raises DataError."""
+    """A chat: a list of {"role": text, "content": text}, content None only beside tool_calls. Raises DataError."""
     for i, message in enumerate(value):
         chat = isinstance(message, dict) and isinstance(message.get("role"), str)
         if not chat or not (

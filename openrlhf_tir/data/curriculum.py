@@ -1,14 +1,11 @@
 """Curriculum: which prompt of a lane is drawn next, by what is known of its difficulty. Pure, seeded, and its whole
 state is JSON.
 
-    every prompt has a posterior of its pass rate     Beta(1/2 + right, 1/2 + wrong), from the samples of its groups
-    that ended
-    it forgets                                        right and wrong are halved every `half_life` batches: the policy
-    moves
-    explore    a fixed share of the draws             the prompt that was drawn longest ago
-    choose     the others                             of the prompts whose next group is likeliest to be kept (nine
-               tenths of the best chance, or more),
-                                                      the one that was drawn longest ago
+    posterior  of each prompt's pass rate    Beta(1/2 + right, 1/2 + wrong), from the samples of its groups that ended
+    forgets                                  right and wrong are halved every `half_life` batches: the policy moves
+    explore    a fixed share of the draws    the prompt that was drawn longest ago
+    choose     the others                    of the prompts whose next group is likeliest to be kept (nine tenths of
+                                             the best chance, or more), the one that was drawn longest ago
 
 A group is kept when low < right / n < high, which is filter.accuracy_range, or that its samples differ. A prompt that
 is drawn waits for its group to end before it is drawn again. So no prompt starves: of N prompts each is drawn at least

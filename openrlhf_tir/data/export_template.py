@@ -60,8 +60,7 @@ NO_BLOCK = (
 
 
 class Block(NamedTuple):
-    """What a turn protocol writes before and after a tool's output. `strips`: white space around the output is left
-    out."""
+    """What a turn protocol writes before and after a tool's output. `strips`: white space around it is left out."""
 
     before: str
     after: str
@@ -69,8 +68,7 @@ class Block(NamedTuple):
 
 
 def raw_template(data: Data, block: Block | None) -> str:
-    """The whole template of a run without data.apply_chat_template. `block` is None where outputs are shown in another
-    way."""
+    """The whole template of a run without data.apply_chat_template. `block` None: outputs are shown otherwise."""
     tool = (
         NO_BLOCK
         if block is None
@@ -82,8 +80,7 @@ def raw_template(data: Data, block: Block | None) -> str:
 
 
 def chat_template(own: str, data: Data) -> str:
-    """A model's own template with data.input_template around the first user message; without one, as it was before any
-    run."""
+    """A model's own template with data.input_template around the first user message; without one, as it was."""
     own = without_question(own)
     if templates.resolve(data.input_template) is None:
         return own

@@ -1,5 +1,4 @@
-"""Fields of a row in somebody else's schema: each is there and of its type, or a DataError says file, line, field and
-type."""
+"""Fields of a row in another's schema: each is there and of its type, or a DataError says file, line and field."""
 
 from __future__ import annotations
 

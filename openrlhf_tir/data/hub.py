@@ -8,8 +8,7 @@ from ..errors import ConfigError, Unavailable
 
 NETWORK = (ConnectionError, TimeoutError, socket.gaierror)
 OFFLINE = "OfflineModeIsEnabled"
-"""huggingface_hub's, a ConnectionError: HF_HUB_OFFLINE is set and the files are not in the cache. Waiting does not
-change that."""
+"""huggingface_hub's, a ConnectionError: HF_HUB_OFFLINE is set and the files are not cached. Waiting does not help."""
 MOST_CAUSES = 20
 
 

@@ -20,8 +20,7 @@ NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 def of_text(template: str, names: Mapping[str, str]) -> Apply:
-    """A function that renders `template`; `names` are the special tokens that it may name. Raises
-    jinja2.TemplateSyntaxError."""
+    """A function that renders `template`; `names`: special tokens it may name. Raises jinja2.TemplateSyntaxError."""
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment

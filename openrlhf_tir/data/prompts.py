@@ -81,8 +81,7 @@ def problems(cfg: Data, bad: Bad | None = None) -> Iterator[Problem]:
 def rows_and_problems(
     cfg: Data, bad: Bad | None = None, completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row
 ) -> Iterator[tuple[dict[str, Any], Problem]]:
-    """The same, each with the row that it was made of. `completed` makes of a row, as it is in the file, what is
-    read."""
+    """The same, each with the row it was made of. `completed` makes of a row, as it is in the file, what's read."""
     bad = bad or BadRows(cfg.on_bad_row)
     for number, source in enumerate(cfg.datasets):
         rows = ((where, completed(row)) for where, row in read_rows(source, cfg.prompt_split, bad))
@@ -371,8 +370,7 @@ def _try(one: _Asked, cfg: Data, tokenizer: Any) -> Rendered:
 
 
 def render_text(p: Problem, template: str | None) -> str:
-    """The prompt of a run without chat template. Raises DataError for an input that is no text and has no user
-    message."""
+    """A run's prompt without chat template. Raises DataError for one that is no text and has no user message."""
     return templates.render(template, p.input if isinstance(p.input, str) else _last_user_text(p, template))
 
 

@@ -117,8 +117,7 @@ def _readable(where: str, gold_calls: Callable[[str], list[Any]], label: str) ->
 
 
 def searchr1(where: str, row: Row) -> dict[str, Any]:
-    """The label is {"target": [answers]}. Of a prompt that is Search-R1's own the question is left, as the template has
-    its words."""
+    """The label is {"target": [answers]}. Of Search-R1's own prompt the question is left: a template has its words."""
     if "golden_answers" in row:
         question, target = text_of(where, row, "question"), row["golden_answers"]
         made: dict[str, Any] = {}

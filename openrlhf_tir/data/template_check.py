@@ -89,8 +89,7 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
 
 
 def _rewrites(template: ChatTemplate, turn: str, replies: Sequence[Message], tools: Sequence[Message]) -> bool:
-    """Whether two turns and their replies are rendered otherwise than they grow here: prompt, turn, tail, turn,
-    tail."""
+    """Are two turns and their replies rendered otherwise than they grow here: prompt, turn, tail, turn, tail?"""
     messages: list[Mapping[str, Any]] = [USER]
     grown = template.render(messages, tools)
     for _ in range(2):

@@ -69,8 +69,7 @@ ARTIST = (
     " Think on and run more code as often as you need. Give the final answer alone within <answer>"
     " </answer>.\n\nProblem: {input}"
 )
-"""ARTIST's for maths, a user message. Its prompt is not published; this one asks for the tags that its reward looks
-for."""
+"""ARTIST's for maths, a user message. Its prompt is not published; this asks for the tags of its reward."""
 
 USER_ASSISTANT = "User: {input}\nAssistant:"
 """The template of the toy task."""

@@ -1,5 +1,4 @@
-"""Busy: when was at least one request decoding? Calls of enter/leave/pause/resume -> list of (start, end) in epoch
-seconds."""
+"""Busy: when was at least one request decoding? enter/leave/pause/resume -> list of (start, end) in epoch seconds."""
 
 from __future__ import annotations
 

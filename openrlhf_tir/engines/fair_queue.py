@@ -27,8 +27,7 @@ class FairQueue(Generic[T]):
         self._size += 1
 
     def pop(self) -> T:
-        """The oldest item of the group whose turn it is; that group then goes to the end. Raises KeyError when
-        empty."""
+        """The oldest item of the group whose turn it is; it then goes to the end. Raises KeyError when empty."""
         group, items = self._groups.popitem(last=False)
         item, _ = items.popitem(last=False)
         self._size -= 1

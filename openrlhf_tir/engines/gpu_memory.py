@@ -20,8 +20,7 @@ from ..sizes import size
 
 log = logging.getLogger(__name__)
 RELEASE = Deadline(60.0, "gpu_memory.RELEASE")
-"""Eighty gigabytes of a killed process are free after a few seconds; what is held for a minute belongs to somebody who
-lives."""
+"""Eighty gigabytes of a killed process are free in a few seconds; what is held for a minute is a living one's."""
 ANSWER_S = 20.0
 """Deadline of nvidia-smi, which takes a second, more on a node where the driver is busy."""
 

@@ -40,8 +40,7 @@ class Abortable(Protocol):
     """What an engine needs for its requests to be handed over."""
 
     async def abort(self, request_id: str) -> None:
-        """The request is answered with what it has, and finish_reason "abort". Nothing happens when it has ended, or is
-        not known."""
+        """The request is answered with what it has, finish_reason "abort". Nothing if it ended or is not known."""
 
     def progress(self) -> dict[str, int]:
         """Request -> tokens sampled so far, of those that it is answering."""
@@ -84,8 +83,7 @@ class Handover:
             del self.paths[trajectory]
 
     def under_way(self) -> list[tuple[str, Path]]:
-        """Trajectories, and where they are; how far the request under way is knows the engine that has it
-        (`progress`)."""
+        """Trajectories, and where they are; how far a request is knows the engine that has it (`progress`)."""
         return list(self.paths.items())
 
     def around(self, here: Engine) -> Moving:

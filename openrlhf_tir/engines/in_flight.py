@@ -73,8 +73,7 @@ class InFlight:
             self._finished_tokens += len(live.token_ids)
 
     def switch(self, version: int) -> None:
-        """Tokens that come from now on are `version`'s. Only while the engine is paused and its last tokens have
-        arrived."""
+        """Tokens that come from now on are `version`'s. Only in a pause, when its last tokens have arrived."""
         self.version = version
         for live in self._live:
             live.switches.append((len(live.token_ids), version))

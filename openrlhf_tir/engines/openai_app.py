@@ -39,8 +39,7 @@ NEUTRAL = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""Any other value of these means a distribution that is not the policy's, whose log-probs the loss would compare with
-the policy's."""
+"""Any other value means another distribution than the policy's, with whose log-probs the loss would compare."""
 FORBIDDEN = {
     "n": 1,
     "min_tokens": 0,
@@ -106,8 +105,7 @@ class EngineClient:
 
 
 def _policy_sampling(asked: SamplingParams, session: AgentSession) -> SamplingParams:
-    """As asked, but token by token and with log-probs. Raises VLLMValidationError (400) for sampling that is not the
-    policy's own."""
+    """As asked, but token by token and with log-probs. VLLMValidationError (400) for sampling not the policy's own."""
     foreign = {
         name: getattr(asked, name)
         for name, neutral in FORBIDDEN.items()

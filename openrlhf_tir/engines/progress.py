@@ -1,5 +1,4 @@
-"""Progress: does an engine that has work to do any of it? A process that answers and a GPU that hangs look alike from
-outside."""
+"""Progress: does an engine that has work do any? A process that answers and a GPU that hangs look alike outside."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""vLLM start: Config -> environment variables and engine arguments. What differs between CPU and GPU is here and
-nowhere else."""
+"""vLLM start: Config -> environment variables and engine arguments. How CPU and GPU differ is here and nowhere else."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ def keeps_copy(cfg: Config) -> bool:
 
 
 def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngineArgs:
-    """Imports vllm: call `prepare_environment` first. Engines of different `index` sample differently from the same
-    prompt."""
+    """Imports vllm: call `prepare_environment` first. Engines of different `index` sample differently."""
     from vllm.config import WeightTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
 

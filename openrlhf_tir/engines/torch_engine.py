@@ -101,8 +101,7 @@ class TorchEngine:
     async def _decode(
         self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event
     ) -> Completion:
-        """In a thread. A cancelled caller stops it at the next token and leaves only then: the model is used by one at
-        a time."""
+        """In a thread. A cancelled caller stops it at the next token and leaves then: one at a time uses the model."""
         thread = asyncio.create_task(asyncio.to_thread(self._sample, prompt_ids, sampling, request_id, given_up))
         self._busy.enter()
         try:
@@ -316,8 +315,7 @@ def _probs(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def _matched_stop(text: str, num_new: int, stops: Sequence[str]) -> tuple[str, str] | None:
-    """-> (stop string, text cut right after it), the first in the order of `stops` that ends in the last `num_new`
-    characters."""
+    """-> (stop string, text cut right after it), the first of `stops` that ends in the last `num_new` characters."""
     for stop in stops:
         at = text.find(stop, max(0, len(text) - num_new - len(stop) + 1))
         if at >= 0:

@@ -150,8 +150,7 @@ class VllmEngine:
         return self.requests.progress()
 
     async def pause(self) -> None:
-        """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache. New ones wait.
-        Idempotent."""
+        """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache. New wait. Idempotent."""
         self._paused_by_user = True
         await self._switch()
 
@@ -234,8 +233,7 @@ class VllmEngine:
         return await self.finish_update(version, canary)
 
     async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
-        """See RolloutEngine. A torn push leaves the engine frozen, as it has nobody's weights: the next one goes on
-        from there."""
+        """See RolloutEngine. A torn push leaves it frozen, with nobody's weights: the next goes on from there."""
         from ..weights.broadcast.receiver import agreed
 
         async with self._one_push:
@@ -274,8 +272,7 @@ class VllmEngine:
             )
 
     async def init_transfer(self, info: dict[str, Any]) -> None:
-        """The handshake of vLLM's weight-transfer API, with what the worker's end (weights/file_backend.py,
-        weights/broadcast/worker.py) takes."""
+        """vLLM's weight-transfer handshake, with what weights/file_backend.py and weights/broadcast/worker.py take."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
@@ -328,8 +325,7 @@ class VllmEngine:
             await self._rouse(KV_CACHE)
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        """One short sample per prompt, at temperature 1, for the learner to score. Same seed, same weights: same
-        samples."""
+        """A short sample per prompt, temperature 1, for the learner to score. Same seed, same weights: same samples."""
         if self._paused:
             raise EngineError("A canary on a paused engine would wait for ever. Call resume first.")
         return await self._canary(prompt_ids, max_tokens, seed)
@@ -346,8 +342,7 @@ class VllmEngine:
         self.proof.proved(version)
 
     async def discard(self, why: str) -> None:
-        """These weights are not the learner's. Everybody gets an answer, WeightsUnverified or EngineError; the engine
-        is broken."""
+        """These weights are not the learner's. Answers are WeightsUnverified or EngineError; the engine is broken."""
         self.broken = why
         self.proof.refuse(why)
         await self._abort()

@@ -78,8 +78,7 @@ class EnvClient:
         self.stage_times = StageTimes()
         self.urls = EnvUrls(urls, most=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
         self.send_step: Callable[[str, StepRequest, float], Awaitable[StepReply]] = self._post_step
-        """(base URL, request, seconds to wait) -> reply; one that sends several together may take its place. Raises as
-        EnvHttp does."""
+        """(base URL, request, seconds to wait) -> reply; batching may take its place. Raises as EnvHttp does."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """(environment, ok | model_error | env_error | timeout | capacity) -> calls that ended so; also `retry`,
         `refused`, `hedge`."""
@@ -123,8 +122,7 @@ class EnvClient:
         await self.http.close()
 
     def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> HttpSession:
-        """An async context manager; leaving it closes the session. Raises ConfigError for an environment without a
-        URL."""
+        """An async context manager; leaving closes the session. Raises ConfigError for an environment without a URL."""
         self.urls.check(env)
         return HttpSession(self, env, dict(task), seed)
 
@@ -138,8 +136,7 @@ class EnvClient:
         return sorted({s.url for s in self.urls})
 
     def stats(self) -> dict[str, float]:
-        """Gauges and counters by environment, for /metrics: `sessions/ENV`, `in_flight/ENV`, `waiting/ENV`, `down/ENV`,
-        `calls/ENV/OUTCOME`."""
+        """For /metrics: `sessions/ENV`, `in_flight/ENV`, `waiting/ENV`, `down/ENV`, `calls/ENV/OUTCOME`."""
         figures: Counter[str] = Counter()
         for s in self.urls:
             figures[f"sessions/{s.env}"] += s.sessions

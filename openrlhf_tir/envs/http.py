@@ -54,8 +54,7 @@ class Unreachable(Broken):
 
 
 class EnvNonsense(EnvError):
-    """The server answered with something that is not the protocol's: it counts against the server, not only against the
-    call."""
+    """The server answered with something not the protocol's: it counts against the server, not only the call."""
 
 
 class EnvHttp:

@@ -1,5 +1,4 @@
-"""Orphans: environment sessions whose rollout actor is dead -> closed. A session's id begins with its owner
-(session.py)."""
+"""Orphans: environment sessions whose rollout actor is dead -> closed. An id begins with its owner (session.py)."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ class Closed(BaseModel):
 
 
 async def close_orphans(owner: str, servers: Sequence[str], *, token: str | None = None) -> int:
-    """Close every session of `owner` on all `servers`; how many there were. On a server that is down or cannot do it
-    they expire."""
+    """Close every session of `owner` on all `servers`; how many there were. Where a server is down they expire."""
     http = EnvHttp(token)
 
     async def on(server: str) -> int:

@@ -13,8 +13,7 @@ from ..backoff import backoff_s
 LEAST_S, DEFAULT_S, LONGEST_S = 0.02, 1.0, 60.0
 """Bounds of a server's own word, and what stands for one that says nothing usable."""
 FIRST_S, MOST_S = 0.01, 5.0
-"""First and longest step of the growing pause: short at first, as room comes free with every answer that somebody else
-gets."""
+"""First and longest step of the growing pause: short at first, as room comes free with every answer of others."""
 
 
 def seconds(retry_after: str | None) -> float:

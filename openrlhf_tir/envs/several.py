@@ -1,5 +1,4 @@
-"""EnvClients: the clients of a run's environments as one, each with its own limits. Owned by a rollout actor for its
-whole life."""
+"""EnvClients: the clients of a run's environments as one, each with its limits. A rollout actor owns it for life."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     step -> does the server prefer batches? -- no --> POST /step
                  | yes
                  v
-            gathering[server] -- max_batch, or the first waited max_wait_ms --> POST /step_batch -> NDJSON, a line per
-            finished item
+            gathering[server] -- max_batch, or the first waited max_wait_ms --> POST /step_batch
+                -> NDJSON, a line per finished item
 
 Takes the place of EnvClient.send_step: one attempt of one step. A reply is handed over when its line arrives, so nobody
 waits for the slowest; one that is refused (outcome capacity) or missing raises for its own caller alone, whose client

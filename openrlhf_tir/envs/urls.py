@@ -37,8 +37,7 @@ class EnvServer:
     opened: int = 0
     """Open sessions that came in by this URL, also those that a process behind it holds."""
     listed: bool = True
-    """Whether it is in the map, and so may get new sessions. A holder that /reset named is not, and ends with its last
-    session."""
+    """Whether it is in the map, so may get new sessions. A holder that /reset named is not, ends with its last."""
     no_sessions_until: float = 0.0
     """Loop time. The server refused a session (it is full, or draining) but answers steps."""
     session_refusals: Refusals = field(default_factory=Refusals)
@@ -54,8 +53,7 @@ class EnvUrls:
         probe: Callable[[EnvServer], Awaitable[None]],
         probe_pause_s: float = 1.0,
     ) -> None:
-        """`most`: calls in flight per server. `probe` returns when the server is well and raises EnvError when it is
-        not."""
+        """`most`: calls in flight per server. `probe` returns when the server is well, else raises EnvError."""
         self._most, self._probe, self._probe_pause_s = most, probe, probe_pause_s
         self._servers: dict[tuple[str, str], EnvServer] = {}
         self._changed = asyncio.Event()

@@ -45,8 +45,7 @@ class Agents:
         return {"sessions": len(self.sessions), "tasks_offered": self.offered}
 
     async def run(self, task: Task, index: int, temperature: float = 1.0) -> Trajectory:
-        """One sample of `task` by whichever agent takes it. Its reward is None when the agent left it to the run's
-        own."""
+        """One sample of `task` by whoever takes it. Its reward is None when the agent left it to the run's own."""
         session = self.sessions.open(task, temperature=temperature)
         self._offers.put_nowait(session)
         self.offered += 1

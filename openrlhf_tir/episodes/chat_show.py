@@ -1,10 +1,10 @@
 """Chat show: the environment's words -> messages -> what the model's chat template adds behind the message that was
 sampled.
 
-    context    <|im_start|>user ... <|im_start|>assistant\\n Let me see. <tool_call> ... <|im_end|>     the last four
-               sampled, and kept
-    next       \\n<|im_start|>user\\n<tool_response> ... <|im_end|>\\n<|im_start|>assistant\\n          the template's,
-               never trained
+    context    <|im_start|>user ... <|im_start|>assistant\\n Let me see. <tool_call> ... <|im_end|>
+               the last four sampled, and kept
+    next       \\n<|im_start|>user\\n<tool_response> ... <|im_end|>\\n<|im_start|>assistant\\n
+               the template's, never trained
 
 A message's end is written once: by the model when it sampled it, by the template when it did not (a stop string, an end
 of its own choice)."""

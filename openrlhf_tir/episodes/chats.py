@@ -36,8 +36,7 @@ class Chats:
         return cls(env, codec, ChatTemplate.of(tokenizer, cfg.data.chat_template_options))
 
     def task(self, task: Task) -> Task:
-        """The task with its messages. Text that came without any (a group by HTTP, a question on the command line) is
-        the user's."""
+        """The task with its messages. Text without any (a group by HTTP, a question by command line) is the user's."""
         if task.chat is not None:
             return task
         chat = Chat(({"role": "user", "content": task.prompt},), tuple(self.env.tools))

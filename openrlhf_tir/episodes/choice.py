@@ -47,8 +47,7 @@ SLOW = frozenset({"deadline", "straggler", "early_stop"})
 """Reasons of failure by which a trajectory keeps its place: it was given up, and no other may take it."""
 
 ENGINE_FAULTS = frozenset({EngineError.reason, EngineGone.reason, WeightsUnverified.reason, "aborted"})
-"""Reasons of failure that are the engine's, which all trajectories of a group share: one of them is the end of the
-group."""
+"""Reasons of failure that are the engine's, which a group's trajectories share: one is the end of the group."""
 
 ITS_OWN = METHOD_REASONS | {TokenDrift.reason, RequestRefused.reason}
 """Reasons of failure that lie in what the trajectory itself says: however many fail so, nothing was shared."""
@@ -58,8 +57,7 @@ LENGTH_FACTS = ("length_used", "length_replacements", "length_first_done")
 
 
 class Selection(NamedTuple):
-    """`members`: all that belong to the group, in order of dispatch: used, failed and slow. `settled`: waiting longer
-    changes nothing."""
+    """`members`: all of the group, in order of dispatch: used, failed and slow. `settled`: waiting changes nothing."""
 
     members: list[Trajectory]
     settled: bool

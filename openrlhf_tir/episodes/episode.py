@@ -30,8 +30,7 @@ from .show import Show, Shown, TextShow
 from .turns import TURN_LIMIT, Call, End, MessagesProtocol, Reject, TurnProtocol
 
 ENV_DONE, ENV_TRUNCATED = "env_done", "env_truncated"
-"""Stop reasons of an episode that its environment ended; a cut one has finish_reason "length", as one that ran out of
-tokens."""
+"""Stop reasons of an episode that its environment ended; a cut one has finish_reason "length", as without tokens."""
 
 
 @dataclass(frozen=True, slots=True)

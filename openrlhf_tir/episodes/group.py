@@ -1,7 +1,7 @@
 """Group: one prompt -> n trajectories, rewarded and judged. They share the prompt, the environment and one deadline.
 
-    dispatch n + oversample episodes, in order ──> as each ends: selection settled? hopeless? time over? ──> close ──>
-    rewards, verdict
+    dispatch n + oversample episodes, in order ──> as each ends: selection settled? hopeless? time over?
+        ──> close ──> rewards, verdict
 
 An infrastructure fault of one trajectory fails that one: statistics and rewards are over the valid ones. A fault of
 what they share (the engine, the server of their sessions) fails all that shared it, the finished ones too, or their
@@ -53,8 +53,7 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvalMode:
-    """Sample for evaluation: own n, temperature, top_p and calls, nobody in reserve, no filters, rewards as in
-    training."""
+    """For evaluation: own n, temperature, top_p and calls, nobody in reserve, no filters, rewards as in training."""
 
     n: int
     temperature: float
@@ -65,8 +64,7 @@ class EvalMode:
 
 @dataclass(slots=True)
 class _Running:
-    """What the trajectories of a group share, and what has become of them: `ended[i]` is set when the i-th dispatched
-    has."""
+    """What the trajectories of a group share, and what became of them: `ended[i]` is set when the i-th has."""
 
     key: GroupKey
     task: Task
@@ -174,8 +172,7 @@ class GroupRunner:
             return KEEP, e
 
     async def _collect(self, g: _Running) -> bool:
-        """Run the episodes until the group can be closed; the others are given up. True when the filter is sure to drop
-        it."""
+        """Run the episodes until the group can be closed; others are given up. True when a filter surely drops it."""
         ends: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
         tasks = {asyncio.create_task(self._one(g, i), name=f"episode {g.key}#{i}"): i for i in range(len(g.ended))}
         for task in tasks:

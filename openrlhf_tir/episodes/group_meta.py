@@ -1,5 +1,4 @@
-"""Group metadata: a group's payload -> what the controller needs to know of it. Statistics are over the valid
-trajectories only."""
+"""Group metadata: a group's payload -> what the controller needs of it. Statistics are over valid trajectories."""
 
 from __future__ import annotations
 
@@ -21,13 +20,11 @@ CODE_FACTS = ("code_written", "code_run", "code_responses", "code_after_answer")
 responses with one, and responses whose first one comes after their first answer."""
 PROGRAM, ANSWER = re.compile(r"```(?:python|py)\b"), re.compile(r"\\boxed\{|<answer>")
 HALF = 0.5
-"""Above it a trajectory counts as correct. Most rewards say 0 or 1; an agent file or a reward server may give a
-score."""
+"""Above it a trajectory is correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
 
 
 def failed_as(group: Group, min_valid: int) -> str | None:
-    """Why the group as a whole cannot be used: the commonest fault, when fewer than `min_valid` trajectories are
-    valid."""
+    """Why the whole group cannot be used: the commonest fault, when fewer than `min_valid` trajectories are valid."""
     if len(group.valid) >= min_valid:
         return None
     return Counter(t.failed for t in group.trajectories if t.failed).most_common(1)[0][0]

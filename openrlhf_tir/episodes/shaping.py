@@ -1,9 +1,8 @@
 """Shaping: what every reward undergoes, whichever function gave it. OpenRLHF's penalties under its names, in its order;
 n tokens of a response, B the budget.
 
-    overlong (DAPO, arXiv 2503.14476)   r - factor * min(n - (B - buffer), buffer) / buffer     where n > B - buffer
-    stop properly (ProRL)               r * coef, or coef itself where it is below 0             where the response was
-                                        cut
+    overlong (DAPO, arXiv 2503.14476)   where n > B - buffer: r - factor * min(n - (B - buffer), buffer) / buffer
+    stop properly (ProRL)               where the response was cut: r * coef, or coef itself where it is below 0
     clip                                min(max(r, low), high)
 
 n counts the whole response, tool output too, because the budget rollout.max_new_tokens does. The clip bounds the reward

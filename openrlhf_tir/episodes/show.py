@@ -1,5 +1,4 @@
-"""Show: the environment's words -> text and tokens behind what was sampled. As text here; as messages of a chat in
-chat_show.py."""
+"""Show: the environment's words -> text and tokens behind what was sampled. As text; as chat messages: chat_show.py."""
 
 from __future__ import annotations
 

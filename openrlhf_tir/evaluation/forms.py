@@ -2,10 +2,10 @@
 family; each raises DataError.
 
     maths      problem or question; answer, final_answer, label, or a solution with one box
-    answers    question; golden_answers, answers or answer: a text or a list of texts               FlashRAG's rows,
-               Search-R1's, plain ones
-    call       prompt or messages, or instruction and input; the gold call in label, answer or expected_output
-               ToolRL's API-Bank
+    answers    question; golden_answers, answers or answer: a text or a list of texts (FlashRAG's rows, Search-R1's,
+               plain ones)
+    call       prompt or messages, or instruction and input; the gold call in label, answer or expected_output (ToolRL's
+               API-Bank)
     ast        question and function (BFCL's file) with ground_truth (its possible_answer file), joined by id
     multi_turn question, initial_config and involved_classes (BFCL's multi-turn files) with ground_truth; functions by
     class, protocol

@@ -1,10 +1,10 @@
 """Item: what was sampled of one problem, one JSONL row of it. Lists are per valid sample, in order of their index.
 
     suite index row kind env prompt label epoch    which problem; `row` is its name in whatever file it is
-    (data/identity.py)
+                                                   (data/identity.py)
     correct rewards answers                        the verdicts, and what the samples answered (None: nothing)
     calls calls_ok used_code                       calls that were run, those of them without an error, whether there
-    was code
+                                                   was code
     response_tokens model_tokens truncated texts   lengths in tokens, all and the model's own; cut by a limit; the
     responses
     signals                                        what the environment last said of each (KEPT); [] where it says none
@@ -126,8 +126,7 @@ def _is_told(value: Any, name: str) -> bool:
 
 
 def answer_of(trajectory: Trajectory) -> str | None:
-    r"""What the model itself states last: the content of its last \boxed{}, else of its last <answer>; None without
-    either."""
+    r"""What the model itself states last: the content of its last \boxed{}, else of its last <answer>; else None."""
     text = without_code(model_text(trajectory))
     said = last_boxed(text)
     said = last_answer(text) if said is None else said

@@ -43,8 +43,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`cfg` has the reward that grades the sets. `swept` is the key of the configuration that `settings` vary, "" for
-    one setting."""
+    """`cfg` has the reward that grades the sets. `swept`: the key that `settings` vary, "" for one setting."""
 
     cfg: Config
     asked: list[Asked]
@@ -98,8 +97,7 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
 
 
 def _graded_by(cfg: Config, wanted: list[tuple[str, str]]) -> tuple[Config, tuple[str, ...]]:
-    """The configuration with the reward that grades all of them, and what is to be said where it is not the
-    recipe's."""
+    """The configuration with the reward that grades all of them, and what to say where it is not the recipe's."""
     if cfg.reward.weights:
         return cfg, ()  # the first of the weights decides what is correct; who mixes rewards knows which
     names = sorted({reward for _, reward in wanted})
@@ -117,8 +115,7 @@ def _graded_by(cfg: Config, wanted: list[tuple[str, str]]) -> tuple[Config, tupl
 
 
 def _check_env(cfg: Config, suite: Suite) -> None:
-    """Raises ConfigError where the set's rows would be played in another environment, or without the user who speaks in
-    later turns."""
+    """Raises ConfigError where the rows would be played in another environment, or without the user of later turns."""
     if not suite.env:
         return
     serves = one(cfg.environments, cfg.env.name).serves

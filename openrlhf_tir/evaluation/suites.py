@@ -351,7 +351,6 @@ def size_fact(suite: Suite, rows: int) -> str | None:
 
 
 def reward_for(suite: Suite, used: Reward) -> str:
-    """The recipe's reward where it grades this set, OTC's where its base does, one of the user's own always; else the
-    set's own."""
+    """The recipe's reward where it grades this set (OTC's: its base), one of the user's always; else the set's own."""
     base = str(used.options.get("base", "math")) if used.name == "otc" else used.name
     return used.name if base in suite.rewards or ":" in base else suite.rewards[0]

@@ -1,11 +1,12 @@
 """Filters: Group -> Verdict(keep, reason), asked in the order of `filter.names`; the first that drops a group wins, its
 reason is the metric.
 
-    accuracy        mean(correct) within filter.accuracy_range           reward        mean(reward) within
-                    filter.reward_range
-    zero_variance   all rewards equal                                    length_gap    length tells right from wrong
-    truncated       too many hit the length limit                        verifiers     too many have no verdict
-                    (zerotir)
+    accuracy        mean(correct) within filter.accuracy_range
+    reward          mean(reward) within filter.reward_range
+    zero_variance   all rewards equal
+    length_gap      length tells right from wrong
+    truncated       too many hit the length limit
+    verifiers       too many have no verdict (zerotir)
     length_balance  only samples of hopeless lengths (zerotir); looks at the run's latest groups, so the controller asks
                     it, last of all
 
@@ -83,8 +84,7 @@ class OwnFilter:
 
 
 def filters_of(cfg: Filter) -> list[GroupFilter | OwnFilter]:
-    """What is asked beside the actor, in order. Raises ConfigError for a name that is neither registered nor can be
-    loaded."""
+    """What is asked beside the actor, in order. Raises ConfigError for a name that is not registered nor loadable."""
     found: list[GroupFilter | OwnFilter] = []
     for name in cfg.order:
         if name in MAKERS:

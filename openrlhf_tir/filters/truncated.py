@@ -1,5 +1,4 @@
-"""Drop groups of which more than a share hit the length limit: their rewards say more about the budget than about the
-policy."""
+"""Drop groups of which more than a share hit the length limit: their rewards tell the budget, not the policy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Drop groups whose rewards are all equal: every advantage relative to the group's mean is zero, so nothing is learned
-from them."""
+"""Drop groups whose rewards are all equal: advantages relative to the mean are zero, so nothing is learned."""
 
 from __future__ import annotations
 

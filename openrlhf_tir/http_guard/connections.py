@@ -2,7 +2,7 @@
 sent.
 
     opened ---- header_timeout_s ---> closed            no complete request header, however slowly it trickles
-    (slow-loris)
+                                                        (slow-loris)
     header complete                                     from here the body's deadline is `guard`'s
     answered -- idle_timeout_s -----> closed            no byte of a next request; from its first byte: header_timeout_s
     reads no answer -- write_timeout_s --> cut
@@ -26,8 +26,7 @@ else:
     _Protocol = object
 
 LINGER_S = 1.0
-"""How long a connection that is turned away stays, so that it reads why: closed under a request on its way, it would be
-reset."""
+"""How long a connection that is turned away stays, to read why: closed under a request, it would be reset."""
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _FULL = b'{"detail":"The server has no room for another connection. Try again."}'
 _TURNED_AWAY = (

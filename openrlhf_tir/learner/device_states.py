@@ -30,8 +30,7 @@ class DeviceStates(Protocol):
         """Raises PipelineError while they are offloaded: `what` needs them."""
 
     def saved(self) -> Any:
-        """A context in which the optimisers' states are those of a rank that never offloads: what a checkpoint is to
-        hold."""
+        """In it the optimisers' states are those of a rank that never offloads: what a checkpoint is to hold."""
 
 
 class _Turns:

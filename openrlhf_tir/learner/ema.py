@@ -21,8 +21,7 @@ from .saved.shards import Shards
 
 
 def masters(engine: deepspeed.DeepSpeedEngine) -> list[torch.Tensor]:
-    """This rank's share of the float32 weights that the optimizer steps: flat tensors, one per sub group (ZeRO-3) or
-    group (ZeRO-2)."""
+    """This rank's share of the fp32 weights that the optimizer steps: flat, one per (ZeRO-3: sub) group."""
     optimizer = engine.optimizer
     return (
         optimizer.fp32_partitioned_groups_flat

@@ -44,8 +44,7 @@ def _stubs() -> dict[str, dict[str, object]]:
 
 @contextmanager
 def flash_attn_importable() -> Iterator[None]:
-    """Within the block `from flash_attn.bert_padding import ...` works. Import transformers before, so that it has
-    looked already."""
+    """Within the block `from flash_attn.bert_padding import ...` works. Import transformers before: it looks for it."""
     if importlib.util.find_spec("flash_attn") is not None:
         yield
         return

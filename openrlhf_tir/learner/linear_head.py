@@ -165,8 +165,7 @@ def chunked_scores(
     entropy_grad: bool = False,
     wanted: torch.Tensor | None = None,
 ) -> Scores:
-    """hidden [..., H]; targets [...] int64; wanted [...] bool, None: all. Entropy carries a gradient only when asked
-    to."""
+    """hidden [..., H]; targets [...] int64; wanted [...] bool, None: all. Entropy has a gradient only when asked."""
     shape, flat, labels = targets.shape, hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
     if wanted is None:
         found = _Chunked.apply(flat, weight, bias, labels, temperature, entropy_grad, truncation)
@@ -192,8 +191,7 @@ class ScoringHead:
 
     @contextmanager
     def scoring(self, targets: torch.Tensor, **asked: Any) -> Iterator[None]:
-        """`targets` [b, L]: of the positions that the model is run on within the block; `asked`: what else
-        chunked_scores takes."""
+        """`targets` [b, L]: of the positions the model runs on in the block; `asked`: else of chunked_scores."""
         self._asked = {"targets": targets, **asked}
         try:
             yield

@@ -92,8 +92,7 @@ def adapter_weights(module: nn.Module) -> list[Weight]:
 
 
 def checked(model: nn.Module, targets: Sequence[str]) -> None:
-    """Raises ConfigError for a target that no layer has, or whose layer is not one matrix product inside of the
-    model."""
+    """Raises ConfigError for a target that no layer has, or whose layer is not one matrix product in the model."""
     found = dict(adapted(model))
     for target in [] if list(targets) == [ALL_LINEAR] else targets:
         if not any(name == target or name.endswith(f".{target}") for name in found):

@@ -46,8 +46,7 @@ def train_batch(cfg: Config, version: int, items: list[BatchItem]) -> TrainBatch
 
 
 def critic_parts(cfg: Config, version: int, metas: Sequence[GroupMeta]) -> list[list[Sample]]:
-    """What each update of the critic trains, in every one of its epochs; none without a critic, or if one update trains
-    everything."""
+    """What each update of the critic trains, in each of its epochs; none without a critic, or if one trains all."""
     updates = cfg.critic.updates or cfg.minibatches
     if updates == 1 or not get_estimator(cfg.algo.advantage.estimator).critic:
         return []
@@ -55,8 +54,7 @@ def critic_parts(cfg: Config, version: int, metas: Sequence[GroupMeta]) -> list[
 
 
 def cut(metas: Sequence[GroupMeta], parts: int, seed: tuple[int, int, int]) -> list[list[Sample]]:
-    """The samples that can be trained, shuffled, in `parts` of nearly equal number; fewer only if there are not as many
-    samples."""
+    """The samples that can be trained, shuffled, in `parts` of nearly equal number; fewer if samples are fewer."""
     samples = [
         (b, i)
         for b, meta in enumerate(metas)

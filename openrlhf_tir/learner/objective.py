@@ -123,8 +123,7 @@ class PolicyObjective:
     def _per_token(
         self, log_probs: torch.Tensor, old: torch.Tensor, rollout: torch.Tensor, micro: MicroBatch
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A loss that is not OpenRLHF's, [b, L-1], and the share of its tokens or sequences outside the IS correction's
-        band."""
+        """A loss that is not OpenRLHF's, [b, L-1], and the share of tokens or sequences outside the IS band."""
         assert self.own is not None, "it is one or the other"
         mask, settings = micro.fields["trained"], self.cfg.algo.advantage
         inputs = own.LossInputs(
@@ -147,8 +146,7 @@ class PolicyObjective:
         return torch.where(fields["sampled"] > 0, fields[OLD], current) if OLD in fields else current
 
     def _ratio(self, log_ratio: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The ratio that is clipped: per token (ppo), or the geometric mean over the sequence (gspo, arXiv
-        2507.18071)."""
+        """The ratio that is clipped: per token (ppo), or the sequence's geometric mean (gspo, arXiv 2507.18071)."""
         if self.cfg.actor.policy_loss_type == "gspo":
             log_ratio = ((log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)).expand_as(
                 log_ratio
@@ -157,8 +155,7 @@ class PolicyObjective:
 
 
 class SftObjective:
-    """Cross entropy, token by token weighted: sum(w_t * -log p_t) / sum(w_t) over the global batch. Field: weights [b,
-    L-1]."""
+    """Cross entropy, token by token weighted: sum(w_t * -log p_t) / sum(w_t) globally. Field: weights [b, L-1]."""
 
     def __init__(self, model: PolicyModel, counts: GlobalCounts) -> None:
         self.model, self.counts = model, counts

@@ -92,12 +92,10 @@ def _attention(cfg: Config) -> str:
 
 
 class PolicyModel(Actor):
-    """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (log-probs off by
-    0.6)."""
+    """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (0.6 off)."""
 
     def __init__(self, cfg: Config, strategy: ZeroStrategy, *, frozen: bool = False) -> None:
-        """`frozen`: never trained, so no gradient or checkpointed activation is made for it; it may be offloaded
-        (ref.offload)."""
+        """`frozen`: never trained, so without gradient or checkpointed activation; may be offloaded (ref.offload)."""
         lora = cfg.ds.lora if not frozen else Lora()
         with _fp32_allowed(), _targets_told(self, cfg):
             super().__init__(
@@ -139,8 +137,7 @@ class PolicyModel(Actor):
     def log_probs(
         self, sequences: torch.Tensor, attention_mask: torch.Tensor, wanted: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """[b, L-1] float32: entry t is the log-prob of token t+1, at temperature 1; 0 where `wanted` [b, L-1] bool is
-        False."""
+        """[b, L-1] float32: entry t is the log-prob of token t+1, temperature 1; 0 where `wanted` [b, L-1] is False."""
         return self.score(sequences, attention_mask, wanted=wanted, as_sampled=False)[0]
 
     def score(
@@ -233,8 +230,7 @@ def _new_head(weight: torch.nn.Parameter, seed: int) -> None:
 
 
 def _output_layer(model: torch.nn.Module) -> torch.nn.Linear:
-    """Raises ConfigError for a model whose logits are more than one matrix product, because their log-probs would be of
-    other logits."""
+    """Raises ConfigError for a model whose logits are more than one matrix product, as log-probs would be of others."""
     layer = model.get_output_embeddings()
     capped = getattr(model.config, "final_logit_softcapping", None) or getattr(model.config, "logit_scale", None)
     if not isinstance(layer, torch.nn.Linear) or capped:
@@ -247,8 +243,7 @@ def _output_layer(model: torch.nn.Module) -> torch.nn.Linear:
 
 
 class ZeroStrategy(DeepspeedStrategy):
-    """openrlhf's strategy on whichever device torch has. One optimiser step takes as many micro batches as the caller
-    runs."""
+    """openrlhf's strategy on whichever device torch has. A step takes as many micro batches as the caller runs."""
 
     def __init__(self, cfg: Config) -> None:
         # dynamic_batch_enable: DeepSpeed is configured with accumulation 1 and does not divide the loss (see
@@ -310,8 +305,7 @@ class ZeroStrategy(DeepspeedStrategy):
         return dist.get_rank() // self.sequence_parallel.size
 
     def sum_over_rows(self, local: torch.Tensor) -> torch.Tensor:
-        """Adds up over the ranks what each says of its rows; rows that a group of ranks shares count once.
-        Collective."""
+        """Adds up over the ranks what each says of its rows; rows that ranks share count once. Collective."""
         total = self.sequence_parallel.once(local).clone()
         dist.all_reduce(total)
         return total

@@ -28,8 +28,7 @@ class Passes:
     def micro_batches(
         self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False
     ) -> Iterator[tuple[list[int], MicroBatch]]:
-        """(indices into rows, tensors with the fields `names`). asking: no gradients are wanted, so that more may fit
-        into one."""
+        """(indices into rows, tensors with the fields `names`). asking: without gradients, so more may fit."""
         train, rollout, lengths = self.cfg.train, self.cfg.rollout, [len(r.token_ids) for r in rows]
         most_rows, most_tokens = train.micro_batch_size, train.max_tokens_per_gpu
         if asking:

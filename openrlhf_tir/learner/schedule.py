@@ -1,5 +1,4 @@
-"""Learning-rate schedule: number of the update -> learning rate. A function of the version alone, so a resume needs no
-scheduler state."""
+"""Learning-rate schedule: number of the update -> learning rate. Of the version alone: a resume needs no state."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def lr_schedule(shape: str, *, peak: float, total: int, warmup: int = 0, min_rat
 
 
 def rl_schedule(cfg: Config) -> Schedule:
-    """The policy's schedule: actor.lr_scheduler over train.max_steps, from the first step that trains it
-    (critic.freezing_steps)."""
+    """The policy's schedule: actor.lr_scheduler over train.max_steps, from its first step (critic.freezing_steps)."""
     frozen = max(0, cfg.critic.freezing_steps)
     lr = _of(cfg.actor, cfg.train.max_steps - frozen)
     return lambda update: lr(max(0, update - frozen))

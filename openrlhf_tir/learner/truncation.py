@@ -35,8 +35,7 @@ class Truncation:
         return None if made == cls() else made
 
     def cut(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """[c, V] bool, True where a token is left out. `logits` [c, V] are divided by the temperature; `targets` [c]
-        int64 stay."""
+        """[c, V] bool, True: left out. `logits` [c, V] are divided by the temperature; `targets` [c] int64 stay."""
         out = torch.zeros_like(logits, dtype=torch.bool)
         if self.min_p > 0:
             out |= logits < logits.amax(-1, keepdim=True) + torch.tensor(self.min_p, dtype=logits.dtype).log()

@@ -91,8 +91,7 @@ def _compare(path: Path, digest: str) -> None:
 
 
 def _replace(stage: Path, directory: Path, index: dict[str, object]) -> None:
-    """One file takes the other's place in one step. Several: without an index they are no model, and it is written
-    last."""
+    """One file takes the other's place in one step. Several: no model without an index, which is written last."""
     new = sorted(p.name for p in stage.iterdir())
     if len(new) > 1:
         (directory / INDEX).unlink(missing_ok=True)

@@ -88,8 +88,7 @@ class Zero3Rank:
         self._start(cfg)
 
     def reload(self, cfg: Config) -> None:
-        """Start anew in the same processes: the weights of cfg.actor.model_name_or_path, a fresh optimiser, version
-        0."""
+        """Start anew in place: the weights of cfg.actor.model_name_or_path, a fresh optimiser, version 0."""
         self.engine.destroy()
         self.roles.destroy()
         del self.model, self.optimizer, self.engine, self.roles, self.average
@@ -112,8 +111,7 @@ class Zero3Rank:
 
     @property
     def version(self) -> int:
-        """Policy updates behind the current weights. Fine-tuning steps do not count: no rollout was sampled in
-        between."""
+        """Policy updates behind the current weights. Fine-tuning steps do not count: no rollout came between."""
         return self._version
 
     def step(self, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
@@ -182,8 +180,7 @@ class Zero3Rank:
         return self._counts([row.fields["trained"].sum() for row in rows])
 
     def _old_logprobs(self, samples: Sequence[Sample], total: np.ndarray) -> dict[tuple[int, int, int], np.ndarray]:
-        """key -> [L-1] float32: log-probs of the policy before the batch's first update, of all samples that any rank
-        trains."""
+        """key -> [L-1] float32: log-probs before the batch's first update, of all samples that any rank trains."""
         counting = [s for s in samples if s.counts]
         rows = to_rows(counting, total, self._version, self.cfg, self.estimator)
         mine = dict(zip([s.key for s in counting], log_probs(self.model, self.passes, rows, of="trained"), strict=True))
@@ -224,8 +221,7 @@ class Zero3Rank:
         ]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Log-prob of every token but the first, [T-1] float32 each, under the current weights. Every rank returns
-        all."""
+        """Log-prob of every token but the first, [T-1] float32 each, by the current weights. All ranks return all."""
         owner = lpt([len(ids) for ids in sequences], self.cfg.shards)
         mine = [i for i, r in enumerate(owner) if r == self.strategy.shard]
         rows = [Row(np.asarray(sequences[i])) for i in mine]
@@ -320,8 +316,7 @@ class Zero3Rank:
             )
 
     def written(self) -> dict[str, tuple[int, str]]:
-        """Not collective, and from another thread than the rest: blocks until what this rank saved is on disk. path ->
-        (bytes, XXH3-128)."""
+        """Not collective, from another thread: blocks until what was saved is on disk. path -> (bytes, XXH3-128)."""
         return self.writer.written()
 
     def load(self, directory: str | Path) -> int:

@@ -1,5 +1,4 @@
-"""What a prometheus_client histogram has seen: count, mean, quantiles. Of a queue, after a hundred million requests as
-after ten."""
+"""What a prometheus_client histogram has seen: count, mean, quantiles. After 100 million requests as after ten."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def mean(h: Histogram) -> float:
 
 
 def quantile(h: Histogram, q: float) -> float:
-    """An upper bound of the q-quantile: the bound of its bucket; inf above the last, 0.0 before the first
-    observation."""
+    """An upper bound of the q-quantile: the bound of its bucket; inf above the last, 0.0 before any observation."""
     rank = q * count(h)
     below = [(float(s.labels["le"]), s.value) for s in _samples(h, "_bucket")]
     return next((bound for bound, n in below if n and n >= rank), 0.0)

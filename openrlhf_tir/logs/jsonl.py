@@ -45,8 +45,7 @@ class JsonlWriter:
         self.write_line((json.dumps(row, allow_nan=False) + "\n").encode())
 
     def write_line(self, line: bytes) -> None:
-        """A disk that fills up takes a part of the line. The next one then begins on a line of its own: others may have
-        appended meanwhile."""
+        """A full disk takes a part of the line. The next begins on its own: others may have appended meanwhile."""
         written = os.write(self._fd, b"\n" + line if self._torn else line)
         whole = len(line) + self._torn
         self._torn = 0 < written < whole or (self._torn and written == 0)
@@ -160,8 +159,7 @@ def whole_lines(path: Path, start: int = 0) -> Iterator[bytes]:
 
 
 def read_rows(path: Path, valid: Callable[[dict[str, Any]], bool] = lambda row: True) -> list[dict[str, Any]]:
-    """All rows; [] when the file does not exist. Lines that are no JSON object, or not `valid`, are left out and
-    said."""
+    """All rows; [] when the file does not exist. Lines that are no JSON object, or not `valid`, are left out, said."""
     rows, garbled = _sorted_out(path, valid)
     if garbled:
         number, line = garbled[0]
@@ -176,8 +174,7 @@ def read_rows(path: Path, valid: Callable[[dict[str, Any]], bool] = lambda row: 
 
 
 def set_aside(path: Path, valid: Callable[[dict[str, Any]], bool]) -> tuple[list[dict[str, Any]], int]:
-    """Move what is no row to FILE.garbled, so that the file is whole again; returns the rows, and how many lines
-    went."""
+    """Move what is no row to FILE.garbled, so that the file is whole; returns the rows, and how many lines went."""
     rows, garbled = _sorted_out(path, valid)
     if garbled:
         aside = path.with_name(path.name + ".garbled")

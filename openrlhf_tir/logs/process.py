@@ -38,8 +38,7 @@ class PssSampler:
         self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
 
     def watch(self, marker: str) -> None:
-        """Also count processes with `marker` in their command line, e.g. Ray's session directory, and their
-        descendants."""
+        """Also count processes with `marker` in their command line, as Ray's session directory, and descendants."""
         self._markers.append(marker)
 
     def sample(self) -> float:

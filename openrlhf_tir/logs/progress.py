@@ -19,8 +19,7 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 WINDOW = 20
-"""Steps over which the time per step is averaged: the first steps are slower (warm-up, empty buffer) and must not spoil
-the ETA."""
+"""Steps over which the time per step is averaged: the first ones (warm-up, empty buffer) must not spoil the ETA."""
 
 
 class Progress:
@@ -139,8 +138,7 @@ def _text_bar(description: str, total: int | None, console: Console) -> Iterator
 
 
 def _figures(metrics: Mapping[str, float], tools: str) -> list[tuple[str, str]]:
-    """Label and text of what is worth a glance, in reading order. `tools`: what the share of responses that used one is
-    called."""
+    """Label and text of what is worth a glance, in reading order. `tools`: the name of the share that used one."""
     out: list[tuple[str, str]] = []
 
     def add(label: str, form: str, *names: str) -> None:

@@ -60,8 +60,7 @@ class Timeline:
             self.add(track, name, start, time.time(), **args)
 
     def add(self, track: str, name: str, start: float, end: float, **args: Any) -> None:
-        """A span measured elsewhere, e.g. by a rollout actor. `end` before `start` (a clock was set back) counts as no
-        time."""
+        """A span measured elsewhere, e.g. by a rollout actor. `end` before `start` (a clock set back) is no time."""
         with self._lock:
             self._writer.write(asdict(Span(track, name, start, max(start, end), args)))
 

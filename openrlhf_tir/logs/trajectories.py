@@ -2,11 +2,12 @@
 actor that rolled them.
 
     key row index prompt label reward parts verdict failed why masked versions update
-    runs   [{source, text, tokens, versions}]     who produced each run of tokens: "model" is what a learner trains,
-           "env" never is {end} of a model's: text of the special token that it ended with, "" where it was stopped;
-           {rendered: true} of an environment's: it holds special tokens, which a chat template wrote
-    branches [runs]                                  other chains of an agent's session, trained with the same reward
-    calls  [{action, observation, outcome, reward, done, truncated, signals, seconds}]
+    runs     [{source, text, tokens, versions}]
+             who produced each run of tokens: "model" is what a learner trains, "env" never is
+             {end} of a model's: text of the special token that it ended with, "" where it was stopped
+             {rendered: true} of an environment's: it holds special tokens, which a chat template wrote
+    branches [runs]    other chains of an agent's session, trained with the same reward
+    calls    [{action, observation, outcome, reward, done, truncated, signals, seconds}]
 
 `versions` is [oldest, newest] of the policy that sampled the tokens. The ledger says at which step a group was trained,
 or why it was not."""
@@ -29,8 +30,7 @@ Special = Callable[[int], str]
 
 
 class TrajectoryLog:
-    """Keeps a share of groups, the same ones in every run: which is decided by the key. `special` tells what texts
-    leave out."""
+    """Keeps a share of groups, the same in every run: the key decides. `special` tells what texts leave out."""
 
     def __init__(self, run_dir: Path, name: str, share: float, special: Special = lambda token: "") -> None:
         self.share, self.special = share, special

@@ -34,8 +34,7 @@ def length_bin(tokens: list[int]) -> str:
 
 
 def difficulty_bin(correct: list[bool]) -> str:
-    """Share of correct samples, rounded up to a quarter: "0" holds none right, "25" up to a quarter, "100" above three
-    quarters."""
+    """Share of correct samples, rounded up to a quarter: "0": none, "25": up to a quarter, "100": above three."""
     return str(25 * math.ceil(4 * sum(correct) / len(correct))) if correct else UNKNOWN
 
 

@@ -1,7 +1,8 @@
 """Budget: who may start, who may step. In-flight accounting in groups and staleness arithmetic in policy versions.
 
-    acquired = rolling + buffered + training + trained + filtered + failed + requeued                    (conservation,
-    types.GroupState)
+    acquired = rolling + buffered + training + trained + filtered + failed + requeued
+
+is conserved (types.GroupState).
 
 A batch of B groups is trained in k updates (mini-batches, epochs), and S counts updates; W = (S+1) // k - 1 whole
 batches fit in between (Config.batches_ahead). With k = 1, W = S.

@@ -57,8 +57,7 @@ class Depth(Protocol):
         """Whether one more group is useful; whether it is allowed is the budget's."""
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
-        """A group was judged `seconds` after its dispatch; `rolling` others are under way on `engines`
-        (Rollout.engine_stats)."""
+        """A group was judged `seconds` after dispatch; `rolling` others are on `engines` (Rollout.engine_stats)."""
 
     def stepped(self, seconds: float) -> None:
         """To be told how many seconds a learner step and its push took."""
@@ -192,8 +191,7 @@ class AutoDepth:
 
 
 def depth_for(cfg: Config) -> Depth:
-    """What `pipeline.depth` asks for, or else the mode: one batch, `auto`, or with drained pushes as many groups as
-    staleness allows."""
+    """What `pipeline.depth` asks for, else the mode: one batch, `auto`, or with drained pushes by staleness."""
     B, limit = cfg.rollout.batch_size, (cfg.batches_ahead + 1) * cfg.rollout.batch_size
     defaults: dict[str, int | Literal["auto"]] = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}
     depth = cfg.pipeline.depth or defaults[cfg.pipeline.mode]

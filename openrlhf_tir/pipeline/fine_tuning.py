@@ -44,8 +44,7 @@ class Tuner(Saves, Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Update s takes the rows at the places s*B .. (s+1)*B - 1 of all passes end to end; each pass has an order of its
-    own."""
+    """Update s takes the rows at the places s*B .. (s+1)*B - 1 of all passes end to end; each has its own order."""
 
     rows: int
     batch_size: int
@@ -82,8 +81,7 @@ def _order(rows: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass
 class FineTuning:
-    """`observe(step, row)`: metrics after `step` updates, a held-out loss among them where one was measured. `clock`:
-    seconds."""
+    """`observe(step, row)`: metrics after `step` updates, a held-out loss where measured. `clock`: seconds."""
 
     cfg: Config
     schedule: Schedule

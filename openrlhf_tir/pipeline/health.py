@@ -1,10 +1,8 @@
 """Health: runs that go nowhere are ended by name. Counts of events, never of seconds, so a slow machine ends nothing.
 
-groups in a row that a fault ended for good   > B                          StallError       something outside is down
-groups in a row that were dropped or failed   train.max_unused_batches     Unproductive     nothing to learn from what
-is rolled
-steps in a row without a finite gradient      train.max_nonfinite_steps    Diverged         the loss or the weights are
-broken"""
+groups in a row that a fault ended for good   > B                         StallError     something outside is down
+groups in a row that were dropped or failed   train.max_unused_batches    Unproductive   nothing to learn from is rolled
+steps in a row without a finite gradient      train.max_nonfinite_steps   Diverged       loss or weights are broken"""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ from ..types import BatchItem, Group, GroupMeta, GroupState, StepReport
 
 log = logging.getLogger(__name__)
 MIN_UNUSED = 256
-"""Groups: with small batches a run of bad luck would end a healthy run. At 5 % acceptance 256 in a row have a chance of
-2e-6."""
+"""Groups: with small batches bad luck would end a healthy run. At 5 % acceptance 256 in a row have a chance of 2e-6."""
 EXAMPLE_TIMEOUT_S = 30.0
 """Deadline for fetching one group from the object store, of which a few lines are printed: the run ends without the
 example if it takes longer."""
@@ -97,8 +94,7 @@ class Health:
         self.nonfinite_in_a_row = 0
 
     def not_finite(self, report: StepReport, items: list[BatchItem]) -> None:
-        """A step changed nothing because its gradient is not finite. Raises Diverged after train.max_nonfinite_steps in
-        a row."""
+        """A step without finite gradient changed nothing. Raises Diverged after train.max_nonfinite_steps in a row."""
         self.nonfinite_in_a_row += 1
         names = ", ".join(str(item.meta.key) for item in items[:NAMED]) + (
             f" and {len(items) - NAMED} more" if len(items) > NAMED else ""

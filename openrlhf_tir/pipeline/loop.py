@@ -195,6 +195,5 @@ class Pipeline:
         return last or self.state.unpushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
 
     def due(self, every: int) -> bool:
-        """Whether something that happens every so many updates happens now: after the batch that reached or passed the
-        number."""
+        """Whether what happens every so many updates happens now: after the batch that reached or passed the number."""
         return every > 0 and self.version // every > self.before // every

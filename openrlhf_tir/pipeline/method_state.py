@@ -73,8 +73,7 @@ class MethodState:
         self._lengths.pop(str(meta.key), None)
 
     def _balances(self, meta: GroupMeta) -> bool:
-        """Whether a sample of the group is in a bin of lengths at which answers are right, among the latest batch of
-        kept groups."""
+        """Whether one of the group is in a bin of lengths with right answers, in the latest batch of kept groups."""
         key = str(meta.key)
         self._lengths[key] = [(n, float(c)) for n, c in zip(meta.model_tokens, meta.correct, strict=True)]
         while len(self._lengths) > self.cfg.rollout.batch_size:

@@ -1,5 +1,4 @@
-"""Observer: what the loop tells people. Phases become spans of the trace, groups and reports one row of metrics per
-step."""
+"""Observer: what the loop tells people. Phases become spans of the trace, groups and reports a row of metrics."""
 
 from __future__ import annotations
 
@@ -140,8 +139,7 @@ class Observer:
                 self._groups.append(meta)
 
     def left(self, end: str, meta: GroupMeta, reason: str) -> None:
-        """An accepted group, of which `group` was told, leaves untrained: as surplus, or because its step changed
-        nothing."""
+        """An accepted group, of which `group` was told, leaves untrained: as surplus, or its step changed nothing."""
         self._ends[f"{end}/{reason}"] += 1
         self.selection.left(end, meta)
 

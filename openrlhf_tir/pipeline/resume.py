@@ -130,8 +130,7 @@ class Saver:
             self.committing.cancel()
 
     async def _commit(self, cut: Cut, score: float | None) -> None:
-        """In the background. What fails here ends the run, because its task group sees it; a disk that refuses does
-        not."""
+        """In the background. What fails here ends the run, as its task group sees it; a disk that refuses does not."""
         start, before = time.time(), self.best
         ledger = self.state.ledger
         if score is not None:

@@ -79,8 +79,7 @@ class Source:
         return Flight(key, dispatch, version, reissues, now, task.env, instead), task
 
     def requeue(self, flight: Flight, reason: str, *, counts: bool = True) -> None:
-        """End this attempt and issue the prompt again. `counts`: towards train.max_reissues (a crash of ours does
-        not)."""
+        """End this attempt and issue the prompt again. `counts`: towards train.max_reissues (our crashes do not)."""
         self.ledger.ended("requeued", flight.key, reason=reason)
         self._retries.append(
             (flight.key.epoch, flight.key.prompt, flight.reissues + counts, flight.dispatch, flight.instead)
@@ -97,8 +96,7 @@ class Source:
             self._instead.append((*another, flight.instead + 1))
 
     def ended(self, key: GroupKey, meta: GroupMeta | None) -> None:
-        """A group ended for good, trained, filtered or failed (None): what it says of its prompt counts with the next
-        batch."""
+        """A group ended for good, trained, filtered or failed (None): it counts with the next batch."""
         right = [] if meta is None else meta.correct
         self._ended.append(PromptOutcome(key.prompt, sum(right), len(right)))
 

@@ -92,8 +92,7 @@ class RunState:
     # --- a group's way
 
     def issue(self, now: float) -> tuple[Flight, Task]:
-        """The next prompt, which rolls from now on; only when the source is ready. `now` in the event loop's
-        seconds."""
+        """The next prompt, rolling from now on; only when the source is ready. `now` in the event loop's seconds."""
         flight, task = self.source.issue(self.pushed, now)
         self.flights[flight.dispatch] = self.rolling[flight.dispatch] = flight
         self.budget.enter()
@@ -135,8 +134,7 @@ class RunState:
         return GroupState.BUFFERED
 
     def requeue(self, dispatches: Iterable[int], reason: str) -> None:
-        """Groups that roll or are buffered give up their slots; their prompts keep their places in line, at no cost in
-        reissues."""
+        """Groups that roll or are buffered give up their slots; the prompts keep theirs, at no cost in reissues."""
         for dispatch in dispatches:
             accepted = self.replay.get(dispatch)
             self._requeue(self.flights[dispatch], reason, counts=False)
@@ -161,8 +159,7 @@ class RunState:
         return [item for _, item in taken]
 
     def begin_step(self, now: float = 0.0) -> None:
-        """The learner trains the batch in hand; it belongs to no checkpoint from here on. `now` in the event loop's
-        seconds."""
+        """The learner trains the batch in hand; no checkpoint has it from here on. `now` in the loop's seconds."""
         self.stepping, self.step_began = True, now
 
     def stepped(self, seconds: float) -> None:
@@ -171,8 +168,7 @@ class RunState:
         self.depth.stepped(seconds)
 
     def trained(self, report: StepReport) -> None:
-        """The step on the batch in hand has ended; the learner's weights are a new version now, the engines' not
-        yet."""
+        """The step on the batch in hand has ended; the learner's weights are a new version, the engines' not yet."""
         for flight, item in self._batch_ended(GroupState.TRAINED):
             self.ledger.ended(GroupState.TRAINED, flight.key, step=self.version)
             self.method.counts(item.meta)
@@ -308,8 +304,7 @@ class RunState:
         self.ledger.finished()
 
     def restore(self, facts: dict[str, Any], version: int, accepted: list[tuple[Flight, BatchItem]]) -> None:
-        """The inverse of `cut`, in a new state. Events after the cut never happened; what rolled is queued again as a
-        new attempt."""
+        """The inverse of `cut`, in a new state. Events after it never happened; what rolled is queued anew."""
         self.version = version
         self.source.restore(facts["source"])
         if "method" in facts:  # not in checkpoints of older versions

@@ -18,8 +18,7 @@ RESCUE_TIMEOUT_S = 300.0
 
 
 class Watchdog:
-    """`beat` on every finished group and phase. `describe` names who waits for what; `rescue` writes a checkpoint and
-    says which."""
+    """`beat` on all groups and phases. `describe` names who waits for what; `rescue` writes a checkpoint."""
 
     def __init__(
         self, timeout_s: float, describe: Callable[[], str], rescue: Callable[[], Awaitable[str]], run_dir: Path

@@ -98,15 +98,13 @@ class _Turns:
         self.longest = max(self.longest, self.issues - last)
 
     def longest_wait(self) -> int:
-        """Issues between two of the same prompt, before its first, or since its last: the most of any prompt that was
-        issued."""
+        """Issues between two of a prompt, before its first, or since its last: the most of any that was issued."""
         return max(self.longest, max((self.issues - last for last in self._last if last), default=0))
 
 
 @dataclass(slots=True)
 class Audit:
-    """The surviving lineage. `trained` [(epoch, prompt)] in order; `open` are issued and not ended; `errors` are
-    sentences."""
+    """The surviving lineage. `trained` [(epoch, prompt)] in order; `open`: issued, not ended; `errors`: sentences."""
 
     trained: Prompts = field(default_factory=Prompts)
     committed_trained: Prompts = field(default_factory=Prompts)

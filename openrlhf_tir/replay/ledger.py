@@ -119,8 +119,7 @@ class Ledger:
         self._append("committed", None, step=step, upto=upto)
 
     def finished(self) -> None:
-        """The run ended by itself. From here on an open prompt is an error of the audit; a resume takes this line
-        back."""
+        """The run ended by itself. From here on an open prompt is the audit's error; a resume takes this line back."""
         self._append("finished", None)
         self.try_to_sync()
 

@@ -1,5 +1,4 @@
-"""Bias: columns of metrics.jsonl -> two figures: is what is trained what was dispatched, and how far off-policy is
-it?"""
+"""Bias: columns of metrics.jsonl -> two figures: is what is trained what was dispatched, and how off-policy is it?"""
 
 from __future__ import annotations
 

@@ -115,8 +115,7 @@ def _plots(columns: Columns, spans: list[timelines.Span]) -> list[_Plot]:
 
 
 def _draw(plot: _Plot, directory: Path) -> Picture | None:
-    """Both themes of one figure; the light one is also saved. A plot of an earlier report that has no data now is
-    removed."""
+    """Both themes of one figure; the light one is also saved. An earlier report's plot without data is removed."""
     path = directory / f"{plot.file}.png"
     path.unlink(missing_ok=True)
     encoded: list[str] = []

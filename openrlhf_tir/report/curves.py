@@ -317,8 +317,7 @@ def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str, t
 def _stack(
     axes: Axes, columns: Columns, labels: dict[str, str], theme: Theme, colors: dict[str, str] | None = None
 ) -> int:
-    """Stacked bars, one colour per metric; returns how many steps a bar stands for. The ninth reason and later share a
-    grey."""
+    """Stacked bars, one colour per metric; returns the steps of a bar. From the ninth on they share a grey."""
     steps, per = np.array(columns["step"], float), 1
     bottom: np.ndarray | float = 0.0
     for i, (name, label) in enumerate(labels.items()):

@@ -1,5 +1,4 @@
-"""HTML: the templates of this folder, rendered. Everything that is put in is escaped; a name that is missing is an
-error."""
+"""HTML: the templates of this folder, rendered. All that is put in is escaped; a missing name is an error."""
 
 from __future__ import annotations
 

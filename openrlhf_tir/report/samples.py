@@ -1,5 +1,4 @@
-"""Samples: a run's kept trajectories and its ledger -> those that a step trained, or that were dropped before it, with
-the reason."""
+"""Samples: a run's kept trajectories and its ledger -> those that a step trained, or dropped, with the reason."""
 
 from __future__ import annotations
 

@@ -44,8 +44,7 @@ def write(run_dir: Path) -> Path | None:
 
 
 def parts_of(run_dir: Path) -> list[Part]:
-    """Trained and dropped samples of the steps that are shown; a part without any is left out. The trajectories are
-    read once."""
+    """Trained and dropped samples of the steps that are shown; a part without any is left out. Read once."""
     if not (run_dir / trajectories.DIRECTORY).is_dir() or not (run_dir / LEDGER).exists():
         return []
     ends = ends_by_step(run_dir)

@@ -1,5 +1,4 @@
-"""Sweep: the figures of one set under several settings -> a plot: accuracy with its interval, and what the tools did
-meanwhile."""
+"""Sweep: one set under several settings -> a plot: accuracy with its interval, and what the tools did meanwhile."""
 
 from __future__ import annotations
 

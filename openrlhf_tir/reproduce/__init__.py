@@ -1,8 +1,8 @@
 """Reproduce: a published method's claimed effect, in miniature. `openrlhf-tir reproduce NAME` trains every arm of the
 comparison and judges it.
 
-    Miniature (miniature.py; one a file in methods/)     claim, base model, arms, and the checks that say whether the
-    effect is seen
+    Miniature            claim, base model, arms, and the checks that say whether the effect is seen (miniature.py; one
+                         a file in methods/)
         -> bases.py      a base model per lesson and seed, made once and kept
         -> arms.py       each arm by the product's own commands (train, sft, eval), in processes with a deadline; what
                          is finished is read again

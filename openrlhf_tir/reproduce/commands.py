@@ -30,8 +30,7 @@ from ..evaluation.settings import weights_of
 LOOK_S = 2.0
 """Between two looks at what the running command has logged; its end is noticed at once."""
 STOP_S = 90.0
-"""What a command has to end by itself once it is told to: a checkpoint (train.stop_grace_s), then its actors and
-Ray."""
+"""What a command has to end by itself when told to: a checkpoint (train.stop_grace_s), then its actors and Ray."""
 LAST_LINES = 2000
 """Bytes at the end of a log that are looked through for what the command said last."""
 
@@ -172,8 +171,7 @@ def _execute(
     tick: Callable[[], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """A session of its own, so that a Ctrl-C at the terminal reaches it once, from here, and it can end in good
-    order."""
+    """A session of its own, so that a Ctrl-C at the terminal reaches it once, from here, and it ends in good order."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ}  # more threads than cores is catastrophic for the small model
     deadline = clock() + timeout_s
     with log.open("ab") as out:

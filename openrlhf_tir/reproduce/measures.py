@@ -68,8 +68,7 @@ def _mean(found: list[tuple[float, float]]) -> float | None:
 
 
 def productivity(columns: Columns) -> float | None:
-    """Right held-out responses per call after the last update; None without a call, or where one of both was not
-    measured."""
+    """Right held-out responses per call after the last update; None without a call, or where one was not measured."""
     right, calls = last("eval/accuracy")(columns), last("eval/calls")(columns)
     return right / calls if right is not None and calls else None
 
@@ -89,15 +88,13 @@ def updates_to_half(columns: Columns) -> float | None:
 
 
 def reached_half(columns: Columns) -> float | None:
-    """1.0 where the held-out accuracy reaches GOAL, 0.0 where it never does and `updates_to_half` is what it took at
-    least."""
+    """1.0 where the held-out accuracy reaches GOAL, 0.0 where it never does and `updates_to_half` is a bound."""
     found = points(columns, "eval/accuracy")
     return float(any(value >= GOAL for _, value in found)) if found else None
 
 
 def together(columns: Columns) -> float | None:
-    """Correlation (Pearson) of held-out accuracy and code ratio over the evaluations; None where one of them never
-    changes."""
+    """Correlation (Pearson) of held-out accuracy and code ratio over the evaluations; None where one is constant."""
     accuracy, code = dict(points(columns, "eval/accuracy")), dict(points(columns, "eval/code_ratio"))
     pairs = [(accuracy[step], code[step]) for step in accuracy if step in code]
     if len(pairs) < 3:

@@ -22,8 +22,7 @@ class Check(NamedTuple):
 
 
 class Figures(Mapping[str, float]):
-    """The figures of one arm. One that is missing is an error that names the arm: an evaluation failed, or nothing was
-    called."""
+    """The figures of one arm. A missing one is an error with the arm: an evaluation failed, or nothing was called."""
 
     def __init__(self, arm: str, values: Mapping[str, float]) -> None:
         self.arm, self.values_by_name = arm, dict(values)

@@ -27,8 +27,7 @@ SHOWN = 120
 
 @contextmanager
 def named(place: plugins.Place, name: str, function: Callable[..., Any], error: type[MethodError]):
-    """Whatever `function` raises in this block becomes `error`, with the line that raised it. What is no fault of its
-    own passes."""
+    """Whatever `function` raises in this block becomes `error`, with its line. What is no fault of its own passes."""
     try:
         yield
     except (InfraError, ConfigError):

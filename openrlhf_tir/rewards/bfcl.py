@@ -136,8 +136,7 @@ def _check_dict(value: dict, allowed: list) -> str | None:
 
 
 def _entry_error(value: Any, allowed: list | None) -> str | None:
-    """What is wrong with an entry of a dict, whose lists are compared as they are; `allowed` None: no answer has its
-    key."""
+    """What is wrong with an entry of a dict, whose lists are compared as they are; `allowed` None: no answer has it."""
     if allowed is None:
         return "value_error:dict_key"
     return None if _plain(value) in map(_plain, allowed) else "value_error:dict_value"
@@ -167,8 +166,7 @@ def _plain(value: Any) -> Any:
 
 
 def bfcl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """options: `notation`, "python" (the default) or "json" (ToolRL's). parts: correct, format_ok (there are calls),
-    call facts."""
+    """options: `notation`, "python" or "json" (ToolRL's). parts: correct, format_ok (calls), call facts."""
     if strange := set(context.options) - {"notation"}:
         raise unknown("reward.options key", min(strange), ["notation"], "This is the option of reward.name = 'bfcl'.")
     notation = str(context.options.get("notation", "python"))

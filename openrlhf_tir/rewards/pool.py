@@ -73,8 +73,7 @@ class Scores(Protocol):
 
 
 class RewardPool:
-    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, or in the `workers` of
-    another pool."""
+    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` at once, or in another's `workers`."""
 
     def __init__(
         self,
@@ -171,8 +170,7 @@ class RewardPool:
 
 
 class RewardPools:
-    """A pool for each environment of the run, which share their worker processes: [reward] says how many and with which
-    deadlines."""
+    """A pool for each environment of the run, which share their workers: [reward] says how many and how patient."""
 
     def __init__(
         self,

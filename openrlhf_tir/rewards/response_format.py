@@ -1,5 +1,4 @@
-"""The form alone: 1 iff the response has the tags that `reward.format` asks for, whatever stands in them. For weighted
-sums."""
+"""The form alone: 1 iff the response has the tags that `reward.format` asks for, whatever is in them. For sums."""
 
 from __future__ import annotations
 

@@ -42,8 +42,7 @@ def recipe_answer(response: str) -> str | None:
 
 
 def eval_code(segment: str) -> str:
-    """The code of a segment that stopped at </code>, as the official evaluation reads it: after the last python
-    fence."""
+    """The code of a segment that stopped at </code>, as the official evaluation does: after the last python fence."""
     return segment.rpartition("```python")[2].replace("```", "").strip()
 
 

@@ -35,8 +35,7 @@ _SHOWN = {
     False: re.compile(r"<information>(.*?)</information>", re.DOTALL),
     True: re.compile(r"<(information|document)>(.*?)</\1>", re.DOTALL),
 }
-"""Whether documents can be opened (`env.options.pages`) -> what the environment has shown; the last group is its
-content."""
+"""Whether documents can be opened (`env.options.pages`) -> what the environment has shown; the last group is it."""
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\s*")
@@ -67,8 +66,7 @@ def normalise(text: str) -> str:
 
 
 def last_answer(text: str, at_least: int = 1) -> str | None:
-    """Content of the last answer tag; None with fewer than `at_least` of them. The reference wants 2: one is its
-    prompt's."""
+    """The last answer tag's; None with fewer than `at_least` of them. The reference wants 2, one its prompt's."""
     answers = _ANSWER.findall(text)
     return answers[-1].strip() if len(answers) >= at_least else None
 
@@ -144,8 +142,7 @@ def golds_of(label: str) -> list[str]:
 
 
 def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """parts: correct, format_ok (the sequence is valid), retrieved (a gold answer was found) and those of
-    `call_facts`."""
+    """parts: correct, format_ok (the sequence is valid), retrieved (a gold answer was found) and `call_facts`."""
     options = dict(context.options)
     if strange := set(options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'searchr1'.")

@@ -32,8 +32,7 @@ def last_block(text: str) -> str | None:
 
 
 def decode(text: str) -> list[Any] | None:
-    """The list that JSON text holds, even if encoded twice; a lone object is a list of one. None where there is no
-    list."""
+    """The list that JSON text holds, even if encoded twice; a lone object is a list of one. else None."""
     value = _json(text.strip())
     value = [value] if isinstance(value, dict) else value
     return value if isinstance(value, list) else None
@@ -76,8 +75,7 @@ def _names(calls: Counter[tuple[str, str]]) -> Counter[str]:
 
 
 def _truth(text: str) -> Counter[tuple[str, str]] | None:
-    """None where it is no list of calls, which no response can match: the reference wraps a lone object of a response
-    only."""
+    """None where it is no list of calls, which no response can match: the reference wraps a response's lone object."""
     value = _json(text)
     return canonical(value or []) if isinstance(value, list) or value is None else None
 

@@ -171,8 +171,7 @@ def thought_length(text: str, target: float) -> float:
 
 
 def score(text: str, truth: str, variant: Variant | None = None, step: int = 0) -> Score:
-    """The score of the assistant's text; `step` is the global step of training, for the variants that change with
-    it."""
+    """The score of the assistant's text; `step` is the step of training, for the variants that change with it."""
     v = variant or Variant()
     bad, good = 0.0, 1.0
     low, high = (-1.0, 1.0) if v.equal_max else (-3.0, 3.0)

@@ -36,8 +36,7 @@ def official_box(text: str) -> str | None:
 
 
 def official_equal(answer: str, gold: str) -> bool:
-    """Equal strings but for case, or math-verify of both normalised but bare: only what stands alone as a number is
-    compared."""
+    """Equal strings but for case, or math-verify of both normalised but bare: only a number alone is compared."""
     if answer.strip().lower() == gold.strip().lower():
         return True
     return symbolic.verify(
@@ -46,8 +45,7 @@ def official_equal(answer: str, gold: str) -> bool:
 
 
 def official_verdict(text: str, gold: str) -> tuple[bool, bool]:
-    """(there is a box, it is right). The pattern for the box backtracks without bound on hostile text, hence a question
-    to ask."""
+    """(there is a box, it is right). The pattern for the box backtracks without bound on hostile text, so ask."""
     box = official_box(text)
     return box is not None, box is not None and official_equal(box, gold)
 

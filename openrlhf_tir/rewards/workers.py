@@ -150,8 +150,7 @@ class Workers:
         return self._pool
 
     def close(self) -> None:
-        """Kill the workers. Calls that still run end in CancelledError. What does not end within CLOSE_S ends with this
-        process."""
+        """Kill the workers. Calls that still run end in CancelledError. What outlives CLOSE_S ends with this one."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
             stopping = _stopping(pool)

@@ -2,8 +2,9 @@ r"""ZeroTIR's reward with all its bonuses, and the facts it records. Source: env
 3.
 
     valid format and proper stop -> answer = max(rule, model verdict), else 0
-    reward = answer + format reward + overlong + execution penalty + tool bonus + idea bonus       (all but the first
-    off by default)
+    reward = answer + format reward + overlong + execution penalty + tool bonus + idea bonus
+
+(all but the first off by default).
 
 The model verdict is that of an OpenAI-compatible server (option `verifier_url`), asked where the rule says no; without
 one it is 0.
@@ -28,8 +29,7 @@ from .context import RewardContext
 from .math_outcome import call_facts
 
 PAD = "<|endoftext|>"
-"""The padding of the models that the method trains; the reference takes it out of the response before it looks at
-anything."""
+"""The padding of the models that the method trains; the reference takes it out of the response before all else."""
 STOP_WINDOW = 20
 """Characters at the end of a response in which the reference looks for a stop string."""
 Verdict = float | None
@@ -105,8 +105,7 @@ def finish(facts: Facts, rules: Rules) -> str:
 def score(
     facts: Facts, flags: Flags, rules: Rules, judge: Callable[[str], tuple[Verdict, Verdict]], ask: Ask = on_the_spot
 ) -> dict[str, Any]:
-    """The reference's record of one sample; "rewards" is the reward. `judge(text)` gives (rule, model) verdicts of
-    graded text."""
+    """The reference's record of one sample; "rewards" is the reward. `judge(text)`: (rule, model) verdicts."""
     text = facts.response if facts.graded is None else facts.graded.replace(PAD, "")
     template = rules.template.loose() if flags.loose else rules.template
     valid, format_reward = template.score(without_end_marks(text), facts.count_tokens)

@@ -1,5 +1,4 @@
-"""Groups over HTTP: a task in, its trajectories out, polled or streamed. What a client gives up is given up here
-too."""
+"""Groups over HTTP: a task in, its trajectories out, polled or streamed. What a client gives up is given up here."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ class GroupStatus(BaseModel):
 
 class GroupService(Protocol):
     def admit(self, request: GroupRequest) -> None:
-        """Raises QueueFull when the queue has no room for its samples, ConfigError for an environment that is not
-        known."""
+        """Raises QueueFull when the queue has no room for its samples, ConfigError for an unknown environment."""
 
     def run_group(self, request: GroupRequest) -> AsyncGenerator[Trajectory, None]:
         """Trajectories as they finish. Closing the iterator early gives the group up."""
@@ -91,8 +89,7 @@ def group_routes(service: GroupService, slots: Slots, kept: int) -> APIRouter:
         responses={429: {"description": "too many groups; see Retry-After"}},
     )
     async def post_group(body: GroupRequest, stream: bool = False):
-        """Run a group here. `stream=true`: answers 200 with NDJSON, a trajectory per line as it finishes, then a line
-        with `done`."""
+        """Run a group here. `stream=true`: NDJSON, a trajectory per line as it finishes, then a line with `done`."""
         service.admit(body)
         slots.take()
         if stream:
@@ -186,8 +183,7 @@ async def _ndjson(service: GroupService, body: GroupRequest) -> AsyncIterator[by
 
 
 class _GroupStream(StreamingResponse):
-    """Gives the group up as soon as the client leaves, and its slot back however the response ends, even before it
-    began."""
+    """Gives the group up as soon as the client leaves, and its slot back however the response ends."""
 
     def __init__(self, lines: AsyncIterator[bytes], slots: Slots) -> None:
         super().__init__(lines, media_type="application/x-ndjson")

@@ -8,8 +8,7 @@ from fastapi import FastAPI
 
 
 def document(app: FastAPI, mounted: Any, has_token: bool) -> None:
-    """Replace `app.openapi`. Where both apps have a path or a schema of the same name, ours counts: it is the one that
-    answers."""
+    """Replace `app.openapi`. Where both apps have a path or a schema of the same name, ours counts: it answers."""
     own = app.openapi
 
     def openapi() -> dict[str, Any]:

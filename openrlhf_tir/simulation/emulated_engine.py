@@ -39,8 +39,7 @@ class EmulatedEngine:
     def __init__(
         self, spec: EngineSpec, script: Callable[[str], Written], *, time_scale: float = 1.0, version: int = 0
     ) -> None:
-        """`script(request_id)` tells what the answer will be. Belongs to the running event loop, whose clock it sleeps
-        by."""
+        """`script(request_id)` tells what the answer will be. Belongs to the running loop, whose clock it sleeps by."""
         self.model = EngineModel(spec, ScaledClock(asyncio.get_running_loop(), time_scale))
         self.script, self.version = script, version
 

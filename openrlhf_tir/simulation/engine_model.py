@@ -72,8 +72,7 @@ class Sequence:
 
 
 class EngineModel:
-    """One engine. Counters are totals since the start: `tokens` written, `busy_s` with something running,
-    `preemptions`, `prefill_tokens`."""
+    """One engine. Totals: `tokens` written, `busy_s` with something running, `preemptions`, `prefill_tokens`."""
 
     def __init__(self, spec: EngineSpec, clock: Clock) -> None:
         self.spec, self.clock = spec, clock
@@ -147,8 +146,7 @@ class EngineModel:
         self._schedule()
 
     def resume(self, *, recompute: bool = True) -> None:
-        """Go on. `recompute`: the weights are new, so the running prefixes are computed again before anything is
-        decoded."""
+        """Go on. `recompute`: the weights are new, so the running prefixes are computed again before decoding."""
         self._advance()
         self.paused = False
         if recompute:

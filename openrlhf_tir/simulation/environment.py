@@ -1,5 +1,4 @@
-"""The environment servers of a simulation: calls take their scripted latency, at most `capacity` at once; the rest wait
-in line."""
+"""The environment servers of a simulation: calls take their scripted latency, `capacity` at once; the rest wait."""
 
 from __future__ import annotations
 

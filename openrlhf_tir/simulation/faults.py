@@ -1,8 +1,7 @@
 """Scripted faults of a simulation, from the workload file's [[faults]] tables.
 
 kind          what happens at `at_s`                                                   ends after `for_s`
-actor_death   the engine's groups are lost, nothing is routed to it                     a new one joins, with the
-              current weights
+actor_death   the engine's groups are lost, nothing is routed to it                     a new one joins, of this version
 env_outage    no call is served; those that wait longer than env.step_timeout_s fail    calls are served again
 slow_node     the engine decodes at `factor` of its rate                                at full rate again
 """

@@ -1,5 +1,4 @@
-"""The other ports of a simulated run: prompts, learner, publisher, and an observer that keeps figures instead of
-files."""
+"""The other ports of a simulated run: prompts, learner, publisher, and an observer with figures instead of files."""
 
 from __future__ import annotations
 
@@ -126,8 +125,7 @@ class _Nowhere:
 
 
 class StepRecorder(Observer):
-    """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some hundred bytes a
-    step."""
+    """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some 100 bytes a step."""
 
     def __init__(self) -> None:
         nowhere = _Nowhere()

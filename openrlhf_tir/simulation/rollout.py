@@ -80,8 +80,7 @@ class _Trajectory:
         actor.live += 1
 
     def write(self, fresh: int) -> None:
-        """The segment, or the rest of it; of its context only `fresh` tokens are new to the engine, unless the weights
-        have changed."""
+        """The segment, or the rest of it; of its context only `fresh` tokens are new, unless the weights changed."""
         cached = self.context - fresh if self.cached_by == self.world.version else 0
         rest = self.script.segments[self.turn] - self.begun
         self.sequence = self.actor.engine.submit(self.context, rest, self.written, cached_tokens=cached)

@@ -81,8 +81,7 @@ class Result:
 
 
 def batch_rollout_s(workload: Workload) -> float:
-    """Seconds to roll out one batch with nothing else under way: what a learner of R:T = 1:1 takes. Mean over
-    MATCH_BATCHES."""
+    """Seconds to roll out one batch with nothing else under way: a learner's at R:T = 1:1. Mean over MATCH_BATCHES."""
 
     async def one(first: int) -> float:
         loop = asyncio.get_running_loop()
@@ -94,8 +93,7 @@ def batch_rollout_s(workload: Workload) -> float:
 
 
 def learner_seconds(workload: Workload, ratio: float = 1.0) -> float:
-    """The learner's time for one step: the workload's number, or for "match" the batch's rollout time; times
-    `ratio`."""
+    """The learner's time of a step: the workload's number, or for "match" the batch's rollout time; times `ratio`."""
     said = workload.learner_seconds_per_step
     return ratio * (batch_rollout_s(workload) if said == "match" else said)
 

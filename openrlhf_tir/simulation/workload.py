@@ -215,8 +215,7 @@ class Workload:
         )
 
     def accepted(self, key: GroupKey, share: float) -> bool:
-        """Whether the group is kept when the filters keep `share` of all. A group kept at some share is kept at every
-        higher one."""
+        """Is the group kept when the filters keep `share` of all? Kept at some share, it is at every higher one."""
         self._rng.seed(f"{self.seed}/accept/{key.epoch}/{key.prompt}/{key.attempt}")
         return self._rng.random() < share
 

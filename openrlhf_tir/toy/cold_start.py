@@ -72,8 +72,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; each repair again,
-    from `repair_lr_ratio`."""
+    """Linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; repairs from `repair_lr_ratio`."""
 
     stages: tuple[Stage, ...] = (Stage(760, 0.85), Stage(120, 0.36))
     batch_size: int = 16

@@ -1,5 +1,4 @@
-"""Toy model: seed -> a tiny Qwen2 with random weights, as a Hugging Face directory with its tokenizer. 167 thousand
-parameters, fp32."""
+"""Toy model: seed -> a tiny Qwen2 at random, as a Hugging Face directory with its tokenizer. 167k parameters, fp32."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ KIND = "puzzle"
 """`meta.kind` of a puzzle, beside the kinds of toy/task.py."""
 NAME, CONFIG, TRIES = "count_bits", {"min_n": 1, "max_n": 15}, 3
 DIFFERENT = 60
-"""Rows that are made; more are these again. There are 15 questions, and a tiny model cannot count: it learns them by
-heart."""
+"""Rows that are made; more are these again. There are 15 questions, and a tiny model learns them by heart."""
 MAKING_S = 300.0
 """The command takes some seconds, most of them to load reasoning-gym; a starved machine many more."""
 

@@ -1,12 +1,10 @@
 """Synthetic traces: Problem -> one solved example for supervised fine-tuning, token by token with who wrote it.
 
-    prompt       User: What is 7*8?\nAssistant:                                       weight 0
-    tool trace   ```python\nprint(7*8)\n```                                            the model, 1
-                 \n```output\n56\n\n```\n\n\n                                          the environment, 0 (ReTool:
-                 output is masked)
-                 <answer>\\boxed{56}</answer>                                          the model, 1
-    text trace   <answer>\\boxed{56}</answer>                                          the model, 1; digits GUESS unless
-                 add1
+    prompt       User: What is 7*8?\nAssistant:            weight 0
+    tool trace   ```python\nprint(7*8)\n```                the model, 1
+                 \n```output\n56\n\n```\n\n\n              the environment, 0 (ReTool: output is masked)
+                 <answer>\\boxed{56}</answer>              the model, 1
+    text trace   <answer>\\boxed{56}</answer>              the model, 1; digits GUESS unless add1
 
 The inserted block is the turn protocol's own, so a trace is what an episode looks like, character by character. A trace
 ends where an episode ends, at the stop string "</answer>": no EOS, as none is ever sampled.
@@ -23,8 +21,7 @@ from .task import Problem, draw
 from .tokenizer import encode
 
 GUESS = 0.2
-"""Weight of digits that cannot be known without computing: enough for a plausible guess, too little to drown the
-rest."""
+"""Weight of digits that cannot be known without computing: enough for a guess, too little to drown the rest."""
 
 
 ColdStartTrace = SftRow

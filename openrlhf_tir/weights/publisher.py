@@ -46,8 +46,7 @@ T = TypeVar("T")
 
 
 class WeightPublisher:
-    """One per run. `engines` is looked at anew for every push: the owner adds engines that `join` proved and removes
-    dead ones."""
+    """One per run. `engines` is looked at for every push: the owner adds those that `join` proved, removes the dead."""
 
     def __init__(
         self,
@@ -211,8 +210,7 @@ class WeightPublisher:
         return await in_time(self.deadline, call, what)
 
     async def _tell(self, engine: PushTarget, verdict: Awaitable[None]) -> None:
-        """A verdict that does not get through leaves the engine's completions waiting for it: then the engine is
-        discarded."""
+        """A verdict that does not get through leaves completions waiting for it: then the engine is discarded."""
         with suppress(EngineGone):
             try:
                 await self._in_time(verdict, f"The verdict on version {self.transport.version} to {name_of(engine)}")

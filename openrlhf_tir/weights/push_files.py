@@ -89,8 +89,7 @@ class PushFiles:
         return self.full
 
     def not_worth_it(self) -> None:
-        """The delta was too large, or nobody could take it: the next pushes are full, 1, 2, 4, ... of them until it is
-        tried again."""
+        """The delta was too large, or not taken: the next 1, 2, 4, ... pushes are full until it is tried again."""
         self._skipped = min(MAX_SKIPPED, 2 * self._skipped or 1)
         self._skip = self._skipped
 

@@ -72,8 +72,7 @@ class Transport(Protocol):
     def begin(self) -> None: ...
 
     async def take(self, version: int, must_differ: bool, *, full: bool = False) -> None:
-        """Raises WeightsUnverified, here or when they are sent, for weights of the push before if they `must_differ`;
-        InfraError."""
+        """Raises WeightsUnverified, here or later, for weights of the push before if they `must_differ`; InfraError."""
 
     async def whole(self) -> None:
         """The next `sent` is in full, whoever it is to."""

@@ -54,8 +54,7 @@ class Tolerance(NamedTuple):
 
     @classmethod
     def calibrated(cls, found: Sequence[Disagreement], ceiling: float) -> Self:
-        """From engines that hold the learner's weights for sure: what they differ by is numerics. At most `ceiling`
-        nats."""
+        """From engines that hold the learner's weights for sure: they differ by numerics. At most `ceiling` nats."""
         median, high = (
             min(ceiling, max(SMALLEST, FACTOR * max(part))) for part in zip(*[d[:2] for d in found], strict=True)
         )

@@ -1,5 +1,4 @@
-"""An environment server written by hand, without env_servers: it keeps the protocol, but for the faults it is told to
-have."""
+"""An environment server written by hand, without env_servers: it keeps the protocol but for the faults it is told."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Fuzz: requests that are wrong in every way that a client's bug can make them, from a seed. Half of them are nearly
 right.
 
-    Endpoint(method, path, body that is answered) -> `requests(endpoints, n, seed)` -> [Raw]      the same seed, the
-    same requests
-    send(url, requests)                           -> statuses by endpoint; a server that hangs up or says nothing is
-    status 0
+    Endpoint(method, path, body that is answered) -> `requests(endpoints, n, seed)` -> [Raw], the same for a seed
+    send(url, requests) -> statuses by endpoint; a server that hangs up or says nothing is status 0
 
 What is asked of a server: no status of 500 or more, nothing on its stderr that is a traceback, and right answers
 afterwards."""

@@ -1,5 +1,4 @@
-"""A method from outside the package: one directory with a recipe and one file, made of the blocks of the
-documentation."""
+"""A method from outside the package: one directory with a recipe and one file, made of the documentation's blocks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The hostile suite against a live python_tir server over HTTP: every attack contained, and the server as it was
-before."""
+"""The hostile suite against a live python_tir server over HTTP: each attack contained, the server as before."""
 
 from __future__ import annotations
 

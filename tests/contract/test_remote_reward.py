@@ -1,5 +1,4 @@
-"""`reward.remote_url`: real reward servers and real worker processes, asked as OpenRLHF asks them; a failure is a
-failed sample."""
+"""`reward.remote_url`: real reward servers and workers, asked as OpenRLHF asks them; a failure is a failed sample."""
 
 from __future__ import annotations
 

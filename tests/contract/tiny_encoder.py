@@ -18,8 +18,7 @@ def make_model(
     modules: tuple[str, ...] = ("Transformer", "Pooling", "Normalize"),
     **more: dict,
 ) -> Path:
-    """A BERT of two layers over whole words, as `SentenceTransformer.save` writes it. `more`: other files, by name
-    without .json."""
+    """A BERT of two layers over whole words, as `SentenceTransformer.save` writes it. `more`: files, by name."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast

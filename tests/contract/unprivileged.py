@@ -27,8 +27,7 @@ exec "$@"
 
 
 def as_nobody(scratch: Path) -> list[str]:
-    """The start of a command line. Skips the test where it cannot be had; empty where the tests have no privilege to
-    drop."""
+    """The start of a command line. Skips the test where it cannot be had; empty where there is none to drop."""
     if os.geteuid() != 0:
         return []
     if shutil.which("setpriv") is None:

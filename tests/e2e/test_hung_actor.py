@@ -1,5 +1,4 @@
-"""One rollout actor of three whose process stands still (SIGSTOP): real Ray, HTTP environments, the deterministic
-engine."""
+"""One rollout actor of three whose process stands still (SIGSTOP): Ray, HTTP environments, the deterministic engine."""
 
 from __future__ import annotations
 

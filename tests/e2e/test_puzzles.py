@@ -1,5 +1,4 @@
-"""Puzzles of reasoning-gym on the real stack: the recipe, its server, several answers to a puzzle, the environment's
-own reward."""
+"""Puzzles of reasoning-gym on the real stack: the recipe, its server, several answers, the environment's own reward."""
 
 from __future__ import annotations
 

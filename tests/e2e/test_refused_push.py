@@ -1,5 +1,4 @@
-"""A push that one of two engines did not load properly, in a real run: Ray, HTTP, ZeRO-3 learner, deterministic
-engines."""
+"""A push that one of two engines did not load properly, in a real run: Ray, HTTP, ZeRO-3, deterministic engines."""
 
 from __future__ import annotations
 

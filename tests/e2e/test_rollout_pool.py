@@ -1,5 +1,4 @@
-"""Rollout actors as processes under Ray, with an emulated engine: killed with 500 live trajectories, scaled, moved to
-other servers."""
+"""Rollout actors as processes under Ray, with an emulated engine: killed amid 500 trajectories, scaled, moved."""
 
 from __future__ import annotations
 

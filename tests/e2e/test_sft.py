@@ -109,8 +109,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_weights(work, whol
 
 
 def test_a_runs_own_responses_are_learned(work, whole):
-    """RL on one update from the fine-tuned model keeps what it samples; what it finished becomes rows, and these a
-    fine-tuning."""
+    """RL on one update from the fine-tuned model keeps what it samples; what it finished becomes rows to fine-tune."""
     write_data(work / "data", 0, n_train=64)
     model, data = ("--actor.model_name_or_path", "whole/model"), ("--data.prompt_dataset", "data/train.jsonl")
     kept = command(

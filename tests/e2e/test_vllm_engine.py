@@ -201,8 +201,7 @@ async def test_the_engine_counts_the_work_that_it_has_done(engine, prompt):
 
 
 async def test_seeded_requests_survive_a_prefill_bigger_than_one_engine_step(engine):
-    """48 prompts of 120 tokens, seeded: a prefill cut in two kills vLLM 0.29's engine on CPU (a CPU generator cannot be
-    rewound)."""
+    """48 prompts of 120 tokens, seeded: a prefill cut in two kills vLLM 0.29 on CPU (generators cannot be rewound)."""
     long = [5 + i % 40 for i in range(120)]
     prompts = [[*long, 5 + i] for i in range(48)]
     done = await asyncio.gather(
@@ -252,8 +251,7 @@ async def test_a_push_that_should_change_something_and_does_not_is_refused(learn
 
 
 async def test_requests_in_flight_go_on_with_the_new_weights_and_say_so(engine, learner, publisher, prompt):
-    """Per token: log-probs before the switch are the old model's, after it the new model's over the recomputed
-    prefix."""
+    """Per token: log-probs before the switch are the old model's, after it the new one's over the recomputed prefix."""
     old = HfLearner(seed=2)
     so_far = engine.stats()["tokens_generated"]
     tasks = [asyncio.create_task(engine.generate(prompt, Sampling(160), request_id=f"fly{i}")) for i in range(24)]
@@ -510,8 +508,7 @@ async def test_what_refused_weights_sampled_is_lost_and_not_returned(engine, lea
 
 
 async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_the_actors_own_answers(engine, prompt):
-    """vLLM computes in a process of its own: stopped, it keeps every request, and the actor around it would look
-    well."""
+    """vLLM computes in a process of its own: stopped, it keeps every request, and the actor would look well."""
     (process,) = engine._llm.engine_core.resources.engine_manager.processes
     core = psutil.Process(process.pid)
     await engine.alive()

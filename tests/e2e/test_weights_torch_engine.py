@@ -1,5 +1,4 @@
-"""The torch engine means what the vLLM engine means, and is deterministic: it is the reference of the staleness-0
-equivalence test."""
+"""The torch engine means what the vLLM engine means, deterministically: the reference of the staleness-0 test."""
 
 from __future__ import annotations
 

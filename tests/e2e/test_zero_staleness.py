@@ -56,8 +56,7 @@ def test_the_test_is_not_trivial(results):
 
 
 def test_so_it_does_where_engine_and_learner_take_turns_on_a_gpu(results):
-    """And the learner's states go before each push, and come before each step: the rank would refuse one without
-    them."""
+    """And the learner's states go before each push, and come before each step: the rank refuses one without them."""
     digests, moves = results["colocated"][0]
     assert digests == results["sequential"][0]
     assert results["colocated"][1] == results["sequential"][1]

@@ -1,5 +1,4 @@
-"""Mutators: valid text -> what a broken editor, a wrong encoding or bad luck makes of it. Every choice comes from one
-random.Random."""
+"""Mutators: valid text -> what a broken editor, a wrong encoding or bad luck makes of it, drawn from one Random."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ def tried(case: Case, first: int, count: int, tmp: Path) -> None:
 
 
 def ends(case: Case, tmp: Path, most: int = 200) -> set[str]:
-    """Which of "accepted" and "refused" the first cases reach. Damage that always or never hurts would prove
-    nothing."""
+    """Which of "accepted" and "refused" the first cases reach. Damage that always or never hurts proves nothing."""
     found = set()
     for seed in range(most):
         try:

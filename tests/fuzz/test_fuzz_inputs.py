@@ -64,8 +64,7 @@ def values(rng: random.Random, tmp: Path) -> None:
 
 
 def flags(rng: random.Random, tmp: Path) -> None:
-    """A command line of known, unknown and mistyped flags with any values, through show-config and the checks of
-    train."""
+    """A command line of known, unknown and mistyped flags with any values, through show-config and train's checks."""
     names = [
         f"--{k}"
         for k in (

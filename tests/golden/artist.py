@@ -1,5 +1,4 @@
-"""Rows of artist.jsonl (derived from the paper's formulas): the summands of the maths and of the function-calling
-reward."""
+"""Rows of artist.jsonl (derived from the paper's formulas): the summands of the maths and the function reward."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rows of retool.jsonl: the recipe's reward and code rewriting, the official evaluation's executor text and answer
-extraction."""
+"""Rows of retool.jsonl: the recipe's reward and code rewriting, the official evaluation's executor text and answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rows of toolrl.jsonl: ToolRL's score of the assistant's text, under the environment variables that the official code
-reads."""
+"""Rows of toolrl.jsonl: ToolRL's score of the assistant's text, under the official code's environment variables."""
 
 from __future__ import annotations
 

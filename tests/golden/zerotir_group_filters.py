@@ -1,5 +1,4 @@
-"""Rows of zerotir_group_filters.jsonl: which groups survive the length filter, the length balance and the accuracy
-ranges."""
+"""Rows of zerotir_group_filters.jsonl: groups that survive length filter, length balance and accuracy ranges."""
 
 from __future__ import annotations
 

@@ -87,8 +87,7 @@ def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_promp
 def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
     tmp_path_factory, seed, mode, S, B, push_every, low, high, period, fault, slow, learner
 ):
-    """Acceptance that swings between `low` and `high` every `period` groups, random latencies and faults, over finite
-    data."""
+    """Acceptance that swings between `low` and `high` every `period` groups, random latencies, faults, finite data."""
     seen = Counter()
 
     def fate(r):

@@ -86,8 +86,7 @@ def test_tokens_carry_the_version_that_wrote_them_across_a_push(workload):
 
 
 def test_figures_count_what_comes_after_the_warm_up(workload):
-    """Four steps at 0, 2, 4 and 8 s of wall-clock, one warm-up; a scale of 0.5 makes 16 emulated seconds of three
-    steps."""
+    """Four steps at 0, 2, 4 and 8 s of wall-clock, one warm-up; at scale 0.5 three steps are 16 emulated seconds."""
     record = Record(4)
     for i, at in enumerate((0.0, 2.0, 4.0, 8.0)):
         facts = {
@@ -165,8 +164,7 @@ def test_a_group_is_kept_at_the_acceptance_of_the_version_at_which_it_is_judged(
 
 
 def test_the_emulated_actor_takes_as_long_as_the_simulated_one(seed, tmp_path):
-    """The same 8 groups through group runner, episodes, queue and emulated engine, and through the simulation's
-    callbacks."""
+    """The same 8 groups through group runner, episodes, queue and emulated engine, and through the simulation."""
     w = seed.with_batch(8, 4, engines=1)
     cfg = Plan("sync", 1.0, 1.0, 2, 1, ALL).config(w, str(tmp_path))
 

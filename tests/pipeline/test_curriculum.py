@@ -79,8 +79,7 @@ def trained_run(directory, curriculum, steps=90, **flags):
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "S", "times"), [("sync", None, 1.5), ("pipeline", 2, 1.4)])
 def test_late_in_training_a_group_to_train_costs_fewer_rollouts_and_no_prompt_starves(tmp_path, mode, S, times):
-    """2.9 rollouts without and 1.6 with it; 2.7 and 1.6 in the pipeline, where what is learned is a batch or two
-    older."""
+    """2.9 rollouts without and 1.6 with it; 2.7 and 1.6 in the pipeline, where what is learned is a batch older."""
     uniform = trained_run(tmp_path / "uniform", False, mode=mode, S=S)
     by_difficulty = trained_run(tmp_path / "difficulty", True, mode=mode, S=S)
     costs = [rolled_per_trained(p.state.ledger.path, 90) for p in (uniform, by_difficulty)]

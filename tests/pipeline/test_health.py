@@ -136,8 +136,7 @@ def test_a_learning_rate_that_ends_at_zero_finishes_saves_and_resumes(tmp_path):
 
 
 def test_an_evaluation_that_fails_is_tried_again_and_one_that_always_does_is_reported_and_costs_no_checkpoint(tmp_path):
-    """Evaluations of versions 1 to 3: fails once, works, fails twice. Each step is saved, and the run reaches its
-    end."""
+    """Evaluations of versions 1 to 3: fails once, works, fails twice. Each step is saved, the run reaches its end."""
     outcomes = iter(
         [EvaluationFailed("engine", 5, 40), 0.5, 0.25, RuntimeError("odd"), EvaluationFailed("engine again", 7, 40)]
     )

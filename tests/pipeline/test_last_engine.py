@@ -18,8 +18,7 @@ MODES = [("sync", 0), ("one_step", 1), ("pipeline_drain", 2), ("pipeline", 2)]
 @pytest.mark.parametrize("fault", ["kill_all", "hang"])
 @pytest.mark.parametrize("during", ["step", "drain", "push"])
 def test_the_only_engine_is_lost_in_a_step_a_drain_or_a_push_and_the_run_goes_on(tmp_path, mode, S, fault, during):
-    """The drain waits for groups, the groups wait for an engine, the engine joins: in a single-engine run all at
-    once."""
+    """The drain waits for groups, the groups wait for an engine, the engine joins: with a single engine all at once."""
     world = World(1, actors=1, latency=lambda r: r.uniform(0.5, 4))
     learner = WorldLearner(S)
     p = pipeline_in(

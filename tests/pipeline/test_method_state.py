@@ -1,5 +1,4 @@
-"""What a run keeps for its method: counters that rewards read and change, over a resume; the length balance over many
-groups."""
+"""What a run keeps for its method: counters of rewards, over a resume; the length balance over many groups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Modes are presets: what each fixes, what it does on a virtual clock, and which other combinations are refused and
-why."""
+"""Modes are presets: what each fixes, what it does on a virtual clock, which other combinations are refused and why."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ def test_a_batch_takes_its_tokens_and_its_call():
 
 
 def test_sync_takes_rollout_step_and_push_one_after_the_other():
-    """First push 0.5 s, then 6 x (11 + 5 + 0.5). Engines decode 10 of 16.5 s of each step; two calls a second would be
-    idle anyway."""
+    """First push 0.5 s, then 6 x (11 + 5 + 0.5). Engines decode 10 of 16.5 s of each step; two calls a second idle."""
     r = simulated(constant(), mode="sync")
     assert r.seconds == pytest.approx(0.5 + 6 * 16.5)
     assert r.phases_s["step"] == pytest.approx(30)

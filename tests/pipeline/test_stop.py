@@ -41,8 +41,7 @@ def test_a_step_that_runs_is_finished_and_its_version_saved(tmp_path):
 
 
 def test_the_step_that_a_stop_waits_for_has_its_row_though_its_push_is_given_up(tmp_path):
-    """Asked in the first step: its push begins when it ends, and is cancelled; the resume goes on with the second
-    row."""
+    """Asked in the first step: its push begins at its end, and is cancelled; the resume goes on with the second row."""
     metrics = MemoryMetrics()
     stopped(pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(seconds=2.0), metrics=metrics), 2.0)
     assert list(metrics.rows) == [1]

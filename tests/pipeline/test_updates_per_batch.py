@@ -1,5 +1,4 @@
-"""Several updates per rollout batch, on a virtual clock: what S allows when it counts updates, and that it holds at
-every update."""
+"""Several updates per rollout batch, on a virtual clock: what S allows in updates, and that it always holds."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ def test_what_staleness_does_not_allow_is_refused_with_the_number_that_it_needs(
 
 
 def test_the_gate_counts_in_batches_of_updates():
-    """k = 4, B = 2: at version 8, four groups due by 12 are two batches, that of 8 and that of 12; a fifth has no
-    place."""
+    """k = 4, B = 2: at version 8, four groups due by 12 are two batches, that of 8 and that of 12; no fifth fits."""
     assert gate_open(8, 2, [12] * 4, [], updates=4)
     assert not gate_open(8, 2, [12] * 4, [12], updates=4)
     # due before 12: a later batch would begin too late for what still rolls

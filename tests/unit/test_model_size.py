@@ -1,5 +1,4 @@
-"""How many parameters a model has is known before it is loaded, from its files or its config.json, also for a name on
-the hub."""
+"""How many parameters a model has is known before it is loaded, from its files or config.json, or from the hub."""
 
 from __future__ import annotations
 

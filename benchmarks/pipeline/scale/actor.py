@@ -114,8 +114,7 @@ def actor_class(w: Workload, time_scale: float) -> type[ScaleActor]:
 
 
 class EmulatedRank:
-    """A rank that trains nothing: a step is to read the groups of the batch, a version is WEIGHTS bytes that depend on
-    it."""
+    """A rank that trains nothing: a step is to read the groups of the batch, a version is WEIGHTS bytes of it."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.version, self._written = rank, 0, dict[str, tuple[int, str]]()

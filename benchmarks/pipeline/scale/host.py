@@ -1,7 +1,7 @@
 """Several emulated engines or ranks in one process, each behind the remote surface of an actor of its own.
 
-    controller ── handle.run_group.options(num_returns=2).remote(...) ──> Host.call(i, "run_group", ...) ──> actor i of
-    the process
+    controller ── handle.run_group.options(num_returns=2).remote(...) ──> Host.call(i, "run_group", ...)
+               ──> actor i of the process
 
 A process of its own takes two CPU seconds to start, whatever it holds: 96 of them are the machine's time, not the
 controller's. What the controller does is the same for each: reservation, calls, heartbeats, pushes, and one actor's
@@ -28,8 +28,7 @@ from openrlhf_tir.config import Config
 
 
 class Host:
-    """Async Ray actor. `make(i)` is the actor i; what it is asked runs beside all else, or, of a rank, in the process's
-    threads."""
+    """Async Ray actor. `make(i)` is the actor i; its work runs beside all else, or, a rank's, in threads."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make, self.actors = make, dict[str, Any]()
@@ -57,8 +56,7 @@ class Host:
 
 
 class Handle:
-    """What an actor's handle is to its owner: a method for each of the actor's, with `remote` and `options`; and an
-    id."""
+    """What an actor's handle is to its owner: a method for each of its own, with `remote` and `options`; an id."""
 
     def __init__(self, host: Any, index: int) -> None:
         self.host, self.index, self.who = host, index, uuid.uuid4().hex

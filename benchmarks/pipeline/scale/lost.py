@@ -1,5 +1,4 @@
-"""One engine's death, judged from the run's ledger: which groups were issued again because of it, and whether they were
-its own."""
+"""One engine's death, judged from the run's ledger: which groups were issued again for it, and were they its own."""
 
 from __future__ import annotations
 

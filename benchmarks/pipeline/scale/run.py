@@ -55,8 +55,7 @@ class Wanted:
     scale: float
     """Wall-clock seconds of an emulated one."""
     per_process: int = 1
-    """Engines, or ranks, in a process; 1: each is a Ray actor, started as the product starts it, and killed by
-    SIGKILL."""
+    """Engines, or ranks, in a process; 1: each is a Ray actor, started as the product does, and killed by SIGKILL."""
 
     def config(self, w: Workload, run_dir: Path) -> Config:
         return workload_config(
@@ -139,8 +138,7 @@ class Found:
 
 
 def tree_cpu_s() -> float:
-    """CPU seconds of this process, of Ray's daemons and workers, which descend from it, and of those that have
-    ended."""
+    """CPU seconds of this process, of Ray's daemons and workers, which descend from it, and of those that ended."""
     total = sum(os.times()[:4])
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):

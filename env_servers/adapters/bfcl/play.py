@@ -41,8 +41,7 @@ class Played:
 
 
 def play(scene: Scene, turns: Sequence[Turn], over: int) -> Played:
-    """`turns`: all that were begun; the first `over` of them have ended. Raises ValueError for a scene that cannot be
-    made."""
+    """`turns`: all begun, the first `over` of them ended. Raises ValueError for a scene that cannot be made."""
     world, gold = World(scene), World(scene)
     failed: list[str | None] = []
     so_far: Counter[str] = Counter()

@@ -32,16 +32,14 @@ def new_world(domains: list[str], seed: int) -> World:
 
 
 class Worlds:
-    """Connection -> its world. Over HTTP a connection is known by what its handshake said, which lives as long as it
-    does."""
+    """Connection -> its world. Over HTTP a connection is known by what its handshake said, which lives as long."""
 
     def __init__(self, domains: list[str], seed: int) -> None:
         self._make = partial(new_world, domains, seed)
         self._by_handshake: dict[int | None, World] = {}
 
     def of(self, ctx: Any) -> World:
-        """Raises MCPError for a request over HTTP that belongs to no session: nothing that it changes could be found
-        again."""
+        """MCPError for a request over HTTP that belongs to no session: what it changes could not be found again."""
         from mcp import MCPError
 
         if ctx.request is not None and SESSION_HEADER not in ctx.request.headers:

@@ -24,8 +24,7 @@ TIMEOUT_S = 300.0
 """Longest wait of one HTTP read; a step's own deadline ends it earlier."""
 
 CLOSE_S = 10.0
-"""How long a goodbye may take. Over stdio the package ends the process within 7 s; over HTTP it would wait for a server
-that hangs."""
+"""How long a goodbye may take. Over stdio the package ends the process within 7 s; over HTTP it waits for who hangs."""
 
 
 class McpServerFailed(EnvError):
@@ -49,8 +48,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call gave; `error`: it is the tool's complaint, which the model is told. `refused`: the arguments were not
-    taken."""
+    """What a call gave; `error`: the tool's complaint, told to the model. `refused`: the arguments were not taken."""
 
     text: str
     error: bool = False

@@ -1,2 +1,1 @@
-"""OpenEnv: any of its servers as an environment (no package needed), and any environment server of ours as one of its
-own."""
+"""OpenEnv: any of its servers as an environment (no package needed), and any server of ours as one of its own."""

@@ -40,8 +40,7 @@ class Shape:
 
     @classmethod
     def of(cls, schema: Schema, field: str | None, shown: str | None) -> Shape:
-        """`field`, `shown`: as asked for; "": JSON, None: by the schemas. Raises ValueError for a field that is not
-        there."""
+        """`field`, `shown`: as asked for; "": JSON, None: by the schemas. ValueError for a field that is not there."""
         for asked, of in ((field, schema.action), (shown, schema.observation)):
             if asked and asked not in of.get("properties", {}):
                 raise ValueError(f"{asked!r}: the server's fields are {', '.join(_own(of))}.")
@@ -73,8 +72,7 @@ class OpenEnvEnv(Env):
         self._steps = self._errors = 0
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """`task["reset"]`: what the environment's own reset takes besides the seed. Raises ValueError, and as
-        OpenEnvLink.reset does."""
+        """`task["reset"]`: what its own reset takes besides the seed. Raises ValueError, and as OpenEnvLink.reset."""
         options = task.get("reset", {})
         if not isinstance(options, dict):
             raise ValueError(

@@ -22,8 +22,7 @@ TOKEN_ENV = "TIR_ROLLOUT_TOKEN"
 WAIT_S = 30.0
 """How long an actor holds a request for a task before it says that there is none."""
 REPLY_S = 60.0
-"""Added to it, and the deadline of the reward: an actor waits up to 30 s for requests of the session that are still
-being answered."""
+"""Added to it, and the reward's deadline: an actor waits up to 30 s for requests that are still being answered."""
 LOOK_S = 1.0
 """Between two looks at the directory where none, or one that is gone, was found."""
 log = logging.getLogger(__name__)
@@ -34,8 +33,7 @@ Run = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 class Agent:
     def __init__(self, run_dir: Path, run: Run, *, workers: int, gone_s: float, rollout_s: float) -> None:
-        """`gone_s`: no rollout actor for so long, and the run is over. `rollout_s`: a rollout that takes longer has
-        failed."""
+        """`gone_s`: no rollout actor for so long, and the run is over. `rollout_s`: one that takes longer failed."""
         self._endpoints, self._run, self._workers = run_dir / "endpoints", run, workers
         self._gone_s, self._rollout_s = gone_s, rollout_s
         self.ended: dict[str, int] = {"rewarded": 0, "failed": 0}
@@ -59,8 +57,7 @@ class Agent:
             await asyncio.sleep(LOOK_S)
 
     async def _one(self, http: aiohttp.ClientSession, url: str) -> None:
-        """One task, or none within WAIT_S. Raises aiohttp.ClientError, TimeoutError when the actor is gone or
-        refuses."""
+        """A task, or none within WAIT_S. Raises aiohttp.ClientError, TimeoutError when the actor is gone or refuses."""
         key = self._key()
         headers, timeout = {"Authorization": f"Bearer {key}"}, aiohttp.ClientTimeout(total=WAIT_S + REPLY_S)
         async with http.post(

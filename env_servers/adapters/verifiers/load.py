@@ -1,5 +1,4 @@
-"""Load an environment of verifiers by its name, as the package does: the module of that name, and its
-`load_environment`."""
+"""An environment of verifiers by name, as the package has it: the module of that name, and its `load_environment`."""
 
 from __future__ import annotations
 

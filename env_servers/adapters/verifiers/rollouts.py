@@ -26,8 +26,7 @@ _raised: ContextVar[list[str]] = ContextVar("reward functions that raised in thi
 
 class Rollouts:
     def __init__(self, environment: Any, *, max_tokens: int | None = None) -> None:
-        """`max_tokens`: of one answer; None: what the endpoint gives. Raises ConfigError for a rubric that needs the
-        whole group."""
+        """`max_tokens`: of one answer; None: what the endpoint gives. ConfigError for a rubric of whole groups."""
         if environment.requires_group_rollouts:
             raise ConfigError(
                 f"The rubric of {environment.env_id!r} compares the rollouts of a group (a reward function takes"
@@ -40,8 +39,7 @@ class Rollouts:
             rubric.funcs = [_watched(f) for f in rubric.funcs]
 
     async def run(self, base_url: str, key: str, row: dict[str, Any]) -> dict[str, Any]:
-        """`row`: what the environment's data set says of the example. Raises nothing of its own doing but what is no
-        Exception."""
+        """`row`: what its data set says of the example. Raises nothing of its own doing but what is no Exception."""
         from openai import AsyncOpenAI
         from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
 
@@ -78,8 +76,7 @@ def _failure(output: Any, raised: list[str]) -> str | None:
 
 
 def _rubrics(rubric: Any) -> Iterator[Any]:
-    """The rubric, and those within it: of a group of rubrics, of a group of environments, or wherever else a rubric
-    keeps others."""
+    """The rubric, and those within it: of a group of rubrics, of environments, or of whatever keeps others."""
     found, look = set(), [rubric]
     while look:
         at = look.pop()

@@ -1,5 +1,4 @@
-"""python -m env_servers.adapters.verl_tool --url URL: a tool server of verl-tool as an environment, its actions sent in
-batches."""
+"""python -m env_servers.adapters.verl_tool --url URL: a tool server of verl-tool as an environment, in batches."""
 
 from __future__ import annotations
 

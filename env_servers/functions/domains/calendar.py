@@ -25,8 +25,7 @@ def minutes_of(time: str) -> int:
 
 
 class Calendar(Domain):
-    """state: `events` (id -> day, start and end in minutes, title, guests), `reminders` (id -> minutes before),
-    `next_id`."""
+    """state: `events` (id -> day, start, end in minutes, title, guests), `reminders` (id -> minutes), `next_id`."""
 
     name = "calendar"
 

@@ -1,5 +1,4 @@
-"""A shop's help desk: customers, orders, and a policy that says what may be done. The model speaks for the shop (see
-`policy`)."""
+"""A shop's help desk: customers, orders, and a policy of what may be done. The model is the shop (see `policy`)."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ NAMES = ("Ada Moss", "Ben Hale", "Cleo Park", "Dan Frost", "Eva Stone", "Finn Re
 
 
 class Shop(Domain):
-    """state: `customers` (id -> name, address, credit), `orders` (id -> customer, items, status, card), `stock`,
-    `transferred`."""
+    """`customers` (id -> name, address, credit), `orders` (id -> customer, items, status, card),stock, transferred."""
 
     name = "shop"
 
@@ -102,8 +100,7 @@ class Shop(Domain):
 
     @tool
     def exchange_item(self, order_id: str, item: str, new_item: str) -> int:
-        """Exchange an item of an order for one in stock; the difference is taken from, or becomes, credit. Tells the
-        difference."""
+        """Exchange an item for one in stock; the difference is taken from, or becomes, credit. Tells the difference."""
         order = self._order(order_id)
         if item not in order["items"]:
             raise ToolError(f"{order_id} holds no {item}.")

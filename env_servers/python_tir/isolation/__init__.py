@@ -1,2 +1,1 @@
-"""How the code of a model is kept from everything else: levels of isolation, what each is made of, and the proof at
-start."""
+"""How a model's code is kept from all else: levels of isolation, what each is made of, and the proof at start."""

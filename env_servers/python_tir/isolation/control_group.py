@@ -58,8 +58,7 @@ class ControlGroup:
                 (path / files.with_swap).write_text("0")
 
     def bound(self, memory_bytes: int) -> None:
-        """Another limit from now on. Kept as it was where the kernel cannot free what an earlier call has left of its
-        files' cache."""
+        """Another limit; kept as it was where the kernel cannot free what an earlier call left of its files' cache."""
         if memory_bytes != self._memory_bytes:
             with suppress(OSError):
                 self._write(memory_bytes)

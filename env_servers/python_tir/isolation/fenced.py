@@ -79,8 +79,7 @@ def watch(child):
 
 
 def kill_all(*_):
-    """Every process that the domain may signal, in one system call that no fork outruns; the caller itself is
-    spared."""
+    """Every process that the domain may signal, in one system call that no fork outruns; the caller is spared."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(-1, signal.SIGKILL)
 

@@ -22,8 +22,7 @@ def pack(snippet: Snippet, fetch_fd: int = -1) -> bytes:
 
 
 def unpack(fd: int, fetch: Sequence[str]) -> dict[str, bytes]:
-    """Path -> content of the files that existed. A broken end (the runner was killed as it wrote) leaves out the
-    rest."""
+    """Path -> content of the files that existed. A broken end (a runner killed as it wrote) leaves out the rest."""
     data = os.pread(fd, FETCH_BYTES, 0)
     files, at = {}, 0
     for name in fetch:

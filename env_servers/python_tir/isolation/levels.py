@@ -47,8 +47,7 @@ def strongest(
     imports: Sequence[str] = (),
     shown: Sequence[str] = (),
 ) -> Sandbox:
-    """`isolation`: auto, bwrap, landlock or none. `imports`, `shown`: as of WarmSandbox. Raises SandboxError with a
-    remedy."""
+    """`isolation`: auto, bwrap, landlock or none. `imports`, `shown`: WarmSandbox's. SandboxError has a remedy."""
     if isolation == "none":
         print(NO_ISOLATION, file=sys.stderr)
         return BareSandbox(limits)

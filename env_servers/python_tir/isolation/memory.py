@@ -25,16 +25,13 @@ SOCKET_BYTES = 512 << 10
 """Twice the kernel's default of a buffer, rounded up: a buffer's last packet may pass its limit. TCP's are bounded to
 this in `warm.slot`."""
 PAIR_BYTES = 256 << 10
-"""One end of a socket pair, which is the only kind of socket where the network is the host's: what was sent and not yet
-read."""
+"""One end of a socket pair, the only kind of socket where the network is the host's: what was not yet read."""
 MOST_TCP_BYTES = 64 << 20
-"""Hosts with fast networks allow connections gigabytes, which hardly one ever holds; counted so, no snippet could have
-any."""
+"""Hosts with fast networks allow connections gigabytes, which hardly one holds; counted so, no snippet had any."""
 INODE_BYTES = 1 << 10
 """What tmpfs keeps of a file besides its content: inode, name, a short symbolic link."""
 WALKS = 5
-"""How often the process tree is read when processes end meanwhile: a chain of forks outruns one reading, hardly
-five."""
+"""How often the processes are read when processes end meanwhile: a chain of forks outruns one reading, hardly five."""
 _SOCKETS = re.compile(rb"sockets: used (\d+)\nTCP: inuse (\d+)")
 
 
@@ -55,8 +52,7 @@ def used_bytes(
 
 
 def session_bytes(pid: int, own: int, directories: Sequence[int]) -> int:
-    """What the stopped processes below `pid` hold beyond the `own` private memory of the warm interpreter that each
-    began with."""
+    """What the stopped processes below `pid` hold beyond the `own` private memory that each began with."""
     private = [_fields(child, "status", (b"RssAnon:",)) or 0 for child in descendants(pid)]
     return sum(max(0, held - own) for held in private) + sum(map(file_bytes, directories)) + socket_bytes(pid)
 

@@ -198,8 +198,7 @@ def exit_code(code: object) -> int:
 
 
 def _end(code: int, namespace: dict) -> None:
-    """End as the interpreter does, but leave its memory to the kernel: freeing every object takes a fifth of a trivial
-    call."""
+    """End as the interpreter does, but leave its memory to the kernel: freeing it takes a fifth of a trivial call."""
     try:
         # clear runs __del__ of what the snippet still held
         for last in (_end_threads, _run_exit_functions, namespace.clear, _flush):

@@ -65,8 +65,7 @@ class _Compare(ctypes.Structure):
 
 
 def filter_program(*, namespaces: bool = True) -> bytes | None:
-    """The BPF program for `bwrap --seccomp`, or for a sandbox without `namespaces`; None where libseccomp is
-    missing."""
+    """BPF program for `bwrap --seccomp`, or for a sandbox without `namespaces`; None where libseccomp is missing."""
     name = ctypes.util.find_library("seccomp")
     if name is None:
         return None
@@ -125,8 +124,7 @@ def filter_program(*, namespaces: bool = True) -> bytes | None:
 
 
 def _strange_sockets() -> Iterator[list[_Compare]]:
-    """Every socket() but AF_UNIX, and TCP and UDP over IPv4 and IPv6. A rule may compare an argument once only, hence
-    the lists."""
+    """Every socket() but AF_UNIX, and TCP and UDP over IPv4 and IPv6. A rule compares an argument once, hence lists."""
     inet = socket.AF_INET, socket.AF_INET6
     known = {socket.AF_UNIX, *inet}
     yield [_Compare(0, _LT, min(known), 0)]

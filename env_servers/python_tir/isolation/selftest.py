@@ -1,5 +1,4 @@
-"""Self-test: before it serves, a sandbox runs a snippet that tries what must not work. The level in /health is what was
-proved."""
+"""Before it serves, a sandbox runs code that tries what must not work. The level in /health is what was proved."""
 
 from __future__ import annotations
 

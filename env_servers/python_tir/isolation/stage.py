@@ -39,8 +39,7 @@ class Stage:
             self.mounts.append((path if here else self._bind(path), self._targets[path]))
 
     def inside(self, path: str) -> str:
-        """What the sandbox calls a path of the host, links resolved, that is in one of the directories; others keep
-        their name."""
+        """What the sandbox calls a path of the host, links resolved, in one of the directories; others stay."""
         path = os.path.realpath(path)
         return next(
             (

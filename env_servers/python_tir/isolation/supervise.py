@@ -30,8 +30,7 @@ from .memory import files, host_tcp_bytes, used_bytes
 from .tree import tasks
 
 MEMORY_CHECK_S = 0.25
-"""How often the memory of all processes together is looked at; short snippets never are. The kernel has no event for
-it."""
+"""How often the memory of all processes together is looked at; short snippets never are. The kernel has no event."""
 TMPFS = "/tmp", "/dev/shm"
 """Where a sandbox with an init has file systems of its own, in memory."""
 WARDEN_S = 3.0

@@ -4,11 +4,11 @@ needs.
     server                     container, one for each template (`template`: light, full)
     WarmSandbox.run(code) ->   master: imports and warms up; never sees a request
                                  └ slot: PID 1 of its own namespaces; one call at a time; holds descriptors of a
-                                 request, never its bytes
-                                     └ child: one fork per call; unprivileged, limited, filtered; runs the snippet as
-                                     `__main__`
-                                 └ session: like a slot, around one child that keeps its state (a notebook), for calls
-                                 of one session
+                                   request, never its bytes
+                                     └ child: one fork per call; unprivileged, limited, filtered; runs the snippet
+                                       as `__main__`
+                                 └ session: like a slot, around one child that keeps its state (a notebook), for
+                                   calls of one session
 
 Programs that run inside (kernel, master, slot, session, freeze, notebook, warmup) are compiled by the server, shipped
 as marshal and never imported by it."""

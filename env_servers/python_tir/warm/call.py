@@ -82,8 +82,7 @@ class Slot:
 
 
 async def until_ended(turn: asyncio.Task[Execution], given_up: asyncio.Future[None]) -> Execution:
-    """The result of `turn`. Cancelled: `given_up` is, and `turn` is waited for, but not cancelled, however often the
-    caller is."""
+    """The result of `turn`. Cancelled: `given_up` is, and `turn` is waited for, never cancelled itself."""
     try:
         return await asyncio.shield(turn)
     except asyncio.CancelledError:

@@ -32,8 +32,7 @@ SLOT_TIMEOUT_S = 10.0
 _CAPABILITIES = "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"
 """What the master needs to make slots, within the container's user namespace; snippets have none."""
 OOM_SCORE_ADJ = 500
-"""When the host runs out of memory, snippets go first. The kernel lets a process without privilege raise this, not
-lower it."""
+"""When the host runs out of memory, snippets go first. The kernel lets the unprivileged raise this, not lower it."""
 _HERE = Path(__file__).parent
 _CHILD_PID = re.compile(rb'"child-pid": (\d+)')
 _CREDENTIALS, _FD = struct.Struct("3i"), struct.Struct("i")
@@ -155,8 +154,7 @@ class Container:
             Path(f"/proc/{child}/{kind}_map").write_text(f"0 {UNPRIVILEGED_UID} {self._slots + 2}\n")
 
     async def open_slot(self, index: int | None) -> tuple[socket.socket, int, int, list[int]]:
-        """(socket, pid, pidfd, descriptors of its tmpfs mounts) of a new slot; `index` None: of a session's. Raises
-        SandboxError."""
+        """(socket, pid, pidfd, its tmpfs descriptors) of a new slot; `index` None: a session's. Raises SandboxError."""
         assert self._control is not None, "start() comes first"
         ours, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

@@ -1,5 +1,4 @@
-"""Kernel: the system calls of the zygotes that Python 3.11 does not have. Every failure raises OSError with the call's
-name."""
+"""Kernel: the system calls of the zygotes that Python 3.11 does not have. Failures raise OSError with its name."""
 
 import ctypes
 import fcntl

@@ -1,7 +1,7 @@
 """Notebooks: interpreters that keep their state from call to call, one per session, within a cap and a memory budget.
 
-    Notebook.run(code) -> Cell(execution, restarted)     the interpreter starts with the first call; nothing runs
-    between two calls
+    Notebook.run(code) -> Cell(execution, restarted); the interpreter starts with the first call; between two calls
+                          nothing runs
     Notebook.close()   -> every process of it is dead, its files are gone
 
 Covered as by `WarmSandbox`: a session has its own namespaces, /tmp, process count and limits, and sees nothing of
@@ -85,8 +85,7 @@ class Places(Protocol):
 
 
 class Notebook:
-    """One session's interpreter. Calls come one at a time; one that was cancelled may still be ending when the next one
-    comes."""
+    """One session's interpreter. Calls come one at a time; a cancelled one may still be ending when the next comes."""
 
     def __init__(self, notebooks: Places) -> None:
         self._notebooks = notebooks

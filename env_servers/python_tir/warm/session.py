@@ -1,7 +1,7 @@
 """Session: a slot (PID 1 of namespaces of its own) around one interpreter that keeps its state from cell to cell.
 
-    request   "<id> <seconds>" with descriptors: the cell (a read-only memory file), stdout, stderr     -> handed on to
-              the notebook
+    request   "<id> <seconds>" with descriptors: the cell (a read-only memory file), stdout, stderr; handed on to the
+              notebook
     "K"       end the session now
     reply     "<id> <wait status> <reason> <report> <alive>"; reason: end | time | cancel | lost
 
@@ -80,8 +80,7 @@ class _Session:
         return b"%s %d %s %s 1" % (request, code << 8, reason, report)
 
     def learn_how_it_waits(self):
-        """The system call in which the notebook's main thread sleeps before its first cell: `is_waiting` compares with
-        that."""
+        """The system call in which the notebook's main thread sleeps before its first cell, for `is_waiting`."""
         for _ in self.freezer.pauses():
             call = self._system_call()
             if call is not None and call[1] == self.channel_fd:

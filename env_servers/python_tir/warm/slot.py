@@ -30,8 +30,7 @@ PATH = "/tmp/main.py"
 STATUS_FD, FETCH_FD = 3, 4
 SHARED = ("/tmp", "/dev/shm")
 TCP_BUFFER = "4096 65536 262144"
-"""Smallest, first and largest size in bytes of each of a connection's two buffers: together no more than
-`memory.SOCKET_BYTES`."""
+"""Smallest, first and largest bytes of each of a connection's two buffers: together at most `memory.SOCKET_BYTES`."""
 
 
 class Slot:
@@ -161,8 +160,7 @@ def end_all(pid):
 
 
 class Job:
-    """What a request's child is and does before the snippet runs. A failure here is the sandbox's: no report is
-    written."""
+    """What a request's child is and does before the snippet runs. A failure is the sandbox's: no report is written."""
 
     def __init__(self, slot, descriptors, status_fd):
         self.slot, self.descriptors, self.status_fd = slot, descriptors, status_fd
@@ -190,8 +188,7 @@ class Job:
 
 
 def new_stdin():
-    """Opened for each request: flags, locks and the owner belong to what one open() made, and would reach the next
-    request."""
+    """Opened for each request: flags, locks and the owner belong to one open(), and would reach the next request."""
     return os.open("/dev/null", os.O_RDONLY)
 
 

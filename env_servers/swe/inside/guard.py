@@ -59,8 +59,7 @@ def protected(place):
 
 
 def watched(place):
-    """What is there of the protected, whatever it is, and all links. The repository's own .git is not the patch's to
-    write to."""
+    """What is there of the protected, whatever it is, and all links. The repository's .git is not the patch's."""
     paths, pattern = protected(place)
     found = []
     for directory, directories, files in os.walk(b"."):

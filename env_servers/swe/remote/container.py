@@ -21,8 +21,7 @@ from .faults import RuntimeBroken, RuntimeFault
 from .http import MOST_BYTES, RuntimeHttp
 
 MARGIN_S = 10.0
-"""Between the deadline that an action is given and the end of our patience with its answer; OpenHands' own client has
-5."""
+"""Between the deadline that an action is given and our patience with its answer; OpenHands' own client has 5."""
 
 
 class Container:

@@ -1,8 +1,8 @@
 """Judging: a patch, in a fresh container -> Report. As SWE-bench does it: the tests import the code into their own
 process.
 
-    git apply, else patch --fuzz=5 -> what configures pytest or Python, the tests' files, and links are put back
-    (inside/guard.py)
+    git apply, else patch --fuzz=5
+    -> what configures pytest or Python, the tests' files, and links are put back (inside/guard.py)
     -> the row's test patch -> pytest on the files of FAIL_TO_PASS and PASS_TO_PASS (inside/in_process.py) -> its report
 
 No line of the patch runs before the tests do: until then what fails is the image's, the row's or the runtime's, and
@@ -115,8 +115,7 @@ def paths_of(patch: bytes) -> set[str]:
 
 
 def _by_first_word(tests: Mapping[str, str]) -> dict[str, str]:
-    """SWE-bench's lists have the names of tests up to their first blank: such a name has passed when all have that
-    begin so."""
+    """SWE-bench's lists have the names of tests up to their first blank: it has passed when all have that begin so."""
     named: dict[str, str] = {}
     for name, how in tests.items():
         first = name.split(" ")[0]

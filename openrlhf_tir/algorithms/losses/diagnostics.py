@@ -18,8 +18,7 @@ the same weights, so what is left of l is the *engine mismatch* (dtype, kernels)
 on top of it:
 
     mismatch_max, mismatch_mean_abs, mismatch_kl       max |l|, mean |l| and mean k3 where lag = 0
-    lag_mean_abs, lag_kl, lag_share                    mean |l| and mean k3 where lag > 0; share of sampled tokens that
-    lag
+    lag_mean_abs, lag_kl, lag_share                    mean |l| and mean k3 where lag > 0; its share of sampled tokens
 
 and a half without tokens is left out. With an IS correction, is_filtered is the share of tokens (or sequences) outside
 its band.

@@ -1,10 +1,10 @@
 """Importance weights for what learner and engine disagree on, and for staleness: OpenRLHF's, for the losses that are
 not its PPO loss.
 
-    s = pi_old / mu of a token (level token), or its geometric mean over a sequence (level seq);     mu: the policy that
-    sampled
-    mode clip: w = clip(s, low, high)                                                              TIS
-    mode mask: w = pi_old / mu where low <= s <= high, else 0                                      ICEPOP, seq-mask-TIS
+    s = pi_old / mu of a token (level token), or its geometric mean over a sequence (level seq)
+    mu: the policy that sampled
+    mode clip: w = clip(s, low, high)                                   TIS
+    mode mask: w = pi_old / mu where low <= s <= high, else 0           ICEPOP, seq-mask-TIS
 
 Gating by binary_kl or tv looks at that divergence of the sampled token instead of s. A per-token loss is multiplied by
 w. openrlhf/models/loss.py (0.11.2) has the same in the middle of PolicyLoss.forward; a test holds the two together."""
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 def is_weights(
     old: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor, settings: Advantage
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All [b, L-1], log-probs of pi_old and mu -> (weights [b, L-1], share of tokens or sequences outside the band, a
-    scalar)."""
+    """All [b, L-1], log-probs of pi_old and mu -> (weights [b, L-1], share of tokens or sequences out of band)."""
     bounds, seq = settings.is_correction_threshold, settings.is_correction_level == "seq"
     low, high = (0.0, bounds[0]) if len(bounds) == 1 else bounds
     log_ratio = (old - rollout).detach()

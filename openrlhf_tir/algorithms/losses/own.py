@@ -45,8 +45,7 @@ POLICY_LOSS = plugins.Place(
 
 
 def load(name: str) -> OwnLoss:
-    """Raises ConfigError; see plugins.py. When it is called and fails, MethodBroken names file, line and what is
-    wrong."""
+    """Raises ConfigError; see plugins.py. When it is called and fails, MethodBroken names file, line and fault."""
     fn = plugins.load(POLICY_LOSS, name)
 
     def loss(inputs: LossInputs) -> torch.Tensor:

@@ -27,8 +27,7 @@ CONCURRENT_GROUPS = 32
 EVAL_EPOCH = -1
 ACTOR_RETRIES = 120
 MAX_FAILED = 0.02
-"""Share of samples that may be lost to infrastructure before the figures are refused: they would be of other
-problems."""
+"""Share of samples that may be lost to infrastructure before the figures are refused: they were of other problems."""
 
 
 class Samples(Protocol):
@@ -51,8 +50,7 @@ class EnvResult:
 
 @dataclass(slots=True)
 class EvalResult:
-    """Fractions over all valid samples. `failed` counts samples lost to infrastructure, which are no part of the
-    fractions."""
+    """Fractions over all valid samples. `failed` counts those lost to infrastructure, no part of the fractions."""
 
     accuracy: float
     code_ratio: float | None
@@ -85,8 +83,7 @@ async def evaluate_held_out(
 
 
 async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], what: str) -> Scores | None:
-    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do not depend on
-    them."""
+    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do without."""
     figures = await attempt(
         lambda: evaluate_held_out(services, cfg, tasks, what),
         what,
@@ -146,8 +143,7 @@ async def evaluate(
 
 
 async def sampled_group(pool: Samples, i: int, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any] | str:
-    """A group of the i-th task and its payload, or the reason why nothing came back. An actor that dies under it is
-    waited for."""
+    """A group of the i-th task and its payload, or why nothing came back. An actor that dies is waited for."""
     for _ in range(ACTOR_RETRIES):
         try:
             return await pool.run_group(GroupKey(EVAL_EPOCH, i), task, mode)

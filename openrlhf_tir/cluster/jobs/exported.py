@@ -69,6 +69,5 @@ def block_of(cfg: Config) -> Block | None:
 
 
 def answer_stops(cfg: Config) -> tuple[str, ...]:
-    """The stop strings of a model that has no calls left: with them a text that is no call ends where a response of the
-    run did."""
+    """The stop strings of a model without calls left: a text that is no call ends where the run's did."""
     return tuple(turns.make(cfg.env.model_copy(update={"max_calls": 0})).stops)

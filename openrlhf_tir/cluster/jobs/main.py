@@ -107,8 +107,7 @@ def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
 
 
 def toy_model(cfg: Config, lesson: str = QUICKSTART) -> Path:
-    """The `toy-model` command: problems, tokenizer and a cold-started base model that passed its gates; returns its
-    directory."""
+    """The `toy-model` command: problems, tokenizer, a cold-started base that passed its gates; its directory."""
 
     async def go() -> Path:
         base = ToyBase(cfg, lesson)

@@ -17,8 +17,7 @@ from .inputs import prompts_of
 
 
 def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Task:
-    """The question through the template of the (first) environment, or a row of eval.dataset (else of the training
-    data)."""
+    """The question through the template of the (first) environment, or a row of eval.dataset (else training data)."""
     if question is not None:
         first = next(iter(cfg.environments.values()))
         return Task(render(resolve(first.input_template), question), label="", env=first.name)

@@ -1,5 +1,4 @@
-"""Fine-tuning's inputs: a configuration -> rows as tokens, and what a resume compares. Read before Ray or a model is
-started."""
+"""Fine-tuning's inputs: a configuration -> rows as tokens, and what a resume compares. Before Ray or a model is up."""
 
 from __future__ import annotations
 

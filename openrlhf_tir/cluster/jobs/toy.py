@@ -68,8 +68,7 @@ class ToyBase:
         )
 
     def config(self, model: Path) -> Config:
-        """The run's configuration with `model` as the policy and the toy problems as data, where the user named
-        none."""
+        """The run's configuration with `model` as the policy and the toy problems as data, where none was named."""
         data = {} if self.cfg.data.prompt_dataset else {"prompt_dataset": str(self.data / "train.jsonl")}
         held_out = {} if self.cfg.eval.dataset else {"dataset": str(self.data / "test.jsonl")}
         return self.cfg.model_copy(

@@ -1,5 +1,4 @@
-"""Train: a configuration and a running session -> a trained model, its figures and a report. Wires the real parts into
-the loop."""
+"""Train: a configuration and a running session -> a trained model, figures, a report. Wires the parts into a loop."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ async def run_training(
     setup_s: float = 0.0,
     cold_start_s: float = 0.0,
 ) -> summaries.Summary:
-    """RL from the services' engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if
-    already measured."""
+    """RL from the services' engines and learner, both at cfg.actor.model_name_or_path. `base`: its figures if known."""
     started = time.monotonic()
     checkpoints = checkpoints_of(cfg, inputs.prompts.tasks)
     resuming = _resuming(services.console, cfg, inputs, checkpoints)
@@ -157,8 +155,7 @@ def _not_exported(model: Path, fault: Exception, checkpoints: Checkpoints) -> st
 
 
 async def _export_best(services: Services, cfg: Config, checkpoints: Checkpoints, directory: Path) -> None:
-    """Beside the model, which is there: what a disk refuses or has damaged here is said, and ends no run that is
-    done."""
+    """The model is there: what a disk refuses or has damaged here is said, and ends no run that is done."""
     name, score = checkpoints.best()
     if name:
         try:
@@ -174,8 +171,7 @@ async def _export_best(services: Services, cfg: Config, checkpoints: Checkpoints
 
 @contextmanager
 def _not_fatal(what: str) -> Iterator[None]:
-    """What is written for people ends no run when the disk refuses it, or when somebody's editor has been at what it is
-    made of."""
+    """What is written for people ends no run when the disk refuses it, or somebody edited what it is made of."""
     try:
         yield
     except (OSError, DataError) as e:
@@ -188,8 +184,7 @@ def _sum(columns: dict[str, list], name: str) -> float:
 
 
 def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkpoints) -> bool:
-    """Whether there is a checkpoint to go on from, which is verified and fits; what is to be said about it is
-    printed."""
+    """Whether there is a checkpoint to go on from, which is verified and fits; what is to be said is printed."""
     if not cfg.train.resume:
         return False
     path, said = resumable(cfg, checkpoints, inputs.prompts.tasks)

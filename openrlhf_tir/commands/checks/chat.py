@@ -14,8 +14,7 @@ from ...errors import ConfigError
 
 
 def check_chat(cfg: Config, e: Environment) -> None:
-    """A messages protocol has prompts that a chat template rendered; what only such a one reads is not set for
-    another."""
+    """A messages protocol has prompts that a chat template rendered; what only it reads is not set for another."""
     if turns.of_messages(turns.load(e.env.protocol)):
         if not cfg.data.apply_chat_template:
             raise ConfigError(

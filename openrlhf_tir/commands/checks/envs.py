@@ -75,8 +75,7 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
 
 
 def check_server_flags(e: Environment, flags: list[str]) -> None:
-    """A server of ours takes the flags that it would be started with, by its own parser; a corpus is there. Raises
-    ConfigError."""
+    """A server of ours takes its flags, by its own parser; a corpus is there. Raises ConfigError."""
     if not e.env.server_options and e.serves not in NEED_OPTIONS:
         return
     parser = import_module(f"{server_module(e)}.__main__").parser()

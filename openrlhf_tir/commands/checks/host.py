@@ -35,8 +35,7 @@ LANDLOCK_ABI = 6
 
 
 def isolation_fault() -> str | None:
-    """Why neither bubblewrap nor Landlock can confine code here; None: one of them can, so far as a trial of a second
-    tells."""
+    """Why neither bubblewrap nor Landlock can confine code here; None: one can, so far as a second's trial tells."""
     bwrap = shutil.which("bwrap")
     fault = "bubblewrap is not installed"
     if bwrap:
@@ -183,8 +182,7 @@ def check_loggers(cfg: Config, machine: Machine) -> None:
 
 
 def check_writable(cfg: Config) -> None:
-    """The directories that the run makes can be made: the first that exists above each is a directory, and takes new
-    files."""
+    """The directories that the run makes can be made: the first above each that exists is one, and takes files."""
     for setting, path in (
         ("run_dir", cfg.run_dir),
         ("ckpt.path", cfg.run_dir / cfg.ckpt.path),

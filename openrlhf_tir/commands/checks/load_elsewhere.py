@@ -15,15 +15,13 @@ from ... import plugins
 from ...errors import ConfigError
 
 LOAD_S = 300.0
-"""Importing torch and vLLM takes a minute on a starved host; a file that is not loaded after five waits for
-something."""
+"""Importing torch and vLLM takes a minute on a starved host; one not loaded after five waits for something."""
 SAID_BYTES = 1 << 15
 """Bytes that are shown of a complaint: fewer than a pipe holds."""
 
 
 def load_elsewhere(place: str, name: str) -> None:
-    """`place`: "module:attribute" of a plugins.Place. Raises ConfigError for a name that cannot be loaded, with file
-    and line."""
+    """`place`: "module:attribute" of a plugins.Place. ConfigError for what cannot be loaded, with file and line."""
     ours, theirs = os.pipe()
     command = [sys.executable, "-m", __name__, str(theirs), place, name]
     try:

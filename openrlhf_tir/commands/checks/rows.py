@@ -1,11 +1,10 @@
 """Labels: whether a row is of the kind that its environment's reward compares and its environment plays, before a model
 is loaded.
 
-    answer      a number, a formula, a text                                 mathematics; exact match takes it as the one
-                gold answer
-    answers     {"target": [text, ...]}                                     exact match of Search-R1
-    steps       <think>, <tool_call>, <response>                            ToolRL
-    calls       [{"name": ..., "arguments": {...}}, ...]                    Tool-N1
+    answer      a number, a formula, a text                     mathematics; exact match takes it as the one gold answer
+    answers     {"target": [text, ...]}                         exact match of Search-R1
+    steps       <think>, <tool_call>, <response>                ToolRL
+    calls       [{"name": ..., "arguments": {...}}, ...]        Tool-N1
 
 A reward of one's own takes any label.
 """

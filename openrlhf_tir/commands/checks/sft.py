@@ -1,5 +1,4 @@
-"""Fine-tuning's checks: machine, model files, loggers, run directory; then every row, tokenised. Before Ray or a model
-is loaded."""
+"""Fine-tuning's checks: machine, model files, loggers, run directory; every row. Before a model is loaded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""data decontaminate: training rows and evaluation rows -> the training rows that are in none of the latter, as they
-were."""
+"""data decontaminate: training and evaluation rows -> the training rows that are in none of these, as they were."""
 
 from __future__ import annotations
 

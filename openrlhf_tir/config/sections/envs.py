@@ -23,8 +23,7 @@ OF_THE_RUN = ("name", "token_env")
 OF_ITS_OWN = ("url", "file", "server", "server_options", "stateful")
 """Fields that say which server an environment has: never taken from [env]."""
 JUDGED_BY = (("name", "weights", "options"), ("group", "group_options"))
-"""Fields of [reward] that go together: where [envs.NAME.reward] sets one of them, it takes none of them from
-[reward]."""
+"""Fields of [reward] that go together: where [envs.NAME.reward] sets one, it takes none from [reward]."""
 OF_THE_WORKERS = ("verify_timeout_s", "verify_deadline_s", "workers", "max_failed_groups")
 """Fields of [reward] that are the actor's or the run's, whatever the environment."""
 

@@ -35,8 +35,7 @@ Schema = dict[str, Any]
 
 
 def read_functions(directory: Path) -> dict[str, list[Schema]]:
-    """Class -> schemas of its functions, in the file's order. Raises DataError for a file that is not there, or holds
-    something else."""
+    """Class -> schemas of its functions, in the file's order. DataError for a file that is not there, or no such."""
     return {name: [_schema(where, row) for where, row in _rows(directory / file)] for name, file in FILES.items()}
 
 

@@ -19,8 +19,7 @@ WORD = string.ascii_letters + string.digits
 
 
 def augmented(rows: Iterable[Raw], *, mask_names: float, irrelevant: float, seed: int) -> Iterator[Raw]:
-    """The rows, each masked with probability `mask_names`; behind a share `irrelevant` of them a copy that no function
-    fits."""
+    """The rows, each masked with probability `mask_names`; behind a share `irrelevant` a copy that no function fits."""
     dice = random.Random(seed)
     earlier: list[Any] = []
     for row in rows:

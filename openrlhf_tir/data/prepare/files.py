@@ -1,5 +1,4 @@
-"""Files: rows -> JSONL, a JSON array or parquet, by the name's suffix. What cannot be finished leaves nothing
-behind."""
+"""Rows -> JSONL, a JSON array or parquet, by the name's suffix. What cannot be finished leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Function calls: rows of xLAM, Hammer and ToolACE -> Tool-N1's raw rows, one for each call that a model has to make.
 
-    xlam, hammer   {"query", "tools": JSON, "answers": JSON}                         one row; Hammer's irrelevance set
-                   has answers []
-    toolace        {"system": text with the tools as JSON, "conversations": [...]}   a row for each turn of the
-                   assistant that calls, what came
-                                                                                     before it as its history
+    xlam, hammer   {"query", "tools": JSON, "answers": JSON}
+                   one row; Hammer's irrelevance set has answers []
+    toolace        {"system": text with the tools as JSON, "conversations": [...]}
+                   a row for each turn of the assistant that calls, what came before it as its history
 
     -> {"tools": JSON, "conversations": JSON, "answer": JSON}, which data/tool_n1.py makes a prompt of
 

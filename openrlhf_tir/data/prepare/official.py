@@ -100,8 +100,7 @@ def _form_of(p: Problem) -> str:
 
 
 def searchr1(p: Problem, i: int) -> dict[str, Any]:
-    """Its prompt around the question. A label of this project's Search-R1 rows holds all gold answers; any other is the
-    only one."""
+    """Its prompt around the question. The label of our Search-R1 rows holds all gold answers; another is the one."""
     label = _json(p.label)
     given = label["target"] if isinstance(label, dict) and "target" in label else answer_of(p)
     target = [given] if isinstance(given, str) else given

@@ -2,8 +2,8 @@
 cold start elsewhere.
 
 xlam, hammer, toolace   function_calls.py
-retool_sft              {"messages": [chat messages, the last one the assistant's], "tools": optional}      ReTool's
-                        cold start
+retool_sft              {"messages": [chat messages, the last one the assistant's], "tools": optional}
+                        ReTool's cold start
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Selection: outcomes of rows -> which rows are kept, by pass rate or learning impact, and how many there are of
-each."""
+"""Selection: outcomes of rows -> which rows are kept, by pass rate or learning impact, and how many of each."""
 
 from __future__ import annotations
 

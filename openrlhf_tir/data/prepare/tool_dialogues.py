@@ -1,11 +1,11 @@
 """Tool dialogues: a step of ToolRL as one of Tool-N1, and back. Both are one decision of a dialogue in which tools may
 be called.
 
-    Tool-N1   system: <tools> with a JSON object per line; then the dialogue's messages    label [{"name", "arguments"},
-              ...]
-    ToolRL    system: "1. Name: ... Description: ... Parameters: {...}"; one user message  label <think> <tool_call>
-              {"name", "parameters"} per line,
-              with the dialogue so far: <user>, <obs>, the assistant's blocks              or <think> <response>
+    Tool-N1   system: <tools> with a JSON object per line; then the dialogue's messages
+              label [{"name", "arguments"}, ...]
+    ToolRL    system: "1. Name: ... Description: ... Parameters: {...}"; one user message with the dialogue so far:
+              <user>, <obs>, the assistant's blocks
+              label <think> <tool_call> {"name", "parameters"} per line, or <think> <response>
 
 What the other has no place for is lost: thoughts, a reply beside calls, Tool-N1's sentence before its tools. Sources:
 arXiv 2504.13958 and 2505.00024; specs of both. ToolRL's system message says what theirs says, in our words.
@@ -202,8 +202,7 @@ def _arguments(text: str) -> Calls:
 
 
 def _conversation(records: str) -> list[dict[str, Any]]:
-    """ToolRL's records as Tool-N1's turns: what stands between the user's words and the tools' is the assistant's.
-    Raises ValueError."""
+    """ToolRL's records as Tool-N1's turns: what is between user and tools is the assistant's. Raises ValueError."""
     turns: list[dict[str, Any]] = []
     at = 0
     for found in _SAID.finditer(records):

@@ -1,11 +1,11 @@
 """Chat: messages -> chains of pieces, as the model's chat template renders them. What is learned is what the model
 would sample.
 
-    <|im_start|>user ... <|im_start|>assistant\\n     template: what stands before the assistant speaks, generation
-    prompt included
+    <|im_start|>user ... <|im_start|>assistant\\n      template: what stands before the assistant speaks, generation
+                                                      prompt included
     Let me see.<|im_end|>                             model: up to the special token that ends the message
     \\n<|im_start|>user ... <|im_start|>assistant\\n   template: everything up to where it speaks again, replies of
-    tools included
+                                                      tools included
 
 A template may render an earlier message in another way once others follow (Qwen3 leaves its thinking out). Then what
 the model reads is not what it wrote, and the conversation becomes several chains, each with the message that is learned
@@ -35,8 +35,7 @@ def chains_of(
     every: bool,
     masked: Sequence[str],
 ) -> list[Chain]:
-    """every: all messages of the assistant are learned, else the last one; `masked`: sft.mask_blocks. Raises
-    DataError."""
+    """every: the assistant's messages are all learned, else the last; `masked`: sft.mask_blocks. Raises DataError."""
     said = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
     if not said:
         raise DataError(

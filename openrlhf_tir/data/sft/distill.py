@@ -1,10 +1,10 @@
 """Distill: a run's kept trajectories -> rows for fine-tuning, by rejection sampling. What the model wrote stays the
 model's, word for word.
 
-    kept trajectory -> refused, for one reason (the first of REASONS that holds)       counted
-                    -> the same response to the same prompt as another one             duplicate, the one of the highest
-                    reward stays
-                    -> of each prompt the best `per_prompt`                            over_cap
+    kept trajectory -> refused, for one reason (the first of REASONS that holds)    counted
+                    -> the same response to the same prompt as another one          duplicate, that of the highest
+                                                                                    reward stays
+                    -> of each prompt the best `per_prompt`                         over_cap
                     -> {"prompt", "segments": [{"source", "text", "end"}], ...}
 
 Best is the highest reward; between equal ones it is a lot that is drawn from the text alone, so that neither the order
@@ -36,8 +36,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Selection:
-    """min_reward: lower ones are refused; wrong: responses that are not correct are taken too, which asks for a
-    min_reward."""
+    """min_reward: lower ones are refused; wrong: incorrect responses are taken too, which asks for a min_reward."""
 
     per_prompt: int = 4
     min_reward: float | None = None
@@ -92,8 +91,7 @@ def distill(kept: Iterable[Row], selection: Selection) -> Distilled:
 
 
 def _text(row: Row) -> str:
-    """Who said what, as text: two responses that differ in it differ in what is learned, or in what it is learned
-    from."""
+    """Who said what, as text: responses that differ in it differ in what is learned, or what it is learned from."""
     return "\0".join(f"{run['source']}:{run['text']}" for run in row["runs"])
 
 

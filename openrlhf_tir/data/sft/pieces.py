@@ -31,8 +31,7 @@ OUTPUTS = ("segments", "response")
 
 
 class Reader:
-    """template: the tokenizer's, None where it has none. Raises ConfigError for settings that contradict one
-    another."""
+    """template: the tokenizer's, None where it has none. Raises ConfigError for settings that contradict another."""
 
     def __init__(self, cfg: Sft, template: ChatTemplate | None) -> None:
         self.cfg, self.template = cfg, template

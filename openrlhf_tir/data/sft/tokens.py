@@ -22,8 +22,7 @@ Author = Literal["model", "env", "template"]
 
 
 class SftRow(NamedTuple):
-    """token_ids [T] int32; weights [T] float32, of the loss at predicting that token: 0 where the model did not write
-    it."""
+    """token_ids [T] int32; weights [T] float32, of its loss: 0 where the model did not write it."""
 
     token_ids: np.ndarray
     weights: np.ndarray

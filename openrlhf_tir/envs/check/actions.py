@@ -1,5 +1,4 @@
-"""Actions: what to say to an environment so that it works, takes long, fails, or would give away another session's
-state."""
+"""Actions: what to say to an environment so that it works, takes long, fails, or would tell another session's state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Kit: one server under test, spoken to in plain HTTP. Checks read facts from it and raise Broken with the fact that is
-wrong."""
+"""Kit: one server under test, spoken to in plain HTTP. Checks read facts from it and raise Broken with a wrong one."""
 
 from __future__ import annotations
 

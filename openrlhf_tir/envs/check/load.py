@@ -151,8 +151,7 @@ async def without_the_token_is_401(kit: Kit) -> str:
 
 
 async def long_use_leaves_nothing(kit: Kit) -> str:
-    """Sessions of 10 steps, `concurrency` of them at once; memory is compared after a tenth, when pools and caches have
-    filled."""
+    """10-step sessions, `concurrency` of them at once; memory is compared after a tenth, with pools and caches full."""
     base, steps = (await kit.health()).sessions, kit.options.steps
 
     async def use(n: int) -> None:

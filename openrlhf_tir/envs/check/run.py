@@ -42,8 +42,7 @@ async def check_server(
     token: str | None = None,
     on_finding: Callable[[Finding], None] = lambda _: None,
 ) -> list[Finding]:
-    """One Finding per check, also told to `on_finding` as it comes. Best on a server that nobody else uses: it counts
-    sessions."""
+    """One Finding per check, also told to `on_finding` as it comes. Best on a server of its own: it counts sessions."""
     findings = []
     async with Kit(url, actions, options, token=token) as kit:
         for name, check in CHECKS.items():

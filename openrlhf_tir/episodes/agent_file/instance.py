@@ -1,5 +1,4 @@
-"""In the worker: OpenRLHF's AgentInstance with what the interface asks checked, each call with its deadline, and its
-steps recorded."""
+"""In the worker: OpenRLHF's AgentInstance, the interface checked, each call with its deadline, its steps recorded."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from .llm_engine import RUN
 
 
 class Deadlines(dict[str, float]):
-    """{"reset": seconds, "step": seconds}; the settings of these names are env.reset_timeout_s and
-    env.step_timeout_s."""
+    """{"reset": seconds, "step": seconds}; the settings of it are env.reset_timeout_s and env.step_timeout_s."""
 
 
 class CallLate(Exception):
@@ -23,8 +21,7 @@ class CallLate(Exception):
 
 
 def recorded(cls: type, deadlines: Deadlines) -> type:
-    """A subclass of the agent instance's class that does the same, and raises TypeError for what OpenRLHF could not
-    use."""
+    """A subclass of the instance's class that does the same, and raises TypeError for what OpenRLHF could not use."""
     init: Any = getattr(cls, "__init__")  # noqa: B009  # a constructor is no method of an instance to a type checker
     # OpenRLHF's older examples: Ray awaits such a constructor, Python refuses it
     made_async = inspect.iscoroutinefunction(init)

@@ -30,8 +30,7 @@ class Run:
 
 @dataclass
 class SamplingParams:
-    """The fields of vLLM's class that OpenRLHF sets or reads. vLLM's own takes its place in a file that imports
-    vLLM."""
+    """The fields of vLLM's class that OpenRLHF sets or reads. vLLM's own replaces it in a file that imports vLLM."""
 
     n: int = 1
     temperature: float = 1.0
@@ -70,8 +69,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def sampling_params(**given: Any) -> Any:
-    """As OpenRLHF makes them: special tokens and a matched stop string stay in the text, log-probs of what was
-    sampled."""
+    """As OpenRLHF makes them: special tokens and a stop string stay in the text, log-probs of what was sampled."""
     cls = getattr(sys.modules.get("vllm.sampling_params"), "SamplingParams", SamplingParams)
     return cls(**given, top_k=-1, min_tokens=1, logprobs=1, skip_special_tokens=False, include_stop_str_in_output=True)
 

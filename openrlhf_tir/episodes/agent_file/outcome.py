@@ -28,8 +28,7 @@ def trajectory(
     max_len: int,
     temperature: float,
 ) -> Trajectory:
-    """`said`: the worker's {"result", "calls"}; `prompt_ids`: the group's, which the file may have replaced. Raises
-    AgentError."""
+    """`said`: the worker's {"result", "calls"}; `prompt_ids`: the group's, maybe replaced. Raises AgentError."""
     result = said["result"]
     tokens = result["observation_tokens"][:max_len]  # as OpenRLHF cuts them
     ranges = [(a, min(b, len(tokens))) for a, b in result["action_ranges"] if a < min(b, len(tokens))]

@@ -1,5 +1,4 @@
-"""What an agent file must define, as `plugins` checks it: before a model is loaded, and in the worker. Standard library
-only."""
+"""What an agent file must define, as `plugins` checks it: before a model loads, and in the worker. No libraries."""
 
 from __future__ import annotations
 
@@ -10,8 +9,7 @@ from ... import plugins
 
 ATTRIBUTE = "AgentExecutor"
 ARGUMENTS = ("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine")
-"""What `execute` is given by name; `images=None` too where it has a place for it (OpenRLHF 0.11.2,
-trainer/ray/vllm_engine.py)."""
+"""What `execute` is given by name; `images=None` where it takes it (OpenRLHF 0.11.2, trainer/ray/vllm_engine.py)."""
 
 
 def _complaint(cls: Any) -> str | None:

@@ -30,8 +30,7 @@ Answer = Callable[["Run | None", Message], Awaitable[Message]]
 
 @dataclass(eq=False)
 class Run:
-    """One `execute`. `turns` counts its requests; `answers`: those being answered; `fault`: of the engine, for one of
-    them."""
+    """One `execute`. `turns` counts its requests; `answers`: those being answered; `fault`: the engine's."""
 
     number: int
     said: asyncio.Future[Message]
@@ -102,8 +101,7 @@ class Process:
         return f"{self.log.stem}/{self.starts}"
 
     async def ready(self) -> None:
-        """`up`, in the middle of a run: a file that was loaded before and cannot be now is a fault of the machine's,
-        EnvLost."""
+        """`up` amid a run: a file that was loaded before and cannot be now is the machine's fault, EnvLost."""
         try:
             await self.up()
         except ConfigError as e:

@@ -46,8 +46,7 @@ class Record:
             self._drop(*self._ages.popleft()[1:])
 
     def take(self, before: Sequence[int], tokens: Sequence[int]) -> Sampled | None:
-        """What was sampled after `before` and begins with `tokens`: the same tokens if there are such. It is not found
-        again."""
+        """What was sampled after `before` and begins with `tokens`: the same tokens if there are. Found once."""
         key, wanted = _digest(before), list(tokens)
         found = [s for s in self._by_prompt.get(key, ()) if s.completion.token_ids[: len(wanted)].tolist() == wanted]
         if not found:

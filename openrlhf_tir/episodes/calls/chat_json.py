@@ -1,7 +1,7 @@
 """Tool calls as the chat models of Meta and Mistral write them.
 
-    llama3    {"name": ..., "parameters": {...}}            the whole message; <|python_tag|> may stand before it;
-              several are separated by ";"
+    llama3    {"name": ..., "parameters": {...}}                        the whole message; <|python_tag|> may begin it;
+                                                                        several are separated by ";"
     mistral   [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]     what stands before the mark is text
 
 Sources: Llama 3.1's model card ("JSON based tool calling"), the documentation of Mistral's function calling. The marks

@@ -1,5 +1,4 @@
-"""Tool calls whose whole block is one argument: ToRL's and ZeroTIR's fence, ReTool's <code>, ARTIST's <python>,
-Search-R1's <search>."""
+"""Calls whose block is one argument: ToRL's and ZeroTIR's fence, ReTool's <code>, ARTIST's <python>, Search-R1's."""
 
 from __future__ import annotations
 
@@ -7,8 +6,7 @@ from .tool_call import Malformed, ParsedCall, Parser, blocks, unclosed
 
 
 def code_in(opening: str, closing: str, tool: str, argument: str) -> Parser:
-    """A parser: what stands between the marks is `argument` of a call of `tool`; one that holds nothing but white space
-    is malformed."""
+    """A parser: what is between the marks is `argument` of a call of `tool`; only white space is malformed."""
 
     def parse(text: str) -> list[ParsedCall | Malformed]:
         found: list[ParsedCall | Malformed] = []

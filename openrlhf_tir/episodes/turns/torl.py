@@ -22,8 +22,7 @@ COMPAT_SILENT = "timeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'"
 
 
 def last_program(segment: str) -> str:
-    """The last python block, "" without one or where it is not closed. A line that starts or ends with ```python
-    opens."""
+    """The last python block, "" without one or where none is closed. A line that begins or ends in ```python opens."""
     program, inside = "", False
     for line in segment.split("\n"):
         if line.startswith(OPEN) or line.endswith(OPEN):

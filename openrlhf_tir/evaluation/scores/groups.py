@@ -1,7 +1,7 @@
 """Groups: BFCL V3's accuracies of categories -> those of its groups. Source: gorilla, bfcl_eval's leaderboard.
 
-    non_live    unweighted mean of simple, multiple, parallel, parallel_multiple, AST only        Tool-N1 (arXiv
-                2505.00024) tells this and live
+    non_live    unweighted mean of simple, multiple, parallel, parallel_multiple, AST only; Tool-N1 (arXiv 2505.00024)
+                tells this and live
     live        mean of the live categories, weighted by their problems
     mean        of both, as Tool-N1's tables
 The leaderboard's overall needs multi-turn and executed categories besides, which are not evaluated here.

@@ -7,8 +7,8 @@ code_ratio          share of responses that used a tool; None where no call can 
                     2505.07773), ToRL
 code_in_correct     share of the right responses that used one; None where no call can be made            ZeroTIR
 accuracy_with_code  share of the responses that used one that are right; accuracy_without_code: of the others
-code_pass           share of the calls that ran without an error; _correct, _incorrect: in right, in wrong responses
-                    ToRL (arXiv 2503.23383)
+code_pass           share of the calls that ran without an error                        ToRL (arXiv 2503.23383)
+                    _correct, _incorrect: in right, in wrong responses
 calls_in_correct    calls per right response
 response_tokens     of a response, with what tools said; _correct, _incorrect; model_tokens: what the model wrote
 truncated           share of responses that a limit cut

@@ -33,8 +33,7 @@ ULYSSES = "sdpa_packed_ulysses"
 
 
 def check_heads(model: Any, size: int) -> None:
-    """Raises ConfigError where `size` ranks cannot share the attention of a model of that transformers
-    configuration."""
+    """Raises ConfigError where `size` ranks cannot share the attention of that transformers configuration."""
     heads = model.num_attention_heads
     if fault := heads_fault(size, heads, getattr(model, "num_key_value_heads", None) or heads):
         raise ConfigError(fault)

@@ -1,8 +1,8 @@
 """Muon (https://kellerjordan.github.io/posts/muon/): momentum, orthogonalised. DeepSpeed's, on the matrices between
 embedding and head; the rest has AdamW.
 
-    m <- momentum * m + (1 - momentum) * g          u = NewtonSchulz(g + momentum * (m - g))   with Nesterov, else
-    NewtonSchulz(m)
+    m <- momentum * m + (1 - momentum) * g
+    u = NewtonSchulz(g + momentum * (m - g))        with Nesterov, else NewtonSchulz(m)
     w <- w - lr * scale * u                         lr: muon.lr under the shape of AdamW's schedule
 
 DeepSpeed reads learning rate and momentum from its configuration, and takes steps and Nesterov as arguments that it

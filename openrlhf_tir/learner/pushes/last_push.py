@@ -13,8 +13,7 @@ class LastPush:
         self.tensors: dict[str, np.ndarray] = {}
         """HF name -> [bytes] uint8."""
         self.digest: str | None = None
-        """The digest of all tensors; None until the first push, while they change, and after a push that failed in the
-        middle."""
+        """The digest of all tensors; None until the first push, while they change, and after a failed push."""
 
     def begin(self, nbytes: Mapping[str, int]) -> None:
         """They are written anew, all of them."""

@@ -143,8 +143,9 @@ def _responses(samples: Sequence[Sample], per_row: Sequence[np.ndarray]) -> list
 def value_metrics(sums: np.ndarray) -> dict[str, float]:
     """Figures of the critic before its update, over trained tokens: value_mean, value_std, return_mean, return_std, and
 
-    explained_variance = 1 - Var(R - V) / Var(R)        1: it foretells every return; 0: no better than their mean; left
-    out where they are all equal"""
+    explained_variance = 1 - Var(R - V) / Var(R)
+
+    1: it foretells every return; 0: no better than their mean; left out where they are all equal."""
     count, v, vv, r, rr, dd = sums
     if not count:
         return {}

@@ -5,8 +5,9 @@ its own.
     train      rows with values and returns -> critic.epochs passes over the parts of the batch
                (minibatches.critic_parts), one optimiser step on each
 
-    loss = 0.5 * mean over trained tokens of max((V - R)^2, (clip(V, V_old +- value_clip) - R)^2)          PPO's clipped
-    value loss
+    loss = 0.5 * mean over trained tokens of max((V - R)^2, (clip(V, V_old +- value_clip) - R)^2)
+
+(PPO's clipped value loss.)
 
 A part is of the whole batch, and its mean over the tokens of all ranks: any number of them takes the same steps.
 """

@@ -40,8 +40,7 @@ class RngState(TypedDict):
 
 
 def rng_state() -> RngState:
-    """Everything a training step could draw from, as tensors, numbers and text: `torch.load` reads it without running
-    any code."""
+    """Everything a training step could draw from, as tensors, numbers and text: `torch.load` runs no code."""
     of_numpy = np.random.get_state()
     assert isinstance(of_numpy, tuple), "its legacy form"
     name, keys, *rest = of_numpy
@@ -99,8 +98,7 @@ def save_rank(
 
 @contextmanager
 def _recovery_script_kept(engine: deepspeed.DeepSpeedEngine, writer: BackgroundWriter) -> Iterator[None]:
-    """DeepSpeed's rank 0 copies zero_to_fp32.py into the directory while the others are on their way to its last
-    barrier."""
+    """DeepSpeed's rank 0 copies zero_to_fp32.py into the directory while others are on the way to its last barrier."""
     copy = engine._copy_recovery_script
 
     def copy_or_keep(path: str) -> None:
@@ -117,8 +115,7 @@ def _recovery_script_kept(engine: deepspeed.DeepSpeedEngine, writer: BackgroundW
 def load_rank(
     engines: Mapping[str, deepspeed.DeepSpeedEngine], directory: Path, *, rank: int, world_size: int
 ) -> dict[str, Any]:
-    """Collective. Returns the facts. Raises ConfigError when there is no checkpoint, or when it cannot be one of this
-    run."""
+    """Collective. The facts. Raises ConfigError when there is no checkpoint, or when it cannot be this run's."""
     meta_file = directory / "learner.json"
     if not meta_file.is_file():
         raise ConfigError(

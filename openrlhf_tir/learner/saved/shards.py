@@ -2,10 +2,10 @@
 out of files mapped to memory.
 
     zero_pp_rank_<r>_mp_rank_00_optim_states.pt    per sub group one flat tensor of master weights, one of each of
-    Adam's moments: the parts of all its
-                                                   parameters, one behind the other
+                                                   Adam's moments: the parts of all its parameters, one behind the
+                                                   other
     zero_pp_rank_<r>_mp_rank_00_model_states.pt    the names and shapes in those sub groups; parts of parameters that
-    are not trained; counters
+                                                   are not trained; counters
 
     part of rank r of n of a parameter of N elements:  [r p, (r + 1) p), p = ceil(N / n); what is beyond N is padding
 
@@ -93,8 +93,7 @@ class Shards:
         return self.of([o["fp32_flat_groups"] for o in self.optimisers], name)
 
     def moment(self, which: str, name: str) -> torch.Tensor:
-        """This rank's part of what the optimiser keeps beside every weight, `exp_avg` or `exp_avg_sq`, in the shape of
-        `master`."""
+        """The rank's part of what is kept beside every weight, `exp_avg` or `exp_avg_sq`, in the shape of `master`."""
         return self.of(
             [{g: state[which] for g, state in o["optimizer_state_dict"]["state"].items()} for o in self.optimisers],
             name,

@@ -281,8 +281,7 @@ class Checkpoints:
         return sorted(p.name for p in self.directory.glob("step_*_hf"))
 
     def latest(self) -> Path | None:
-        """The checkpoint that `latest` names, or None when there is none at all. Not verified: `read` does. Raises
-        CheckpointDamaged."""
+        """The checkpoint that `latest` names, or None. Not verified: `read` does. Raises CheckpointDamaged."""
         return self.directory / self._pointed() if self.any else None
 
     def choose(self, wanted: str = "latest") -> Path | None:

@@ -12,8 +12,7 @@ from ...errors import Unavailable
 
 @contextmanager
 def told(directory: Path) -> Iterator[None]:
-    """Also a decorator's body. Raises Unavailable for an OSError: the checkpoint itself is as it was, every file is
-    replaced whole."""
+    """Also a decorator. Raises Unavailable for an OSError: the checkpoint is as it was, files being replaced whole."""
     try:
         yield
     except OSError as e:

@@ -45,8 +45,7 @@ Row = tuple[Flight, GroupMeta, Group]
 
 
 def write(directory: Path, rows: list[Row]) -> None:
-    """Raises CheckpointFailed for a value of a kind that has no place here, with where it stands; OSError when the disk
-    refuses."""
+    """Raises CheckpointFailed for a value of a wrong kind, with where it stands; OSError when the disk refuses."""
     packer = _Packer()
     text = json.dumps([packer.pack(list(row), f"group {row[0].key}") for row in rows])
     (directory / JSON).write_text(text)

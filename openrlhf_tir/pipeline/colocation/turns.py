@@ -1,13 +1,12 @@
 """Turns: learner ranks and engines share their GPUs, and one of the two has the memory at a time (train.colocate_all,
 pipeline.mode = 'sync').
 
-    turn        engines                              learner                                     taken by
-    sampling    awake                                optimiser and gradients in host memory      a group, an evaluation,
-                a calibration
-    learning    asleep: weights in host memory,      whole, on the GPUs                          a step, the loading of
-                a checkpoint, ranks that start no KV cache
-    pushing     asleep until the push wakes each     as in sampling: its weights are there       a push; an engine that
-                starts
+    turn      engines                            learner                                 taken by
+    sampling  awake                              optimiser, gradients in host memory     a group, an evaluation, a
+                                                                                         calibration
+    learning  asleep: weights in host memory,    whole, on the GPUs                      a step, the loading of a
+              no KV cache                                                                checkpoint, ranks that start
+    pushing   asleep until the push wakes each   as in sampling: its weights are there   a push; an engine that starts
 
 A turn is switched by whoever needs another one, and stays until then. Who samples, learns, pushes or starts holds its
 turn meanwhile: the learner waits for the last group and for engines that load, which fill the memory of which it would
@@ -36,8 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Sleeper(Protocol):
-    """An engine. Both calls are idempotent, bounded in time, and raise EngineGone when it died; its owner replaces
-    it."""
+    """An engine. Both calls are idempotent, bounded in time, and raise EngineGone if it died; its owner replaces it."""
 
     async def sleep(self) -> None:
         """Weights to host memory, KV cache dropped. Requests wait. A push wakes it too."""
@@ -60,8 +58,7 @@ class Turn(StrEnum):
 
 
 class Turns:
-    """One per session. `engines` is looked at anew at every switch; at first they are awake. Belongs to one event
-    loop."""
+    """One per session. `engines` is looked at anew at every switch; at first awake. Belongs to one event loop."""
 
     def __init__(self, engines: Sequence[Sleeper], deadline: Deadline) -> None:
         """`deadline`: of the wait for a turn, which is as long as what others do in theirs."""

@@ -1,5 +1,4 @@
-"""Keeper: looks at the run once a tick, asks sizing and policy, and has responses moved. The only part of the fast lane
-that acts."""
+"""Keeper: looks at the run once a tick, asks sizing and policy, moves responses. All that acts of the fast lane."""
 
 from __future__ import annotations
 

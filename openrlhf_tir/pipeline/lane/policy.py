@@ -14,11 +14,9 @@ from ...types import GroupKey
 from .sizing import Size
 
 MAX_MOVES = 2
-"""How often a response may move: to a lane, and to another if that stops being one. Each move has its prefix computed
-again."""
+"""How often a response may move: to a lane, and to another if that is none any more. Each computes its prefix again."""
 PATIENCE = 3
-"""Sizings in a row that must ask for fewer lanes before there are: one that gets new groups again takes long to become
-a lane."""
+"""Sizings in a row that must ask for fewer lanes before there are: one with new groups takes long to become a lane."""
 
 
 @dataclass(slots=True)

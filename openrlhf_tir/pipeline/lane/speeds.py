@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ALONE = 0.4
-"""Seconds of a token of a lone response, of those on a full engine: believed until both full engines and lanes were
-measured."""
+"""Seconds of a token of a lone response, of those on a full engine: believed until both were measured."""
 HALF_LIFE = 200_000.0
 """Tokens after which what was measured before counts half."""
 ENOUGH = 20_000.0

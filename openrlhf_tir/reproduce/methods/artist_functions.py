@@ -1,5 +1,4 @@
-"""ARTIST, function calling (arXiv 2505.01441): a reward of state and calls over the whole episode, in two domains that
-keep state."""
+"""ARTIST, function calling (arXiv 2505.01441): state and calls over the whole episode are rewarded, in two domains."""
 
 from __future__ import annotations
 

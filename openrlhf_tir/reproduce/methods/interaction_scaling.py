@@ -1,5 +1,4 @@
-"""Interaction scaling (ZeroTIR, arXiv 2505.07773): accuracy grows with N, the calls that a response may make, and
-saturates."""
+"""Interaction scaling (ZeroTIR, arXiv 2505.07773): accuracy grows with N, the calls a response has, and saturates."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""ReTool (arXiv 2504.11536): a cold start on traces with code, then RL; beside each of the two alone, on as many
-samples."""
+"""ReTool (arXiv 2504.11536): a cold start on traces with code, then RL; beside each alone, on as many samples."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Search-R1, and OTC on it (arXiv 2504.14870): exact match as the reward, a BM25 server over a corpus as the
-environment."""
+"""Search-R1, and OTC on it (arXiv 2504.14870): exact match as the reward, a BM25 server as the environment."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tool-N1 (arXiv 2505.00024): a binary reward for the exact calls, beside partial credit and fine-tuning on as many
-samples."""
+"""Tool-N1 (arXiv 2505.00024): a binary reward for exact calls, beside partial credit and fine-tuning on as many."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""ZeroTIR (arXiv 2505.07773): from the outcome reward alone a base model learns to use code, and its accuracy rises
-with it."""
+"""ZeroTIR (arXiv 2505.07773): by the outcome reward alone a base model learns to use code, its accuracy rises."""
 
 from __future__ import annotations
 
@@ -7,8 +6,7 @@ from ..arms import Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 
 ACCURACY, GREEDY, RISE, TOGETHER = 0.90, 0.97, 0.4, 0.9
-"""At temperature 1 copying noise bounds this model near .95; greedily it does not. RISE is of accuracy and of code
-ratio."""
+"""At temperature 1 copying noise bounds this model near .95; greedily it does not. RISE: accuracy and code ratio."""
 
 
 def checks(arms: Arms) -> list[Check]:

@@ -15,12 +15,10 @@ from .. import Ask, on_the_spot
 from . import symbolic
 
 MAX_CHARS = 2000
-"""An answer longer than this is only compared as a string: no gold is that long, and parsing it would just cost the
-deadline."""
+"""An answer longer than this is only compared as a string: no gold is that long, and parsing costs the deadline."""
 
 NEAR = Fraction(1, 10**5)
-"""Decimals nearer than this are left to math-verify, which rounds to six places; further apart they differ for it as
-well."""
+"""Decimals nearer than this are left to math-verify, which rounds to six places; further apart they differ there."""
 
 _INTEGER = re.compile(r"([+-]?)(\d{1,40}|\d{1,3}(?:,\d{3}){1,12})")
 _DECIMAL = re.compile(r"[+-]?(?:\d{1,40}\.\d{0,40}|\.\d{1,40})")

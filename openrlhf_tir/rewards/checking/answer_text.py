@@ -13,8 +13,7 @@ from typing import NamedTuple
 from ...types import Trajectory
 
 MAX_TRAILING = 5
-"""Words and marks that may follow </answer>; the reference counts its tokenizer's tokens, whose number is not known
-here."""
+"""Words and marks that may follow </answer>; the reference counts its tokenizer's tokens, not known here."""
 
 END_MARKS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>", "<pad>")
 """How end-of-sequence and padding tokens read where a tokenizer does not leave them out of the text."""
@@ -54,8 +53,7 @@ def without_end_marks(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{...} whose braces close, at any depth of nesting; escaped braces do not nest. One
-    pass."""
+    r"""Content of the last \boxed{...} whose braces close, at any depth; escaped braces do not nest. One pass."""
     opened: list[int | None] = []  # per open brace: where the content of a box starts, None for other braces
     start = end = -1
     for m in _BRACES.finditer(text):

@@ -128,8 +128,7 @@ def _arithmetic(node: ast.expr) -> Any:
 
 
 def json_calls(text: str) -> Calls:
-    """ToolRL's: the JSON objects, one a line, of the last <tool_call> block, closed or not; a name "none" and bad lines
-    are skipped."""
+    """ToolRL's: the JSON objects, one a line, of the last <tool_call> block, even open; not "none", nor bad lines."""
     _, tag, block = text.rpartition("<tool_call>")
     calls = []
     for line in block.partition("</tool_call>")[0].strip().split("\n") if tag else ():

@@ -21,8 +21,7 @@ from ...errors import VerifierError
 
 CHAT = "/chat/completions"
 MOST_CHARS = 4000
-"""Characters that are shown of the question, from its beginning, and of the answer, to its end, where the final answer
-is."""
+"""Characters that are shown of the question, from its start, and of the answer, to its end, where the final one is."""
 MOST_TOKENS = 256
 """Length of the reply: a verdict, or a short thought and a verdict."""
 REPLY_BYTES = 1 << 20
@@ -68,8 +67,7 @@ def verdict(url: str, model: str, token_env: str, question: str, answer: str, go
 
 
 def read(reply: str) -> float:
-    """The last verdict in the words of the model; 0.0 where there is none, as the reference's NONE: the rule alone
-    decides."""
+    """The last verdict in the words of the model; 0.0 without, as the reference's NONE: the rule alone decides."""
     words = list(_WORD.finditer(reply))
     return float(bool(words) and words[-1][1] is None)
 

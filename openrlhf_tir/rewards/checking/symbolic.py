@@ -23,8 +23,7 @@ def _library():
 
 
 def warm() -> None:
-    """Import the library and build its grammar tables now (about two seconds), so that no check's deadline pays for
-    it."""
+    """Import the library and build its grammar tables now (about two seconds), so no check's deadline pays for it."""
     equal("x+1", "1+x")
 
 

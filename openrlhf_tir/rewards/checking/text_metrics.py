@@ -44,8 +44,7 @@ def suffix_ranks(text: str) -> np.ndarray:
 
 
 def repeatness(text: str) -> float:
-    """2 * sum of the longest common prefixes of neighbouring suffixes / (n (n + 1)), in characters; 0 none, near 1 one
-    loop."""
+    """2 * sum of the longest common prefixes of neighbouring suffixes / (n (n + 1)), in characters; near 1: a loop."""
     n = len(text)
     if n <= 1:
         return 0.0

@@ -24,8 +24,7 @@ def answer_span(response: str) -> str:
 
 
 def has_box(block: str) -> bool:
-    r"""A \boxed{ and a brace that closes after it. As in the reference's greedy pattern that may be after a later
-    </answer>."""
+    r"""A \boxed{ and a brace that closes after it. As the reference's greedy pattern, even after a later </answer>."""
     return "}" in block.partition("\\boxed{")[2]
 
 

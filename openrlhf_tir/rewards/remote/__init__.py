@@ -2,8 +2,8 @@
 the reward 'remote'.
 
 responses of a prompt -> batches.py -> file.py: reward_func(queries, prompts, labels), in a worker process
-                                       http.py: POST {"query", "prompts", "labels"}, tried again       -> answer.py ->
-                                       RewardParts
+                                       http.py: POST {"query", "prompts", "labels"}, tried again
+                      -> answer.py -> RewardParts
 """
 
 from __future__ import annotations
@@ -14,6 +14,5 @@ from ..context import RewardContext
 
 
 def remote(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """The registered reward 'remote'. `RewardPool` asks for it in batches and waits: it cannot be computed on the
-    spot."""
+    """The registered reward 'remote'. `RewardPool` asks for it in batches and waits: it cannot be had on the spot."""
     raise RewardError("Reward 'remote' is asked by RewardPool.score, in batches. Use that.")

@@ -1,5 +1,4 @@
-"""A Python file's `reward_func`, in worker processes that have loaded it. The function itself never crosses a
-process."""
+"""A Python file's `reward_func`, in worker processes that loaded it. The function itself never crosses a process."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class RewardFile:
         self.workers.prepare, self.workers.take_s = self.call.prepare, TAKE_S
 
     async def ask(self, queries: list[str], prompts: list[str], labels: list[str]) -> Any:
-        """Raises RewardError when the function fails, Late when it is not over in time, VerifierError when its workers
-        die."""
+        """Raises RewardError when the function fails, Late when not over in time, VerifierError when workers die."""
         return await self.workers.run(self.call, queries, prompts, labels)
 
     async def close(self) -> None:
@@ -46,8 +44,7 @@ class _Call:
         self.__name__ = name.rpartition("/")[2]
 
     def prepare(self) -> None:
-        """In a worker that starts. A file that cannot be loaded is told by the first call, which has somebody to tell
-        it to."""
+        """In a worker that starts. A file that cannot be loaded is told by the first call, which has a listener."""
         with suppress(ConfigError):
             plugins.load(REWARD_FUNC, self.name)
 

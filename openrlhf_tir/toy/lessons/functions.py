@@ -1,14 +1,11 @@
 r"""ARTIST's for function calling: two domains of env_servers/functions that keep state, a brokerage and a vehicle. Rows
 as `make_tasks` writes them.
 
-    prompt         User: Buy 7 ACME.\nAssistant:
-                   weight 0
-    the model      <reasoning>Go.</reasoning><tool>[{"name": "place_order", "arguments": {"symbol": "ACME",
-                   ...}}]</tool>           1
-    environment    \n<tool_result>\n{"result": "O1"}\n</tool_result>\n
-                   0
-    the model      Done. and an end of text
-                   1
+    weight  by             text
+    0       prompt         User: Buy 7 ACME.\nAssistant:
+    1       the model      <reasoning>Go.</reasoning><tool>[{"name": "place_order", "arguments": {"symbol": "ACME", ...
+    0       environment    \n<tool_result>\n{"result": "O1"}\n</tool_result>\n
+    1       the model      Done. and an end of text
 
 The tool ratio is how often all of it is right; else some values are others, or the second of the vehicle's two calls is
 not made. The prompt does not list the functions, which would be longer than the model's context: it has learned them.
@@ -115,8 +112,7 @@ def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
 
 
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
-    """Rows of env_servers/functions: prompt, label (the true calls) and, in `meta`, the task; the state follows from
-    the seed."""
+    """Rows of env_servers/functions: prompt, label (calls) and, in `meta`, the task; the seed gives the state."""
     rng = Random(f"{split}/{seed}")
     goals = [draw_goal(rng, split) for _ in range(n)]
     return [

@@ -1,18 +1,14 @@
 r"""SkyRL's: a repository of one file with one function in it, one token of which is wrong. Rows as env_servers/swe
 takes them, the repository in each.
 
-    prompt         User: f(x) in /tmp/f/f.py should be x*372.\nAssistant:
-                   weight 0
-    the model      <function=execute_bash>\n<parameter=command>cat f.py</parameter>\n</function>
-                   1
-    environment    \nUser: EXECUTION RESULT of [execute_bash]:\ndef f(x):\n    return x*519\n[...\nAssistant:
-                   0
-    the model      <function=str_replace_editor>... str_replace ... x*519 ... x*372 ...</function>
-                   1
-    environment    \nUser: EXECUTION RESULT of [str_replace_editor]:\nThe file /tmp/f/f.py has been edited.
-                   ...\nAssistant:       0
-    the model      <function=finish>\n</function>
-                   1
+    weight  by             text
+    0       prompt         User: f(x) in /tmp/f/f.py should be x*372.\nAssistant:
+    1       the model      <function=execute_bash>\n<parameter=command>cat f.py</parameter>\n</function>
+    0       environment    \nUser: EXECUTION RESULT of [execute_bash]:\ndef f(x):\n    return x*519\n[...\nAssistant:
+    1       the model      <function=str_replace_editor>... str_replace ... x*519 ... x*372 ...</function>
+    0       environment    \nUser: EXECUTION RESULT of [str_replace_editor]:\nThe file /tmp/f/f.py has been edited.
+                           ...\nAssistant:
+    1       the model      <function=finish>\n</function>
 
 The tool ratio is how often the file is read first. Else what is to be replaced is a guess, which the editor refuses,
 and the model finishes: what stands in the file cannot be known otherwise, since its wrong number is one of nine
@@ -163,8 +159,7 @@ def patch(wrong: Formula, right: Formula) -> str:
 
 
 def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
-    """Rows of env_servers/swe: prompt, label (the gold patch) and, in `meta`, the repository with its bug and the
-    hidden tests."""
+    """Rows of env_servers/swe: prompt, label (the gold patch) and, in `meta`, repository, bug and hidden tests."""
     rng = Random(f"{split}/{seed}")
     drawn = [(right := draw_formula(rng, split), broken(right, rng)) for _ in range(n)]
     return [

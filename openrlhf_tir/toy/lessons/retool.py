@@ -97,5 +97,4 @@ GATES = {"accuracy": (0.0, 0.15), "code_ratio": (0.0, 0.02), "format_ok": (0.90,
 LESSON = Lesson(
     draw_trace, rows, GATES, Schedule(stages=(Stage(760, 0.85), Stage(120, 0.5))), steered="", examples=examples
 )
-"""Steered by nothing: the tool ratio is of exercises in writing and reading, and no response to a problem follows
-it."""
+"""Steered by nothing: the tool ratio is of exercises in writing and reading, no response to a problem follows it."""

@@ -3,7 +3,7 @@ them is in.
 
     learner     served(...)  a TCP store on its node: where all meet, and where they hear of each other
     everybody   listening(push):     the first time all meet: all are here, or those that are not are named; then the
-                connections, in gloo or NCCL
+                                     connections, in gloo or NCCL
                     start(buffer) ... join(), from rank 0 to all
 
 Whoever cannot go on says so in the store (`end`), and everybody that waits hears it at once: a worker that dies, hangs
@@ -124,8 +124,7 @@ class Group(ABC):
         self._events.put(("ended", said))
 
     def start(self, buffer: torch.Tensor) -> None:
-        """Send, or receive, `buffer` [bytes] uint8 on the group's device, in the background. To be left alone until
-        `join`."""
+        """Send, or receive, `buffer` [bytes] uint8 on the group's device, in the background. Untouched until `join`."""
         self._begin(lambda: self._broadcast(buffer))
 
     def join(self) -> None:
@@ -222,8 +221,7 @@ class Group(ABC):
         threading.Thread(target=run, name="broadcast", daemon=True).start()
 
     def _result(self, what: str, patience: int = 1) -> Any:
-        """What came of what was begun. Raises BroadcastTorn when it fails, when somebody ends the push and when the
-        deadline passes."""
+        """What came of what was begun. Raises BroadcastTorn when it fails, the push is ended or the deadline passes."""
         try:
             kind, value = self._events.get(timeout=patience * self.meeting.deadline_s)
         except Empty:
@@ -267,12 +265,10 @@ class GlooGroup(Group):
 
 
 class NcclGroup(Group):
-    """Between GPUs, by vLLM's communicator, which needs no world. Written to the interface of GlooGroup, and not run on
-    GPUs yet."""
+    """Between GPUs, by vLLM's communicator, which needs no world. As GlooGroup, and not run on GPUs yet."""
 
     overlaps = False
-    """ZeRO-3 gathers by NCCL too, and two communicators that wait for each other's kernels on one device may wait for
-    ever."""
+    """ZeRO-3 gathers by NCCL too, and two communicators that wait for each other on one device may wait for ever."""
 
     def __init__(self, meeting: Meeting, rank: int, store: dist.Store | None) -> None:
         super().__init__(meeting, rank, store)
@@ -305,8 +301,7 @@ GROUPS: dict[str, type[Group]] = {"gloo": GlooGroup, "nccl": NcclGroup}
 
 
 def _interface(meeting: Meeting) -> Any:
-    """The one by which this process reaches the learner's: a host's name may stand for the loopback. GLOO_SOCKET_IFNAME
-    goes before."""
+    """The one by which this process reaches the learner's: a host's name may be loopback. GLOO_SOCKET_IFNAME wins."""
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return dist.ProcessGroupGloo.create_default_device()
     with socket.socket(socket.AF_INET6 if ":" in meeting.address else socket.AF_INET, socket.SOCK_DGRAM) as probe:

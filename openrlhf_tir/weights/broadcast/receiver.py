@@ -57,8 +57,7 @@ class Receiver:
 
 
 def agreed(parts: list[Transfer]) -> Transfer:
-    """What the workers of one engine say together: the worst of them. Workers that hold other bytes than the first are
-    unusable."""
+    """What the workers of one engine say together: the worst of them. Other bytes than the first's are unusable."""
     for kind in (True, False):
         if said := [p for p in parts if p.fault and p.unusable is kind]:
             return said[0]

@@ -30,8 +30,7 @@ from ..transport import PushTarget, Results, in_time, name_of, same_weights
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4
-"""Each but the last is made again without an engine that was lost, or with all, as a torn connection may have been an
-accident."""
+"""Each but the last is made again without a lost engine, or with all: a torn connection may be an accident."""
 
 
 class Deadlines(NamedTuple):
@@ -86,8 +85,7 @@ class BroadcastTransport:
         """The group ends with its processes."""
 
     async def sent(self, engines: list[PushTarget], canary: Canary) -> Results:
-        """Raises WeightsUnverified for weights that had to differ from those of the push before; what the learner
-        raises."""
+        """Raises WeightsUnverified for weights that had to differ from the last push's; what the learner raises."""
         results: dict[int, list | BaseException] = {}
         for attempt in range(1, ATTEMPTS + 1):
             left = [i for i in range(len(engines)) if i not in results]

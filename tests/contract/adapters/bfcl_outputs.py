@@ -1,5 +1,4 @@
-"""Texts that a model may answer BFCL's single-turn questions with: what the possible answers allow, and that with one
-thing otherwise."""
+"""Answers to BFCL's single-turn questions: what the possible answers allow, and that with one thing otherwise."""
 
 from __future__ import annotations
 
@@ -103,8 +102,7 @@ def _otherwise(value: Any, kind: str) -> Any:
 
 
 def _values(allowed: dict[str, list[Any]], kind: str, rng: random.Random) -> dict[str, Any]:
-    """A value for each parameter; "" among the allowed ones: it may be left out, and is where nothing else is
-    allowed."""
+    """A value for each parameter; "" among the allowed ones: it may be left out, and is where nothing else may be."""
     chosen = {
         k: rng.choice(v) if kind == "any allowed" else next((x for x in v if x != ""), "") for k, v in allowed.items()
     }

@@ -1,5 +1,4 @@
-"""Trajectories over the package's own rows, true and perturbed: what both graders, the package's and ours, are asked
-about."""
+"""Trajectories over the package's own rows, true and perturbed: what both graders, its and ours, are asked about."""
 
 from __future__ import annotations
 

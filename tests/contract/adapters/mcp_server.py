@@ -1,5 +1,4 @@
-"""An MCP server written with the package's own class, as its users write one. stdio, or HTTP on the port that it is
-given."""
+"""An MCP server written with the package's own class, as its users write one. stdio, or HTTP on a given port."""
 
 import os
 import sys

@@ -1,5 +1,4 @@
-"""OpenEnv servers written with the package's own base classes: an echo with one text field, and a counter with typed
-fields."""
+"""OpenEnv servers written with the package's own base classes: an echo with a text field, a counter with typed ones."""
 
 import os
 import sys

@@ -1,5 +1,4 @@
-"""BFCL's multi-turn tasks on the package bfcl-eval: its rows are played over HTTP, and our verdicts are its
-checker's."""
+"""BFCL's multi-turn tasks on the package bfcl-eval: its rows played over HTTP, and our verdicts are its checker's."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ EVERY = 8
 
 
 def theirs(row: Row, turns: Turns, name: str) -> str | None:
-    """Why the package fails it; None where it passes. `name` keeps its instances, which it never lets go, from being
-    another trajectory's."""
+    """Why the package fails it; None where it passes. `name` keeps its instances, never let go, from another's."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
     from bfcl_eval.eval_checker.multi_turn_eval.func_source_code.posting_api import TwitterAPI
 

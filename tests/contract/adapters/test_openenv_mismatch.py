@@ -1,5 +1,4 @@
-"""What answers at the URL is no OpenEnv server, or one of another version: named errors, and no observation. Needs no
-package."""
+"""What answers at the URL is no OpenEnv server, or one of another version: errors, no observation. Needs no package."""
 
 from __future__ import annotations
 

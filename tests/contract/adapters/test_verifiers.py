@@ -58,8 +58,7 @@ def tool_call(**arguments: int) -> dict:
 
 @asynccontextmanager
 async def actor(tmp_path, rows, answers):
-    """A rollout actor's routes: (rewards by task, requests by task). `answers[task]` is what the model says, one after
-    another."""
+    """A rollout actor's routes: (rewards by task, requests by task). `answers[task]`: what the model says, in turn."""
     offers = iter(range(len(rows)))
     rewards, requests, over = {}, {i: [] for i in range(len(rows))}, asyncio.Event()
 

@@ -1,5 +1,4 @@
-"""The agent between a run and the rollouts, without the package: actors that come and go, and rollouts that do not
-end."""
+"""The agent between a run and the rollouts, without the package: actors that come and go, rollouts that do not end."""
 
 from __future__ import annotations
 

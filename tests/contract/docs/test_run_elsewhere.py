@@ -1,5 +1,4 @@
-"""The exported model elsewhere: the loops of docs/run_elsewhere.md say what the run's own rollouts say, and the tables
-hold."""
+"""Exported models elsewhere: the loops of docs/run_elsewhere.md say what the run's rollouts say; the tables hold."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ PROBLEMS = [
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-    """The quickstart's model, fitted to a handful of its traces until it writes their code, and exported as a run
-    exports it."""
+    """The quickstart's model, fitted to a few of its traces until it writes their code, exported as by a run."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,5 +1,4 @@
-"""check-env finds what is broken, and nothing where nothing is: on our servers, and on one written by hand with faults
-on demand."""
+"""check-env finds what is broken, and nothing where nothing is: on our servers, and on one by hand with faults."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Whole groups against an environment that breaks: nothing is trained on a fault, other environments go on, all is well
-afterwards."""
+"""Whole groups against an environment that breaks: nothing trains on a fault, others go on, all is well afterwards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Clients that hang up: what nobody waits for any more is dropped when it has not begun, and stopped where it may
-be."""
+"""Clients that hang up: what nobody waits for any more is dropped when it has not begun, or stopped where it may be."""
 
 from __future__ import annotations
 

@@ -72,8 +72,7 @@ async def test_verdicts_say_how_they_came_about(http, answer, gold, verdict):
 
 
 async def test_numerals_of_one_request_or_of_many_need_no_worker(http):
-    """`exact` is said by the check that runs in the server itself; `benchmarks.env_servers` measures how many a
-    second."""
+    """`exact` is said by the check that runs in the server itself; `benchmarks.env_servers` counts them a second."""
     _, body, _ = await http.send(
         "POST", "/verify", json=[{"answer": str(i), "gold": str(i - i % 2)} for i in range(2000)]
     )

@@ -1,5 +1,4 @@
-"""What all processes of a snippet hold together: bounded by the kernel where control groups can be had, and said where
-they cannot."""
+"""What all processes of a snippet hold together: bounded by the kernel where control groups can be had, else said."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Two environments of one configuration: the servers that a run starts for them, and groups of both through one actor's
-parts."""
+"""Two environments of one configuration: the servers that a run starts for them, and groups of both by one actor."""
 
 from __future__ import annotations
 

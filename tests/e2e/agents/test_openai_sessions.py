@@ -30,8 +30,7 @@ from ..support.tiny_model import HfLearner, make_tokenizer
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 TOLERANCE = 1e-4
 SDKS = json.loads((Path(__file__).parents[2] / "data/sdk_requests.json").read_text())
-"""What agent SDKs send at their defaults (long prompts shortened): a question with a tool, and the same with the tool's
-reply."""
+"""What agent SDKs send at their defaults (long prompts shortened): a question with a tool, and with its reply."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -71,8 +70,7 @@ def model_segments(trajectory: dict) -> list[dict]:
 
 
 def worst(trajectory: dict) -> float:
-    """Largest difference between what was recorded and a forward over the whole trajectory, over the sampled tokens, in
-    nats."""
+    """Largest difference of what was recorded and a forward over the trajectory, of sampled tokens, in nats."""
     parts = trajectory["segments"]
     response = [i for s in parts for i in s["token_ids"]]
     is_model = np.concatenate([np.full(len(s["token_ids"]), s["source"] == "model") for s in parts])
@@ -207,8 +205,7 @@ async def test_a_wrong_key_is_refused_and_an_ended_session_takes_no_more(http, s
 
 
 async def test_an_external_agents_group_is_what_the_learner_trains(actor, http):
-    """Four samples of a task, each by an agent that takes it by HTTP, rewarded 0, 1, 2, 3 -> group -> the learner's
-    rows."""
+    """Four samples of a task, each taken by an agent over HTTP, rewarded 0, 1, 2, 3 -> group -> the learner's rows."""
     rewards = iter((0.0, 1.0, 2.0, 3.0))
 
     async def agent() -> None:

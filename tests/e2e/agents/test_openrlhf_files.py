@@ -1,5 +1,4 @@
-"""OpenRLHF's agent files and remote rewards on the real stack: the files of the documentation, from the page to learner
-steps."""
+"""OpenRLHF's agent files and remote rewards on the real stack: the documentation's, from the page to learner steps."""
 
 from __future__ import annotations
 

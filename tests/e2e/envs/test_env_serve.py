@@ -1,5 +1,4 @@
-"""An environment under Ray Serve: sessions stay where they were opened, and a copy that dies costs its own sessions
-only."""
+"""An environment under Ray Serve: sessions stay where they were opened, and a copy that dies costs its own only."""
 
 from __future__ import annotations
 

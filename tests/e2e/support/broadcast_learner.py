@@ -1,5 +1,4 @@
-"""HfLearner that broadcasts: plain transformers weights through the learner's own end of a group, in small buckets; no
-DeepSpeed."""
+"""HfLearner that broadcasts: plain transformers weights through the learner's end, in small buckets; no DeepSpeed."""
 
 from __future__ import annotations
 

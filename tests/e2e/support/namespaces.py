@@ -108,8 +108,7 @@ class Node:
 
 @contextmanager
 def two_nodes(directory: Path, keep: Sequence[Path], unshared: Sequence[Path] = ()) -> Iterator[tuple[Node, Node]]:
-    """`keep`: what both see, at the same path, though it may lie in /tmp; `unshared`: of it, what node-b has for
-    itself, empty."""
+    """`keep`: what both see, at the same path, though it may lie in /tmp; `unshared`: what node-b has of it, empty."""
     bin_dir, pids = directory / "bin", directory / "pids"
     for made in (bin_dir, pids):
         made.mkdir()

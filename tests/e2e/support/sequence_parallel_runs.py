@@ -23,8 +23,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 def config(model: Path, world: int, parallel: int, tokens: int = 64, **sections) -> Config:
-    """`tokens` of a forward pass on all ranks of a group together, so that the micro batches are the same however it is
-    cut."""
+    """`tokens` of a forward pass on all ranks of a group together, so that micro batches are the same for any cut."""
     tree = {
         "actor": {"model_name_or_path": str(model), "learning_rate": 1e-3, "num_gpus_per_node": world},
         "ds": {

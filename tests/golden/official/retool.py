@@ -1,5 +1,4 @@
-"""ReTool: the recipe's strict and lenient scores and its rewriting of code, and the answer that the official evaluation
-reads."""
+"""ReTool: the recipe's two scores its rewriting of code, the answer that the official evaluation reads."""
 
 from __future__ import annotations
 

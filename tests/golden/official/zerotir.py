@@ -46,8 +46,7 @@ def official_verdict(answer: str, gold: str | Sequence[str]) -> float:
 
 
 def code_pattern_score(response: str) -> float:
-    """-0.1 where the number of python blocks is not that of python blocks followed by an output block (unused by the
-    reference)."""
+    """-0.1 where the number of python blocks is not that of python blocks followed by an output block (unused)."""
     blocks = len(_CODE.findall(response))
     return -0.1 if blocks and blocks != len(_RUN.findall(response)) else 0.0
 

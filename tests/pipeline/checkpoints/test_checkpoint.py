@@ -79,8 +79,7 @@ class Disk(FakeLearner):
 
 @pytest.mark.parametrize("at", ["take", "write"])
 def test_a_disk_that_refuses_costs_that_checkpoint_and_training_goes_on_until_the_next(tmp_path, caplog, at):
-    """Saved at 2, refused at 4 and at 6, saved at 8, the end: the one of 2 stays until then, nothing half-written
-    does."""
+    """Saved at 2, refused at 4 and at 6, saved at 8, the end: that of 2 stays until then, nothing half-written does."""
     seen = {}
 
     class Watched(Disk):
@@ -141,8 +140,7 @@ def evaluations(*scores: float):
 
 
 def test_the_best_by_evaluation_is_kept_besides_the_last_two(tmp_path):
-    """Scores of steps 1..6; step 3 is the best. Steps 1 and 3 improve and are saved for it; every second step is saved
-    anyway."""
+    """Scores of steps 1..6; step 3 is the best. Steps 1 and 3 improve and are saved; every second is anyway."""
     p = pipeline(tmp_path, max_steps=6, save_steps=2, eval_steps=1, evaluate=evaluations(0.2, 0.1, 0.9, 0.5, 0.8, 0.9))
     run(p.run())
     assert kept(tmp_path) == ["step_000003", "step_000004", "step_000006"]

@@ -223,8 +223,7 @@ def test_where_nothing_is_whole_that_is_said(run_dir, tmp_path):
 
 @pytest.mark.parametrize("loss", ["missing", "garbled"])
 def test_a_lost_ledger_costs_its_history_not_the_weights(run_dir, tmp_path, loss):
-    """The prompts that were open at the cut still end once each; those that had ended before it are known to the old
-    ledger only."""
+    """The prompts that were open at the cut still end once each; those that had ended are known to the old ledger."""
     directory = tmp_path / "run"
     shutil.copytree(run_dir, directory)
     ledger = directory / "ledger.jsonl"

@@ -58,8 +58,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`at` virtual seconds after a life's start, when `hops` turns of the event loop have passed: a place between two
-    awaits."""
+    """`at` virtual seconds after a life's start, after `hops` turns of the event loop: a place between two awaits."""
 
     life: int
     at: float

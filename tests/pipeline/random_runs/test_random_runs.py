@@ -1,5 +1,4 @@
-"""Random runs of the whole loop on a virtual clock, with deaths, hangs, refusals, full disks, failed evaluations, stops
-and crashes."""
+"""Random runs of the whole loop on a virtual clock, with deaths, hangs, refusals, full disks, stops and crashes."""
 
 from __future__ import annotations
 

@@ -167,8 +167,7 @@ class World:
 
 
 class WorldLearner:
-    """`lineage` is what its weights were trained on: it travels with the checkpoint, so it can be compared with the
-    ledger."""
+    """`lineage` is what its weights were trained on: it travels with the checkpoint, to be compared with the ledger."""
 
     def __init__(self, max_staleness: int, step_s: float = 1.0, write_s: float = 0.0) -> None:
         self.version, self.S, self.step_s, self.write_s = 0, max_staleness, step_s, write_s
@@ -251,8 +250,7 @@ class Evaluation:
 def pipeline_in(
     world: World, learner: WorldLearner, run_dir: Path, *, prompts: int, sections: dict, episodes: int = 1, metrics=None
 ) -> Pipeline:
-    """The loop in that world. `sections`: of the configuration; rollout.batch_size and pipeline are the ones to
-    choose."""
+    """The loop in that world. `sections`: of the configuration; to choose: rollout.batch_size and pipeline."""
     cfg = Config.model_validate(
         {
             "run_dir": run_dir,

@@ -37,8 +37,7 @@ class FakeActor:
 
 
 class Cluster:
-    """`fails`: how many of the next starts fail. `full`: how many find no room. `seconds`: how long the start of an
-    index takes."""
+    """`fails`: how many next starts fail. `full`: find no room. `seconds`: how long the start of an index takes."""
 
     def __init__(self, size: int, **kwargs) -> None:
         self.started: list[FakeActor] = []

@@ -1,5 +1,4 @@
-"""Losses from their papers' formulas alone, in plain float64 PyTorch, one token after the other: what the learner's are
-compared with."""
+"""Losses from papers' formulas alone, in plain float64 PyTorch, token by token: what the learner's must equal."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from openrlhf_tir.algorithms.gae import gae
 
 
 def test_three_tokens_by_hand():
-    """gamma = lambda = 0.5, V = 1, 2, 4, reward 8 at the end: delta = 0.5*2-1, 0.5*4-2, 8-4 = 0, 0, 4; A = 0.25, 1,
-    4."""
+    """gamma = lambda = 0.5, V = 1, 2, 4, 8 at the end: delta = 0.5*2-1, 0.5*4-2, 8-4 = 0, 0, 4; A = 0.25, 1, 4."""
     own = np.ones(3, bool)
     advantages, returns = gae(np.array([0.0, 0, 8]), np.array([1.0, 2, 4]), own, 0.5, 0.5)
     assert advantages.tolist() == [0.25, 1.0, 4.0]

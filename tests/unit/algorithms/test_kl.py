@@ -1,5 +1,4 @@
-"""KL estimators, their gradients and the adaptive coefficient, against sums over a whole small vocabulary in
-float64."""
+"""KL estimators, their gradients and the adaptive coefficient, against sums over a small vocabulary in float64."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def reverse_kl(pi, ref, mu):
 
 
 def expected_loss(estimator: str, unbiased: bool, sampler: str):
-    """Of one token drawn by the sampler, whose probabilities take no gradient: what an average over many samples tends
-    to."""
+    """Of one token drawn by the sampler, whose probabilities take no gradient: what an average of many tends to."""
 
     def of(pi, ref, mu):
         rollout = {"pi": pi.detach(), "mu": mu}[sampler]

@@ -1,5 +1,4 @@
-"""The policy objective on three tokens, worked by hand, and the diagnostics it counts. The model is a table of
-log-probs."""
+"""The policy objective on three tokens, worked by hand, and the diagnostics it counts. Model: a table of log-probs."""
 
 from __future__ import annotations
 

@@ -270,8 +270,7 @@ def test_the_reward_is_the_recipes(text, ended, reward):
 
 
 class Closing(BaseHTTPRequestHandler):
-    """A sandbox that answers each request and then closes the connection without a word, as one does that was idle for
-    too long."""
+    """A sandbox that answers each request and then closes the connection without a word, as an idle one does."""
 
     protocol_version = "HTTP/1.1"
     outcome = "ok"

@@ -1,5 +1,4 @@
-"""Rollout actors without processes: what stands behind a Ray handle is a coroutine, which may hang, fail or die. For
-virtual time."""
+"""Actors without processes: what stands behind a Ray handle is a coroutine, which may hang, fail, die."""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ class Process:
 
 
 class Machine:
-    """What becomes of each start in turn: an exception of fork, an exit code at once, or None: it comes up. Then all
-    come up."""
+    """What becomes of each start in turn: fork's exception, an exit code, or None: it comes up. Then all come up."""
 
     def __init__(self, tmp_path, *fates):
         self.port_file, self.fates = tmp_path / "env_server.port", list(fates)

@@ -1,5 +1,4 @@
-"""The fast lane over rollout actors: what they say of their responses is put together, and moves reach the actor that
-writes one."""
+"""The fast lane over rollout actors: their words on responses are put together, moves reach the writer."""
 
 from __future__ import annotations
 

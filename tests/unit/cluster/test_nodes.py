@@ -1,5 +1,4 @@
-"""GPUs are the cluster's, not the driver's: what engines and ranks reserve, and the plan that is said before anything
-is loaded."""
+"""GPUs are the cluster's, not the driver's: what engines and ranks reserve, and the plan said before all else."""
 
 from __future__ import annotations
 

@@ -123,8 +123,7 @@ def test_they_do_not_wait_for_ever(ray):
 
 @pytest.mark.parametrize(("dying", "starts"), [(2, 3), (9, 3)])
 def test_ranks_that_are_lost_as_they_start_again_are_started_again_so_many_times(ray, dying, starts):
-    """A node that is back may drop its first connections; ranks that die each time have another reason, which is
-    told."""
+    """A node that is back may drop its first connections; ranks that always die have another reason, which is told."""
 
     async def scenario():
         from openrlhf_tir.cluster.learner_group import LearnerGroup

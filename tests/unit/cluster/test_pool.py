@@ -1,5 +1,4 @@
-"""A pool of rollout actors of which some hang, die or fail: their work is given up and done elsewhere. Fake actors,
-virtual time."""
+"""A pool of rollout actors of which some hang, die or fail: their work is done elsewhere. Fake actors, virtual time."""
 
 from __future__ import annotations
 

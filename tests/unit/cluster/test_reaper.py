@@ -1,5 +1,4 @@
-"""What an actor started ends with it, though it is killed by SIGKILL. Real processes; an actor is a Python process
-here."""
+"""What an actor started ends with it, though it is killed by SIGKILL. Real processes; an actor is Python here."""
 
 from __future__ import annotations
 

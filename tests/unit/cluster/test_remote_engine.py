@@ -92,8 +92,7 @@ def test_a_caller_that_is_cancelled_takes_its_request_back(monkeypatch):
 
 
 def test_an_abort_waits_for_no_answer():
-    """The actor that asks is itself being asked, within the same deadline: it would be taken for hung in the other's
-    place."""
+    """The actor that asks is itself being asked, within the same deadline: it would be taken for the hung one."""
 
     async def main() -> None:
         handle = Handle()

@@ -25,8 +25,7 @@ from .test_pool import config
 
 pytestmark = pytest.mark.slow  # importing ray
 INITIAL = 0.0
-"""What an engine that loads the model from disk holds: these engines' weights are one number, the log-prob of whatever
-they sample."""
+"""What an engine that loads the model from disk holds: weights are one number here, the log-prob of any sample."""
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
-"""What holds a training run together: learner ranks that are replaced, and what is left to do when it is done. No Ray,
-no engine."""
+"""What holds a training run together: learner ranks that are replaced, and what is done after it. No Ray, no engine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Restarts of a died run: resumed, paused, bounded without progress, and not for mistakes or after somebody asked it to
-stop."""
+"""Restarts of a died run: resumed, paused, bounded without progress, and not for mistakes or after a stop."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ touch up
 until [[ -e end ]]; do sleep 0.05; done
 exit $(cat ends_with)
 """
-"""Stands for launch_multinode.sh: notes its words, and ends as `ends_with` says at SIGTERM, or when there is a file
-`end`."""
+"""Stands for launch_multinode.sh: notes its words, and ends as `ends_with` says at SIGTERM, or at a file `end`."""
 
 
 def taken(words: list[str]):

@@ -118,8 +118,7 @@ def test_the_command_refuses_what_cannot_be_meant(tmp_path, argv):
 
 
 def test_a_follower_that_the_file_system_failed_is_started_again_and_applies_the_file(tmp_path, monkeypatch):
-    """Ten times a stale file handle while the answer is written, on a virtual clock: the eleventh try applies and
-    acknowledges."""
+    """Ten times a stale file handle while the answer is written, on a virtual clock: the eleventh applies it."""
     whole, failures = control._replace, [OSError(116, "Stale file handle")] * 10
 
     def replace(path, text):

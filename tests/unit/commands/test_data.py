@@ -35,8 +35,7 @@ def test_every_official_row_is_good(sample, capsys):
 
 @pytest.mark.parametrize("sample", sorted(set(rows()) - {"zerotir.jsonl"}))
 def test_a_field_of_the_wrong_type_is_told_in_every_schema(sample, capsys, tmp_path):
-    """Every field of a row in turn becomes a number: what is said names the line and the type, and is never a
-    traceback."""
+    """Every field of a row in turn becomes a number: what is said names line and type, and is never a traceback."""
     named = ["--row-schema", SCHEMAS[sample]] if sample in SCHEMAS else []
     first = rows()[sample][0]
     told = 0

@@ -1,5 +1,4 @@
-"""`openrlhf-tir eval --suite` from the outside: what is missing or contradictory ends it with exit code 2 before
-anything starts."""
+"""`openrlhf-tir eval --suite` from the outside: what is missing or contradicts ends it with exit code 2 at once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""openrlhf-tir sft, up to where Ray would start: what is read, printed and refused, and that nothing heavy is loaded
-before."""
+"""openrlhf-tir sft, up to where Ray would start: what is read, printed and refused, with nothing heavy loaded."""
 
 from __future__ import annotations
 

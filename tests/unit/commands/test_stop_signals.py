@@ -1,5 +1,4 @@
-"""SIGTERM, Ctrl-C and the time limit, on processes: one stop for signals that come together, and an end at once for a
-second."""
+"""SIGTERM, Ctrl-C and the time limit, on processes: one stop for signals together, an end at once for a second."""
 
 from __future__ import annotations
 
@@ -96,8 +95,7 @@ def test_a_signal_ends_the_command_with_a_code_of_its_own_and_nothing_is_left(tm
 
 
 def test_signals_that_come_together_are_one_request(tmp_path):
-    """The launcher passes on what the terminal has sent to both. (Within 600 s here, so that no machine is too
-    slow.)"""
+    """The launcher passes on what the terminal has sent to both. (Within 600 s here, so no machine is too slow.)"""
     process, child = started(tmp_path, "polite", "600")
     for _ in range(3):
         process.send_signal(signal.SIGINT)
@@ -168,8 +166,7 @@ def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
 
 
 def test_a_launcher_passes_a_signal_on_waits_and_does_not_start_again(tmp_path):
-    """The child sends the signal, to its launcher only, and exits with the code of a stopped run when it gets it
-    back."""
+    """The child sends the signal, to its launcher only, and exits with a stopped run's code when it gets it back."""
     program = (
         "import signal, sys, os, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(5)); os.kill(os.getppid(),"
         " signal.SIGINT); time.sleep(60)"

@@ -1,5 +1,4 @@
-"""What may differ between a checkpoint and the run that resumes from it: one table, and nothing that is in no table is
-silent."""
+"""What may differ between a checkpoint and the run that resumes from it: one table, and nothing outside is silent."""
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.changes import FREE, REFUSE, changes, dumped, flat

@@ -1,5 +1,4 @@
-"""train.colocate_all in a configuration: what it goes with, what it is refused with and why, and OpenRLHF's flags for
-it."""
+"""train.colocate_all in a configuration: what it goes with, what it is refused with and why, OpenRLHF's flags."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""[envs.NAME]: what an environment takes from the common sections, its flags, its files, and every mistake as one
-line."""
+"""[envs.NAME]: what an environment takes from the common sections, its flags, its files, each mistake as one line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Flags: what has no effect, what has another name, how numbers are written, and that everything wrong is told at
-once."""
+"""Flags: what has no effect, what has another name, how numbers are written, and that all mistakes are told at once."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from openrlhf_tir.errors import ConfigError
 
 @cache
 def upstream_flags() -> dict[str, argparse.Action]:
-    """The options that openrlhf's script builds, by running only the statements before parse_args: no ray, torch or
-    vllm."""
+    """The options that openrlhf's script builds, by running the statements before parse_args: no ray, torch or vllm."""
     spec = find_spec("openrlhf")
     if spec is None:
         pytest.skip("openrlhf is not installed")

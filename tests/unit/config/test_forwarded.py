@@ -1,5 +1,4 @@
-"""What NCCL, gloo and vLLM are told reaches every process: through the launch scripts, through a Ray job, through the
-actors' environment."""
+"""What NCCL, gloo and vLLM are told reaches every process: by launch scripts, Ray job, the actors' environment."""
 
 from __future__ import annotations
 

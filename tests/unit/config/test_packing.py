@@ -1,5 +1,4 @@
-"""What a submitted job takes along of the user's own: the recipe with all that it extends, and every file that it or a
-flag names."""
+"""What a submitted job takes along of the user's own: the recipe, what it extends, and every file that is named."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Blending: shares of environments and probabilities of data sets, from rows to the order in which prompts are
-issued."""
+"""Blending: shares of environments and probabilities of data sets, from rows to the order of issued prompts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rows in the methods' own schemas: what becomes of the samples in tests/data, by hand, and what a malformed row
-says."""
+"""Rows in the methods' own schemas: what becomes of the samples in tests/data, by hand; what a malformed row says."""
 
 from __future__ import annotations
 

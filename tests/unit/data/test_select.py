@@ -26,8 +26,7 @@ def outcome(**by_epoch):
 
 
 def test_a_rows_score_is_how_it_goes_with_the_mean():
-    """Means .25 and .75: room .75^2 + .25^2 = .625. up: 1 - (.25^2 + .25^2) / .625 = .8; flat the same; the mean itself
-    1."""
+    """Means .25 and .75: room .75^2 + .25^2 = .625. up: 1 - (.25^2 + .25^2) / .625 = .8; flat too; the mean 1."""
     scores = learning_impact(
         {
             "up": outcome(e0=(0, 4), e1=(4, 4)),

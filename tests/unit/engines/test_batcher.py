@@ -1,5 +1,4 @@
-"""The message queue on a virtual clock: when a batch goes, whose turn it is, what is refused, and that nothing is
-lost."""
+"""The message queue on a virtual clock: when a batch goes, whose turn it is, what is refused; nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A new engine waits for the memory of the one before it; one that is held for good is told with its holders, and vLLM
-decides."""
+"""A new engine waits for the memory of the one before it; if held for good, its holders are told and vLLM decides."""
 
 from __future__ import annotations
 

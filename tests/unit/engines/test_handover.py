@@ -1,5 +1,4 @@
-"""A response that goes on at another engine is the response that it would have been: tokens, log-probs, versions,
-stop."""
+"""A response that goes on at another engine is what it would have been: tokens, log-probs, versions, stop."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What an engine holds back until the verdict on its weights, and which version each token of a request in flight
-has."""
+"""What an engine holds back until the verdict on its weights, and which version a token of a request in flight has."""
 
 from __future__ import annotations
 

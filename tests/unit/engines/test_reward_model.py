@@ -151,8 +151,7 @@ def test_an_offloaded_model_goes_back_when_a_batch_fails(tmp_path):
 
 
 def test_weights_that_cannot_be_moved_to_the_device_fail_whoever_waits_and_nobody_later(tmp_path):
-    """Without memory left beside it, say. Those who asked would otherwise wait for their deadline, which tells
-    nothing."""
+    """Without memory left beside it, say. Those who asked would wait for their deadline, which tells nothing."""
     save(tmp_path / "rm", "Qwen2ForSequenceClassification")
     model, ids, faults = loaded(tmp_path, offload=True), np.arange(2, 9), [MemoryError("no room on the device")]
 

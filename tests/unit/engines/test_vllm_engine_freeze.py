@@ -1,5 +1,4 @@
-"""Who freezes the engine: a push owns its freeze, a user's pause and resume count when it is over. With a stand-in for
-vLLM's AsyncLLM."""
+"""Who freezes the engine: a push owns its freeze, a user's pause and resume count after it. A stand-in for AsyncLLM."""
 
 from __future__ import annotations
 

@@ -152,8 +152,7 @@ async def test_a_push_whose_kv_cache_finds_no_room_breaks_the_engine(engine, llm
 
 
 async def test_a_sleep_that_is_asked_for_while_it_wakes_is_done_when_it_is_awake(engine, llm):
-    """A switch to the engines' turn was given up, and the learner takes the GPU: the engine must not wake behind its
-    back."""
+    """A switch to the engines was given up, and the learner takes the GPU: no engine may wake behind it."""
     await engine.sleep()
     waking = asyncio.create_task(engine.wake())
     await asyncio.sleep(0)

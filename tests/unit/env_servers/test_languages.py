@@ -1,5 +1,4 @@
-"""Which languages are served: those whose tool has run a program, wherever it lies; what is installed and broken is
-said."""
+"""Which languages are served: those whose tool has run a program, wherever it lies; a broken one is said."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A real small encoder, its weights made here: BERT in sentence-transformers' layout, loaded, pooled and searched
-with."""
+"""A real small encoder, its weights made here: BERT in sentence-transformers' layout, loaded, pooled, searched with."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sessions that keep their state: what stays, what is lost and told, and that nothing of one is seen, left or paid for
-by another."""
+"""Sessions that keep their state: what stays, what is lost and told, nothing of one is seen or paid for by another."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Two warm interpreters, one with numpy and sympy and one without: who gets which, and that neither costs the other
-anything."""
+"""Two warm interpreters, one with numpy and sympy and one without: who gets which, neither costs the other."""
 
 from __future__ import annotations
 

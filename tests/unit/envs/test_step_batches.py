@@ -20,8 +20,7 @@ from openrlhf_tir.simulation.virtual_loop import run
 
 
 class Server:
-    """Answers each item after as many seconds as its action says; "drop" never, "full" has no room, "break" ends the
-    whole stream."""
+    """Answers an item after its action's seconds; "drop" never, "full" has no room, "break" ends the stream."""
 
     def __init__(self, prefers=True, known=True):
         self.prefers, self.known, self.batches, self.singles, self.asked = prefers, known, [], [], 0
@@ -135,8 +134,7 @@ def test_a_batch_that_nobody_waits_for_any_more_is_not_sent():
 
 
 def test_a_stream_that_nobody_waits_for_any_more_is_closed():
-    """The first is answered after 1 s, the other two leave at 2 s: their items, of 50 s, are given up there and
-    then."""
+    """The first is answered after 1 s, the other two leave at 2 s: their items, of 50 s, are given up then."""
 
     async def main():
         server, ended = Server(), []

@@ -1,5 +1,4 @@
-"""A messages protocol from the documentation, on a real model: groups as a rollout actor runs them, without its
-process."""
+"""A messages protocol from the documentation, on a real model: groups as an actor runs them, without its process."""
 
 from __future__ import annotations
 

@@ -155,8 +155,7 @@ async def test_a_conversation_reads_as_its_template_writes_it_and_what_was_sampl
 
 @pytest.mark.parametrize("model", ["qwen2_5", "qwen3", "llama3", "llama3_1"])
 async def test_the_tokens_are_those_of_the_template_over_the_whole_conversation(model):
-    """Where a template shows a turn as it was sampled, an exported model sees exactly the contexts that were
-    trained."""
+    """Where a template shows a turn as it was sampled, an exported model sees just the contexts that were trained."""
     calls, call, end = MODELS[model]
     chats = chats_of(model, calls)
     t = await played(chats, Said(chats.codec, call + end, f"The answer is 42.{end}"), Tool("42"))

@@ -24,15 +24,13 @@ from tests.unit.engines.test_codec import SPECIALS, byte_tokenizer
 from tests.unit.episodes.test_episode import PlayedEnv
 
 EOS, MERGED, TWIN = 1000, 600, 300
-"""Byte b is token b or its twin 300 + b; 600... are several characters in one token; 1000 is the end and decodes to
-nothing."""
+"""Byte b is token b or its twin 300 + b; 600... are several characters in one; 1000 is the end, of no text."""
 WORDS = ["```python", "```", "```\n", "\n```", "``", "print", "é", "🙂!", " x"]
 TEXT_OF = {MERGED + i: w.encode() for i, w in enumerate(WORDS)}
 
 
 class HostileCodec:
-    """`encode` is greedy over WORDS, so that what was sampled piecemeal comes back merged; it counts what it is asked
-    to encode."""
+    """`encode` is greedy over WORDS, so that what came piecemeal comes back merged; it counts its calls."""
 
     def __init__(self):
         self.encoded = []
@@ -137,8 +135,7 @@ def test_what_was_sampled_piecemeal_would_have_come_back_merged():
 
 
 def test_a_stop_string_inside_a_token_keeps_the_whole_token():
-    """The fence comes as one token "```\\n", the stop is "```": the text ends there, the token stays as it was
-    sampled."""
+    """The fence comes as one token "```\\n", the stop is "```": the text ends there, the token stays as sampled."""
     codec = HostileCodec()
     traj, engine = play(codec, [[MERGED], [*spell("1\n"), MERGED + 2], [EOS]], ["2"])
     assert traj.segments[1].text == "1\n```" and traj.segments[1].token_ids[-1] == MERGED + 2

@@ -70,8 +70,7 @@ async def test_a_fault_takes_a_trajectory_from_the_reserve():
 
 
 async def test_the_reserve_that_finishes_first_is_not_used_and_is_given_up():
-    """Samples 0..2 take 0.1 s, the two in reserve none: taking the first finished would have used lengths 4, 5 and one
-    more."""
+    """Samples 0..2 take 0.1 s, the two in reserve none: the first finished would have had lengths 4, 5 and more."""
     engine = IndexEngine([0.1, 0.1, 0.1, 0, 600])
     meta, _ = await runner(engine=engine, n_samples_per_prompt=3, oversample=2).run(KEY, Task("Q", "x"))
     assert meta.index == [0, 1, 2] and meta.failures == {} and engine.given_up == {4}
@@ -128,8 +127,7 @@ class AllRight:
 
 
 def test_lengths_of_what_is_used_are_unbiased_and_those_of_the_first_finished_are_not():
-    """300 groups of 8 + 4 at a mean of 100.5 tokens; a standard error of 1 for 2,400 responses, of 5 for their
-    replacements."""
+    """300 groups of 8 + 4 at a mean of 100.5 tokens; standard error 1 for 2,400 responses, 5 for their replacements."""
 
     async def main():
         r = runner(

@@ -115,8 +115,7 @@ DRAWS = list(itertools.product([1, 2, 4], repeat=2))
 
 @pytest.mark.parametrize("fault_s", [0.5, 1.5, 3.0])
 def test_given_a_fault_at_any_time_the_lengths_that_are_trained_have_the_law_without_it(fault_s):
-    """Exact: over all 9 * 9 draws of two attempts, those that the fault hit train each of the 9 groups equally
-    often."""
+    """Exact: over all 9 * 9 draws of two attempts, those the fault hit train each of the 9 groups equally often."""
     results = [trained([first, second], 2, fault_s) for first, second in itertools.product(DRAWS, DRAWS)]
     hit = Counter(lengths for lengths, attempt in results if attempt)
     assert set(hit) == set(DRAWS) and len(set(hit.values())) == 1

@@ -104,8 +104,7 @@ def test_no_text_makes_a_parser_raise(fmt, text):
 
 @pytest.mark.parametrize("fmt", PARSERS)
 def test_tags_that_never_close_are_read_in_linear_time(fmt):
-    """Eight times the text takes some eight times as long: 64 times would be quadratic. The best of three, the machine
-    is noisy."""
+    """Eight times the text takes some eight times as long, not 64 times: quadratic. The best of three, for noise."""
 
     def seconds(repeats: int) -> float:
         text = "<tool_call><code><python><search><function=f><parameter=x>```python " * repeats

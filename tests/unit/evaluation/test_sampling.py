@@ -26,8 +26,7 @@ HOW = Sampled(2, 1.0, 0.7, 4)
 
 
 class Pool:
-    """`lost` problems raise; `broken` ones fail by the method's own code; `asked` is what was sampled, with its
-    mode."""
+    """`lost` problems raise; `broken` ones fail by the method's own code; `asked`: what was sampled, with its mode."""
 
     def __init__(self, lost=(), broken=()):
         self.lost, self.broken, self.asked = set(lost), set(broken), []

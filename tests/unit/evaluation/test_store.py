@@ -1,5 +1,4 @@
-"""Items on disk: one row per problem, resumed per problem, never mixed with those of other settings, and read by `data
-select`."""
+"""Items on disk: one row per problem, resumed per problem, never mixed with other settings', read by `data select`."""
 
 from __future__ import annotations
 

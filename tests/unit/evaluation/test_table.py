@@ -1,5 +1,4 @@
-"""What the command prints and writes: one row per set and value, BFCL's groups only when all of their categories are
-there."""
+"""What the command prints and writes: one row per set and value, BFCL's groups only with all their categories."""
 
 from __future__ import annotations
 

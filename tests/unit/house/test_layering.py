@@ -1,5 +1,4 @@
-"""Dependencies point one way: every import of every module, read from the source, against the order of DESIGN's
-layout."""
+"""Dependencies point one way: every import of every module, read from the source, against DESIGN's layout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The house stays tidy: no folder holds more modules than one can see at a glance, and the main loop fits its
-screen."""
+"""The house stays tidy: no folder holds more modules than one sees at a glance, and the main loop fits its screen."""
 
 from __future__ import annotations
 

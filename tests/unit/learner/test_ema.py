@@ -102,8 +102,7 @@ def test_the_average_takes_the_place_of_the_weights_for_an_export_and_gives_it_b
 
 
 def saved(directory, world: int) -> dict:
-    """A checkpoint by `world` ranks whose average is 100 times the masters; as much of it as is read. Returns the
-    masters whole."""
+    """A checkpoint by `world` ranks whose average is 100 times the masters; as much as is read. Returns the masters."""
     import torch
 
     whole = numbers(7)

@@ -1,5 +1,4 @@
-"""A dead or silent learner rank is told from a broken one, whichever of its peers complains first. Ray's errors, no
-Ray."""
+"""A dead or silent learner rank is told from a broken one, whichever peer complains first. Ray's errors, no Ray."""
 
 from __future__ import annotations
 

@@ -74,8 +74,7 @@ def test_a_trajectory_that_wrote_nothing_makes_no_row():
 
 
 def branched() -> Group:
-    """Rewards 1 and 0. The first session: one token sampled, then from there two ends, and a question of a
-    sub-agent."""
+    """Rewards 1 and 0. The first session: one token sampled, then from there two ends, a question of a sub-agent."""
     first = trajectory(0, [1, 2], [("model", [10], 5), ("env", [20], None), ("model", [11, 12], 5)], 1.0)
     again = trajectory(0, [1, 2, 10, 20], [("model", [13], 5)], 1.0)
     helper = trajectory(0, [7], [("model", [14], 4)], 1.0)
@@ -140,8 +139,7 @@ def test_whitened_advantages_of_trained_tokens_have_mean_zero_and_std_one():
 
 
 def test_a_masked_sample_counts_in_baseline_and_whitening_and_makes_no_row():
-    """Rewards 1, 0, 0 with the last masked: the baseline stays 1/3 and the std that of all six tokens; two rows are
-    left."""
+    """Rewards 1, 0, 0 with the last masked: the baseline stays 1/3, the std that of all six tokens; two are left."""
     group = group_of(
         0, [1, 2], [trajectory(i, [1, 2], [("model", [10, 11], 5)], r) for i, r in enumerate((1.0, 0.0, 0.0))]
     )

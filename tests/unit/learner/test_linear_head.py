@@ -1,5 +1,4 @@
-"""The chunked head against the plain formulas: the same numbers and gradients, in float64 to the last digits, whatever
-the chunks."""
+"""The chunked head against the plain formulas: the same numbers and gradients, in float64, whatever the chunks."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ def test_values_and_gradients_are_those_of_the_plain_formulas(temperature, entro
 
 
 def left_by(logits_V, target, *, top_k=0, top_p=1.0, min_p=0.0) -> set[int]:
-    """What the sampler leaves of one token's vocabulary, by its definition: most likely first, until top_k or top_p is
-    reached."""
+    """What the sampler leaves of one token's vocabulary, by its definition: likeliest first, up to top_k or top_p."""
     probs = torch.softmax(logits_V, -1).tolist()
     left = [i for i in range(len(probs)) if probs[i] >= min_p * max(probs)]
     left = sorted(left, key=lambda i: -probs[i])[: top_k or None]
@@ -99,8 +97,7 @@ def test_truncated_scores_are_the_softmax_over_what_the_sampler_leaves(cut, entr
 
 
 def test_a_sampled_token_that_newer_weights_would_cut_still_has_a_log_prob():
-    """Probabilities 0.9 and 0.1 with top-p 0.8 leave one token; the other was sampled by older weights: ln 0.1, not
-    minus infinity."""
+    """Probabilities 0.9 and 0.1 with top-p 0.8 leave one token; the other, by older weights, has ln 0.1, not -inf."""
     weight = torch.tensor([[math.log(0.9)], [math.log(0.1)]], dtype=torch.float64)
     log_probs, _ = chunked_scores(
         torch.ones(2, 1, dtype=torch.float64), weight, torch.tensor([0, 1]), truncation=Truncation(top_p=0.8)

@@ -1,5 +1,4 @@
-"""Reference and critic around a step of the learner, on plain torch: what is asked of them, when, and what they
-change."""
+"""Reference and critic around a step of the learner, on plain torch: what is asked of them, when; what they change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How a packed row is cut for the ranks of a group. What the cut trains is
-tests/e2e/learner/test_sequence_parallel.py."""
+"""How a packed row is cut for the ranks of a group. What it trains: tests/e2e/learner/test_sequence_parallel.py."""
 
 from __future__ import annotations
 

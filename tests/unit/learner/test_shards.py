@@ -1,5 +1,4 @@
-"""How one rank of m takes its elements out of the files of n ranks. The parts are cut here by hand, or as DeepSpeed
-cuts them."""
+"""How one rank of m takes its elements out of the files of n ranks. Cut by hand, or as DeepSpeed cuts them."""
 
 from __future__ import annotations
 

@@ -108,8 +108,7 @@ class FullDisk:
 
 
 def test_a_full_disk_is_said_once_and_the_rows_come_when_there_is_room(tmp_path, monkeypatch, caplog):
-    """The first row fits, the second is torn in the middle, the third does not begin; then there is room: nothing is
-    missing."""
+    """A row fits, the second is torn in the middle, the third does not begin; then there is room: all is there."""
     disk = FullDisk(monkeypatch, room=80)
     log = MetricsLog(tmp_path, PLAIN)
     for step in (1, 2, 3):

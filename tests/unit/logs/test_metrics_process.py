@@ -1,5 +1,4 @@
-"""Peak memory: children count, re-parented processes count when marked or seen before, pages that are shared count
-once."""
+"""Peak memory: children count, re-parented processes count when marked or seen before, shared pages count once."""
 
 import os
 import subprocess

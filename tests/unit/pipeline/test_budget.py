@@ -12,8 +12,7 @@ def test_gate_waits_for_a_group_that_must_be_trained_at_this_version():
 
 
 def test_gate_is_shut_when_more_groups_are_due_than_the_steps_left_can_take():
-    """B = 2 at version 1, four groups due at 2 remain: the step at version 2 takes two of them, the other two would be
-    too old."""
+    """B = 2 at version 1, four groups due at 2 remain: the step at version 2 takes two, the other two were too old."""
     assert not gate_open(1, 2, [1, 1], [2, 2, 2, 2])
     assert gate_open(1, 2, [1, 1], [2, 2])
     assert gate_open(1, 2, [1, 1], [2, 2, 3, 3])
@@ -21,15 +20,13 @@ def test_gate_is_shut_when_more_groups_are_due_than_the_steps_left_can_take():
 
 
 def test_gate_counts_what_the_batch_leaves_in_the_buffer():
-    """B = 2: two of the three buffered go now; the third and one rolling fill the step at 2, a second rolling one would
-    not fit."""
+    """B = 2: two of three buffered go now; the third and one rolling fill the step at 2, a second one would not fit."""
     assert gate_open(1, 2, [2, 2, 2], [2])
     assert not gate_open(1, 2, [2, 2, 2], [2, 2])
 
 
 def test_gate_trusts_what_rolling_groups_will_become():
-    """Ten groups due at 2 roll, of which two at most will be accepted; but one that is due now must be over, whatever
-    is likely."""
+    """Ten groups due at 2 roll, of which two at most will be accepted; but one due now must be over, likely or not."""
     assert gate_open(1, 2, [1, 1], [2] * 10, possible=lambda n: n // 5)
     assert not gate_open(1, 2, [1, 1], [2] * 11, possible=lambda n: -(-n // 5))
     assert not gate_open(1, 2, [1, 1], [1], possible=lambda n: 0)

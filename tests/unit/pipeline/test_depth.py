@@ -108,8 +108,7 @@ def test_a_rise_of_acceptance_is_believed_at_once_a_fall_only_when_both_windows_
 
 
 def test_demand_is_one_batch_and_what_the_learner_takes_while_a_group_rolls():
-    """B = 4, groups of 10 s, steps of 5 s: 4 (1 + 2) = 12 accepted. All accepted: 11 held ask for one more, 12 do
-    not."""
+    """B = 4, groups of 10 s, steps of 5 s: 4 (1 + 2) = 12 accepted. All accepted: 11 held ask for more, 12 do not."""
     depth = learn(auto(), [True] * 64, seconds=10.0)
     depth.stepped(5.0)
     assert depth.wants(9, 2) and not depth.wants(10, 2)

@@ -1,5 +1,4 @@
-"""The ledger: every prompt ends once, roll-backs take back what a crash lost, and the audit finds what was broken on
-purpose."""
+"""The ledger: every prompt ends once, roll-backs take back what a crash lost, the audit finds what was broken."""
 
 import json
 import os
@@ -164,8 +163,7 @@ def grown(path, prompts=12):
 
 
 def damages(raw: bytes):
-    """(name, bytes): every byte of every fifth line changed, cut at every length in steps of 97, every line deleted,
-    doubled, swapped."""
+    """(name, bytes): bytes of every fifth line changed, cut in steps of 97, every line deleted, doubled, swapped."""
     lines = raw.splitlines(keepends=True)
     for i in range(0, len(lines), 5):
         start = len(b"".join(lines[:i]))

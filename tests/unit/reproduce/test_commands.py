@@ -1,5 +1,4 @@
-"""Commands of a miniature: run once, gone on with, run anew when asked in other words, and their failures told with the
-log."""
+"""Commands of a miniature: run once, gone on with, run anew in other words, failures told with the log."""
 
 from __future__ import annotations
 

@@ -104,8 +104,7 @@ def test_the_last_box_counts_and_braces_nest():
     ["<answer>" * 4000, "```python" * 4000, r"\boxed{" * 4000, r"<answer>\boxed{" * 3000 + "</answer>", "{" * 30000],
 )
 def test_text_that_repeats_itself_is_read_in_linear_time(text):
-    """CPU seconds of this thread, the best of some, of a text and of one eight times as long: 8 when linear, 64 when
-    quadratic."""
+    """CPU seconds of this thread, the best of some, of a text and of eight times as much: linear 8, quadratic 64."""
 
     def cost(text: str) -> float:
         start = time.thread_time()

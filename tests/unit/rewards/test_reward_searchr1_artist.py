@@ -1,5 +1,4 @@
-"""Search-R1's and ARTIST's rewards by hand, beyond what the golden rows show: what counts as the model's answer,
-options, labels."""
+"""Search-R1's and ARTIST's rewards by hand, beyond what the golden rows show: the model's answer, options, labels."""
 
 from __future__ import annotations
 

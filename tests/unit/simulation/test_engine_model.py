@@ -47,8 +47,7 @@ def test_two_sequences_share_the_engine_and_the_one_left_speeds_up():
 
 
 def test_a_late_joiner_slows_the_first_down_from_then_on():
-    """The first has 10 of 18 tokens after 1 s, then both get 8 a second: 2 s. The second has 8 by then, 2 more at 10 a
-    second."""
+    """The first has 10 of 18 tokens after 1 s, then both get 8 a second: 2 s. The second has 8 then, 2 at 10."""
     assert ends((0, 10, 18, 10), (1, 10, 10, 10)) == [pytest.approx(2.0), pytest.approx(2.2)]
 
 
@@ -76,8 +75,7 @@ def test_a_push_pauses_and_its_prefixes_are_computed_again():
 
 
 def test_when_the_cache_is_full_the_youngest_waits_and_is_computed_again():
-    """60 + 2 s tokens fill 100 at s = 20, after 2.5 s. The first needs 1 s more; then 50 tokens of prefill and 10
-    tokens."""
+    """60 + 2 s tokens fill 100 at s = 20, after 2.5 s. The first needs 1 s more; then prefill 50 and 10 tokens."""
     assert ends((0, 30, 30, 30), (0, 30, 30, 30), kv_tokens=100) == [
         pytest.approx(3.5),
         pytest.approx(3.5 + 0.05 + 1.0),

@@ -1,5 +1,4 @@
-"""The emulated cluster's workload: distributions, the decode curve, and draws that depend on nothing but the seed and
-the prompt."""
+"""The emulated cluster's workload: distributions, the decode curve, draws that depend on seed and prompt alone."""
 
 from __future__ import annotations
 

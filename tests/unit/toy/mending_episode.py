@@ -1,5 +1,4 @@
-"""A trace of the lesson `mending` as an episode: SkyRL's turns, the toy tokenizer's chat template, an environment of
-the caller's."""
+"""A trace of the lesson `mending` as an episode: SkyRL's turns, the toy chat template, the caller's environment."""
 
 from __future__ import annotations
 

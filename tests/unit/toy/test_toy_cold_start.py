@@ -1,5 +1,4 @@
-"""The cold start's schedule, its gates, and what it does when they are missed. The learner and the evaluation are
-scripted."""
+"""The cold start's schedule, its gates, and what it does when they are missed. Learner and evaluation are fakes."""
 
 from __future__ import annotations
 

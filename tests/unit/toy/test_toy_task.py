@@ -70,8 +70,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others():
 
 
 def test_rows_of_a_known_seed_never_change():
-    """Pinned: a changed hash or generator would move problems between the splits and silently invalidate recorded
-    results."""
+    """Pinned: a changed hash or generator would move problems between the splits and invalidate recorded results."""
     assert task.make_problems(3, "test", seed=0) == [
         {"prompt": "What is 872*585 mod 76?", "label": "8", "meta": {"kind": "mulmod"}},
         {"prompt": "What is 208*93?", "label": "19344", "meta": {"kind": "mul"}},

@@ -1,5 +1,4 @@
-"""A delta says exactly what changed, and is refused by name when it is damaged, left out, out of order or taken
-twice."""
+"""A delta says exactly what changed, and is refused by name when it is damaged, left out, unordered or taken twice."""
 
 from __future__ import annotations
 
@@ -138,8 +137,7 @@ def pushes(tmp_path) -> Pushes:
 
 @pytest.fixture(params=["of the node's own memory", "elsewhere"])
 def root(tmp_path, request) -> Path:
-    """Where the node keeps its copy; the pushed files are either there too, or on a file system that several nodes
-    see."""
+    """Where the node keeps its copy; the pushed files are either there too, or on a file system of several nodes."""
     return tmp_path if request.param.startswith("of") else tmp_path / "node"
 
 

@@ -312,8 +312,7 @@ async def test_a_newcomer_that_samples_from_other_weights_is_refused(tmp_path):
 
 
 async def test_a_newcomer_waits_for_the_step_and_for_no_drain(tmp_path):
-    """It joins between the step and the push with the weights that the push will bring to the others; those are written
-    once."""
+    """It joins between the step and the push with the weights that the push brings to the others; written once."""
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
     newcomer = FakeEngine()

@@ -1,5 +1,4 @@
-"""The form of a multi-turn agent over steps without a world: made asynchronously, so many steps, the reward at the last
-of them."""
+"""The form of a multi-turn agent over steps without a world: made asynchronously, so many, the reward at the last."""
 
 import torch
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor

@@ -1,5 +1,4 @@
-"""swe as it is used: a server, rows made for it, a session that mends its bug, and rows of another's form with a
-mirror."""
+"""swe as it is used: a server, rows made for it, a session that mends its bug, rows of another's form with a mirror."""
 # ruff: noqa: E501 - one attack, one line
 
 from __future__ import annotations

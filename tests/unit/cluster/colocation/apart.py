@@ -1,5 +1,4 @@
-"""What most runs are: services whose engines and learner have GPUs of their own, for tests that make theirs of
-parts."""
+"""What most runs are: services whose engines and learner have GPUs of their own, for tests that make theirs."""
 
 from __future__ import annotations
 

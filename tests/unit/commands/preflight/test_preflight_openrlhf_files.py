@@ -1,5 +1,4 @@
-"""The checks before a run look at OpenRLHF's files in a process of their own, and at nothing that an agent file makes
-idle."""
+"""The checks before a run look at OpenRLHF's files in a process of their own, and at nothing an agent file idles."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rows whose label the reward compares: what is of another method is refused, and what somebody else judges or plays is
-not."""
+"""Rows whose label the reward compares: what is of another method is refused, what others judge or play is not."""
 
 from __future__ import annotations
 

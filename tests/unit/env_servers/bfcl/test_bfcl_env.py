@@ -1,5 +1,4 @@
-"""BFCL's multi-turn environment on a stand-in of its package: turns, verdicts, mistakes of the model. The package
-itself: tests/contract/adapters."""
+"""BFCL's multi-turn environment on a stand-in of its package: turns, verdicts, mistakes of the model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The guard puts back what a patch may not change, whatever the patch makes of git's settings and of files that were
-there."""
+"""The guard puts back what a patch may not change, whatever it makes of git's settings and files that were there."""
 
 from __future__ import annotations
 

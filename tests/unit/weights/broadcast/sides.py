@@ -1,5 +1,4 @@
-"""Both sides of a broadcast for tests: receivers in threads or processes of their own, and a learner on plain
-tensors."""
+"""Both sides of a broadcast for tests: receivers in threads or processes, and a learner on plain tensors."""
 
 from __future__ import annotations
 
