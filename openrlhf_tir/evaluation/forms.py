@@ -8,7 +8,7 @@ family; each raises DataError.
                API-Bank)
     ast        question and function (BFCL's file) with ground_truth (its possible_answer file), joined by id
     multi_turn question, initial_config and involved_classes (BFCL's multi-turn files) with ground_truth; functions by
-    class, protocol
+               class, protocol
     played     prompt, label and meta, as the make_tasks of our environments write them; meta is told to the environment
 Column names are compared without case. A row of verl's form goes through its schema first.
 """

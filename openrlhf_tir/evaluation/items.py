@@ -6,9 +6,8 @@
     calls calls_ok used_code                       calls that were run, those of them without an error, whether there
                                                    was code
     response_tokens model_tokens truncated texts   lengths in tokens, all and the model's own; cut by a limit; the
-    responses
+                                                   responses
     signals                                        what the environment last said of each (KEPT); [] where it says none
-                                                   of it
     failures                                       reason -> samples that infrastructure lost: no part of any figure
     failed                                         only where no sample is valid: why
 

@@ -1,11 +1,10 @@
 """Tool use of the sampled responses, each figure as a ratio of sums over problems. Lengths are tokens.
 
-calls               calls per response                                                                    OTC's TC
-                    (arXiv 2504.14870)
-tool_productivity   right responses per call; None without a call                                         OTC's TP
-code_ratio          share of responses that used a tool; None where no call can be made                   ZeroTIR (arXiv
-                    2505.07773), ToRL
-code_in_correct     share of the right responses that used one; None where no call can be made            ZeroTIR
+calls               calls per response                                                  OTC's TC (arXiv 2504.14870)
+tool_productivity   right responses per call; None without a call                       OTC's TP
+code_ratio          share of responses that used a tool                                 ZeroTIR (arXiv 2505.07773), ToRL
+code_in_correct     share of the right responses that used one                          ZeroTIR
+                    both are None where no call can be made
 accuracy_with_code  share of the responses that used one that are right; accuracy_without_code: of the others
 code_pass           share of the calls that ran without an error                        ToRL (arXiv 2503.23383)
                     _correct, _incorrect: in right, in wrong responses
