@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from openrlhf_tir.evaluation.items import LISTS
+from openrlhf_tir.evaluation.scores.env_signals import FIGURES
 from openrlhf_tir.evaluation.scores.tool_use import tool_use
 from openrlhf_tir.evaluation.settings import SWEPT
 from openrlhf_tir.evaluation.suites import SUITES
@@ -19,8 +20,8 @@ def section(name: str) -> str:
 
 
 def test_the_table_of_sets_is_the_registry():
-    rows = re.findall(r"^\| `(\w+)` \| [^|]*\| (\d+) \| ([^|]+) \|", section("Sets"), re.MULTILINE)
-    assert {name: int(n) for name, n, _ in rows} == {s.name: s.rows for s in SUITES.values()}
+    rows = re.findall(r"^\| `(\w+)` \| [^|]*\| (\d+|any) \| ([^|]+) \|", section("Sets"), re.MULTILINE)
+    assert {name: 0 if n == "any" else int(n) for name, n, _ in rows} == {s.name: s.rows for s in SUITES.values()}
     for name, _, source in rows:
         assert any(part in SUITES[name].source for part in source.split(" or ")), name
 
@@ -31,7 +32,7 @@ def test_the_figures_are_those_that_are_told():
         for line in re.findall(r"^\| (`.*?) \|", section("Figures"), re.MULTILINE)
         for n in re.findall(r"`([^`]+)`", line)
     }
-    assert named == {*tool_use([]), "avg@n", "pass@k", "pass^k", "maj@k"}
+    assert named == {*tool_use([]), *FIGURES, "avg@n", "pass@k", "pass^k", "maj@k"}
 
 
 def test_the_columns_of_an_item_and_what_can_be_swept_are_named():
