@@ -53,7 +53,7 @@ class Local:
 
     def __init__(self, notebooks: Notebooks, sources: Sources, grader: Grader) -> None:
         self.notebooks, self.sources, self.grader = notebooks, sources, grader
-        self.rows = Rows(lambda source: grader.whole_files(source.tree, source.suite))
+        self.rows = Rows[Source](lambda source: grader.whole_files(source.tree, source.suite))
 
     async def begin(self, task: SweTask) -> Work:
         source = await self.sources.of(task)

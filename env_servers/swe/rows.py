@@ -5,17 +5,18 @@ tests contradict rewards nothing:
     either names a test that is not there              no patch could be right
 
 task -> check: the files of the named tests run as a whole, beside the first session -> the session is refused, or at
-the latest its patch is not judged"""
+the latest its patch is not judged. `S` is what they run on: a `Source` in a sandbox, or the task in its container."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
 
 from env_servers.python_tir.sandbox import SandboxError
 
-from .sources import Source
 from .suite import Outcome
 from .task import SweTask
 
@@ -26,58 +27,74 @@ UNTOLD = ("time_limit", "memory", "output_flood")
 """Ends that say nothing about a row: what is to be mended may be the cause."""
 SHOWN = 3
 Fault = str | None
-Run = Callable[[Source], Awaitable[Outcome]]
-"""The files of the tests that a source's suite names, on its tree as it is. Raises SandboxError."""
+S = TypeVar("S")
 
 
 class RowUnfit(SandboxError):
     """The row's tests contradict it: no verdict about a patch means anything."""
 
 
-class Rows:
-    def __init__(self, run: Run, wait_s: float = AT_START_S) -> None:
+class Rows(Generic[S]):
+    def __init__(self, run: Callable[[S], Awaitable[Outcome]], wait_s: float = AT_START_S) -> None:
+        """`run`: the files of the tests that a row names, on its repository as it is. Raises SandboxError."""
         self._run, self._wait_s = run, wait_s
         self._known: dict[str, Fault] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    async def at_start(self, task: SweTask, source: Source) -> Callable[[], Awaitable[None]]:
+    def refuse(self, task: SweTask) -> None:
+        """Raises ValueError for a row that is known to be unfit."""
+        if fault := self._known.get(_key(task)):
+            raise ValueError(fault)
+
+    async def at_start(self, task: SweTask, where: S) -> Callable[[], Awaitable[None]]:
         """What to await before a patch is judged, which raises RowUnfit, SandboxError. Raises ValueError for a row that
         is known to be unfit, or that its first session is told of in time; SandboxError where its tests could not be
         run."""
         key = _key(task)
         if key not in self._known and key not in self._running:
-            check = self._check(key, task, source)
+            check = self._check(key, task, where)
             await asyncio.wait([check], timeout=self._wait_s)
             if check.done():
                 check.result()
-        if fault := self._known.get(key):
-            raise ValueError(fault)
+        self.refuse(task)
 
         async def judgeable() -> None:
             if key not in self._known:
-                await asyncio.shield(self._check(key, task, source))
+                await asyncio.shield(self._check(key, task, where))
             if fault := self._known[key]:
                 raise RowUnfit(fault)
 
         return judgeable
 
-    def _check(self, key: str, task: SweTask, source: Source) -> asyncio.Task[None]:
+    def _check(self, key: str, task: SweTask, where: S) -> asyncio.Task[None]:
         """The one that runs, for all sessions of the row, or a new one. It outlives a session that gives up."""
         if key not in self._running:
-            self._running[key] = asyncio.create_task(
-                self._ask(key, task, source), name=f"tests of {source.name} as it is"
+            self._running[key] = check = asyncio.create_task(
+                self._ask(key, task, where), name=f"tests of {task.repo} as it is"
             )
+            # where every session has given up nobody asks why it failed
+            check.add_done_callback(lambda check: check.cancelled() or check.exception())
         return self._running[key]
 
-    async def _ask(self, key: str, task: SweTask, source: Source) -> None:
+    async def _ask(self, key: str, task: SweTask, where: S) -> None:
         try:
-            self._known[key] = fault_of(task, await self._run(source))
+            self._known[key] = fault_of(task, await self._run(where))
         finally:
             del self._running[key]
 
+    async def close(self) -> None:
+        """When no check runs any more."""
+        for check in (running := [*self._running.values()]):
+            check.cancel()
+        for check in running:
+            with suppress(asyncio.CancelledError, SandboxError):
+                await check
+
 
 def _key(task: SweTask) -> str:
-    kept = task.model_dump_json(include={"repo", "base_commit", "test_patch", "fail_to_pass", "pass_to_pass"})
+    kept = task.model_dump_json(
+        include={"repo", "base_commit", "instance_id", "image", "test_patch", "fail_to_pass", "pass_to_pass"}
+    )
     return hashlib.sha256(kept.encode()).hexdigest()
 
 

@@ -21,18 +21,22 @@ from typing import Any, Protocol, TypeVar
 
 from env_servers.swe.backend import Work
 from env_servers.swe.grade import MOST_PATCH_BYTES, Report
+from env_servers.swe.rows import Rows
 from env_servers.swe.session import Said
+from env_servers.swe.suite import Outcome
 from env_servers.swe.task import SweTask
 
 from .container import Container
 from .faults import NAMES, LostInTests, RuntimeFault, RuntimeUnusable
 from .http import pause_s
-from .judging import judged
+from .judging import judged, untouched
 from .place import Place, prepared
 from .work import RemoteWork
 
 T = TypeVar("T")
 WITHOUT = b""
+CHECKS = 4
+"""Rows that are tried without a patch at once, each in a container beside those of the sessions."""
 
 
 class Containers(Protocol):
@@ -49,10 +53,12 @@ class Containers(Protocol):
 
 
 class Remote:
-    def __init__(self, api: Containers, place: Place, *, image: str | None, retries: int) -> None:
+    def __init__(self, api: Containers, place: Place, *, image: str | None, retries: int, checks: int = CHECKS) -> None:
         """`image`: the name of a row's image, with {instance_id} (as the row has it), {instance_s} or {instance_1776}
-        (__ written _s_ or _1776_)."""
+        (__ written _s_ or _1776_). `checks`: rows that are tried without a patch at once; 0: none is."""
         self._api, self._place, self._image, self._retries = api, place, image, retries
+        self._rows = Rows(self._untouched, wait_s=0.0) if checks else None
+        self._checks = asyncio.Semaphore(checks)
         self.faults: Counter[type[RuntimeFault]] = Counter()
 
     async def begin(self, task: SweTask) -> Work:
@@ -62,6 +68,8 @@ class Remote:
                 f"FAIL_TO_PASS and PASS_TO_PASS name {strange[0]!r}, which is no test of pytest's (FILE::NAME): nothing"
                 " else is run in a container."
             )
+        if self._rows is not None:
+            self._rows.refuse(task)
 
         async def start() -> Work:
             container = await self._api.start(image)
@@ -76,13 +84,34 @@ class Remote:
             return _Counted(work, self._count)
 
         async def judge(patch: bytes) -> Report:
+            await judgeable()
             if not patch.strip():
                 return Report(False, "patch_empty")
             if len(patch) > MOST_PATCH_BYTES:
                 return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MOST_PATCH_BYTES}")
             return await self._verdict(task, image, patch)
 
-        return await self._again(start)
+        work = await self._again(start)
+        try:  # beside the session: its image is known to start, and is where containers start now
+            judgeable = await self._rows.at_start(task, task) if self._rows is not None else _any_row
+        except BaseException:
+            await work.close()
+            raise
+        return work
+
+    async def _untouched(self, task: SweTask) -> Outcome:
+        """The row's tests without a patch, in a container of its image. One that is lost meanwhile is tried again."""
+
+        async def run() -> Outcome:
+            async with self._fresh(image_of(task, self._image)) as container:
+                await prepared(container, task, self._place)
+                return await untouched(container, task, self._place)
+
+        async with self._checks:
+            with suppress(LostInTests):
+                return await self._again(run)
+            await asyncio.sleep(pause_s(1))
+            return await self._again(run)
 
     async def _verdict(self, task: SweTask, image: str, patch: bytes) -> Report:
         with suppress(LostInTests):
@@ -132,6 +161,8 @@ class Remote:
 
     async def close(self) -> None:
         """When every container has been stopped."""
+        if self._rows is not None:
+            await self._rows.close()
         await self._api.close()
 
     @property
@@ -141,6 +172,10 @@ class Remote:
             "containers_not_stopped": lambda: self._api.stops_failed,
         }
         return found | {f"runtime_faults_{name}": lambda kind=kind: self.faults[kind] for kind, name in NAMES.items()}
+
+
+async def _any_row() -> None:
+    """Where rows are not tried."""
 
 
 class _Counted:

@@ -9,7 +9,7 @@ import shutil
 import sys
 
 from .api import RuntimeApi, StartOptions
-from .backend import Containers, Remote
+from .backend import CHECKS, Containers, Remote
 from .docker import Docker, DockerOptions
 from .http import RuntimeHttp
 from .place import Place
@@ -71,6 +71,11 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
     )
     again = "tries after the first one, of a request that may be repeated, a start, a judgement (default: %(default)s)"
     add("--runtime-retries", type=int, default=2, metavar="N", help=again)
+    checks = (
+        "rows that are tried without a patch at once, each once, in a container beside the sessions'; 0: none is, and a"
+        " row whose tests contradict it gives rewards (default: %(default)s)"
+    )
+    add("--row-checks", type=int, default=CHECKS, metavar="N", help=checks)
     add(
         "--resource-factor",
         type=int,
@@ -85,12 +90,13 @@ def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
     if (
         not args.runtime_timeout > 0
         or args.runtime_retries < 0
+        or args.row_checks < 0
         or args.resource_factor < 1
         or not args.repo_root.startswith("/")
     ):
         sys.exit(
-            "swe does not start: --runtime-timeout and --resource-factor must be above 0, --runtime-retries at least 0,"
-            " --repo-root an absolute path."
+            "swe does not start: --runtime-timeout and --resource-factor must be above 0, --runtime-retries and"
+            " --row-checks at least 0, --repo-root an absolute path."
         )
     if args.image:
         try:
@@ -112,4 +118,4 @@ def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
         containers = RuntimeApi(
             http, api, os.environ.get(KEY_ENV, ""), StartOptions(command, start_s, args.resource_factor)
         )
-    return Remote(containers, place, image=args.image, retries=args.runtime_retries)
+    return Remote(containers, place, image=args.image, retries=args.runtime_retries, checks=args.row_checks)

@@ -1,8 +1,8 @@
 """Judging: a patch, in a fresh container -> Report. As SWE-bench does it: the tests import the code into their own
 process.
 
-    git apply, else patch --fuzz=5
-    -> what configures pytest or Python, the tests' files, and links are put back (inside/guard.py)
+    git apply, else patch --fuzz=5 -> what configures pytest or Python, the tests' files, and links are put back
+    (inside/guard.py)
     -> the row's test patch -> pytest on the files of FAIL_TO_PASS and PASS_TO_PASS (inside/in_process.py) -> its report
 
 No line of the patch runs before the tests do: until then what fails is the image's, the row's or the runtime's, and
@@ -15,10 +15,10 @@ import json
 import re
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from env_servers.swe.grade import Report, report_of
-from env_servers.swe.inside_run import judge
+from env_servers.swe.inside_run import WHOLE_FILES, judge
 from env_servers.swe.programs import source
 from env_servers.swe.session import shown
 from env_servers.swe.suite import CONFIGURATION, Outcome, Suite
@@ -55,13 +55,35 @@ DOES_NOT_APPLY, TEST_PATCH_BROKEN, TEST_PATCH_HINDERED = 92, 93, 94
 
 async def judged(container: Container, task: SweTask, place: Place, patch: bytes) -> Report:
     """In a fresh, prepared container; an empty patch changes nothing. Raises RuntimeFault."""
-    must_pass = list(dict.fromkeys([*task.fail_to_pass, *task.pass_to_pass]))
-    files = sorted({name.partition("::")[0] for name in must_pass})
+    left_out = await _laid_out(container, task, place, patch)
+    if isinstance(left_out, Report):
+        return left_out
+    suite = Suite("inside", {}, must_pass=_named(task))
+    return report_of(await _tested(container, place, _files(task)), suite, left_out)
+
+
+async def untouched(container: Container, task: SweTask, place: Place) -> Outcome:
+    """What the whole files of the tests that must pass say in a fresh, prepared container, without a patch. Raises
+    RuntimeFault."""
+    laid = await _laid_out(container, task, place, b"")
+    if isinstance(laid, Report):
+        raise ImageUnfit(f"the tests could not be laid out in the container: {laid.detail}")
+    return await _tested(container, place, [WHOLE_FILES, *_files(task)])
+
+
+def _named(task: SweTask) -> list[str]:
+    return list(dict.fromkeys([*task.fail_to_pass, *task.pass_to_pass]))
+
+
+def _files(task: SweTask) -> list[str]:
+    return sorted({name.partition("::")[0] for name in _named(task)})
+
+
+async def _laid_out(container: Container, task: SweTask, place: Place, patch: bytes) -> list[str] | Report:
+    """Paths of the patch that were put back; a Report where it cannot be tested."""
     test_patch = (task.test_patch or "").encode()
-    suite = Suite("inside", {}, must_pass=must_pass)
-    protected = {"paths": sorted({*files, *paths_of(test_patch)}), "pattern": CONFIGURATION.pattern}
+    protected = {"paths": sorted({*_files(task), *paths_of(test_patch)}), "pattern": CONFIGURATION.pattern}
     root = shlex.quote(place.root)
-    here = "import os, sys\nplace = os.path.dirname(os.path.abspath(__file__))\nsys.path.pop(0)\n"
     given = {
         "model.patch": patch,
         "test.patch": test_patch,
@@ -80,17 +102,24 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
         return Report(False, "tests_failed", detail=f"with the patch, the row's test_patch does not apply: {done.log}")
     if done.status != 0:
         raise ImageUnfit(f"the patch could not be laid out in the container (exit {done.status}): {done.log}")
-    left_out = _listed(done)
+    return _listed(done)
 
+
+async def _tested(container: Container, place: Place, chosen: Sequence[str]) -> Outcome:
+    """pytest on what is `chosen`, in a container that is laid out."""
+    here = "import os, sys\nplace = os.path.dirname(os.path.abspath(__file__))\nsys.path.pop(0)\n"
     word = secrets.token_hex(16)
     report = "os.open(place + '/out/report', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)"
     tests = (
-        f"{here}{source('in_process')}\nos.unlink(__file__)\nmain({word!r}, {files!r}, {secrets.token_hex(8)!r},"
-        f" {place.root!r}, {report})\n"
+        f"{here}{source('in_process')}\nos.unlink(__file__)\nmain({word!r}, {list(chosen)!r},"
+        f" {secrets.token_hex(8)!r}, {place.root!r}, {report})\n"
     )
     try:
         done = await run_job(
-            container, TESTS.format(root=root, setup=place.setup), {"tests.py": tests.encode()}, place.test_s
+            container,
+            TESTS.format(root=shlex.quote(place.root), setup=place.setup),
+            {"tests.py": tests.encode()},
+            place.test_s,
         )
     except RuntimeFault as e:
         if not e.began:
@@ -99,11 +128,9 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
     if done.status == 90:
         raise ImageUnfit(f"the set-up failed in the container: {done.log}")
     if done.status in TIME_LIMIT:
-        return report_of(Outcome({}, "time_limit"), suite, left_out)
+        return Outcome({}, "time_limit")
     outcome = judge(done.out.get("report", b""), word)
-    return report_of(
-        Outcome(_by_first_word(outcome.tests), outcome.ended, outcome.failures, outcome.all_well), suite, left_out
-    )
+    return Outcome(_by_first_word(outcome.tests), outcome.ended, outcome.failures, outcome.all_well)
 
 
 def paths_of(patch: bytes) -> set[str]:
@@ -115,7 +142,8 @@ def paths_of(patch: bytes) -> set[str]:
 
 
 def _by_first_word(tests: Mapping[str, str]) -> dict[str, str]:
-    """SWE-bench's lists have the names of tests up to their first blank: it has passed when all have that begin so."""
+    """SWE-bench's lists have the names of tests up to their first blank: such a name has passed when all have that
+    begin so."""
     named: dict[str, str] = {}
     for name, how in tests.items():
         first = name.split(" ")[0]

@@ -37,6 +37,7 @@ from env_servers.swe.remote.http import RuntimeHttp
 from env_servers.swe.remote.jobs import run_job
 from env_servers.swe.remote.judging import judged
 from env_servers.swe.remote.place import Place
+from env_servers.swe.rows import RowUnfit
 from env_servers.swe.stages import Stages
 from env_servers.swe.task import SweTask
 from tests.conftest import REPO
@@ -98,9 +99,12 @@ async def stand_in(image, tmp_path):
         yield running
 
 
-def remote_at(url: str, *, retries: int = RETRIES, start_s: float = 60.0, test_s: float = 60.0) -> Remote:
+def remote_at(
+    url: str, *, retries: int = RETRIES, start_s: float = 60.0, test_s: float = 60.0, checks: int = 0
+) -> Remote:
+    """`checks` 0: containers are counted, and a row's own run without a patch would be one of them."""
     api = RuntimeApi(RuntimeHttp(request_s=60.0, retries=retries), url, KEY, StartOptions(["serve-actions"], start_s))
-    return Remote(api, Place(setup="true", test_s=test_s), image="eval.{instance_s}", retries=retries)
+    return Remote(api, Place(setup="true", test_s=test_s), image="eval.{instance_s}", retries=retries, checks=checks)
 
 
 @pytest.fixture
@@ -169,7 +173,9 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
         for line in ("env_runtime_faults_lost 0.0", "env_starting 0.0", "env_evaluations_waiting 0.0"):
             assert line in text.splitlines()
         assert (await http.send("GET", "/health"))[1]["isolation"] == "container"
-    assert (stand_in.started, stand_in.stopped) == (2, 2), "a server that stops leaves no container"
+    assert (stand_in.started, stand_in.stopped) == (3, 3), (
+        "a session, a judgement, the row without a patch; none is left"
+    )
 
 
 async def test_no_history_and_no_hidden_test_is_in_the_container_of_a_session(remote, image):
@@ -430,6 +436,75 @@ async def test_a_test_patch_that_does_not_apply_is_the_rows_fault_and_no_reward(
         )
 
 
+UNFIT_ROWS = {
+    "no such test": (
+        {"FAIL_TO_PASS": ["tests/test_lib.py::test_two", "tests/test_lib.py::nope"]},
+        "the row o__lib-1 at .*: FAIL_TO_PASS names 'tests/test_lib.py::nope', which pytest does not find",
+    ),
+    "a test that passes": (
+        {"FAIL_TO_PASS": ["tests/test_lib.py::test_two"], "base_commit": "later"},
+        "FAIL_TO_PASS names 'tests/test_lib.py::test_two', which passes in the repository as it is: any patch would do",
+    ),
+}
+
+
+@pytest.mark.parametrize("remote", [{"checks": 1}], indirect=True)
+@pytest.mark.parametrize("name", UNFIT_ROWS)
+async def test_a_row_that_its_own_tests_contradict_is_refused_and_never_a_reward(remote, stand_in, image, name):
+    """The first session began before it was known: its patch is not judged. The next ones do not start."""
+    change, said = UNFIT_ROWS[name]
+    row = {**image[1], **change}
+    with pytest.raises(RowUnfit, match=said):
+        await finished(remote, row)  # an empty patch would be worth 0
+    for _ in range(2):
+        with pytest.raises(ValueError, match=said):
+            await env_of(remote).reset(row, 0)
+    assert stand_in.started == 2, "one session, and the row's tests once"
+
+
+@pytest.mark.parametrize("remote", [{"checks": 1}], indirect=True)
+async def test_a_good_row_is_tried_once_for_all_its_sessions(remote, stand_in, image):
+    last = await asyncio.gather(*(finished(remote, image[1], command) for command in (MEND, "touch x")))
+    assert [step.reward for step in last] == [1.0, 0.0]
+    assert (await finished(remote, image[1], MEND)).reward == 1.0
+    assert stand_in.started == 7, "three sessions, three judgements, the row's tests once"
+
+
+@pytest.mark.parametrize("remote", [{"checks": 1}], indirect=True)
+async def test_a_container_that_is_lost_while_a_row_is_tried_says_nothing_about_the_row(
+    remote, stand_in, image, monkeypatch
+):
+    """Lost twice: the session has failed. The next one of the row has it tried again."""
+    runs = itertools.count()
+
+    async def lost_first(container, script, files, seconds):
+        if "tests.py" in files and next(runs) < 4:  # twice beside the session, twice for its judgement
+            stand_in.containers[container.runtime_id].kill()
+            lost = RuntimeLost("the node is gone")
+            lost.began = True
+            raise lost
+        return await run_job(container, script, files, seconds)
+
+    monkeypatch.setattr(judging, "run_job", lost_first)
+    env = env_of(remote)
+    await env.reset(image[1], 0)
+    while trying := [t for t in asyncio.all_tasks() if t.get_name().endswith("as it is")]:
+        await asyncio.wait(trying)
+    with pytest.raises(LostInTests):
+        await env.step(call("finish"), 60)
+    await env.close()
+    assert (await finished(remote, image[1], MEND)).reward == 1.0
+    assert remote.faults[LostInTests] == 4
+
+
+@pytest.mark.parametrize("remote", [{"checks": 1}], indirect=True)
+async def test_a_server_that_stops_while_a_row_is_tried_leaves_no_container(remote, image):
+    """The fixture counts what is left."""
+    env = env_of(remote)
+    await env.reset(image[1], 0)
+    await env.close()
+
+
 async def test_names_of_tests_that_end_at_a_blank_are_those_of_all_that_begin_so(remote, image):
     row = {
         **image[1],
@@ -480,5 +555,5 @@ async def test_containers_of_this_machines_docker_serve_as_well(docker, image, t
             and "pull access denied" in said["detail"]
         ), said
     calls = (docker / "calls").read_text().splitlines()
-    assert [line.split()[0] for line in calls].count("run") == 3 and list((docker / "containers").iterdir()) == []
+    assert [line.split()[0] for line in calls].count("run") == 4 and list((docker / "containers").iterdir()) == []
     assert calls[0].endswith("--memory 1g eval.o_s_lib-1 serve")
