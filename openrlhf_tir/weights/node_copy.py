@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import mmap
 import os
 import shutil
 import tempfile
@@ -46,9 +47,11 @@ class NodeCopy:
         self.keep, self.patience_s = keep, patience_s
         self.root = root or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
         self._directory: Path | None = None
+        self._mapped: tuple[tuple[int, ...], np.ndarray] | None = None
 
     def full(self, path: Path, version: int, digest: str) -> Path:
         """A file with the announced digest, to be loaded. Raises WeightsUnverified."""
+        self._mapped = None  # another copy takes its place
         with self._turn(path) as here:
             if here is None:
                 return _announced(path, path, version, digest)
@@ -94,12 +97,12 @@ class NodeCopy:
                 )
             try:
                 _forget(here)
-                received = _patched(here / COPY, delta)
+                received = _patched(self._bytes(here / COPY), delta)
             except (OSError, ValueError, KeyError, TypeError) as e:
-                (here / COPY).unlink(missing_ok=True)
+                self._lose(here / COPY)
                 raise DeltaRefused(f"{what} cannot be applied: {e}.") from e
             if received != digest:
-                (here / COPY).unlink()
+                self._lose(here / COPY)
                 raise DeltaRefused(
                     f"{what} gives weights of digest {received[:12]}, the learner announced {digest[:12]}: the copy was"
                     " damaged."
@@ -109,8 +112,26 @@ class NodeCopy:
 
     def remove(self) -> None:
         """The room is given back. An engine beside this one that is still pushed to is given a full push."""
+        self._mapped = None
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _bytes(self, copy: Path) -> np.ndarray:
+        """The copy's, [n] uint8, to be changed. They stay in this process's address space until the next full push: to
+        map all of their pages anew takes as long as a delta's whole work on them."""
+        with open(copy, "r+b") as f:
+            found = os.fstat(f.fileno())
+            which = (found.st_dev, found.st_ino, found.st_size)
+            if self._mapped is None or self._mapped[0] != which:
+                self._mapped = None
+                # all pages at once: one by one, when they are written to, takes five times as long
+                memory = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+                self._mapped = which, np.frombuffer(memory, np.uint8)
+            return self._mapped[1]
+
+    def _lose(self, copy: Path) -> None:
+        self._mapped = None
+        copy.unlink(missing_ok=True)
 
     @contextmanager
     def _turn(self, path: Path) -> Iterator[Path | None]:
@@ -171,12 +192,10 @@ def _announced(file: Path, pushed: Path, version: int, digest: str) -> Path:
     return file
 
 
-def _patched(copy: Path, delta: Delta) -> str:
-    """The digest of the copy with the changes, which were made in place. Each chunk is patched and hashed in one go, by
-    several threads: what a piece has touched is hashed while it is in the core's cache, as far as the next piece, which
-    touches nothing before its own beginning."""
-    # as a plain array: a memmap does its bookkeeping for every slice
-    data = np.asarray(np.memmap(copy, np.uint8, mode="r+"))
+def _patched(data: np.ndarray, delta: Delta) -> str:
+    """The digest of the copy, [bytes] uint8, with the changes, which were made in place. Each chunk is patched and
+    hashed in one go, by several threads: what a piece has touched is hashed while it is in the core's cache, as far as
+    the next piece, which touches nothing before its own beginning."""
     tensors = entries(data)
     if unknown := delta.tensors - {e.name for e in tensors}:
         raise ValueError(f"it changes {sorted(unknown)[0]}, which is not among the weights")

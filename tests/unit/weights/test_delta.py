@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 
 from openrlhf_tir.errors import DeltaRefused, WeightsUnverified
 from openrlhf_tir.weights import node_copy
-from openrlhf_tir.weights.delta import MAX_GAP, Piece, apply, encode, take_over
+from openrlhf_tir.weights.delta import Piece, apply, encode, take_over
 from openrlhf_tir.weights.delta_file import DeltaWriter
+from openrlhf_tir.weights.delta_loops import BLOCK, LANES
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.node_copy import NodeCopy
 
@@ -52,7 +54,7 @@ def test_a_large_gap_and_a_large_difference_are_exact_too():
     new = old.copy()
     new[[700, 701, 3999]] = [-32768, -128, 5]
     piece = roundtrip(old, new)
-    assert piece.gaps[:4].tolist() == [MAX_GAP, MAX_GAP, 191, 1] and piece.wides.tolist() == [-32768, -128]
+    assert piece.gaps[:4].tolist() == [255, 255, 191, 1] and piece.wides.tolist() == [-32768, -128]
 
 
 @given(st.data(), st.sampled_from([np.int8, np.int16, np.int32, np.int64]), st.integers(1, 1200))
@@ -68,9 +70,18 @@ def test_whatever_changes_comes_back_bit_by_bit(data, integer, n):
     roundtrip(old, new)
 
 
-def test_all_of_a_tensor_may_change():
-    rng = np.random.default_rng(0)
-    roundtrip(*(rng.integers(-(2**15), 2**15, 4096, dtype=np.int16) for _ in range(2)))
+@pytest.mark.parametrize("integer", [np.int8, np.int16, np.int32, np.int64])
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, LANES * 3, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + LANES + 5])
+def test_nothing_or_the_ends_or_all_of_a_tensor_may_change_and_differences_wrap_around(integer, n):
+    """At every length that the loops treat in another way."""
+    low, high = np.iinfo(integer).min, np.iinfo(integer).max
+    old = np.random.default_rng(n).integers(low, high, n, dtype=integer, endpoint=True)
+    assert roundtrip(old, old.copy()) is None
+    ends = old.copy()
+    ends[:1], ends[-1:] = ends[:1] ^ 1, ends[-1:] ^ low
+    roundtrip(old, ends)
+    roundtrip(old, ~old)
+    roundtrip(np.full(n, low, integer), np.full(n, high, integer))
 
 
 @pytest.mark.parametrize(
@@ -88,6 +99,32 @@ def test_a_piece_of_another_tensor_changes_nothing(piece):
     with pytest.raises(ValueError):
         apply(piece, data)
     assert data.tolist() == list(range(8))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 255), st.integers(-128, 127)), max_size=30),
+    st.lists(st.integers(-(2**15), 2**15 - 1), max_size=5),
+    st.integers(0, 1000),
+)
+def test_whatever_a_piece_holds_is_applied_to_its_tensor_or_changes_nothing(entries, wides, n):
+    gaps, differences = (np.array([e[i] for e in entries], t) for i, t in enumerate((np.uint8, np.int8)))
+    data, values = np.arange(n, dtype=np.int16), iter(wides)
+    fits = entries and gaps.all() and gaps.sum(dtype=int) <= n and (differences == -128).sum() == len(wides)
+    expected = data.copy()
+    if fits:
+        at = -1
+        for gap, difference in entries:
+            at += gap
+            expected[at : at + 1] += np.int16(next(values) if difference == -128 else difference)
+    with nullcontext() if fits else pytest.raises(ValueError):
+        apply(Piece(gaps, differences, np.array(wides, np.int16)), data)
+    assert data.tolist() == expected.tolist()
+
+
+def test_who_does_not_compare_weights_never_imports_the_compiler():
+    code = "import openrlhf_tir.weights.node_copy, openrlhf_tir.weights.publisher, sys; print('numba' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout == "False\n"
 
 
 # --- a node's copy
@@ -209,6 +246,30 @@ def test_a_delta_that_is_not_there_is_refused(node, pushes):
         node.delta(pushes.directory / "gone.delta", 1, "digest", "link")
 
 
+def held(root) -> list[str]:
+    """The copies that this process has in its address space."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(root) in line]
+
+
+def test_a_copy_stays_in_a_process_between_deltas_and_leaves_it_with_the_next_full_push(node, pushes, root):
+    node.full(*pushes.full(0))
+    assert not held(root)
+    for version in (1, 2):
+        node.delta(*pushes.delta(version))
+        (line,) = held(root)
+    node.full(*pushes.full(3))
+    assert line and not held(root)
+
+
+def test_a_copy_that_an_engine_beside_it_has_replaced_is_the_one_that_is_changed(node, pushes, root):
+    beside = NodeCopy(keep=True, root=root)
+    node.full(*pushes.full(0))
+    node.delta(*pushes.delta(1))
+    beside.full(*pushes.full(2))
+    assert digest_file(node.delta(*pushes.delta(3))) == pushes.digest(3)
+    assert len(held(root)) == 1, "not the one that is no file any more"
+
+
 def test_a_copy_that_lost_a_bit_is_found_by_the_digest_of_the_whole_and_not_used_again(node, pushes):
     copy = node.full(*pushes.full(0))
     with open(copy, "r+b") as f:
@@ -216,6 +277,7 @@ def test_a_copy_that_lost_a_bit_is_found_by_the_digest_of_the_whole_and_not_used
         f.write(b"\xff")
     with pytest.raises(DeltaRefused, match="the copy was damaged"):
         node.delta(*pushes.delta(1))
+    assert not held(pushes.directory.parent)
     with pytest.raises(DeltaRefused, match="keeps no proved copy"):
         node.delta(*pushes.delta(1))
     assert digest_file(node.full(*pushes.full(1))) == pushes.digest(1)
