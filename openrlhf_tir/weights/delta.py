@@ -3,8 +3,8 @@
 At a learning rate of 1e-6 a step is smaller than the last of bf16's 8 bits: 95 of 100 weights keep their bits, and most
 of the others move to a neighbour.
 
-    entry  = (gap, difference)   gap: elements since the entry before, 1 to 255
-                                 difference: of the bits, as integers, -127 to 127
+    entry  = (gap, difference)   gap: elements since the entry before, 1 to 255     difference: of the bits, as
+           integers, -127 to 127
     piece  = gaps [n] uint8, differences [n] int8, wides [m] integers of the tensor's own size
 
 A larger gap has entries of difference 0 in between; a larger difference is -128 here, and its value the next of
@@ -62,8 +62,9 @@ def encode(old: np.ndarray, new: np.ndarray) -> Piece | None:
 
 
 def take_over(old: np.ndarray, new: np.ndarray) -> Piece | None:
-    """`encode`; and `old` then is `new`, by writing what changed only: the rest need not be written back."""
-    return _piece(*_changed(old, new, take_over=True))
+    """`encode`; and `old` then is `new`, by writing what changed only: the memory that stays as it is need not be
+    written back."""
+    from . import delta_loops
 
     assert len(old) == len(new)
     gaps, differences, wides = _room.arrays(len(new), new.dtype)

@@ -1,4 +1,5 @@
-"""A delta says exactly what changed, and is refused by name when it is damaged, left out, unordered or taken twice."""
+"""A delta says exactly what changed, and is refused by name when it is damaged, left out, out of order or taken
+twice."""
 
 from __future__ import annotations
 
@@ -135,10 +136,10 @@ class Pushes:
 
     def __init__(self, directory, versions: int = 4) -> None:
         rng = np.random.default_rng(0)
-        self.directory = directory
-        self.weights = [
-            {"a": rng.integers(0, 99, 5000, dtype=np.int16), "b.w": rng.integers(0, 99, (3, 7), dtype=np.int16)}
-        ]
+        self.directory, self.weights = (
+            directory,
+            [{"a": rng.integers(0, 99, 5000, dtype=np.int16), "b.w": rng.integers(0, 99, (3, 7), dtype=np.int16)}],
+        )
         for _ in range(versions - 1):
             new = {name: t.copy() for name, t in self.weights[-1].items()}
             new["a"][rng.integers(0, 5000, 20)] += 1
@@ -174,7 +175,8 @@ def pushes(tmp_path) -> Pushes:
 
 @pytest.fixture(params=["of the node's own memory", "elsewhere"])
 def root(tmp_path, request) -> Path:
-    """Where the node keeps its copy; the pushed files are either there too, or on a file system of several nodes."""
+    """Where the node keeps its copy; the pushed files are either there too, or on a file system that several nodes
+    see."""
     return tmp_path if request.param.startswith("of") else tmp_path / "node"
 
 
@@ -426,8 +428,11 @@ def test_a_node_without_room_for_a_copy_takes_full_pushes(tmp_path, pushes, monk
 
 
 def test_two_nodes_that_see_the_pushed_file_have_a_copy_each(tmp_path, pushes):
-    nodes, pushed = [NodeCopy(keep=True, root=tmp_path / name) for name in "ab"], pushes.full(0)
-    changes = pushes.delta(1)
+    nodes, pushed, changes = (
+        [NodeCopy(keep=True, root=tmp_path / name) for name in "ab"],
+        pushes.full(0),
+        pushes.delta(1),
+    )
     for n in nodes:
         n.full(*pushed)
     assert [digest_file(n.delta(*changes)) for n in nodes] == [pushes.digest(1)] * 2
