@@ -19,6 +19,7 @@ COMMANDS = {
     "quickstart": "make the tiny base model, then watch it learn to use Python by RL",
     "train": "train a policy: recipe and flags in, model, report and checkpoints out",
     "eval": "accuracy and tool use of a model on held-out problems",
+    "serve": "the OpenAI API of a model on the rollout engines, until it is stopped",
     "sft": "fine-tune a model on messages, texts or kept trajectories, before RL or without it",
     "distill": "a run's kept trajectories -> rows for sft: the correct ones, each once",
     "reproduce": (

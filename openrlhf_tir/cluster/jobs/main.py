@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from ...config import Config
 from ...config.own_files import freeze
-from ...errors import ConfigError, TirError
+from ...errors import ConfigError, Stopped, TirError
 from ...evaluation.plan import Plan
 from ...evaluation.settings import SWEPT
 from ...evaluation.table import as_json, env_lines, table
@@ -104,6 +105,21 @@ def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
             await _play(services, cfg, task)
 
     _run(go())
+
+
+def serve(cfg: Config) -> None:
+    """The `serve` command: the endpoints of the rollout actors, until a signal or train.save_before_s ends it."""
+    cfg = with_tools(freeze(cfg))
+
+    async def go() -> None:
+        async with running_services(cfg, model=cfg.actor.model_name_or_path, learner=False) as services:
+            for member in services.pool.members:
+                services.console.print(f"{member.url}/v1", soft_wrap=True, highlight=False)
+            services.console.print("serving the model as 'policy', or by its path; Ctrl-C ends it", highlight=False)
+            await asyncio.get_running_loop().create_future()
+
+    with suppress(Stopped):  # which is how it ends
+        _run(go())
 
 
 def toy_model(cfg: Config, lesson: str = QUICKSTART) -> Path:

@@ -41,7 +41,7 @@ def env_signals(items: Sequence[Item]) -> dict[str, Ratio]:
 
 
 def _share(said: Said, name: str) -> tuple[float, float]:
-    """The share, of those that have this signal, in which it is true."""
+    """(1 if it is true, 1 if there is such a signal)."""
     return float(bool(said.get(name))), float(said.get(name) is not None)
 
 

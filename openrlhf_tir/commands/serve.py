@@ -1,0 +1,32 @@
+"""serve: a model -> the rollout actors' endpoints, until it is stopped. For whoever asks a model by OpenAI's API and
+trains nothing: an agent that is tried out, another benchmark's own driver."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..config.flags import add_config_flags
+from ..errors import ConfigError
+from . import config_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from .preflight import check
+
+    if args.model:
+        args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}
+    cfg = config_of(args)
+    if cfg.rollout.engine == "torch":
+        raise ConfigError("--rollout.engine torch has no OpenAI API, which vLLM brings. Leave the flag out.")
+    check(cfg, training=False, data=False)
+    from ..cluster.jobs.main import serve
+    from ..cluster.run_lock import run_lock
+
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        serve(cfg)
+    return 0
