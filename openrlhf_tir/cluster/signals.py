@@ -23,6 +23,7 @@ import psutil
 
 from ..config import Config
 from ..errors import Stopped
+from ..logs.process import everybody
 from ..pipeline.stop import StopRequest
 
 SAME_S = 1.0
@@ -169,7 +170,7 @@ def end_at_once(why: str, marker: str | None = None) -> None:
     os.write(2, f"{why}: everything is ended now, without a checkpoint.\n".encode())
     ours = set(psutil.Process().children(recursive=True))
     if marker:
-        ours |= {p for p in psutil.process_iter(["cmdline"]) if any(marker in word for word in p.info["cmdline"] or ())}
+        ours |= {seen.process for seen in everybody() if any(marker in word for word in seen.command)}
     ours.discard(psutil.Process())
     for process in ours:
         with suppress(psutil.Error):  # it is gone already

@@ -11,7 +11,7 @@ of in the engine's first-come queue.
 
 Memory is bounded: a group is admitted as a whole or refused (`admit`, QueueFull), and the requests of admitted groups,
 one per live trajectory, come through its `lane`. A single request from outside (`generate`) is refused when `max_queue`
-wait. A request that is aborted while it waits leaves at once, with nothing sampled.
+wait. A request that is aborted before the engine has it leaves at once, with nothing sampled.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class _Ticket:
     """True: a place at the engine; False: it was aborted."""
     request_id: str
     gathering: bool = False
+    aborted: bool = False
+    """After its place was granted, and before it was taken."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +82,8 @@ class Batcher:
         """Seconds that requests have waited for their place at the engine."""
         self._recent_wait_s = 0.0
         self._waiting: OrderedDict[_Ticket, None] = OrderedDict()
+        self._granted: dict[_Ticket, None] = {}
+        """Those with a place whose task has not run since, so that the engine does not know them yet."""
         self._gathering: dict[str, _Gathering] = {}
         self._ready: FairQueue[_Ticket] = FairQueue()
 
@@ -136,6 +140,9 @@ class Batcher:
             self._forget(ticket)
             ticket.granted.set_result(False)
             return
+        if ticket := next((t for t in self._granted if t.request_id == request_id), None):
+            ticket.aborted = True
+            return
         assert isinstance(self.engine, Abortable), "remote_engine.handover_of refuses others"
         await self.engine.abort(request_id)
 
@@ -159,15 +166,25 @@ class Batcher:
             self._ready.push(group, ticket)
             self._grant()
         try:
-            return await ticket.granted
+            granted = await ticket.granted
         except asyncio.CancelledError:
             if ticket.granted.cancelled():
                 if ticket in self._waiting:
                     self._forget(ticket)
             elif ticket.granted.result():  # granted first, and cancelled before it could run
-                self.running -= 1
-                self._grant()
+                self._return(ticket)
             raise
+        if ticket.aborted:
+            self._return(ticket)
+            return False
+        self._granted.pop(ticket, None)
+        return granted
+
+    def _return(self, ticket: _Ticket) -> None:
+        """A place that was granted and is not taken."""
+        del self._granted[ticket]
+        self.running -= 1
+        self._grant()
 
     def _gather(self, ticket: _Ticket, loop: asyncio.AbstractEventLoop) -> None:
         ticket.gathering = True
@@ -199,6 +216,7 @@ class Batcher:
                 continue
             self.running += 1
             self._waited(now - ticket.since)
+            self._granted[ticket] = None
             ticket.granted.set_result(True)
 
     def _forget(self, ticket: _Ticket) -> None:

@@ -10,11 +10,31 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Self
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple, Self
 
 import psutil
 
 BYTES_PER_GIB = 1 << 30
+
+
+class Seen(NamedTuple):
+    process: psutil.Process
+    """The caller's own object, equal to others of the same pid and start time."""
+    ppid: int
+    command: list[str]
+    """Empty where it may not be read."""
+
+
+def everybody() -> Iterator[Seen]:
+    """All processes but those that are gone meanwhile. Not psutil.process_iter, whose objects all threads share: what
+    one has asked for takes the place of what another reads in `info`."""
+    for pid in psutil.pids():
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            told = process.as_dict(["ppid", "cmdline"])
+            yield Seen(process, told["ppid"] or 0, told["cmdline"] or [])
 
 
 class PssSampler:
@@ -45,31 +65,31 @@ class PssSampler:
         """The sum of PSS right now, in GiB; raises the peak."""
         with self._lock:
             by_process: dict[str, float] = {}
-            for process in self._members():
-                if pss := _pss(process):
-                    by_process[f"{_name(process)} ({process.pid})"] = pss / BYTES_PER_GIB
+            for member in self._members():
+                if pss := _pss(member.process):
+                    by_process[f"{_name(member)} ({member.process.pid})"] = pss / BYTES_PER_GIB
             total = sum(by_process.values())
             if total > self.peak_gib:
                 self.peak_gib, self.peak_by_process = total, by_process
             return total
 
-    def _members(self) -> set[psutil.Process]:
-        children: dict[int, list[psutil.Process]] = {}
-        # a process that is gone meanwhile is left out, what may not be read is None
-        everybody = list(psutil.process_iter(["ppid", "cmdline"]))
-        for process in everybody:
-            children.setdefault(process.info["ppid"], []).append(process)
-        ours = {p for p in everybody if p in self._known or p.pid == self._root or self._marked(p)}
+    def _members(self) -> list[Seen]:
+        children: dict[int, list[Seen]] = {}
+        ours: dict[psutil.Process, Seen] = {}
+        for seen in everybody():
+            children.setdefault(seen.ppid, []).append(seen)
+            if seen.process in self._known or seen.process.pid == self._root or self._marked(seen):
+                ours[seen.process] = seen
         todo = list(ours)
         while todo:
-            fresh = [child for child in children.get(todo.pop().pid, ()) if child not in ours]
-            ours.update(fresh)
+            fresh = {c.process: c for c in children.get(todo.pop().pid, ()) if c.process not in ours}
+            ours |= fresh
             todo += fresh
-        self._known = ours
-        return ours
+        self._known = {*ours}
+        return [*ours.values()]
 
-    def _marked(self, process: psutil.Process) -> bool:
-        command = " ".join(process.info["cmdline"] or ())
+    def _marked(self, seen: Seen) -> bool:
+        command = " ".join(seen.command)
         return any(marker in command for marker in self._markers)
 
     def _run(self) -> None:
@@ -86,11 +106,11 @@ class PssSampler:
         self._thread.join()
 
 
-def _name(process: psutil.Process) -> str:
+def _name(seen: Seen) -> str:
     """The program of its command line; its own name where it has none."""
-    words = " ".join(process.info["cmdline"] or ()).split()
+    words = " ".join(seen.command).split()
     try:
-        return words[0].rsplit("/", 1)[-1] if words else process.name()
+        return words[0].rsplit("/", 1)[-1] if words else seen.process.name()
     except psutil.Error:
         return "?"
 

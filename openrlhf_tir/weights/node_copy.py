@@ -7,7 +7,8 @@ Engines of a node take turns under a file lock: the first does the work and leav
 read the note. Whoever gets no turn in time, because an engine beside it hangs, proves a full push for itself and
 refuses a delta: a hung engine costs its own work only. The note is removed before a byte of the copy is touched and
 written when all of it was hashed again: a process that dies in between leaves a copy that nobody uses, and the node
-asks for a full push. Both lie in the node's own shared memory (its temporary directory, where it has none)."""
+asks for a full push. Both lie in the node's own shared memory (its temporary directory, where it has none), in a room
+that lasts as long as one of its engines (node_rooms.py): what killed ones left goes when the next engine starts."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ from ..sizes import size
 from .delta import apply, integers
 from .delta_file import Delta
 from .digest import ChunkHash, Entry, chunks, combine, digest_file, entries, hashing_threads, tensor_hash
+from .node_rooms import PREFIX, Room, sweep
 
 log = logging.getLogger(__name__)
 SHARED_MEMORY = Path("/dev/shm")
@@ -46,8 +48,9 @@ class NodeCopy:
         `patience_s`: for an engine beside it."""
         self.keep, self.patience_s = keep, patience_s
         self.root = root or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
-        self._directory: Path | None = None
+        self._room: Room | None = None
         self._mapped: tuple[tuple[int, ...], np.ndarray] | None = None
+        sweep(self.root)
 
     def full(self, path: Path, version: int, digest: str) -> Path:
         """A file with the announced digest, to be loaded. Raises WeightsUnverified."""
@@ -113,8 +116,9 @@ class NodeCopy:
     def remove(self) -> None:
         """The room is given back. An engine beside this one that is still pushed to is given a full push."""
         self._mapped = None
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._room is not None:
+            shutil.rmtree(self._room.here, ignore_errors=True)
+            self._room.leave()
 
     def _bytes(self, copy: Path) -> np.ndarray:
         """The copy's, [n] uint8, to be changed. They stay in this process's address space until the next full push: to
@@ -139,7 +143,11 @@ class NodeCopy:
         cannot be had within `patience_s`.
         Raises WeightsUnverified for one of somebody else's."""
         name = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
-        here = self._directory = self.root / f"tir_node_{os.geteuid()}_{name}"
+        here = self.root / f"{PREFIX}{os.geteuid()}_{name}"
+        if self._room is None or self._room.here != here:
+            if self._room is not None:
+                self._room.leave()
+            self._room = Room(here)
         # flock: a process that dies gives it back
         lock = FileLock(here / "lock", timeout=self.patience_s, fallback_to_soft=False)
         try:
@@ -148,6 +156,7 @@ class NodeCopy:
                 raise WeightsUnverified(
                     f"{here}, where this node keeps what a push brought, belongs to another user. Remove it."
                 )
+            self._room.hold(self.patience_s)
             lock.acquire()
         except OSError as e:  # filelock's Timeout is one
             log.warning("%s cannot be had (%s): this engine proves the push for itself.", here, e)

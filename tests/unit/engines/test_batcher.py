@@ -185,6 +185,42 @@ def test_one_that_is_aborted_while_it_waits_leaves_with_nothing_and_one_that_run
     run(main())
 
 
+@pytest.mark.parametrize("max_wait_ms", [0, 20])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_one_that_is_aborted_between_its_place_and_the_engine_never_comes_there(max_wait_ms, cancelled):
+    class Stopping(LoggingEngine):
+        def __init__(self):
+            super().__init__()
+            self.aborted = []
+
+        async def abort(self, request_id):
+            self.aborted.append(request_id)
+
+        def progress(self):
+            return {}
+
+    async def main():
+        engine = Stopping()
+        batcher = Batcher(engine, max_wait_ms=max_wait_ms, max_running=1)
+
+        async def after(seconds, name):
+            await asyncio.sleep(seconds)
+            return await batcher.generate([1], Sampling(8), request_id=name)
+
+        b, c = (asyncio.create_task(after(*when)) for when in ((0.5, "b"), (0.6, "c")))
+        await batcher.generate([1], Sampling(8), request_id="a")
+        assert (batcher.running, batcher.waiting, b.done()) == (1, 1, False), "b has the place, and has not run since"
+        await batcher.abort("b")
+        if cancelled:
+            b.cancel()
+        ended, _ = await asyncio.gather(b, c, return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError) if cancelled else ended.finish_reason == "abort"
+        assert engine.order == ["a", "c"] and engine.aborted == [], "its place is the next one's"
+        assert (batcher.running, batcher.waiting) == (0, 0)
+
+    run(main())
+
+
 def test_one_that_is_aborted_and_then_cancelled_gives_back_no_place_that_it_never_had():
     async def main():
         batcher = Batcher(LoggingEngine(), max_running=1)

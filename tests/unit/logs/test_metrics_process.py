@@ -5,7 +5,10 @@ import subprocess
 import sys
 import uuid
 
-from openrlhf_tir.logs.process import PssSampler
+import psutil
+
+from openrlhf_tir.logs import process
+from openrlhf_tir.logs.process import PssSampler, everybody
 
 HOLD_64_MIB = "import sys; x = bytearray(b'x') * (64 << 20); print('ready', flush=True); sys.stdin.read()"
 LEAVE_AN_ORPHAN = """
@@ -74,6 +77,29 @@ def test_a_process_once_ours_stays_ours_when_its_parent_dies():
         assert holds(sampler, orphan)
     finally:
         os.kill(int(orphan), 9)
+
+
+def test_another_thread_that_asks_psutil_for_other_things_takes_nothing_away(monkeypatch):
+    """psutil.process_iter gives all threads the same objects, and each caller writes its answers into them: one that
+    comes while we sample."""
+    real = process._pss
+
+    def meanwhile(of):
+        list(psutil.process_iter(["name"]))
+        return real(of)
+
+    monkeypatch.setattr(process, "_pss", meanwhile)
+    sampler = PssSampler()
+    assert sampler.sample() > 0 and sampler.peak_by_process
+
+
+def test_a_process_that_is_gone_before_it_is_looked_at_is_left_out(monkeypatch):
+    child, _ = start(HOLD_64_MIB)
+    end(child)
+    pids = psutil.pids()
+    monkeypatch.setattr(psutil, "pids", lambda: [child.pid, *pids])
+    seen = [s.process.pid for s in everybody()]
+    assert os.getpid() in seen and child.pid not in seen
 
 
 def test_the_background_thread_samples_at_once_and_stops_with_the_block():
