@@ -164,6 +164,10 @@ def _credit(c: Config) -> Iterator[str]:
                 e.reward.env_reduce != "sum"
             ),
             f"{of}reward.group = {e.reward.group!r} replaces it": e.reward.group is not None,
+            f"{of}reward.clip_range = {e.reward.clip_range} cuts their sum": e.reward.clip_range is not None,
+            f"{of}reward.stop_properly_penalty_coef = {e.reward.stop_properly_penalty_coef} scales their sum": (
+                e.reward.stop_properly_penalty_coef is not None
+            ),
         }
     for why in (why for why, so in wrong.items() if so):
         yield f"{said} {why}. Use reward 'env' added up, or credit = 'trajectory'."
