@@ -277,6 +277,13 @@ def _roles(c: Config) -> Iterator[str]:
             f"critic.freezing_steps = {c.critic.freezing_steps} leaves none of train.max_steps = {c.train.max_steps} to"
             " the policy. Lower the first."
         )
+    elif c.critic.freezing_steps > 0 and (over := c.critic.freezing_steps % c.updates_per_batch):
+        k, down = c.updates_per_batch, c.critic.freezing_steps - over
+        yield (
+            f"critic.freezing_steps = {c.critic.freezing_steps} updates end in the middle of a batch, of which each"
+            f" makes {k} ({_cut(c)}), and a batch trains the policy or leaves it. Use"
+            f" {f'{down} or ' if down else ''}{down + k}."
+        )
 
 
 def _ranks_of_roles(c: Config) -> Iterator[str]:
