@@ -51,6 +51,7 @@ from .checks.host import (
     check_writable,
     runs_here,
 )
+from .checks.learner import check_budget, check_lora
 from .checks.load_elsewhere import load_elsewhere
 from .checks.roles import check_roles
 
@@ -89,6 +90,8 @@ def check(
     with problems.caught():
         check_backend(cfg, machine)
     if training:
+        with problems.caught():
+            check_budget(cfg)
         with problems.caught():
             facts += check_colocation(cfg, machine)
     with problems.caught():
@@ -253,6 +256,7 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
         fault := heads_fault(cfg.ds.ring_attn_size, heads, model.get("num_key_value_heads") or heads)
     ):
         raise ConfigError(fault)
+    check_lora(cfg, path)
     return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
 
 

@@ -164,6 +164,10 @@ def _credit(c: Config) -> Iterator[str]:
                 e.reward.env_reduce != "sum"
             ),
             f"{of}reward.group = {e.reward.group!r} replaces it": e.reward.group is not None,
+            f"{of}reward.clip_range = {e.reward.clip_range} cuts their sum": e.reward.clip_range is not None,
+            f"{of}reward.stop_properly_penalty_coef = {e.reward.stop_properly_penalty_coef} scales their sum": (
+                e.reward.stop_properly_penalty_coef is not None
+            ),
         }
     for why in (why for why, so in wrong.items() if so):
         yield f"{said} {why}. Use reward 'env' added up, or credit = 'trajectory'."
@@ -272,6 +276,13 @@ def _roles(c: Config) -> Iterator[str]:
         yield (
             f"critic.freezing_steps = {c.critic.freezing_steps} leaves none of train.max_steps = {c.train.max_steps} to"
             " the policy. Lower the first."
+        )
+    elif c.critic.freezing_steps > 0 and (over := c.critic.freezing_steps % c.updates_per_batch):
+        k, down = c.updates_per_batch, c.critic.freezing_steps - over
+        yield (
+            f"critic.freezing_steps = {c.critic.freezing_steps} updates end in the middle of a batch, of which each"
+            f" makes {k} ({_cut(c)}), and a batch trains the policy or leaves it. Use"
+            f" {f'{down} or ' if down else ''}{down + k}."
         )
 
 

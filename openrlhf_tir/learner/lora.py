@@ -20,11 +20,11 @@ import torch
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
+from ..config.sections.learner import ALL_LINEAR, target_fault
 from ..errors import ConfigError
 
 ADAPTER = "default"
 """peft's name of the one adapter."""
-ALL_LINEAR = "all-linear"
 PREFIX = "base_model.model."
 
 
@@ -115,7 +115,4 @@ def unmatched(target: str, model: nn.Module) -> ConfigError:
         }
     )
     known = [name for name in linear if name not in ("lm_head", ADAPTER)]
-    return ConfigError(
-        f"ds.lora.target_modules names {target!r}, and the model has no such layer. Known: {', '.join(known)}. Use some"
-        f" of them, or {ALL_LINEAR}."
-    )
+    return ConfigError(target_fault(target, known))

@@ -34,12 +34,13 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
+from ..config.sections.learner import ALL_LINEAR
 from ..errors import ConfigError
 from .attention.packed import SDPA_PACKED, check_packing
 from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
-from .lora import ALL_LINEAR, checked, unmatched
+from .lora import checked, unmatched
 from .optim import muon
 from .roles.value_head import has_scalar_head
 from .truncation import Truncation

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
 
 from .base import Option, Section
+
+ALL_LINEAR = "all-linear"
 
 
 class Lora(Section):
@@ -17,12 +20,20 @@ class Lora(Section):
     )
     alpha: int = Field(16, ge=1, description="the update is scaled by alpha / rank")
     target_modules: list[str] = Field(
-        ["all-linear"],
+        [ALL_LINEAR],
         min_length=1,
         description="names of the layers that get one, e.g. q_proj v_proj; all-linear: all but the head",
     )
     dropout: float = Field(
         0.0, ge=0, lt=1, description="of what an update sees while it trains; ratios then start near 1 instead of at it"
+    )
+
+
+def target_fault(target: str, known: Iterable[str]) -> str:
+    """That ds.lora.target_modules has a name that no layer of the model has; `known`: those that it has."""
+    return (
+        f"ds.lora.target_modules names {target!r}, and the model has no such layer. Known: {', '.join(known)}. Use some"
+        f" of them, or {ALL_LINEAR}."
     )
 
 

@@ -23,6 +23,7 @@ from ...algorithms.advantages import Estimator
 from ...algorithms.aggregate import GlobalCounts
 from ...algorithms.gae import gae
 from ...config import Config
+from ...config.effects.rows import GROUP_ESTIMATORS
 from ..openrlhf_adapter import PolicyModel, ZeroStrategy
 from ..packing import Row
 from ..passes import Passes
@@ -68,7 +69,9 @@ class Roles:
                 replace(s, facts={**s.facts, "reference": r}) for s, r in zip(samples, of_reference, strict=True)
             ], None
         of_policy = _responses(samples, log_probs(policy, passes, rows))
-        gamma, total, tokens, judged = self.cfg.algo.advantage.gamma, 0.0, 0, []
+        # what compares whole trajectories discounts nothing, penalties neither (OpenRLHF sets gamma to 1)
+        adv = self.cfg.algo.advantage
+        gamma, total, tokens, judged = 1.0 if adv.estimator in GROUP_ESTIMATORS else adv.gamma, 0.0, 0, []
         for s, mask, pi, ref in zip(samples, own, of_policy, of_reference, strict=True):
             kl = kls.estimate(torch.from_numpy(pi - ref), self.cfg.algo.kl.estimator).double().numpy() * mask
             penalty = -self.coef.value * kl if self.critic else kls.penalty_to_go(kl, mask, self.coef.value, gamma)

@@ -68,6 +68,14 @@ def test_a_critic_without_an_estimator_that_uses_it_is_refused():
         Config(critic={"freezing_steps": 10}, train={"max_steps": 10}, algo={"advantage": {"estimator": "gae"}})
 
 
+def test_a_policy_that_would_thaw_in_the_middle_of_a_batch_is_refused():
+    """Two epochs: of updates 0, 1 | 2, 3 the first three cannot be the critic's alone."""
+    gae, train = {"advantage": {"estimator": "gae"}}, {"max_steps": 10, "max_epochs": 2}
+    with pytest.raises(ValueError, match=r"critic\.freezing_steps = 3 updates end in the middle of a batch.*2 or 4"):
+        Config(critic={"freezing_steps": 3}, train=train, algo=gae)
+    assert Config(critic={"freezing_steps": 4}, train=train, algo=gae)
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [

@@ -127,6 +127,22 @@ def test_the_penalty_of_the_reward_is_of_the_policy_at_the_start_of_the_batch(le
     )
 
 
+def test_an_estimator_without_gamma_discounts_no_penalties_of_the_kl_either(learner):
+    """As OpenRLHF, which sets gamma to 1 for it."""
+    trained = []
+    for gamma in (1.0, 0.5):
+        ranked = learner(
+            algo={
+                "kl": {"init_coef": 0.5, "estimator": "k2"},
+                "advantage": {"estimator": "rloo", "gamma": gamma},
+            }
+        )
+        ranked.step(*batch(0))
+        ranked.step(*batch(0))
+        trained.append(weights(ranked.engine))
+    assert same(*trained)
+
+
 def test_kl_in_the_loss_pulls_the_policy_back(learner):
     """Without rewards the only gradient is the KL's: it falls."""
     ranked = learner(

@@ -1,0 +1,62 @@
+"""Checks of what the learner is asked to do: a whole sequence fits into a forward pass, and LoRA finds the layers that
+it is to train. Headers are read, nothing is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from ...config import Config
+from ...config.sections.learner import ALL_LINEAR, target_fault
+from ...errors import ConfigError
+
+EXPERTS, NOT_TRAINED = "experts", ("embed_tokens", "wte", "lm_head")
+"""transformers joins experts into other layers than those of the file, and LoRA is for what is in between."""
+
+
+def check_budget(cfg: Config) -> None:
+    """Raises ConfigError where a response of full length would not fit: no part of the learner cuts a sequence."""
+    ranks, longest = cfg.ds.ring_attn_size, cfg.data.max_len
+    shared = f" * ds.ring_attn_size = {cfg.train.max_tokens_per_gpu} * {ranks}" if ranks > 1 else ""
+    for setting, tokens in (
+        (f"train.max_tokens_per_gpu{shared}", cfg.train.max_tokens_per_gpu),
+        ("rollout.max_tokens_per_gpu", cfg.rollout.max_tokens_per_gpu),
+    ):
+        if tokens is not None and longest > tokens * ranks:
+            name = setting.partition(" ")[0]
+            raise ConfigError(
+                f"data.max_len = {longest} tokens of prompt and response do not fit into a forward pass of {setting} ="
+                f" {tokens * ranks}. Raise {name} to {-(-longest // ranks)}, or lower data.max_len."
+            )
+
+
+def check_lora(cfg: Config, model: Path) -> None:
+    """Raises ConfigError for a target that is the name of no layer in the model's weight files. What cannot be known
+    from them (a mixture of experts, other files than safetensors) is left to the learner."""
+    targets = cfg.ds.lora.target_modules
+    if not cfg.ds.lora.rank or targets == [ALL_LINEAR]:
+        return
+    try:
+        layers = {name.removesuffix(".weight") for name in _names(model) if name.endswith(".weight")}
+    except (OSError, ValueError, KeyError, SafetensorError) as e:
+        raise ConfigError(f"{model} holds weights that cannot be read ({e}). Download or save it again.") from e
+    if not layers or any(f".{EXPERTS}." in layer for layer in layers):
+        return
+    for target in targets:
+        if not any(layer == target or layer.endswith(f".{target}") for layer in layers):
+            known = {layer.rpartition(".")[2] for layer in layers} - set(NOT_TRAINED)
+            raise ConfigError(target_fault(target, sorted(name for name in known if "norm" not in name)))
+
+
+def _names(model: Path) -> Iterator[str]:
+    """Of the tensors in its safetensors files."""
+    index = model / "model.safetensors.index.json"
+    if index.is_file():
+        yield from json.loads(index.read_text())["weight_map"]
+        return
+    for path in sorted(model.glob("*.safetensors")):
+        with safe_open(path, "np") as weights:
+            yield from weights.keys()

@@ -1,0 +1,55 @@
+"""Preflight of what the learner is asked to do: sequences of full length fit into a forward pass, LoRA finds its
+layers."""
+
+from __future__ import annotations
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from openrlhf_tir.commands.preflight import check
+from openrlhf_tir.config.settings import load
+
+from .runs import CPU, refused
+
+
+def test_sequences_that_no_forward_pass_has_room_for_are_refused_with_the_number_to_raise(ready):
+    said = refused(ready, data__max_len=2000, rollout__max_new_tokens=1000, train__max_tokens_per_gpu=1999)
+    assert "train.max_tokens_per_gpu = 1999. Raise train.max_tokens_per_gpu to 2000, or lower data.max_len" in said
+    said = refused(ready, data__max_len=2000, rollout__max_new_tokens=1000, rollout__max_tokens_per_gpu=1000)
+    assert "rollout.max_tokens_per_gpu = 1000. Raise rollout.max_tokens_per_gpu to 2000" in said
+
+
+def test_ranks_that_share_a_sequence_have_room_for_it_together(ready):
+    shared = {
+        "ds__ring_attn_size": 2,
+        "ds__packing_samples": True,
+        "actor__num_gpus_per_node": 2,
+        "data__max_len": 2001,
+        "rollout__max_new_tokens": 1000,
+    }
+    said = refused(ready, **shared, train__max_tokens_per_gpu=1000)
+    assert "ds.ring_attn_size = 1000 * 2 = 2000. Raise train.max_tokens_per_gpu to 1001" in said
+    fits = {k.replace("__", "."): v for k, v in shared.items()} | {"train.max_tokens_per_gpu": 1001}
+    assert check(load(None, {**ready, **fits}), machine=CPU)
+
+
+LAYERS = ("model.embed_tokens", "model.layers.0.input_layernorm", "model.layers.0.self_attn.q_proj", "lm_head")
+
+
+def weights_of(model, layers) -> None:
+    save_file({f"{name}.weight": np.zeros((2, 2), np.float32) for name in layers}, model / "model.safetensors")
+
+
+def test_targets_of_lora_that_no_layer_has_are_refused_before_the_model_is_loaded(ready, tmp_path):
+    weights_of(tmp_path / "model", LAYERS)
+    lora = {"ds.lora.rank": 4, "ds.lora.target_modules": ["q_proj", "k_prj"]}
+    said = refused(ready, **{k.replace(".", "__"): v for k, v in lora.items()})
+    assert "ds.lora.target_modules names 'k_prj', and the model has no such layer. Known: q_proj. Use some" in said
+    assert check(load(None, {**ready, **lora, "ds.lora.target_modules": ["q_proj"]}), machine=CPU)
+
+
+def test_targets_in_a_mixture_of_experts_are_left_to_the_model_itself(ready, tmp_path):
+    """transformers joins the experts of a file into layers of other names."""
+    weights_of(tmp_path / "model", [*LAYERS, "model.layers.0.mlp.experts.0.up_proj"])
+    lora = {"ds.lora.rank": 4, "ds.lora.target_modules": ["gate_up_proj"]}
+    assert check(load(None, {**ready, **lora}), machine=CPU)
