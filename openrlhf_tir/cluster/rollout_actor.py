@@ -22,6 +22,7 @@ from .reaper import end_children_with_us
 from .remote_engine import RemoteEngine, handover_of
 from .shared_dir import prove
 from .tokens import Tokens
+from .versions import compare
 
 ENDPOINTS = "endpoints"
 
@@ -51,8 +52,9 @@ class RolloutActor:
     def __init__(self, index: int) -> None:
         self.index, self.name = index, f"rollout-{index}"
 
-    async def sees(self, mark: Path) -> None:
-        """Raises ConfigError when this node does not have the run's directory."""
+    async def sees(self, mark: Path, theirs: Mapping[str, str]) -> None:
+        """Raises ConfigError when this node does not have the run's directory, or other packages than `theirs`."""
+        await asyncio.to_thread(compare, theirs, self.name, ray.util.get_node_ip_address())
         await asyncio.to_thread(prove, mark, self.name, ray.util.get_node_ip_address())
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
