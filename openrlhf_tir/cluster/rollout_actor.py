@@ -74,12 +74,15 @@ class RolloutActor:
         from ..logs.own_log import own_log
         from ..logs.trajectories import TrajectoryLog
         from ..rewards.pool import RewardPools
-        from ..serving.app import build_app, serve
+        from ..serving.app import bound, build_app, serve
         from .reward_models.replicas import RewardModelClient
         from .service import RolloutService
 
         own_log(cfg.run_dir / "logs" / f"{self.name}.log")
         self.cfg = cfg
+        host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
+        if port := cfg.rollout.port and cfg.rollout.port + self.index:
+            bound(host, port).close()  # a port in use is told before a model is loaded
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
         r = cfg.rollout
         self.batcher = Batcher(
@@ -117,9 +120,8 @@ class RolloutActor:
             chats,
         )
         self.runner.handover = handover_of(cfg, self.batcher, codec)
-        host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
         app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
-        self._server, port = await serve(app, host, r.port and r.port + self.index)
+        self._server, port = await serve(app, host, port)
         url = f"http://{host}:{port}"
         self._endpoint = publish_endpoint(cfg.run_dir, self.name, url)
         settle()
