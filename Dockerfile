@@ -16,12 +16,13 @@ USER tir
 EXPOSE 8000
 ENTRYPOINT ["python", "-m", "env_servers.python_tir", "--host", "0.0.0.0", "--port", "8000"]
 
+# wget is what KubeRay asks a pod's health with (before 1.6): pods without it are ended.
 FROM nvidia/cuda:13.0.1-devel-ubuntu22.04 AS train
 ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PATH=/opt/venv/bin:$PATH
 RUN apt-get update \
     && apt-get install -y --no-install-recommends software-properties-common \
     && add-apt-repository ppa:deadsnakes/ppa \
-    && apt-get install -y --no-install-recommends python3.11 python3.11-venv python3.11-dev g++ git bubblewrap openssh-client iproute2 \
+    && apt-get install -y --no-install-recommends python3.11 python3.11-venv python3.11-dev g++ git bubblewrap openssh-client iproute2 wget \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /app
 COPY requirements.txt requirements-nodeps.txt ./

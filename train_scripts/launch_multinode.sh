@@ -53,10 +53,6 @@ tear_down() {
     done
     wait
 }
-trap tear_down EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
 [[ -z $interface ]] || export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-$interface} GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
 forwarded=$("$venv/bin/python" -m openrlhf_tir.config.forwarded | tr '\n' ' ') # ssh passes no environment on
 
@@ -86,6 +82,16 @@ keep_ray_on() { # likewise
 }
 
 address=$(address_of "$head")
+if on "$head" "(exec 3<>/dev/tcp/$address/$port) 2>/dev/null"; then
+    echo "Port $port of $address ($head) is in use, maybe by another Ray. Set RAY_PORT to a free one, or end what listens there." >&2
+    exit 2
+fi
+
+# Only from here on: before, a Ray on these nodes is somebody else's.
+trap tear_down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 ray_on "$head" "--head --node-ip-address=$address --port=$port ${RAY_HEAD_FLAGS:-}" "" &
 for host in "${hosts[@]:1}"; do
     own=

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from .nodes import learner_room, shared_room
 from .ray_faults import death
 from .ray_session import by_node, place, worker_env
 from .shared_dir import marked, prove
+from .versions import compare, wanted
 
 if TYPE_CHECKING:
     from ..learner.zero3 import Zero3Rank
@@ -58,8 +60,9 @@ class LearnerRank:
             s.bind(("", 0))
             return ray.util.get_node_ip_address(), s.getsockname()[1]
 
-    def sees(self, mark: Path) -> None:
-        """Raises ConfigError when this node does not have the run's directory."""
+    def sees(self, mark: Path, theirs: Mapping[str, str]) -> None:
+        """Raises ConfigError when this node does not have the run's directory, or other packages than `theirs`."""
+        compare(theirs, f"learner rank {self.rank}", ray.util.get_node_ip_address())
         prove(mark, f"learner rank {self.rank}", ray.util.get_node_ip_address())
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
@@ -113,7 +116,8 @@ class LearnerGroup:
                 for _ in range(room.each):
                     self.ranks.append(actor.options(**asked, scheduling_strategy=there).remote(len(self.ranks), n))
             with marked(cfg.run_dir) as mark:
-                await self._all([r.sees.remote(mark) for r in self.ranks], "sees", "timeouts.start_s")
+                theirs = wanted()
+                await self._all([r.sees.remote(mark, theirs) for r in self.ranks], "sees", "timeouts.start_s")
             [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", "timeouts.start_s")
             await self._all([r.start.remote(cfg, addr, port) for r in self.ranks], "start", "timeouts.start_s")
         except BaseException:

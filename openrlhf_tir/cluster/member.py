@@ -26,6 +26,7 @@ from .ray_faults import death
 from .ray_session import by_node, place, worker_env
 from .shared_dir import marked
 from .tokens import tokens
+from .versions import wanted
 
 log = logging.getLogger(__name__)
 STOP = Deadline(20.0, "member.STOP")
@@ -231,7 +232,7 @@ async def spawn(
     member = Member(index, actor, own, on_death, cfg)
     try:
         with marked(cfg.run_dir) as mark:
-            await member.call(actor.sees.remote(mark), "timeouts.start_s", "The look at the run's directory")
+            await member.call(actor.sees.remote(mark, wanted()), "timeouts.start_s", "The look at the run's directory")
         member.url = await member.call(
             actor.start.remote(cfg, model, env_urls, tokens(cfg)), "timeouts.start_s", "The start"
         )

@@ -22,6 +22,7 @@ from .reaper import end_children_with_us
 from .remote_engine import RemoteEngine, handover_of
 from .shared_dir import prove
 from .tokens import Tokens
+from .versions import compare
 
 ENDPOINTS = "endpoints"
 
@@ -50,8 +51,9 @@ class RolloutActor:
     def __init__(self, index: int) -> None:
         self.index, self.name = index, f"rollout-{index}"
 
-    async def sees(self, mark: Path) -> None:
-        """Raises ConfigError when this node does not have the run's directory."""
+    async def sees(self, mark: Path, theirs: Mapping[str, str]) -> None:
+        """Raises ConfigError when this node does not have the run's directory, or other packages than `theirs`."""
+        await asyncio.to_thread(compare, theirs, self.name, ray.util.get_node_ip_address())
         await asyncio.to_thread(prove, mark, self.name, ray.util.get_node_ip_address())
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
@@ -71,12 +73,15 @@ class RolloutActor:
         from ..logs.own_log import own_log
         from ..logs.trajectories import TrajectoryLog
         from ..rewards.pool import RewardPools
-        from ..serving.app import build_app, serve
+        from ..serving.app import bound, build_app, serve
         from .reward_models.replicas import RewardModelClient
         from .service import RolloutService
 
         own_log(cfg.run_dir / "logs" / f"{self.name}.log")
         self.cfg = cfg
+        host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
+        if port := cfg.rollout.port and cfg.rollout.port + self.index:
+            bound(host, port).close()  # a port in use is told before a model is loaded
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
         r = cfg.rollout
         self.batcher = Batcher(
@@ -114,9 +119,8 @@ class RolloutActor:
             chats,
         )
         self.runner.handover = handover_of(cfg, self.batcher, codec)
-        host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
         app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
-        self._server, port = await serve(app, host, r.port and r.port + self.index)
+        self._server, port = await serve(app, host, port)
         url = f"http://{host}:{port}"
         self._endpoint = publish_endpoint(cfg.run_dir, self.name, url)
         settle()

@@ -201,15 +201,7 @@ async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[a
             f"A rollout server on {host} is open to the network and has no token. Set a bearer token, or bind"
             " 127.0.0.1."
         )
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError as e:
-        listener.close()
-        # in use, maybe by the actor that this one replaces
-        kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError
-        raise kind(f"Cannot listen on {host}:{port}: {e.strerror}. Use port 0 for a free one.") from e
+    listener = bound(host, port)
     listener.listen(1024)
     server = _Server(
         uvicorn.Config(
@@ -220,6 +212,21 @@ async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[a
         asyncio.create_task(_until_cancelled(server, listener), name=f"http {host}:{listener.getsockname()[1]}"),
         listener.getsockname()[1],
     )
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket of that address; port 0 picks a free one. Raises ConfigError when there is no such address here,
+    Unavailable when the port is in use."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as e:
+        listener.close()
+        # in use, maybe by the actor that this one replaces
+        kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError
+        raise kind(f"Cannot listen on {host}:{port}: {e.strerror}. Use port 0 for a free one.") from e
+    return listener
 
 
 class _Server(uvicorn.Server):

@@ -286,6 +286,12 @@ class NcclGroup(Group):
         if self._nccl.disabled:
             raise BroadcastTorn(f"rank {self.rank} has no NCCL library, or VLLM_DISABLE_PYNCCL is set")
 
+    def start(self, buffer: torch.Tensor) -> None:
+        """vLLM's worker has a stream of its own, which may still load from the bucket before: of whose memory this
+        buffer may be made, and which NCCL's stream does not wait for."""
+        torch.cuda.current_stream(self.device).synchronize()
+        super().start(buffer)
+
     def _broadcast(self, buffer: torch.Tensor) -> None:
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream()

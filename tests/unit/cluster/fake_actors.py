@@ -73,7 +73,7 @@ class FakeActor:
     async def do_start(self, *args: Any) -> str:
         return f"http://fake-{self.index}"
 
-    async def do_sees(self, mark: Any) -> None: ...
+    async def do_sees(self, mark: Any, versions: Any) -> None: ...
 
     async def do_address(self) -> tuple[str, int]:
         return "127.0.0.1", 1

@@ -118,3 +118,10 @@ def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for
     assert cfg.env.token_env in {e["name"] for e in servers["spec"]["template"]["spec"]["containers"][0]["env"]}
     pinned = next(line for line in (REPO / "requirements.txt").read_text().splitlines() if line.startswith("ray"))
     assert job["spec"]["rayClusterSpec"]["rayVersion"] in pinned
+
+
+def test_the_training_image_has_what_kuberay_asks_a_pods_health_with():
+    """KubeRay before 1.6 asks by wget, in the container, and ends pods that do not answer."""
+    image = (REPO / "Dockerfile").read_text().split(" AS train")[1]
+    installed = next(line for line in image.splitlines() if "apt-get install" in line and "python3.11" in line)
+    assert "wget" in installed.split()

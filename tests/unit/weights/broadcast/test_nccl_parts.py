@@ -31,3 +31,26 @@ def test_both_groups_have_one_interface():
         assert issubclass(made, Group) and not inspect.isabstract(made) and isinstance(made.overlaps, bool)
         for name in ("_connect", "_broadcast", "_close"):
             assert inspect.signature(getattr(made, name)) == inspect.signature(getattr(Group, name))
+
+
+def test_a_bucket_arrives_when_the_callers_stream_is_through_with_its_memory(monkeypatch):
+    """vLLM's worker has a stream of its own, which may still load from the bucket before, whose memory this one has
+    been given; NCCL writes on another."""
+    import torch
+
+    from openrlhf_tir.types import Meeting
+    from openrlhf_tir.weights.broadcast.group import NcclGroup
+
+    events = []
+
+    class Stream:
+        def synchronize(self):
+            events.append("the caller's copies are through")
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
+    group = NcclGroup(Meeting("nccl", "127.0.0.1", 1, 1, 5.0), 1, None)
+    group._broadcast = lambda buffer: events.append("a bucket arrives")
+    group.start(torch.empty(0))
+    group.join()
+    assert events == ["the caller's copies are through", "a bucket arrives"]

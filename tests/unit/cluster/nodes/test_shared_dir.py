@@ -43,7 +43,7 @@ def test_an_engine_that_does_not_see_the_directory_loads_nothing_and_leaves_its_
     started = []
 
     async def scenario():
-        from .fake_ray import spawned
+        from ..fake_ray import spawned
 
         ray.prepare = lambda actor: (
             actor.raises.update(sees=ConfigError("rollout-0 on node n2 does not see it")) or started.append(actor)

@@ -10,7 +10,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ClusterFull, ConfigError
 from openrlhf_tir.simulation.virtual_loop import run
 
-from .fake_ray import Ray, node, spawned
+from ..fake_ray import Ray, node, spawned
 
 pytestmark = pytest.mark.slow  # importing ray
 

@@ -1,0 +1,53 @@
+"""Nodes with other packages than the controller's are found out before a model loads, by node and value."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.simulation.virtual_loop import run
+
+from ..fake_ray import Ray, node, spawned
+
+pytestmark = pytest.mark.slow  # importing ray
+
+
+def test_what_differs_is_named_with_node_and_both_versions():
+    from openrlhf_tir.cluster.versions import compare, installed
+
+    here = installed()
+    compare(here, "rollout-0", "10.0.0.2")
+    compare({**here, "vllm": "none"}, "rollout-0", "10.0.0.2")  # a head on which no engine runs
+    with pytest.raises(ConfigError) as refused:
+        compare({**here, "torch": "1.0", "ray": "1.1"}, "learner rank 3", "10.0.0.2")
+    assert "learner rank 3 on node 10.0.0.2" in str(refused.value)
+    assert f"torch {here['torch']} (the controller: 1.0), ray {here['ray']} (the controller: 1.1)" in str(refused.value)
+
+
+def test_builds_for_cpu_and_gpu_are_one_version_and_another_checkout_is_not(tmp_path):
+    from openrlhf_tir.cluster.versions import _ours, installed
+
+    assert "+" not in installed()["torch"]
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = _ours(tmp_path)
+    (tmp_path / "a.py").write_text("x = 2\n")
+    assert _ours(tmp_path) != before
+
+
+def test_engines_and_ranks_are_asked_on_several_nodes_and_not_on_one(ray: Ray, monkeypatch):
+    from openrlhf_tir.cluster import versions
+    from openrlhf_tir.cluster.learner_group import LearnerGroup
+
+    asked = []
+
+    async def sees(mark, theirs):
+        asked.append(theirs)
+
+    ray.prepare = lambda actor: setattr(actor, "do_sees", sees)
+    monkeypatch.setattr(versions, "installed", lambda: {"torch": "2"})
+    run(spawned())
+    ray.nodes.append(node("10.0.0.2", CPU=4.0))
+    run(spawned())
+    run(LearnerGroup.start(Config(actor={"num_gpus_per_node": 1})))
+    assert asked == [{}, {"torch": "2"}, {"torch": "2"}]

@@ -1,0 +1,71 @@
+"""launch_multinode.sh, refused before it starts anything. Ray is a stand-in; bash, the script and the sockets are the
+real ones."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.docs.docs_blocks import REPO
+
+SCRIPT = REPO / "train_scripts" / "launch_multinode.sh"
+ADDRESS = (subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split() or [""])[0]
+
+
+@pytest.fixture
+def venv(tmp_path) -> Path:
+    """A virtual environment whose `ray` notes that it was called."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").write_text(f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin/ray").write_text(f"#!/usr/bin/env bash\ntouch {tmp_path}/started\n")
+    for name in ("python", "ray"):
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def others() -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Somebody's Ray on this node: its port, and the process that the launch script of that run has noted."""
+    with socket.create_server(("0.0.0.0", 0)) as listening:
+        port = listening.getsockname()[1]
+        process = subprocess.Popen(["sleep", "60"])
+        noted = Path(f"/tmp/openrlhf_tir_ray_{port}.pid")
+        noted.write_text(f"{process.pid}\n")
+        yield port, process
+        noted.unlink(missing_ok=True)
+        process.kill()
+        process.wait()
+
+
+def launched(venv: Path, port: int, *flags: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "TIR_VENV": str(venv), "RAY_PORT": str(port), "PYTHONPATH": str(REPO)}
+    return subprocess.run(
+        ["bash", SCRIPT, "--hosts", "localhost", *flags, "--", "--help"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(not ADDRESS, reason="this machine has no address")
+def test_a_port_that_somebody_listens_on_is_named_with_its_node_and_his_ray_lives_on(venv, others):
+    port, process = others
+    done = launched(venv, port)
+    assert done.returncode == 2 and f"Port {port} of {ADDRESS} (localhost) is in use" in done.stderr
+    assert "RAY_PORT" in done.stderr and not (venv / "started").exists()
+    assert process.poll() is None
+
+
+def test_a_network_that_a_node_is_not_on_ends_nobody_elses_ray(venv, others):
+    port, process = others
+    done = launched(venv, port, "--interface", "eth77")
+    assert done.returncode == 2 and "localhost has no IPv4 address on eth77" in done.stderr
+    assert process.poll() is None and Path(f"/tmp/openrlhf_tir_ray_{port}.pid").exists()
