@@ -2,10 +2,11 @@
 it.
 
     generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
-    update_weights: digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first ->
-    resume receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first ->
-    resume sleep: pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache before
-    the canary -> resume
+    update_weights:  digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first
+                     -> resume
+    receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first -> resume
+    sleep:           pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache
+                     before the canary -> resume
 
 Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. Canary requests are queued
 while the engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is
