@@ -386,9 +386,8 @@ def _render(
     own = {} if without_question(given) == given else {"chat_template": without_question(given)}
     more = {**({"tools": list(tools)} if tools else {}), **cfg.chat_template_options, **own}
     try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more), Chat(
-            tuple(chat), tools
-        )
+        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more)
+        return text, Chat(tuple(chat), tools)
     except Exception as e:
         # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(

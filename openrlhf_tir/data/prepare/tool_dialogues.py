@@ -101,10 +101,8 @@ def to_toolrl(where: str, messages: Sequence[Mapping[str, Any]], label: str) -> 
         target = f"<think> {THOUGHT} </think>\n{_block(calls)}"
     except ValueError as e:
         raise DataError(f"{where}: {e}. Remove the row.") from None
-    return [
-        {"role": "system", "content": SYSTEM.format(tools=tools)},
-        {"role": "user", "content": f"{HISTORY}\n{said}"},
-    ], target
+    system = {"role": "system", "content": SYSTEM.format(tools=tools)}
+    return [system, {"role": "user", "content": f"{HISTORY}\n{said}"}], target
 
 
 def to_tooln1(where: str, messages: Sequence[Mapping[str, Any]], target: str) -> dict[str, str]:

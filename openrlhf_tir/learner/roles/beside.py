@@ -64,9 +64,8 @@ class Roles:
         rows = [laid_out(s.trajectory, as_float32({"asked": mask})) for s, mask in zip(samples, own, strict=True)]
         of_reference = _responses(samples, reference.log_probs(passes, rows))
         if self.cfg.algo.kl.use_loss:
-            return [
-                replace(s, facts={**s.facts, "reference": r}) for s, r in zip(samples, of_reference, strict=True)
-            ], None
+            pairs = zip(samples, of_reference, strict=True)
+            return [replace(s, facts={**s.facts, "reference": r}) for s, r in pairs], None
         of_policy = _responses(samples, log_probs(policy, passes, rows))
         gamma, total, tokens, judged = self.cfg.algo.advantage.gamma, 0.0, 0, []
         for s, mask, pi, ref in zip(samples, own, of_policy, of_reference, strict=True):
