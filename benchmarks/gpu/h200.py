@@ -246,8 +246,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.shape != "tiny" and not gpu_count():
         parser.error(
-            f"--shape {args.shape} needs an NVIDIA GPU, and this machine has none. Use --shape tiny to see whether the"
-            " script works."
+            f"--shape {args.shape} needs an NVIDIA GPU, and this machine has none."
+            " Use --shape tiny to see whether the script works."
         )
     if args.micro_tokens < args.tokens + PROMPT_TOKENS:
         parser.error(

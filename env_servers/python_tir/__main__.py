@@ -66,8 +66,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--memory-mib", type=int, default=limits.memory_bytes >> 20, metavar="N", help=memory)
     isolation = (
         "bwrap: namespaces; landlock: weaker, for containers without user namespaces; auto: bwrap, else landlock with a"
-        " warning; none runs code with the rights of this server: only on a machine that may be harmed (default:"
-        " %(default)s)"
+        " warning; none runs code with the rights of this server:"
+        " only on a machine that may be harmed (default: %(default)s)"
     )
     others = (
         "serve bash, cpp, go and nodejs at /run_code where they are installed; --no-languages starts without trying"

@@ -191,8 +191,8 @@ async def found(sandbox: Sandbox, places: str = PLACES) -> Languages:
     for name, failure in zip(tools, failures, strict=True):
         if failure is not None:
             print(
-                f"WARNING: {tools[name].path} is installed, but does not work in the sandbox, so {name} is not served:"
-                f" {failure}",
+                f"WARNING: {tools[name].path} is installed, but does not work in the sandbox,"
+                f" so {name} is not served: {failure}",
                 file=sys.stderr,
             )
     return Languages(

@@ -88,8 +88,8 @@ def main() -> None:
     args = parser().parse_args()
     if not 1 <= args.topk <= MAX_TOPK:
         sys.exit(
-            f"search does not start: --topk {args.topk} retrieves nothing, or everything. Use 1 or more, up to"
-            f" {MAX_TOPK}."
+            f"search does not start: --topk {args.topk} retrieves nothing, or everything."
+            f" Use 1 or more, up to {MAX_TOPK}."
         )
     if args.snippet_chars < 0 or args.page_chars < 1:
         sys.exit(
@@ -98,8 +98,8 @@ def main() -> None:
         )
     if not args.retrieve_timeout > 0:
         sys.exit(
-            f"search does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search. Use more"
-            " than 0."
+            f"search does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search."
+            " Use more than 0."
         )
     try:
         # before the copies: they only map what is built here

@@ -46,8 +46,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add_serving_flags(p, workers=2)
     mirror = (
-        "directory of git repositories for rows of SWE-Gym's and SWE-bench's form: DIR/owner/name, DIR/owner__name or"
-        " DIR/name"
+        "directory of git repositories for rows of SWE-Gym's and SWE-bench's form:"
+        " DIR/owner/name, DIR/owner__name or DIR/name"
     )
     p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
     p.add_argument(

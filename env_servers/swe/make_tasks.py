@@ -193,8 +193,8 @@ def parser() -> argparse.ArgumentParser:
         help="rows with repo, base_commit, problem_statement, test_patch, FAIL_TO_PASS, PASS_TO_PASS",
     )
     root = (
-        "--rows: where the repository is in a session; /testbed in the containers of SWE-Gym and SWE-bench (default:"
-        " %(default)s)"
+        "--rows: where the repository is in a session; /testbed in the containers of"
+        " SWE-Gym and SWE-bench (default: %(default)s)"
     )
     p.add_argument("--root", default=ROOT, metavar="PATH", help=root)
     mirror = (

@@ -116,8 +116,8 @@ class Sources:
     def _repository(self, repo: str) -> Path:
         if self._mirror is None:
             raise ValueError(
-                f"repo = {repo!r} is not bundled, and this server has no repositories besides. Start it with --mirror"
-                " DIR."
+                f"repo = {repo!r} is not bundled, and this server has no repositories besides."
+                " Start it with --mirror DIR."
             )
         parts = repo.split("/")
         if len(parts) != 2 or not all(p and p.strip(".") for p in parts):

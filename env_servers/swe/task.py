@@ -68,8 +68,8 @@ class SweTask(BaseModel):
             )
         if not self.test_patch or not self.fail_to_pass:
             raise ValueError(
-                f"the row of {self.repo} has no tests: it needs test_patch and FAIL_TO_PASS, else nothing can be"
-                " judged."
+                f"the row of {self.repo} has no tests: it needs test_patch and FAIL_TO_PASS,"
+                " else nothing can be judged."
             )
         return self
 
@@ -92,8 +92,8 @@ class SweTask(BaseModel):
             )
         if (size := sum(len(text.encode()) for text in (*self.files.values(), *self.tests.values()))) > MOST_BYTES:
             raise ValueError(
-                f"the repository {self.repo} has {size} bytes; one that a row brings at most {MOST_BYTES}. Put it into"
-                " a --mirror."
+                f"the repository {self.repo} has {size} bytes; one that a row brings at most {MOST_BYTES}."
+                " Put it into a --mirror."
             )
 
     @property

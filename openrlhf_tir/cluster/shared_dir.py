@@ -51,8 +51,8 @@ def prove(mark: Path, who: str, node: str, *, appears_s: float = APPEARS_S) -> N
         own.touch()
     except OSError as e:
         raise ConfigError(
-            f"{who} on node {node} cannot write to the run directory {mark.parent}: {e.strerror}. Make it writable from"
-            " all nodes."
+            f"{who} on node {node} cannot write to the run directory {mark.parent}: {e.strerror}."
+            " Make it writable from all nodes."
         ) from None
     finally:
         with suppress(OSError):

@@ -97,14 +97,14 @@ class StopSignals:
     @staticmethod
     def _at_start() -> Stopped:
         return Stopped(
-            "Stopped by a signal while Ray started: nothing had begun. If there is a checkpoint, --resume goes on"
-            " from it."
+            "Stopped by a signal while Ray started: nothing had begun."
+            " If there is a checkpoint, --resume goes on from it."
         )
 
     def ask(self, why: str) -> None:
         print(
-            f"{why}: stopping within {self.stop.grace_s:g} s (train.stop_grace_s). Another signal ends the run at"
-            " once.",
+            f"{why}: stopping within {self.stop.grace_s:g} s (train.stop_grace_s)."
+            " Another signal ends the run at once.",
             file=sys.stderr,
             flush=True,
         )

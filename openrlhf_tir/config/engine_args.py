@@ -39,8 +39,8 @@ NEEDED = {
 """Argument -> what it is set for already."""
 BREAKING = {
     "data_parallel_size": (
-        "every replica would have weights, versions and statistics of its own behind one engine. Set vllm.num_engines"
-        " instead"
+        "every replica would have weights, versions and statistics of its own behind one engine."
+        " Set vllm.num_engines instead"
     ),
     "speculative_config": "a push does not reach the draft model. Leave it out",
     "enable_lora": "the adapter is merged into the weights that are pushed (actor.lora). Leave it out",

@@ -175,6 +175,6 @@ def _servers(environments: Mapping[str, Environment]) -> Iterator[str]:
                 yield (
                     f"{other.section} and {e.section} have one server, {url}, as environment {other.serves!r} (protocol"
                     f" {other.env.protocol!r}) and as {e.serves!r} (protocol {e.env.protocol!r}), and a server is one"
-                    f" environment. Set {e.section}.server = {other.serves!r} if both mean it, or give each its own"
-                    " URL."
+                    f" environment. Set {e.section}.server = {other.serves!r} if both mean it,"
+                    " or give each its own URL."
                 )

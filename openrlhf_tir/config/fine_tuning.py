@@ -117,8 +117,8 @@ def violations(c: Config) -> Iterator[str]:
     yield from sequence_parallel.violations(c)
     if not s.datasets:
         yield (
-            "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file, a directory of them, or a name"
-            " on the hub."
+            "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file,"
+            " a directory of them, or a name on the hub."
         )
     if s.batch_size < ranks:
         yield (
@@ -132,8 +132,8 @@ def violations(c: Config) -> Iterator[str]:
         )
     if s.output_key is not None and s.input_key is None:
         yield (
-            f"sft.output_key = {s.output_key!r} goes with a column of prompts, and sft.input_key is unset. Name that"
-            " column too."
+            f"sft.output_key = {s.output_key!r} goes with a column of prompts, and sft.input_key is unset."
+            " Name that column too."
         )
     if s.max_len > c.train.max_tokens_per_gpu * c.ds.ring_attn_size:
         yield (

@@ -27,8 +27,8 @@ def local_path(text: str | Path, what: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError:
         raise ConfigError(
-            f"{what} = {str(text)!r} starts with ~, and there is no such home directory (HOME is unset). Write the"
-            " whole path."
+            f"{what} = {str(text)!r} starts with ~, and there is no such home directory (HOME is unset)."
+            " Write the whole path."
         ) from None
 
 

@@ -212,8 +212,8 @@ def _pushes(c: Config) -> Iterator[str]:
     v = c.vllm
     if v.sync_delta and v.sync_backend != "file":
         yield (
-            f"vllm.sync_delta continues files, and vllm.sync_backend = '{v.sync_backend}' writes none. Leave one of"
-            " them out."
+            f"vllm.sync_delta continues files, and vllm.sync_backend = '{v.sync_backend}' writes none."
+            " Leave one of them out."
         )
     if v.sync_backend != "file" and c.timeouts.broadcast_s >= c.timeouts.push_s:
         yield (
@@ -297,8 +297,8 @@ def _pipeline(c: Config) -> Iterator[str]:
         )
     if depth is not None and c.pipeline.mode in ("sync", "one_step"):
         yield (
-            f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}', which rolls exactly one batch. Leave"
-            " it unset."
+            f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}',"
+            " which rolls exactly one batch. Leave it unset."
         )
     elif isinstance(depth, int) and depth < b:
         yield f"pipeline.depth = {depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}."
@@ -334,8 +334,8 @@ def _fast_lane(c: Config) -> Iterator[str]:
         yield f"pipeline.fast_lane = 'auto' needs a second engine, and vllm.num_engines = {engines}. Leave it off."
     if c.by_agent:
         yield (
-            f"pipeline.fast_lane = {lane!r} moves the responses of our own turn loop, and here agents write them. Leave"
-            " it off."
+            f"pipeline.fast_lane = {lane!r} moves the responses of our own turn loop,"
+            " and here agents write them. Leave it off."
         )
 
 
@@ -364,8 +364,8 @@ def _reward(c: Config) -> Iterator[str]:
     used = "model" in c.reward.used
     if used and not c.reward.model_name_or_path:
         yield (
-            "The reward 'model' needs a reward model. Set reward.model_name_or_path to a HF sequence classifier of one"
-            " label."
+            "The reward 'model' needs a reward model."
+            " Set reward.model_name_or_path to a HF sequence classifier of one label."
         )
     if c.reward.model_name_or_path and not used:
         yield (

@@ -172,8 +172,8 @@ def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str
                 kept[key] = visit(value, f"{name}.")
             elif name in sections:
                 problems.add(
-                    f"{name} in recipe {path} is {shown(value)}, but it is a section. Write [{name}] and its keys"
-                    " below."
+                    f"{name} in recipe {path} is {shown(value)}, but it is a section."
+                    f" Write [{name}] and its keys below."
                 )
             elif name in known:
                 kept[key] = value

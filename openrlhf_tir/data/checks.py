@@ -42,8 +42,8 @@ def json_value(value: Any, where: str, name: str, depth: int = 0) -> Any:
             for key, part in value.items():
                 if not isinstance(key, str):
                     raise DataError(
-                        f"{where}: {name} has the key {shown(key, 60)} of type {type(key).__name__}. Use text keys, as"
-                        " JSON does."
+                        f"{where}: {name} has the key {shown(key, 60)} of type {type(key).__name__}."
+                        " Use text keys, as JSON does."
                     )
                 text(key, where, f"a key of {name}")
                 json_value(part, where, f"{name}.{shown(key, 60).strip(chr(39))}", depth + 1)
@@ -95,6 +95,6 @@ def learnable(message: Any, where: str, name: str) -> None:
         message.get(part) and str(message[part]).strip() for part in ("content", "tool_calls", "reasoning_content")
     ):
         raise DataError(
-            f"{where}: {name} is an assistant's message without text: there is nothing to learn. Fill it in or remove"
-            " the row."
+            f"{where}: {name} is an assistant's message without text: there is nothing to learn."
+            " Fill it in or remove the row."
         )

@@ -61,8 +61,8 @@ def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None
         render = of_text(template, {name: text for name, text in named.items() if text})
     except TemplateSyntaxError as e:
         raise ConfigError(
-            f"The chat template of {model} is no Jinja: line {e.lineno}: {e.message}. Copy it again from the model's"
-            " source."
+            f"The chat template of {model} is no Jinja: line {e.lineno}: {e.message}."
+            " Copy it again from the model's source."
         ) from None
     return ChatTemplate(lambda messages, **how: render(messages, **how, **options), sorted(specials))
 

@@ -173,8 +173,8 @@ def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
         )
     if not isinstance(given, str | list):
         raise DataError(
-            f"{where}: {cfg.input_key} = {shown(given, 60)} is a {type(given).__name__}. Write text, or a list of chat"
-            " messages."
+            f"{where}: {cfg.input_key} = {shown(given, 60)} is a {type(given).__name__}."
+            " Write text, or a list of chat messages."
         )
     checks.text(given, where, cfg.input_key) if isinstance(given, str) else checks.messages(given, where, cfg.input_key)
     env, meta = _env_column(row, where, cfg), _meta(row, where)
@@ -305,8 +305,8 @@ def _own_tools(p: Problem) -> Sequence[Mapping[str, Any]]:
     tools = p.meta.get(CHAT_TOOLS) or []
     if not isinstance(tools, list) or not all(isinstance(t, Mapping) for t in tools):
         raise DataError(
-            f"{p.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is no list of tool schemas, as OpenAI's. Correct the"
-            " row."
+            f"{p.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is no list of tool schemas, as OpenAI's."
+            " Correct the row."
         )
     return tools
 

@@ -69,8 +69,8 @@ def convert(where: str, row: Mapping[str, Any]) -> tuple[list[dict[str, str]], s
             )
         if call["name"] not in names:
             raise DataError(
-                f"{where}: {field}[{i}] calls {call['name']!r}, which is none of its tools. Remove the row, as the"
-                " method does."
+                f"{where}: {field}[{i}] calls {call['name']!r}, which is none of its tools."
+                " Remove the row, as the method does."
             )
     lines = "\n".join(json.dumps({"type": "function", "function": tool}, ensure_ascii=False) for tool in tools)
     own = row.get("raw_system") or EXPERT

@@ -143,8 +143,8 @@ class Sessions:
         session = self._open.get(session_id)
         if session is None or session.outcome.done():
             raise SessionGone(
-                f"No session {session_id!r} is open: never opened here, or ended by its reward, by silence or with its"
-                " group."
+                f"No session {session_id!r} is open: never opened here, or ended by its reward,"
+                " by silence or with its group."
             )
         return session
 

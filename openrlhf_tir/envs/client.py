@@ -204,8 +204,8 @@ class EnvClient:
                 if left <= 0:
                     late: type[InfraError] = EnvLost if isinstance(e, Unreachable) else EnvTimeout
                     raise late(
-                        f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}. Is the server"
-                        " alive?"
+                        f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}."
+                        " Is the server alive?"
                     ) from None
                 self.outcomes[server.env, "retry"] += 1
 

@@ -35,8 +35,8 @@ KINDS = ("level", "problem_type", "subfield", "difficulty", "kind")
 FUNCTIONS = (
     "You can call functions. Answer the user's request with the calls that it needs and nothing else, as a Python list"
     " of calls with keyword arguments: [first_function(name=value, other=value), second_function(name=value)]. Where"
-    " none of the functions fits, or a required value is not given, say so in words and call nothing. The functions, as"
-    " JSON:\n"
+    " none of the functions fits, or a required value is not given, say so in words and call nothing."
+    " The functions, as JSON:\n"
 )
 """The system message of `ast`, in our words; the official prompting handler's asks for the same notation."""
 
@@ -58,8 +58,8 @@ def maths(where: str, row: Row) -> dict[str, Any]:
         answer = last_boxed(str(answer))
         if answer is None:
             raise DataError(
-                f"{where} has neither an answer column nor a \\boxed{{}} in its solution. Give the answer in column"
-                " 'answer'."
+                f"{where} has neither an answer column nor a \\boxed{{}} in its solution."
+                " Give the answer in column 'answer'."
             )
     return {INPUT: question, LABEL: _one_answer(where, answer), "meta": _kind(row)}
 
@@ -143,8 +143,8 @@ def ast(where: str, row: Row) -> dict[str, Any]:
     if isinstance(turns, list) and turns and isinstance(turns[0], list):
         if len(turns) > 1:
             raise DataError(
-                f"{where}: question has {len(turns)} turns, and a row of this set has one. Give the file of category"
-                f" {category}."
+                f"{where}: question has {len(turns)} turns, and a row of this set has one."
+                f" Give the file of category {category}."
             )
         turns = turns[0]
     if (

@@ -99,8 +99,8 @@ def _graded_by(cfg: Config, wanted: list[tuple[str, str]]) -> tuple[Config, tupl
     if len(names) > 1:
         pairs = ", ".join(f"{suite} by {reward!r}" for suite, reward in wanted)
         raise ConfigError(
-            f"These suites are graded by different rewards ({pairs}), and a command has one. Evaluate them one after"
-            " the other."
+            f"These suites are graded by different rewards ({pairs}), and a command has one."
+            " Evaluate them one after the other."
         )
     if names[0] == cfg.reward.name:
         return cfg, ()
@@ -121,8 +121,8 @@ def _check_env(cfg: Config, suite: Suite) -> None:
         )
     if not cfg.env.options.get("user"):
         raise ConfigError(
-            f"{suite.name} has a user who speaks in later turns, and env.options.user is not set. Set --env.options"
-            " user=true."
+            f"{suite.name} has a user who speaks in later turns, and env.options.user is not set."
+            " Set --env.options user=true."
         )
 
 

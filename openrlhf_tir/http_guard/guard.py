@@ -119,8 +119,8 @@ class Guard:
                 if self._held > self.limits.held_bytes:
                     raise _Refused(
                         429,
-                        f"Requests being answered hold {self.limits.held_bytes >> 20} MiB, which is the limit. Try"
-                        " again.",
+                        f"Requests being answered hold {self.limits.held_bytes >> 20} MiB,"
+                        " which is the limit. Try again.",
                     )
                 if not message.get("more_body"):
                     self._held += len(body)

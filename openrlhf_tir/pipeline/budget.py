@@ -154,6 +154,6 @@ class Budget:
         if wrong:
             books = {state.value: n for state, n in self.states.items()}
             raise ConservationError(
-                f"Slots do not add up ({'; '.join(wrong)}). Books: {books}. Resume from the last checkpoint and report"
-                " this."
+                f"Slots do not add up ({'; '.join(wrong)}). Books: {books}."
+                " Resume from the last checkpoint and report this."
             )

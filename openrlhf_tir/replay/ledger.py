@@ -82,8 +82,8 @@ class Ledger:
     def issued(self, key: GroupKey, version: int) -> None:
         if key in self._open:
             raise ConservationError(
-                f"Prompt {key} was issued twice without an end in between. This is a bug in the loop; the ledger is"
-                f" {self.path}."
+                f"Prompt {key} was issued twice without an end in between."
+                f" This is a bug in the loop; the ledger is {self.path}."
             )
         self._open.add(key)
         self._attempts[key.epoch, key.prompt] = key.attempt
@@ -95,8 +95,8 @@ class Ledger:
             raise ValueError(f"{event!r} is no terminal event. Known: {', '.join(sorted(TERMINAL))}.")
         if key not in self._open:
             raise ConservationError(
-                f"Prompt {key} ended as {event!r} but is not open: it would be counted twice. The ledger is"
-                f" {self.path}."
+                f"Prompt {key} ended as {event!r} but is not open: it would be counted twice."
+                f" The ledger is {self.path}."
             )
         self._open.remove(key)
         if event != "requeued":

@@ -101,8 +101,8 @@ class EngineModel:
         """
         if (prompt_tokens + new_tokens) > self.spec.kv_tokens * (1 - WATERMARK):
             raise ValueError(
-                f"{prompt_tokens} + {new_tokens} tokens can never fit into kv_tokens = {self.spec.kv_tokens}. Make the"
-                " cache larger."
+                f"{prompt_tokens} + {new_tokens} tokens can never fit into kv_tokens = {self.spec.kv_tokens}."
+                " Make the cache larger."
             )
         sequence = Sequence(prompt_tokens, float(new_tokens), cached_tokens, on_done)
         self._advance()

@@ -155,8 +155,8 @@ class Workload:
             return cls._of(read_toml(path, "Workload"))
         except (TypeError, AttributeError, ValueError) as e:
             raise ConfigError(
-                f"Workload {path} has a value of a wrong type: {e}. openrlhf_tir/simulation/workload_seed.toml shows"
-                " each."
+                f"Workload {path} has a value of a wrong type: {e}."
+                " openrlhf_tir/simulation/workload_seed.toml shows each."
             ) from None
         except KeyError as e:
             raise ConfigError(

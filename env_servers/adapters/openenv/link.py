@@ -92,8 +92,8 @@ class OpenEnvLink:
                 )
         except aiohttp.WSServerHandshakeError as e:
             raise OpenEnvMismatch(
-                f"{self.url}/ws is no WebSocket (HTTP {e.status}): a server from before OpenEnv had one, or another"
-                " program."
+                f"{self.url}/ws is no WebSocket (HTTP {e.status}):"
+                " a server from before OpenEnv had one, or another program."
             ) from e
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise OpenEnvFailed(f"The OpenEnv server at {self.url} cannot be reached: {type(e).__name__}: {e}.") from e

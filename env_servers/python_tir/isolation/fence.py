@@ -86,8 +86,8 @@ class FenceSandbox(Sandbox):
         places = [sys.base_prefix, *site_packages(), *shown]
         if self._as_root and (hidden := [p for p in places if not reachable(p)]):
             raise SandboxError(
-                f"an unprivileged user cannot enter {hidden[0]}. Install Python elsewhere, or run the server as its"
-                " owner."
+                f"an unprivileged user cannot enter {hidden[0]}."
+                " Install Python elsewhere, or run the server as its owner."
             )
         kernel = (_HERE.parent / "warm" / "kernel.py").read_text()
         options = {

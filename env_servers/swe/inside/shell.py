@@ -72,8 +72,8 @@ class Shell:
                 busy = f"{self.running[:80]!r} is still running"
                 return (
                     (
-                        f"[The command is not run: {busy}. End it with C-c and is_input true, or wait with an empty"
-                        " command.]"
+                        f"[The command is not run: {busy}. End it with C-c and is_input true,"
+                        " or wait with an empty command.]"
                     ),
                     None,
                 )

@@ -70,13 +70,13 @@ def main() -> None:
     args = parsed(sys.argv[1:])
     if args.replicas < 1 or not 0 < args.port < 1 << 16:
         sys.exit(
-            "Nothing would serve: -n must be at least 1, and --port one of 1 to 65535 (Serve takes no free one by"
-            " itself)."
+            "Nothing would serve: -n must be at least 1, and --port one of 1 to"
+            " 65535 (Serve takes no free one by itself)."
         )
     if args.host not in LOOPBACK and not os.environ.get(TOKEN_ENV):
         sys.exit(
-            f"--host {args.host} is reachable from other machines and ${TOKEN_ENV} is not set: anyone could run code"
-            " here."
+            f"--host {args.host} is reachable from other machines and ${TOKEN_ENV} is not set:"
+            " anyone could run code here."
         )
     _heed_signals()
     try:

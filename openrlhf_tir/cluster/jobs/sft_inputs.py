@@ -66,8 +66,8 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
     facts = rows.facts(", ".join(cfg.sft.datasets), cfg.sft.max_len)
     facts += held_out.facts(f"held out: {cfg.sft.eval_dataset}", cfg.sft.max_len) if held_out else []
     facts.append(
-        f"{schedule.steps} updates of {cfg.sft.batch_size} rows, {schedule.epoch(schedule.steps):.4g} passes over the"
-        " rows"
+        f"{schedule.steps} updates of {cfg.sft.batch_size} rows,"
+        f" {schedule.epoch(schedule.steps):.4g} passes over the rows"
     )
     return SftInputs(rows, held_out, schedule, made_of, facts)
 
@@ -125,8 +125,8 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
     before = (state.get("facts") or {}).get("sft")
     if before is None:
         raise ConfigError(
-            f"{path} is a checkpoint of `openrlhf-tir train`. Resume it with that command, or give this run another"
-            " --run-dir."
+            f"{path} is a checkpoint of `openrlhf-tir train`."
+            " Resume it with that command, or give this run another --run-dir."
         )
     wrong = [
         f"{name} = {before.get(name)}, this run has {now}" for name, now in made_of.items() if before.get(name) != now

@@ -21,8 +21,8 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
     if training or not cfg.eval.dataset:
         if not cfg.data.datasets:
             raise ConfigError(
-                "data.prompt_dataset is not set. Give a JSONL or parquet file, a directory of them, or a name on the"
-                " hub."
+                "data.prompt_dataset is not set. Give a JSONL or parquet file,"
+                " a directory of them, or a name on the hub."
             )
         found, bad = _scan(cfg, cfg.data)
         rows, named = found.total(), ", ".join(cfg.data.datasets)

@@ -77,8 +77,8 @@ def check_backend(cfg: Config, machine: Machine) -> None:
     """Raises ConfigError for pushes by NCCL between CPUs."""
     if cfg.vllm.sync_backend == "nccl" and machine.gpus == 0 and runs_here(cfg):
         raise ConfigError(
-            "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none. Use 'gloo', which is the same on CPUs,"
-            " or 'file'."
+            "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none."
+            " Use 'gloo', which is the same on CPUs, or 'file'."
         )
 
 

@@ -88,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
     if not selection.sampled:
         raise DataError(
             f"None of the {selection.rows} rows of {', '.join(args.sources)} was sampled in {', '.join(args.samples)}."
-            " Give the data that the run was trained on, or samples whose 'row', 'question' or 'prompt' is that of the"
-            " rows."
+            " Give the data that the run was trained on, or samples whose 'row',"
+            " 'question' or 'prompt' is that of the rows."
         )
     kept = selection.kept(args.top)
 

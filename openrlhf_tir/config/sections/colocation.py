@@ -44,8 +44,8 @@ def violations(c: Config) -> Iterator[str]:
         )
     if c.ds.zero_stage != 3:
         yield (
-            f"{said} moves the states of ZeRO-3 out of the GPU, and ds.zero_stage = {c.ds.zero_stage}. Use 3, or leave"
-            " it out."
+            f"{said} moves the states of ZeRO-3 out of the GPU, and ds.zero_stage = {c.ds.zero_stage}."
+            " Use 3, or leave it out."
         )
     muon = {
         "actor.optim": c.actor.optim,

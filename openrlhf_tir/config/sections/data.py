@@ -53,8 +53,8 @@ class Data(Section):
     on_bad_row: Literal["error", "skip"] = Field(
         "error",
         description=(
-            "a row that cannot be read, or lacks input or label: refuse the data, or leave the row out, counted and"
-            " listed"
+            "a row that cannot be read, or lacks input or label: refuse the data,"
+            " or leave the row out, counted and listed"
         ),
     )
     dataloader_num_workers: int = Field(

@@ -27,8 +27,8 @@ class Rollout(Section):
         1.0,
         ge=0.01,
         description=(
-            "of the softmax that samples; with this and the next three the policy that is trained is the one that"
-            " samples"
+            "of the softmax that samples; with this and the next three the policy"
+            " that is trained is the one that samples"
         ),
     )
     top_p: float = Field(
@@ -227,8 +227,8 @@ class Vllm(Section):
         False,
         description=(
             "a push holds only the weights that changed since the last one, exactly; for bf16 and engines on several"
-            " nodes: some 1/20 of the bytes. Learner rank 0 and every node of engines keep a copy of the weights in"
-            " memory"
+            " nodes: some 1/20 of the bytes. Learner rank 0 and every node of"
+            " engines keep a copy of the weights in memory"
         ),
     )
     canary_tolerance: float | None = Field(

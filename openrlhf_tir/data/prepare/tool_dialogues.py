@@ -87,8 +87,8 @@ def to_toolrl(where: str, messages: Sequence[Mapping[str, Any]], label: str) -> 
     listed = _LISTED.search(_system(messages))
     if listed is None:
         raise DataError(
-            f"{where}: its system message has no <tools> with a JSON object per line, which ToolRL's is made of."
-            f" {_KEEP}"
+            f"{where}: its system message has no <tools> with a JSON object per line,"
+            f" which ToolRL's is made of. {_KEEP}"
         )
     offered = [_tool(where, line) for line in listed[1].split("\n")]
     tools = "\n".join(
@@ -170,8 +170,8 @@ def _recorded(where: str, message: Mapping[str, Any]) -> str:
     text = message["content"]
     if not isinstance(text, str):
         raise DataError(
-            f"{where}: a message has calls beside its text, {shown(message, 80)}, where Tool-N1's has them as its text."
-            f" {_KEEP}"
+            f"{where}: a message has calls beside its text, {shown(message, 80)},"
+            f" where Tool-N1's has them as its text. {_KEEP}"
         )
     if message["role"] != "assistant":
         tag = "user" if message["role"] == "user" else "obs"

@@ -82,8 +82,8 @@ def _turn(
     if not whole.startswith(before):
         raise DataError(
             f"{where}: the chat template does not render messages[{i}] behind its own generation prompt, which ends in"
-            f" {shown(before[-60:], 80)}. Set data.chat_template_options so that it does, or write rows of prompt and"
-            " response."
+            f" {shown(before[-60:], 80)}. Set data.chat_template_options so that it does,"
+            " or write rows of prompt and response."
         )
     return before, whole[len(before) :]
 

@@ -177,8 +177,8 @@ async def long_use_leaves_nothing(kit: Kit) -> str:
         raise Broken(f"{left} sessions are left after {steps} steps, all of them closed")
     if early is None or late is None:
         return (
-            f"{steps} steps ({rate:.0f}/s), no session left; memory unknown (no process_resident_memory_bytes in"
-            " /metrics)"
+            f"{steps} steps ({rate:.0f}/s), no session left;"
+            " memory unknown (no process_resident_memory_bytes in /metrics)"
         )
     grown = (late - early) / (1 << 20)
     if grown > kit.options.max_growth_mib:

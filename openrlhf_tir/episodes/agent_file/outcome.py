@@ -77,8 +77,8 @@ def _sampled(tokens: list[int], a: int, b: int, record: Record, temperature: flo
     if asked.temperature != temperature or asked.top_p != 1:
         raise AgentError(
             f"The file sampled with temperature {asked.temperature:g} and top_p {asked.top_p:g}; this group is of"
-            f" temperature {temperature:g} and top_p 1, which the loss compares with. Leave them as sampling_params has"
-            " them."
+            f" temperature {temperature:g} and top_p 1, which the loss compares with."
+            " Leave them as sampling_params has them."
         )
     c, n = found.completion, b - a
     whole = n == len(c.token_ids)

@@ -147,8 +147,8 @@ PROTOCOL = plugins.Place(
     "turn protocol",
     "env.protocol",
     "a class with stops, advance(completion), insertion(observation), too_long() and after_insertion(), or, over"
-    " messages, with stops, advance(completion) and replies(observation); made with max_calls=, budget_message= and"
-    " env.options",
+    " messages, with stops, advance(completion) and replies(observation);"
+    " made with max_calls=, budget_message= and env.options",
     PROTOCOLS,
     _complaint,
 )

@@ -311,8 +311,8 @@ class Checkpoints:
             f" whole with --train.resume_from {NEWEST_WHOLE}. What came after it is trained again."
             if whole
             else (
-                "No other checkpoint is whole. Put the files back, or start anew with --train.overwrite instead of"
-                " --resume."
+                "No other checkpoint is whole. Put the files back, or start anew with"
+                " --train.overwrite instead of --resume."
             )
         )
         if self.ledger and (path := self._whole_but_for_the_ledger(wanted)):
@@ -361,8 +361,8 @@ class Checkpoints:
             )
         elif later := [p.name for p in self._directories() if p.name > path.name]:
             said.append(
-                f"resuming from {path.name}, which {LATEST} names; {', '.join(later)} will be removed with the next"
-                " checkpoint"
+                f"resuming from {path.name}, which {LATEST} names;"
+                f" {', '.join(later)} will be removed with the next checkpoint"
             )
         record = self.state(path)["best"]
         best = (record["checkpoint"], record["score"]) if record else None

@@ -192,8 +192,8 @@ def _compare_model(before: dict[str, Any], now: dict[str, Any], wrong: list[str]
         wrong.append("another tokenizer (its vocabulary differs: token ids would mean other text)")
     if before["rendering"] != now["rendering"]:
         said.append(
-            "changed since the checkpoint: the tokenizer's settings (tokenizer_config.json, chat template or special"
-            " tokens)"
+            "changed since the checkpoint: the tokenizer's settings (tokenizer_config.json,"
+            " chat template or special tokens)"
         )
 
 

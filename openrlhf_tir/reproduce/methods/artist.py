@@ -39,8 +39,8 @@ MINIATURE = Miniature(
     name="artist",
     title="ARTIST: a composite reward",
     claim=(
-        "With rewards for format and tool success beside the answer's, both rise to 95 %, and faster than with the"
-        " answer alone."
+        "With rewards for format and tool success beside the answer's, both rise to 95 %,"
+        " and faster than with the answer alone."
     ),
     base=Base("artist", TURNS),
     arms={

@@ -35,8 +35,8 @@ MINIATURE = Miniature(
     name="otc",
     title="OTC: fewer calls at equal accuracy",
     claim=(
-        "With the reward times an efficiency of calls, the model answers as well as ToRL's with at least a quarter"
-        " fewer calls."
+        "With the reward times an efficiency of calls, the model answers as well as"
+        " ToRL's with at least a quarter fewer calls."
     ),
     base=Base(
         "torl_calls", (*PROTOCOL, "--env.max_calls", str(C), "--rollout.max_new_tokens", "260", "--data.max_len", "360")

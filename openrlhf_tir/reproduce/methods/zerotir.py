@@ -24,8 +24,8 @@ MINIATURE = Miniature(
     name="zerotir",
     title="ZeroTIR: code is discovered",
     claim=(
-        "Rewarded for right answers alone, a base model comes to write and run code, and accuracy and code ratio rise"
-        " together."
+        "Rewarded for right answers alone, a base model comes to write and run code,"
+        " and accuracy and code ratio rise together."
     ),
     base=Base("quickstart"),
     arms={"rl": Train(figures=("together",))},

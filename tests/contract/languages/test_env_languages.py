@@ -135,8 +135,8 @@ async def test_a_compiler_that_takes_too_long_is_stopped_and_nothing_is_run(http
         f"template <class T> struct S{i} {{ S{i - 1}<P<T, 0>> a; S{i - 1}<P<T, 1>> b; }};" for i in range(1, 40)
     )
     code = (
-        f"template <class T, int> struct P {{}}; template <class T> struct S0 {{}}; {nested} S39<int> s; int main()"
-        " {}"
+        "template <class T, int> struct P {}; template <class T> struct S0 {};"
+        f" {nested} S39<int> s; int main() {{}}"
     )
     body = await run(http, "cpp", code, compile_timeout=0.5)
     assert (body["status"], body["compile_result"]["status"], body["run_result"]) == (

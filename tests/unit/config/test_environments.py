@@ -127,8 +127,8 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
         (
             {"envs.guess.filter.sample": "zerotir"},
             (
-                "envs.guess.filter.sample has 'zerotir', which reads what reward.name = 'zerotir' records, and the"
-                " reward is env"
+                "envs.guess.filter.sample has 'zerotir', which reads what reward.name"
+                " = 'zerotir' records, and the reward is env"
             ),
         ),
         (

@@ -73,16 +73,16 @@ SNIPPETS = [
     "try: {}['a']\nexcept KeyError: [][1]",
     "raise ExceptionGroup('g', [ValueError(1), TypeError(2)])",
     (
-        "class Loud:\n    def __del__(self): print('deleted')\nkept = Loud()\nimport atexit; atexit.register(print,"
-        " 'atexit')"
+        "class Loud:\n    def __del__(self): print('deleted')\nkept = Loud()\nimport atexit;"
+        " atexit.register(print, 'atexit')"
     ),
     (
         "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1),"
         " print('thread'))).start()\nprint('main', threading.current_thread().name)"
     ),
     (
-        "import threading\nt = threading.Thread(target=lambda: 1/0, name='worker'); t.start(); t.join()\nraise"
-        " SystemExit(4)"
+        "import threading\nt = threading.Thread(target=lambda: 1/0, name='worker');"
+        " t.start(); t.join()\nraise SystemExit(4)"
     ),
     "print({'a', 'b', 'c', 'd', 'e'})",
     "import subprocess; print(subprocess.run(['echo', 'sub'], capture_output=True).stdout)",
