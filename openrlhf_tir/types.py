@@ -271,8 +271,8 @@ class Trajectory:
         there is none."""
         if self.reward is None:
             raise ValueError(
-                f"Trajectory {self.index} has no reward ({self.failed or 'it was not scored'}). Score it first, or look"
-                " at valid ones only."
+                f"Trajectory {self.index} has no reward ({self.failed or 'it was not scored'})."
+                " Score it first, or look at valid ones only."
             )
         return self.reward
 

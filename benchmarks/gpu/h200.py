@@ -251,8 +251,8 @@ def main() -> None:
         )
     if args.micro_tokens < args.tokens + PROMPT_TOKENS:
         parser.error(
-            f"--micro-tokens {args.micro_tokens} cannot hold one response of {args.tokens} tokens and its prompt. Raise"
-            " it, or lower --tokens."
+            f"--micro-tokens {args.micro_tokens} cannot hold one response of {args.tokens} tokens and its prompt."
+            " Raise it, or lower --tokens."
         )
     if args.part:
         print(json.dumps(PARTS[args.part](args)))

@@ -198,8 +198,8 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--root", default=ROOT, metavar="PATH", help=root)
     mirror = (
-        "--rows: directory of their git repositories, as the server's: each row's tests are run on its repository as it"
-        " is (default: not run)"
+        "--rows: directory of their git repositories, as the server's:"
+        " each row's tests are run on its repository as it is (default: not run)"
     )
     p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
     p.add_argument(

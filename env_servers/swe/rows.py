@@ -89,8 +89,8 @@ def fault_of(task: SweTask, outcome: Outcome) -> Fault:
         return None
     if outcome.ended != "ended":
         why = (
-            "its tests give no report on the repository as it is, and PASS_TO_PASS are to pass there. What they import"
-            " must be installed"
+            "its tests give no report on the repository as it is, and PASS_TO_PASS are to pass there."
+            " What they import must be installed"
         )
         return f"{row}: {why}, or remove the row." if task.pass_to_pass else None
     for name, tests in (("FAIL_TO_PASS", task.fail_to_pass), ("PASS_TO_PASS", task.pass_to_pass)):
@@ -102,8 +102,8 @@ def fault_of(task: SweTask, outcome: Outcome) -> Fault:
             )
     if passing := [test for test in task.fail_to_pass if outcome.tests.get(test) == "passed"]:
         return (
-            f"{row}: FAIL_TO_PASS names {_some(passing)}, which passes in the repository as it is: any patch would do."
-            " Correct or remove the row."
+            f"{row}: FAIL_TO_PASS names {_some(passing)}, which passes in the repository as it is:"
+            " any patch would do. Correct or remove the row."
         )
     return None
 

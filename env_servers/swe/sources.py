@@ -127,8 +127,8 @@ class Sources:
                 if (path / ".git").exists() or (path / "HEAD").is_file():
                     return path
         raise ValueError(
-            f"{self._mirror} holds no repository {repo}, owner__name or name. `git clone --mirror` it there as"
-            f" {repo.replace('/', '__')}.git."
+            f"{self._mirror} holds no repository {repo}, owner__name or name."
+            f" `git clone --mirror` it there as {repo.replace('/', '__')}.git."
         )
 
     async def _archive(self, repo: str, commit: str) -> Tree:

@@ -35,8 +35,8 @@ TOOLS = [
     ),
     _tool(
         "str_replace_editor",
-        "View, create and edit plain-text files. str_replace needs old_str exactly and only once in the file; insert"
-        " puts new_str AFTER insert_line.",
+        "View, create and edit plain-text files. str_replace needs old_str exactly and only once in the file;"
+        " insert puts new_str AFTER insert_line.",
         {
             "command": {**_STRING, "enum": list(COMMANDS), "description": "What to do."},
             "path": {**_STRING, "description": "Absolute path to the file or directory."},

@@ -83,8 +83,8 @@ def transport(cfg: Config) -> str | None:
         )
     if backend == "gloo" and has_gpus():
         return (
-            "vllm.sync_backend = gloo sends the weights by way of the hosts' memory, which is slow between GPUs. 'file'"
-            " with vllm.sync_delta sends less."
+            "vllm.sync_backend = gloo sends the weights by way of the hosts' memory, which is slow between GPUs."
+            " 'file' with vllm.sync_delta sends less."
         )
     return None
 

@@ -151,8 +151,8 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
             raise
         directory = cfg.run_dir / cfg.ckpt.path
         raise Stopped(
-            f"Stopped by {signals.stop.asked}, outside of training. If there is a checkpoint in {directory}, --resume"
-            " goes on from it."
+            f"Stopped by {signals.stop.asked}, outside of training."
+            f" If there is a checkpoint in {directory}, --resume goes on from it."
         ) from None
     finally:
         if timer:

@@ -326,6 +326,6 @@ def _check_head_dim(model: dict[str, Any]) -> None:
     head_dim = model.get("head_dim") or derived
     if head_dim and head_dim not in CPU_HEAD_DIMS:
         raise ConfigError(
-            f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}. Use"
-            " another model, or a GPU."
+            f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}."
+            " Use another model, or a GPU."
         )

@@ -75,8 +75,8 @@ def _refusal(name: str, value: Any) -> str | None:
             return f"is refused: {why}"
     if name == "quantization" and value != ONLINE_QUANTIZATION:
         return (
-            f"= {value!r} is refused: its files have other tensors than a push brings. {ONLINE_QUANTIZATION!r}"
-            " quantises what is loaded"
+            f"= {value!r} is refused: its files have other tensors than a push brings."
+            f" {ONLINE_QUANTIZATION!r} quantises what is loaded"
         )
     if name == "pipeline_parallel_size" and not (str(value).isdecimal() and int(value) >= 1):
         return f"= {value!r} is no number of stages. Give a whole number from 1 on"

@@ -159,8 +159,8 @@ def _shares(environments: Mapping[str, Environment]) -> Iterator[str]:
         )
     elif given and sum(given.values()) <= 0:
         yield (
-            f"The shares of {', '.join(f'envs.{name}' for name in given)} sum to 0: nothing would be trained. Give at"
-            " least one a share above 0."
+            f"The shares of {', '.join(f'envs.{name}' for name in given)} sum to 0: nothing would be trained."
+            " Give at least one a share above 0."
         )
 
 

@@ -122,13 +122,13 @@ def violations(c: Config) -> Iterator[str]:
         )
     if s.batch_size < ranks:
         yield (
-            f"sft.batch_size = {s.batch_size} is less than the {ranks} learner ranks that share an update. Raise it, or"
-            " lower actor.num_gpus_per_node."
+            f"sft.batch_size = {s.batch_size} is less than the {ranks} learner ranks that share an update."
+            " Raise it, or lower actor.num_gpus_per_node."
         )
     if s.eval_steps > 0 and not s.eval_dataset:
         yield (
-            f"sft.eval_steps = {s.eval_steps}, but sft.eval_dataset is not set. Give held-out rows, or leave"
-            " sft.eval_steps unset."
+            f"sft.eval_steps = {s.eval_steps}, but sft.eval_dataset is not set."
+            " Give held-out rows, or leave sft.eval_steps unset."
         )
     if s.output_key is not None and s.input_key is None:
         yield (

@@ -316,8 +316,8 @@ def _queue(out: dict[str, Any], problems: Problems) -> None:
     mode = out.get("pipeline.mode")
     if mode is None:
         problems.add(
-            "--train.async_queue_size has no effect without --train.async_enable. Give both, or --pipeline.mode and"
-            " --pipeline.max_staleness."
+            "--train.async_queue_size has no effect without --train.async_enable."
+            " Give both, or --pipeline.mode and --pipeline.max_staleness."
         )
     elif mode == "one_step" and out["pipeline.max_staleness"] == "1":
         del out["pipeline.max_staleness"], out["pipeline.staleness_unit"]

@@ -54,8 +54,8 @@ CHAT = """\
 {%- set messages = question.messages -%}"""
 
 NO_BLOCK = (
-    "{{- raise_exception('How this model was shown the output of a tool is no plain block of text. See"
-    " docs/run_elsewhere.md.') -}}"
+    "{{- raise_exception('How this model was shown the output of a tool is no plain block of text."
+    " See docs/run_elsewhere.md.') -}}"
 )
 
 

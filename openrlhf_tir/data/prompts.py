@@ -138,8 +138,8 @@ def env_of(p: Problem, known: Sequence[str], env_key: str) -> str:
     several = ", ".join(known)
     if p.env is None:
         raise DataError(
-            f"{p.where} names no environment in column {env_key!r}, and the run has {several}. Fill it in, or set"
-            " data.env_key to the column."
+            f"{p.where} names no environment in column {env_key!r}, and the run has {several}."
+            " Fill it in, or set data.env_key to the column."
         )
     if p.env not in known:
         raise DataError(
@@ -200,8 +200,8 @@ def _env_column(row: Mapping[str, Any], where: str, cfg: Data) -> str | None:
     env = row.get(cfg.env_key)
     if env is not None and not isinstance(env, str):
         raise DataError(
-            f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, no environment's name. Write text,"
-            " or set data.env_key."
+            f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, no environment's name."
+            " Write text, or set data.env_key."
         )
     return checks.text(env, where, cfg.env_key) if env else None
 
@@ -235,8 +235,8 @@ def _env_of(env_func: Any, where: str, cfg: Data) -> str | None:
     if env_func is not None and (not isinstance(env_func, str) or env_func not in ENV_FUNCS):
         known = ", ".join(sorted(ENV_FUNCS))
         raise DataError(
-            f"{where} has env_func {shown(env_func)} in its label. Known: {known}. Name the environment in column"
-            f" {cfg.env_key!r} instead."
+            f"{where} has env_func {shown(env_func)} in its label. Known: {known}."
+            f" Name the environment in column {cfg.env_key!r} instead."
         )
     return ENV_FUNCS.get(env_func) if env_func else None
 

@@ -46,8 +46,8 @@ def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
     else:
         looked_at = shorten(str(asked(path, Path.absolute, "data.prompt_dataset")))
         raise ConfigError(
-            f"Data set {shown(source)} does not exist (looked at {looked_at}). Set data.prompt_dataset to a file, a"
-            " directory, or a name on the hub."
+            f"Data set {shown(source)} does not exist (looked at {looked_at})."
+            " Set data.prompt_dataset to a file, a directory, or a name on the hub."
         )
 
 

@@ -99,8 +99,8 @@ def tooln1(where: str, row: Row) -> dict[str, Any]:
     made, label = verl(where, row), text_of(where, row, "reward_model.ground_truth")
     if label.lstrip().startswith("{"):
         raise DataError(
-            f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match. Make it a"
-            " JSON list of calls."
+            f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match."
+            " Make it a JSON list of calls."
         )
     _readable(where, tooln1_reward.gold_calls, label)
     return {**made, LABEL: label}

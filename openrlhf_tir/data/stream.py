@@ -196,8 +196,8 @@ class PromptStream:
         if bool(adaptive) != bool(self._adaptive):
             was, now_is = ("difficulty", "off") if adaptive else ("off", "difficulty")
             raise ConfigError(
-                f"The checkpoint's prompts were drawn with data.curriculum = {was}, this run's with {now_is}. Resume"
-                f" with --data.curriculum {was}."
+                f"The checkpoint's prompts were drawn with data.curriculum = {was}, this run's with {now_is}."
+                f" Resume with --data.curriculum {was}."
             )
         for one, (epoch, position) in zip(self._ordinary, state["lanes"], strict=True):
             one.go_to(epoch, position)

@@ -66,8 +66,8 @@ RETOOL = (
 ARTIST = (
     "Solve the problem below. Think within <think> </think>. Where computing helps, write Python within <python>"
     " </python>: it is run and what it prints comes back within <output> </output>, so print what you want to see."
-    " Think on and run more code as often as you need. Give the final answer alone within <answer>"
-    " </answer>.\n\nProblem: {input}"
+    " Think on and run more code as often as you need."
+    " Give the final answer alone within <answer> </answer>.\n\nProblem: {input}"
 )
 """ARTIST's for maths, a user message. Its prompt is not published; this asks for the tags of its reward."""
 

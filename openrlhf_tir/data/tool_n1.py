@@ -28,8 +28,8 @@ ROLES = {
 }
 EXPERT = (
     "You are an expert in composing functions. You get a question and a list of functions that you may call. Make the"
-    " calls that the question needs, one or more. If no function fits, or a parameter that a function needs is not"
-    " given, say so."
+    " calls that the question needs, one or more."
+    " If no function fits, or a parameter that a function needs is not given, say so."
 )
 """The system message of a row that has none of its own."""
 TOOL_PROMPT = """# Tool

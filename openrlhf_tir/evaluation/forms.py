@@ -109,8 +109,8 @@ def call(where: str, row: Row) -> dict[str, Any]:
         gold = next((row[k] for k in ("label", "answer", "expected_output", "ground_truth") if row.get(k)), None)
     if not isinstance(asked, str | list) or not asked:
         raise DataError(
-            f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'instruction' and 'input'. Columns:"
-            f" {shorten(', '.join(row))}."
+            f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'instruction' and 'input'."
+            f" Columns: {shorten(', '.join(row))}."
         )
     try:
         found = json.loads(gold) if isinstance(gold, str) else gold
@@ -162,8 +162,8 @@ def ast(where: str, row: Row) -> dict[str, Any]:
         or not all(isinstance(g, Mapping) for g in gold)
     ):
         raise DataError(
-            f"{where} (id {row.get('id')!r}) has no ground_truth. Put the possible_answer directory of BFCL beside the"
-            " file of questions."
+            f"{where} (id {row.get('id')!r}) has no ground_truth."
+            " Put the possible_answer directory of BFCL beside the file of questions."
         )
     system = FUNCTIONS + json.dumps(functions, ensure_ascii=False)
     own = "\n\n".join(m["content"] for m in turns if m.get("role") == "system")

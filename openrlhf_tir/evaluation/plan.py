@@ -71,8 +71,8 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
         raise ConfigError("--suite and --eval.dataset are both given. Evaluate one after the other.")
     if cfg.envs:
         raise ConfigError(
-            f"A suite is for one environment, and this recipe has {', '.join(cfg.envs)}. Give rows that name theirs:"
-            " --eval.dataset FILE."
+            f"A suite is for one environment, and this recipe has {', '.join(cfg.envs)}."
+            " Give rows that name theirs: --eval.dataset FILE."
         )
     found = [find(text, suites_dir) for text in dict.fromkeys(named)]
     if twice := sorted({f.suite.name for f in found if sum(g.suite.name == f.suite.name for g in found) > 1}):
@@ -151,8 +151,8 @@ def _check_chat(cfg: Config, name: str, path: Path) -> None:
         prompt = row["prompt"]
         if isinstance(prompt, list) and any(m.get("role") == "system" for m in prompt):
             raise ConfigError(
-                f"The prompts of {name} have system messages, which only a chat template renders. Set"
-                " --data.apply_chat_template."
+                f"The prompts of {name} have system messages, which only a chat template renders."
+                " Set --data.apply_chat_template."
             )
 
 
@@ -167,8 +167,8 @@ def check_whole(asked: Asked, tasks: Sequence[Task], dropped: dict[str, int], lo
         )
     if asked.rows is None and dropped:
         return (
-            f"{sum(dropped.values())} rows of {asked.name} are left out ({what}; a prompt may have {longest} tokens);"
-            " raise data.max_len to ask them"
+            f"{sum(dropped.values())} rows of {asked.name} are left out ({what};"
+            f" a prompt may have {longest} tokens); raise data.max_len to ask them"
         )
     if asked.rows is not None and len(tasks) < asked.rows:
         raise ConfigError(

@@ -107,8 +107,8 @@ def _multi_turn(variant: str, title: str) -> Suite:
         f"bfcl_{category}",
         f"BFCL V3 multi-turn, {title}",
         200,
-        "the package bfcl-eval (pip install --no-deps bfcl-eval; its directory bfcl_eval/data), or GitHub:"
-        " ShishirPatil/gorilla",
+        "the package bfcl-eval (pip install --no-deps bfcl-eval;"
+        " its directory bfcl_eval/data), or GitHub: ShishirPatil/gorilla",
         f"its own file BFCL_v3_{category}.json or BFCL_v4_{category}.json, with its directories {ANSWER_DIRECTORY} and"
         f" {DIRECTORY} beside it",
         multi_turn,
@@ -199,8 +199,8 @@ def find(text: str, directory: str | Path) -> SuiteFile:
 
 def where_from(suite: Suite) -> str:
     return (
-        f"Get it from {suite.source}; {suite.rows} rows, {suite.shape}. Then give --suite {suite.name}=FILE, or put it"
-        " into --suites-dir."
+        f"Get it from {suite.source}; {suite.rows} rows, {suite.shape}."
+        f" Then give --suite {suite.name}=FILE, or put it into --suites-dir."
     )
 
 
@@ -259,8 +259,8 @@ def convert(found: SuiteFile, target: Path, protocol: str = "tool") -> tuple[int
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() and target.read_bytes() != text.encode() and any(target.parent.rglob(ITEMS)):
         raise ConfigError(
-            f"{target.parent} holds items of other problems than {found.path} has. Choose another --items directory, or"
-            " remove that one."
+            f"{target.parent} holds items of other problems than {found.path} has."
+            " Choose another --items directory, or remove that one."
         )
     target.write_text(text, encoding="utf-8")
     return len(lines), xxhash.xxh3_64_hexdigest(text.encode())

@@ -116,6 +116,6 @@ def unmatched(target: str, model: nn.Module) -> ConfigError:
     )
     known = [name for name in linear if name not in ("lm_head", ADAPTER)]
     return ConfigError(
-        f"ds.lora.target_modules names {target!r}, and the model has no such layer. Known: {', '.join(known)}. Use some"
-        f" of them, or {ALL_LINEAR}."
+        f"ds.lora.target_modules names {target!r}, and the model has no such layer."
+        f" Known: {', '.join(known)}. Use some of them, or {ALL_LINEAR}."
     )

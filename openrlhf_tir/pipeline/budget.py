@@ -123,8 +123,8 @@ class Budget:
         """n groups change state. Raises ConservationError when they were not in `source`."""
         if self.states[source] < n:
             raise ConservationError(
-                f"{n} groups should move {source} -> {target}, but only {self.states[source]} are {source}: a group was"
-                " counted twice."
+                f"{n} groups should move {source} -> {target}, but only {self.states[source]} are {source}:"
+                " a group was counted twice."
             )
         self.states[source] -= n
         self.states[target] += n

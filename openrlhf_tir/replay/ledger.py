@@ -206,6 +206,6 @@ class Ledger:
 
 def _refused(path: Path, fault: str) -> str:
     return (
-        f"{path} cannot be written ({fault}; {room(path.parent)}). A run without its ledger could train a prompt twice:"
-        " make room, then --resume."
+        f"{path} cannot be written ({fault}; {room(path.parent)})."
+        " A run without its ledger could train a prompt twice: make room, then --resume."
     )

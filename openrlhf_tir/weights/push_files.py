@@ -127,8 +127,8 @@ class PushFiles:
             self.nbytes += path.stat().st_size if path.exists() else 0
         except OSError as e:
             raise InfraError(
-                f"The weights of version {version} could not be written for the engines: {e}; in {self.directory}"
-                f" {room(self.directory)}."
+                f"The weights of version {version} could not be written for the engines: {e};"
+                f" in {self.directory} {room(self.directory)}."
             ) from e
         finally:
             self.seconds += time.monotonic() - start

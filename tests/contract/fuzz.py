@@ -108,8 +108,8 @@ def _request(endpoint: Endpoint, rng: random.Random) -> Raw:
     elif kind < 0.32 and body:
         body = bytes(b ^ (1 << rng.randrange(8)) if rng.random() < 0.02 else b for b in body[:5000])
     head = (
-        f"{method} {path} HTTP/1.1\r\nHost: fuzz\r\nContent-Type: {content_type}\r\nAuthorization: Bearer"
-        f" fuzz\r\n{more}"
+        f"{method} {path} HTTP/1.1\r\nHost: fuzz\r\nContent-Type:"
+        f" {content_type}\r\nAuthorization: Bearer fuzz\r\n{more}"
     )
     if kind > 0.97:
         head += "Transfer-Encoding: chunked\r\n\r\n"

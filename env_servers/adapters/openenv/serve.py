@@ -72,8 +72,8 @@ class Bridge:
                 return kind.model_validate_json(await r.read())
         except ValidationError as e:  # OpenEnv would tell it as what is wrong with the action
             raise EnvError(
-                f"{self._url}{path} sent no valid {kind.__name__}: {e.errors(include_url=False)[0]['msg']}. Does this"
-                " server speak the protocol?"
+                f"{self._url}{path} sent no valid {kind.__name__}: {e.errors(include_url=False)[0]['msg']}."
+                " Does this server speak the protocol?"
             ) from e
         except (aiohttp.ClientError, TimeoutError) as e:
             raise EnvError(f"{self._url}{path}: {type(e).__name__}: {e}") from e

@@ -77,8 +77,8 @@ class FenceSandbox(Sandbox):
         abi = ctypes.CDLL(None).syscall(444, None, 0, 1)
         if abi < NEEDED_ABI:
             raise SandboxError(
-                f"the kernel's Landlock has version {max(abi, 0)}, {NEEDED_ABI} is needed. Use Linux 6.12 or later with"
-                " Landlock enabled."
+                f"the kernel's Landlock has version {max(abi, 0)}, {NEEDED_ABI} is needed."
+                " Use Linux 6.12 or later with Landlock enabled."
             )
         if seccomp is None:
             raise SandboxError("libseccomp is missing. Run `apt-get install libseccomp2`.")

@@ -152,8 +152,8 @@ class Shell:
                     self.stop()
                     return (
                         (
-                            f"{kept.text()}\n[More than {FLOOD_BYTES >> 20} MiB of output: the command was"
-                            f" ended.]\n{RESTARTED}"
+                            f"{kept.text()}\n[More than {FLOOD_BYTES >> 20} MiB of output:"
+                            f" the command was ended.]\n{RESTARTED}"
                         ),
                         137,
                     )

@@ -105,8 +105,8 @@ def run(args: argparse.Namespace, module: str) -> None:
         )
     if needs_older_protobuf():
         sys.exit(
-            f"Ray Serve {ray.__version__} does not work with protobuf {version('protobuf')}. Install an older one: pip"
-            " install 'protobuf<7'."
+            f"Ray Serve {ray.__version__} does not work with protobuf {version('protobuf')}."
+            " Install an older one: pip install 'protobuf<7'."
         )
     from .replica import EnvReplica
 
@@ -167,8 +167,8 @@ def _join(args: argparse.Namespace) -> None:
         if len(alive) > 1 and args.host in LOOPBACK:
             ray.shutdown()
             sys.exit(
-                f"--host {args.host}: the cluster has {len(alive)} nodes, and loopback is another place on each. Give"
-                " the head's own address."
+                f"--host {args.host}: the cluster has {len(alive)} nodes, and loopback is another place on each."
+                " Give the head's own address."
             )
         return
     # CPUs enough for the copies and Serve's own two actors: on a small machine they share them.

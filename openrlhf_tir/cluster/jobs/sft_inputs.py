@@ -43,8 +43,8 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
     except (OSError, ValueError) as e:
         kind = fault_of(e) if isinstance(e, OSError) else ConfigError
         raise kind(
-            f"There is no tokenizer in {cfg.actor.model_name_or_path}: {shorten(str(e).splitlines()[0])} Correct"
-            " actor.model_name_or_path."
+            f"There is no tokenizer in {cfg.actor.model_name_or_path}:"
+            f" {shorten(str(e).splitlines()[0])} Correct actor.model_name_or_path."
         ) from e
     vocabulary, template = vocabulary_of(tokenizer), chat_template_of(cfg, tokenizer)
     rows = load_set(cfg, vocabulary, template, tick=tick)
@@ -52,8 +52,8 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
     longest = max(len(row.token_ids) for row in [*rows.rows, *(held_out.rows if held_out else ())])
     if (most := _positions(cfg)) and longest > most:
         raise ConfigError(
-            f"A row has {longest} tokens, and the model knows {most} positions (max_position_embeddings). Set"
-            f" --sft.max_len {most}."
+            f"A row has {longest} tokens, and the model knows {most} positions (max_position_embeddings)."
+            f" Set --sft.max_len {most}."
         )
     schedule = Schedule.of(cfg, len(rows.rows))
     made_of = {
@@ -133,8 +133,8 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
     ]
     if wrong := [*wrong, *filter(None, [ranks.refused(state, cfg)])]:
         raise ConfigError(
-            f"The checkpoint {path.name} was made with {'; '.join(wrong)}. Resume with the same, or start anew in"
-            " another --run-dir."
+            f"The checkpoint {path.name} was made with {'; '.join(wrong)}."
+            " Resume with the same, or start anew in another --run-dir."
         )
     taken, now = state.get(TAKEN), schedule.taken(state["step"])
     if taken not in (None, now):

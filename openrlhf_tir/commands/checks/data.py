@@ -44,8 +44,8 @@ def _check_enough(cfg: Config, found: Counter[str], rows: int, named: str) -> li
     b = cfg.rollout.batch_size
     if rows < b:
         raise ConfigError(
-            f"{named} has {rows} problems, a batch needs rollout.batch_size = {b}. Add problems or lower"
-            " rollout.batch_size."
+            f"{named} has {rows} problems, a batch needs rollout.batch_size = {b}."
+            " Add problems or lower rollout.batch_size."
         )
     shares = {e.name: e.share for e in environments_of(cfg)}
     if without := [name for name, share in shares.items() if share and not found[name]]:

@@ -54,6 +54,6 @@ def violations(c: Config) -> Iterator[str]:
     for setting, optim in muon.items():
         if optim == "muon":
             yield (
-                f"{said} needs an optimiser whose states DeepSpeed can move, and {setting} = 'muon' is none. Use adam,"
-                " or leave it out."
+                f"{said} needs an optimiser whose states DeepSpeed can move, and {setting} = 'muon' is none."
+                " Use adam, or leave it out."
             )

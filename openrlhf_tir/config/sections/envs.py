@@ -56,8 +56,8 @@ class _NamedEnv(Section):
         None,
         ge=0,
         description=(
-            "its part of each batch's groups, relative to the shares of the others; 0: evaluated, never trained; unset"
-            " for all: by number of rows"
+            "its part of each batch's groups, relative to the shares of the others; 0:"
+            " evaluated, never trained; unset for all: by number of rows"
         ),
     )
     input_template: str | None = Field(None, description="template of its prompts; unset: data.input_template")

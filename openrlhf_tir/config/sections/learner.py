@@ -140,8 +140,8 @@ class Ds(Section):
         1,
         ge=1,
         description=(
-            "learner ranks that share each sequence (DeepSpeed's Ulysses); multiplies what max_tokens_per_gpu allows;"
-            " needs packing and sdpa"
+            "learner ranks that share each sequence (DeepSpeed's Ulysses);"
+            " multiplies what max_tokens_per_gpu allows; needs packing and sdpa"
         ),
     )
     overlap_comm: bool = False

@@ -46,8 +46,8 @@ class Ckpt(Section):
         None,
         gt=0,
         description=(
-            "GiB that all of them may take: the oldest go first, the last and the best stay in any case; unset: max_num"
-            " alone bounds them"
+            "GiB that all of them may take: the oldest go first, the last and the best stay in any case;"
+            " unset: max_num alone bounds them"
         ),
     )
     save_hf: bool = Field(
@@ -56,8 +56,8 @@ class Ckpt(Section):
     disable_ds: bool = Field(
         False,
         description=(
-            "write no checkpoints, the best by evaluation included: a run that dies begins anew; with save_hf its"
-            " exports are what is left"
+            "write no checkpoints, the best by evaluation included: a run that dies begins anew;"
+            " with save_hf its exports are what is left"
         ),
     )
     best_metric_key: str = Field(

@@ -125,7 +125,7 @@ class Pipeline(Section):
         if self.push_every > self.S + 1:
             raise ValueError(
                 f"pipeline.push_every = {self.push_every}: the last update before a push would train tokens"
-                f" {self.push_every - 1} versions old, and max_staleness is {self.S}. Use push_every <= {self.S + 1},"
-                " or raise max_staleness."
+                f" {self.push_every - 1} versions old, and max_staleness is {self.S}."
+                f" Use push_every <= {self.S + 1}, or raise max_staleness."
             )
         return self

@@ -70,8 +70,8 @@ class Reward(Section):
         5.0,
         gt=0,
         description=(
-            "CPU seconds of one check, and of one call of a function of one's own; an answer whose symbolic check uses"
-            " them up is not equal: data"
+            "CPU seconds of one check, and of one call of a function of one's own;"
+            " an answer whose symbolic check uses them up is not equal: data"
         ),
     )
     verify_deadline_s: float = Field(

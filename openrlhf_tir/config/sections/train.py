@@ -43,8 +43,8 @@ class Train(Section):
     enable_ema: bool = Field(
         False,
         description=(
-            "keep an exponential moving average of the policy's weights, in fp32 in host memory; in checkpoints, and"
-            " exported to <output_dir>_ema"
+            "keep an exponential moving average of the policy's weights, in fp32 in host memory;"
+            " in checkpoints, and exported to <output_dir>_ema"
         ),
     )
     ema_beta: float = Field(
@@ -87,8 +87,8 @@ class Train(Section):
         0,
         ge=0,
         description=(
-            "how often in a row a died controller is started again, with --train.resume; counted from 0 again after"
-            " each new checkpoint"
+            "how often in a row a died controller is started again, with --train.resume;"
+            " counted from 0 again after each new checkpoint"
         ),
     )
     start_wait_s: float = Field(
@@ -131,8 +131,8 @@ class Train(Section):
         0,
         ge=0,
         description=(
-            "with env_mask: tool output is trained until so many updates are made, and masked from then on; a resume"
-            " refuses another number"
+            "with env_mask: tool output is trained until so many updates are made, and masked from then on;"
+            " a resume refuses another number"
         ),
     )
     env_coef: float = Field(
@@ -149,8 +149,8 @@ class Train(Section):
         8,
         ge=0,
         description=(
-            "so many batches of groups in a row (at least 256 groups) all dropped or failed: say why, show one, and"
-            " stop; 0: never"
+            "so many batches of groups in a row (at least 256 groups) all dropped or failed:"
+            " say why, show one, and stop; 0: never"
         ),
     )
     max_nonfinite_steps: int = Field(

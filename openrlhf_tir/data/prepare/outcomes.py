@@ -73,8 +73,8 @@ def read_outcomes(sources: list[str], tick: Any = lambda: None) -> dict[str, Out
             _add(found, where, line)
         if not any_line or (before == len(found) == 0):
             raise DataError(
-                f"--samples {source} holds no sample that was judged. A run keeps its samples with"
-                " --logger.trajectories 1."
+                f"--samples {source} holds no sample that was judged."
+                " A run keeps its samples with --logger.trajectories 1."
             )
     return found
 

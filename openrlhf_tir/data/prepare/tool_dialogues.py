@@ -159,8 +159,8 @@ def _tool(where: str, line: str) -> dict[str, Any]:
     tool = tool.get("function", tool) if isinstance(tool, dict) else tool
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         raise DataError(
-            f"{where}: in its <tools> {shown(line, 80)} is no function with a name, as a JSON object on a line. Correct"
-            " or remove the row."
+            f"{where}: in its <tools> {shown(line, 80)} is no function with a name, as a JSON object on a line."
+            " Correct or remove the row."
         )
     return tool
 

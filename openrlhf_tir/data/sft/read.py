@@ -49,8 +49,8 @@ class SftSet:
     def facts(self, named: str, max_len: int) -> list[str]:
         lengths, learned = [len(r.token_ids) for r in self.rows], sum(r.trained for r in self.rows)
         tokens = (
-            f"{len(self.rows)} sequences of {sum(lengths):,} tokens, {learned / sum(lengths):.0%} learned; the longest"
-            f" has {max(lengths)}"
+            f"{len(self.rows)} sequences of {sum(lengths):,} tokens, {learned / sum(lengths):.0%} learned;"
+            f" the longest has {max(lengths)}"
         )
         lines = [f"{named}: {self.counts['read']} rows, {tokens}"]
         if n := self.counts["too_long"]:

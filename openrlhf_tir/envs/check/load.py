@@ -109,8 +109,8 @@ async def too_large_is_413(kit: Kit) -> str:
     """By hand: a client library may see the connection break while it still sends, and lose the answer."""
     at = urlsplit(kit.base)
     head = (
-        f"POST {at.path}/step HTTP/1.1\r\nHost: {at.netloc}\r\nContent-Type: application/json\r\nContent-Length:"
-        f" {kit.options.oversize_bytes}\r\n"
+        f"POST {at.path}/step HTTP/1.1\r\nHost: {at.netloc}\r\nContent-Type:"
+        f" application/json\r\nContent-Length: {kit.options.oversize_bytes}\r\n"
     )
     head += f"Authorization: Bearer {kit.token}\r\n\r\n" if kit.token else "\r\n"
     writer = None

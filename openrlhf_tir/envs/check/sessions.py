@@ -157,8 +157,8 @@ async def the_end_and_the_rewards_are_told(kit: Kit) -> str:
     given = [r.reward for r in replies if r.reward is not None]
     if not over and not given:
         return (
-            f"{ENDING_STEPS} valid actions neither ended the episode nor had a reward: the trainer judges (else give"
-            " --ending-action, --ending-task)"
+            f"{ENDING_STEPS} valid actions neither ended the episode nor had a reward:"
+            " the trainer judges (else give --ending-action, --ending-task)"
         )
     how = "done" if last.done else "truncated" if last.truncated else "not over"
     return (

@@ -45,8 +45,8 @@ def trajectory(
     for a, b in ranges:
         if a < position:
             raise AgentError(
-                f"action_ranges {result['action_ranges']} overlap or are not in order. Give [(start, end), ...] of"
-                " observation_tokens, ascending."
+                f"action_ranges {result['action_ranges']} overlap or are not in order."
+                " Give [(start, end), ...] of observation_tokens, ascending."
             )
         _observe(traj, tokens[position:a], codec)
         traj.segments.append(_sampled(tokens, a, b, record, temperature))

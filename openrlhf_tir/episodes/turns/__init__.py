@@ -166,8 +166,8 @@ def check(cfg: Env) -> None:
         inspect.signature(cls).bind(max_calls=0, budget_message=False, **cfg.options)
     except TypeError as e:
         raise ConfigError(
-            f"env.options = {cfg.options}: {plugins.location(cls)}: {cls.__name__}{inspect.signature(cls)} does not"
-            f" take them: {e}."
+            f"env.options = {cfg.options}: {plugins.location(cls)}:"
+            f" {cls.__name__}{inspect.signature(cls)} does not take them: {e}."
         ) from None
     if not plugins.is_own(PROTOCOL, cfg.protocol):
         try:

@@ -296,8 +296,8 @@ class Checkpoints:
         names = [p.name for p in self._directories()]
         if by_name and wanted not in names:
             raise ConfigError(
-                f"train.resume_from = {wanted!r} is no checkpoint in {self.directory}. Known:"
-                f" {', '.join(names) or 'none'}."
+                f"train.resume_from = {wanted!r} is no checkpoint in {self.directory}."
+                f" Known: {', '.join(names) or 'none'}."
             )
         try:
             return self._verified(wanted if by_name else self._pointed())

@@ -139,8 +139,8 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     """
     if "max_staleness" not in state:
         raise ConfigError(
-            "The checkpoint is one of a fine-tuning (openrlhf-tir sft). Resume it with that command, or give this run"
-            " another --run-dir."
+            "The checkpoint is one of a fine-tuning (openrlhf-tir sft)."
+            " Resume it with that command, or give this run another --run-dir."
         )
     accounting = [
         ("pipeline.max_staleness", state["max_staleness"], cfg.max_staleness),
@@ -179,8 +179,8 @@ def _compare_model(before: dict[str, Any], now: dict[str, Any], wrong: list[str]
     old, new = before["model"], now["model"]
     if ("name" in old) != ("name" in new):  # a name on the hub and its directory: nothing to compare by
         said.append(
-            "changed since the checkpoint: actor.model_name_or_path, between a name on the hub and a directory; the"
-            " architecture was not compared"
+            "changed since the checkpoint: actor.model_name_or_path, between a name on the hub and a directory;"
+            " the architecture was not compared"
         )
         return
     wrong += [

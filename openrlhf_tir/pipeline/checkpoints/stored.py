@@ -95,8 +95,8 @@ class _Packer:
             if kind is cls:
                 return {KIND: name, "of": to_text(value)}
         raise CheckpointFailed(
-            f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold. Use numbers, text,"
-            " lists or arrays."
+            f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold."
+            " Use numbers, text, lists or arrays."
         )
 
     def _array(self, array: np.ndarray, where: str) -> list[Any]:

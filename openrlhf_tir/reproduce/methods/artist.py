@@ -55,7 +55,7 @@ MINIATURE = Miniature(
     ),
     columns=("accuracy_before", "accuracy", *FIGURES),
     by_construction=(
-        "The thought that the strict format asks for changes no answer of this model: the answer's reward alone has no"
-        " reason to ask for it."
+        "The thought that the strict format asks for changes no answer of this model:"
+        " the answer's reward alone has no reason to ask for it."
     ),
 )

@@ -60,7 +60,7 @@ MINIATURE = Miniature(
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/calls", "Calls per response")),
     columns=("accuracy_before", "accuracy", "calls_before", "calls", "productivity"),
     by_construction=(
-        "The base was taught to run a program up to three times over, which changes nothing: calls that can be saved"
-        " are there by construction."
+        "The base was taught to run a program up to three times over, which changes nothing:"
+        " calls that can be saved are there by construction."
     ),
 )

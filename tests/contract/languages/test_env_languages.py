@@ -171,8 +171,8 @@ async def test_the_requests_memory_bounds_the_run_and_not_the_compiler(http):
 @needs("node")
 async def test_nodejs_reads_stdin_and_files_and_hands_files_back(http):
     code = (
-        "const fs = require('fs'); fs.writeFileSync('out', fs.readFileSync('in')); console.log(fs.readFileSync(0,"
-        " 'utf8').length); process.exit(4)"
+        "const fs = require('fs'); fs.writeFileSync('out', fs.readFileSync('in'));"
+        " console.log(fs.readFileSync(0, 'utf8').length); process.exit(4)"
     )
     body = await run(http, "nodejs", code, stdin="x" * 100_000, files={"in": encoded(b"\0\xff")}, fetch_files=["out"])
     assert (body["status"], body["run_result"]["return_code"], body["run_result"]["stdout"]) == (

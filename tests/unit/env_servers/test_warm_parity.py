@@ -32,8 +32,8 @@ SNIPPETS = [
     "(" * 300,
     "def f(): f()\nf()",
     (
-        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try: f(n)\n    except"
-        " RecursionError: print(n); break"
+        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try:"
+        " f(n)\n    except RecursionError: print(n); break"
     ),
     "import sys; sys.exit(3)",
     "exit()",
@@ -98,8 +98,8 @@ SNIPPETS = [
         " sp.oo)), sp.Dummy('d'))"
     ),
     (
-        "from sympy import *; x, y = symbols('x y'); print(groebner([x*y - 1, x**2 + y**2 - 3], x, y)); print(Matrix(2,"
-        " 2, [1, 2, 3, 'a'])); Symbol(3)"
+        "from sympy import *; x, y = symbols('x y'); print(groebner([x*y - 1, x**2 + y**2 - 3], x, y));"
+        " print(Matrix(2, 2, [1, 2, 3, 'a'])); Symbol(3)"
     ),
     "import nonexistent_module",
     "from math import nonexistent",
