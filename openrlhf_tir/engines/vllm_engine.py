@@ -387,8 +387,7 @@ class VllmEngine:
         broken, when it is dead, does not answer, or has requests and makes no progress with them."""
         self.check()
         if self._updating:
-            # it answers nobody while it loads weights, for as long as timeouts.push_s allows; that deadline is the
-            # push's own
+            # it answers nobody while it loads weights, as long as timeouts.push_s allows: the push's own deadline
             return
         try:
             await within(self._silence, self._llm.is_paused(), "An answer of vLLM's engine process")

@@ -132,8 +132,8 @@ class Ledger:
         compare(self.path, mark)
         self._attempts = {(epoch, prompt): attempt for epoch, prompt, attempt in mark.attempts}
         self._first_attempt, damaged = mark.first_attempt, 0
-        # the whole file, maybe days of it: an attempt's number is below the count of lines after the first, so nothing
-        # is read
+        # the whole file, maybe days of it:
+        # an attempt's number is below the count of lines after the first, so nothing is read
         if mark == BEGINNING:
             self._first_attempt = self.lines - 1
         for line in read_lines(self.path, mark.bytes, mark.lines, mark.check) if mark != BEGINNING else ():

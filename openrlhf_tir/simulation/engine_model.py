@@ -108,8 +108,8 @@ class EngineModel:
         self._advance()
         self._waiting.append(sequence)
         self._admit()
-        # A joiner slows the others down, so the timer set for them is early enough, unless it ends first or the cache
-        # fills before.
+        # A joiner slows the others down, so the timer set for them is early enough,
+        # unless it ends first or the cache fills before.
         if self._timer is None or self._heap[0][2] is sequence or self._full_at < self._heap[0][0]:
             self._schedule()
         return sequence

@@ -175,8 +175,8 @@ class Checkpoints:
         self._bytes = manifest.write(
             tmp, final.name, {"step": step, "world_size": state.get("world_size"), "run": run}, written
         )
-        # The ranks have flushed what they wrote, maybe on other machines; the directories are ours, and what DeepSpeed
-        # copies beside.
+        # The ranks have flushed what they wrote, maybe on other machines;
+        # the directories are ours, and what DeepSpeed copies beside.
         for path in [p for p in tmp.rglob("*") if str(p) not in written] + [tmp]:
             _fsync(path)
         shutil.rmtree(final, ignore_errors=True)
