@@ -1,7 +1,6 @@
 """python -m env_servers.search: serve a retriever over a JSONL corpus, as an environment and by Search-R1's API.
 
-The BM25 index is built at the first start (a progress bar tells how far) and kept beside the corpus; later starts map
-it."""
+The BM25 index is built at the first start (with a progress bar) and kept beside the corpus; later starts map it."""
 
 from __future__ import annotations
 

@@ -42,8 +42,7 @@ class Rows:
 
     async def at_start(self, task: SweTask, source: Source) -> Callable[[], Awaitable[None]]:
         """What to await before a patch is judged, which raises RowUnfit, SandboxError. Raises ValueError for a row that
-        is known to be unfit, or that its first session is told of in time; SandboxError where its tests could not be
-        run."""
+        is known to be unfit, or is told in time; SandboxError where its tests could not be run."""
         key = _key(task)
         if key not in self._known and key not in self._running:
             check = self._check(key, task, source)

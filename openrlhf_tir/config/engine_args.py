@@ -2,8 +2,7 @@
 
 Whoever trains on what an engine samples relies on three things: every token's version is known, its log-prob is of the
 distribution that sampled it, and a push replaces all weights. What would break one of them is refused with the reason;
-what has a setting of its own is refused with its name. Whether vLLM knows an argument is checked before a run
-(commands/checks/engine_args.py)."""
+what has a setting of its own is refused with its name. commands/checks/engine_args.py asks vLLM which it knows."""
 
 from __future__ import annotations
 

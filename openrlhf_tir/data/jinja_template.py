@@ -1,8 +1,7 @@
 """Jinja template: a model's directory -> its chat template, without transformers. For checks before anything heavy is
 loaded.
 
-Renders as transformers does: a sandbox, blocks trimmed, `raise_exception`, `strftime_now`, a `tojson` that escapes
-nothing."""
+Renders as transformers does: sandbox, trimmed blocks, `raise_exception`, `strftime_now`, a `tojson` without escapes."""
 
 from __future__ import annotations
 

@@ -64,8 +64,7 @@ class _Pass:
 
 class PromptStream:
     """Yields (epoch, prompt index). `n_prompts`: of the whole data; `lanes`: how they are blended (default: not at
-    all); `curriculum`: the order within a lane follows what is learned of its prompts (curriculum.py), in place of
-    passes."""
+    all); `curriculum`: the order within a lane follows what is learned of its prompts (curriculum.py)."""
 
     def __init__(
         self,

@@ -88,8 +88,7 @@ class AgentSession:
     async def quiet(self, timeout_s: float) -> bool:
         """Whether nothing is being answered any more, after at most `timeout_s`.
 
-        A client has read its stream to the end some time before the server is done with it, and says its reward at
-        once."""
+        A client has read its stream some time before the server is done with it, and says its reward at once."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.running:

@@ -78,8 +78,7 @@ class VllmEngine:
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> VllmEngine:
         """Load `model` (a directory or HF name), whose weights count as `version`. Takes seconds; raises EngineError.
 
-        On a machine without a GPU vllm must not have been imported before in this process. `index` numbers the run's
-        engines."""
+        Without a GPU vllm must not have been imported before in this process. `index` numbers the run's engines."""
         gpu = runs_on_gpus()
         if cfg.vllm.sync_backend == "nccl" and not gpu:
             raise ConfigError(

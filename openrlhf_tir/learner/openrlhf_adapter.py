@@ -179,8 +179,7 @@ class PolicyModel(Actor):
 
 def join_small_layers(model: torch.nn.Module) -> None:
     """Treat a decoder layer as one unit when DeepSpeed keeps all its weights on every rank anyway (each below its
-    persistence threshold): hooks per submodule would gather nothing, and cost a third of a step of a model of 0.2 M
-    parameters."""
+    persistence threshold): hooks per submodule would gather nothing, and cost a third of a 0.2 M model's step."""
     names = set(model._no_split_modules or ())
     layers = [m for m in model.modules() if type(m).__name__ in names]
     if layers and all(

@@ -12,8 +12,7 @@ n); between events nothing is computed. Prefill comes before decoding, as work o
 running contexts, prompt and tokens so far.
 
 The simulator drives it on a virtual clock with callbacks, the emulated engine of the wall-clock benchmark on the real
-one with `generate`. Not modelled: CUDA graphs, block fragmentation, eviction of a cached prefix (the caller says what
-is cached)."""
+one with `generate`. Not modelled: CUDA graphs, block fragmentation, eviction of a cached prefix (the caller knows)."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class Sequence:
     """One request. `context` tokens hold KV from admission on, `left` are still to be written, `cached` need no
     prefill.
 
-    `order` numbers admissions; 0 while it is not running. A heap entry with another number is of an earlier admission,
-    and void."""
+    `order` numbers admissions; 0 while it is not running. A heap entry of another number is of an earlier one, void."""
 
     __slots__ = ("asked", "cached", "context", "joined", "left", "on_done", "order")
 

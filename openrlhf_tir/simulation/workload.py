@@ -6,8 +6,7 @@ seed.
     workload.accepted(key, share) -> bool: whether the filters would keep the group
 
 A draw depends on the seed, the prompt and the sample alone, never on the order of the calls: every mode, on either
-clock, sees the same work. Times are emulated seconds; `time_scale` is how many wall-clock seconds one of them takes in
-a benchmark."""
+clock, sees the same work. Times are emulated seconds; `time_scale` is the wall-clock seconds of one in a benchmark."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ def push_directory(run_dir: Path, model_bytes: int | None, *, one_node: bool = T
     """Where the file goes: shared memory when it holds two of them (old and new), else the run's directory; and that
     when the size is not known (None).
 
-    With engines on several nodes it is always the run's directory, which must then be on a file system that all of them
-    see."""
+    With engines on several nodes it is always the run's directory, which all of them must see."""
     fits = (
         model_bytes is not None
         and one_node

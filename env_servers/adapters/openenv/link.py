@@ -5,8 +5,7 @@ close()
                                             "done": false}}
     {"type": "step", "data": {...}}         ->  the same, or {"type": "error", "data": {"message", "code"}}
 
-A connection has an environment of its own there. What is no answer of this protocol is OpenEnvFailed, never an
-observation."""
+A connection has an environment of its own there. What is no answer of the protocol is OpenEnvFailed, no observation."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ any client of it.
     OpenEnv client --ws--> Environment (one per connection) --/reset, /step--> the server at URL
 
 An action is {"action": text}; an observation {"text", "outcome", "signals", "truncated"}. `reset(task={...}, seed=7)`
-takes a row's task. What our protocol calls env_error, timeout or a full server is an error of the step, never an
-observation."""
+takes a row's task. What our protocol calls env_error, timeout or a full server is an error, never an observation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Editor: view, create, str_replace, insert and undo_edit, with the words of OpenHands' str_replace_editor.
 
-What cannot be done is a Refused, whose text is for the model. Nothing is kept but the earlier contents that undo_edit
-brings back."""
+What cannot be done is a Refused, whose text is for the model. Only the contents that undo_edit brings back are kept."""
 
 import os
 

@@ -4,8 +4,7 @@
     output  <- stdout and stderr together, the middle left out when it is long
 
 A command that is still running when its time is up goes on: more of its output comes for an empty command, text for its
-stdin with `is_input`, and C-c ends it. A bash that was ended (exit, set -e, a kill) is started anew, and the output
-says so."""
+stdin with `is_input`, and C-c ends it. A bash that ended (exit, set -e, a kill) starts anew, and the output says so."""
 
 import contextlib
 import os

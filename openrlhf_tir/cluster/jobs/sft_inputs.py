@@ -109,8 +109,7 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
     """The verified checkpoint that a run with train.resume goes on from; None: there is none, and train.resume_or_start
     allows that.
 
-    Raises ConfigError for a checkpoint of another run, of passes that ended elsewhere, or none at all;
-    CheckpointDamaged."""
+    Raises ConfigError for a checkpoint of another run, of passes that ended elsewhere, or none; CheckpointDamaged."""
     checkpoints = checkpoints_of(cfg)
     path = checkpoints.choose(cfg.train.resume_from)
     if path is None:

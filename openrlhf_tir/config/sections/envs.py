@@ -1,8 +1,7 @@
 """Several environments in one run: [envs.NAME], a section for each. What one leaves unset is taken from [env],
 [reward], [filter] and [data].
 
-The classes are made from those sections, field by field with their constraints, so that a setting of [env] is one of
-[envs.NAME] too."""
+The classes are made from those sections, field by field with their constraints, so what [env] has, [envs.NAME] has."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class _Filter(Section):
 
 
 class _NamedEnv(Section):
-    """One environment of several: its server, protocol, limits, reward, filters and share of each batch; unset: as
-    [env] says."""
+    """One environment of several: its server, protocol, limits, reward, filters, share of a batch; unset: [env]'s."""
 
     share: float | None = Field(
         None,

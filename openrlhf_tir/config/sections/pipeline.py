@@ -99,8 +99,7 @@ class Pipeline(Section):
 
     @property
     def S(self) -> int:
-        """As asked for; what follows from it and the updates of a batch are Config.max_staleness and
-        Config.batches_ahead."""
+        """As asked for; what follows of it and a batch's updates: Config.max_staleness and Config.batches_ahead."""
         default = {"sync": 0, "one_step": 1, "pipeline": 4, "pipeline_drain": 1}[self.mode]
         return default if self.max_staleness is None else self.max_staleness
 

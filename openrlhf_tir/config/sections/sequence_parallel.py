@@ -1,5 +1,4 @@
-"""Rules of ds.ring_attn_size: what sequence parallelism needs, and what it has not been shown to give the same gradient
-with."""
+"""Rules of ds.ring_attn_size: what it needs, and what it has not been shown to give the same gradient with."""
 
 from __future__ import annotations
 

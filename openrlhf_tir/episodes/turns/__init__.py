@@ -38,9 +38,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The model meant a call that cannot be read. Nothing is run: `message` is inserted as a call's output would be,
-    and the reward finds `action` among the trajectory's calls, with `defect` (see tool_call.Malformed) in its
-    signals."""
+    """The model meant a call that cannot be read. Nothing is run: `message` is inserted as a call's output, and the
+    reward finds `action` among the trajectory's calls, with `defect` (see tool_call.Malformed) in its signals."""
 
     action: str
     defect: str

@@ -54,8 +54,7 @@ def max_bytes(cfg: Config) -> float:
 def check_unused(cfg: Config) -> None:
     """A new run does not delete an earlier one's checkpoints unless told to. Raises ConfigError.
 
-    Asked again by the holder of the run directory's lock: another run may have had the directory since it was asked
-    first."""
+    Asked again by the holder of the run directory's lock: another run may have had the directory meanwhile."""
     checkpoints = checkpoints_of(cfg)
     if (checkpoints.any or checkpoints.exports) and not (cfg.train.resume or cfg.train.overwrite):
         raise ConfigError(

@@ -2,8 +2,7 @@
 (arrays). Nothing is executed on reading.
 
 Exact: every array comes back with its dtype, shape and bits, every tuple as a tuple. Arrays of one dtype lie end to end
-in one tensor, since a group has hundreds of small ones; JSON points at them: {"!": "array", "of": ["int32", offset, [2,
-3]]}."""
+in one tensor, as a group has hundreds; JSON points at them: {"!": "array", "of": ["int32", offset, [2, 3]]}."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ from . import Lesson
 
 COMPUTES = 0.28
 """Share of the cold start's traces that run a program. Right 19 times of 20, where the others guess right in .10 to .16
-of the cases: fine-tuning alone is to be right in .34 to .38, below the method's bar by what another sample may
-differ."""
+of the cases: fine-tuning alone is to be right in .34 to .38, below the method's bar by a sample's noise."""
 
 
 def program(problem: Problem) -> str:
