@@ -4,8 +4,7 @@ right.
     Endpoint(method, path, body that is answered) -> `requests(endpoints, n, seed)` -> [Raw], the same for a seed
     send(url, requests) -> statuses by endpoint; a server that hangs up or says nothing is status 0
 
-What is asked of a server: no status of 500 or more, nothing on its stderr that is a traceback, and right answers
-afterwards."""
+What is asked of a server: no status of 500 or more, no traceback on its stderr, and right answers afterwards."""
 
 from __future__ import annotations
 
