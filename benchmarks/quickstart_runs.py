@@ -40,8 +40,8 @@ def seed_of(run_dir: Path) -> int:
     figures = run_dir / "base" / "figures.json"
     if not figures.exists():
         sys.exit(
-            f"{run_dir} holds no finished base model ({figures} is missing). Give the run_dir of a quickstart or of"
-            " `openrlhf-tir toy-model`."
+            f"{run_dir} holds no finished base model ({figures} is missing)."
+            " Give the run_dir of a quickstart or of `openrlhf-tir toy-model`."
         )
     return json.loads(figures.read_text())["seed"]
 

@@ -127,9 +127,8 @@ class Run:
         if code != 0 or not clean(self.run_dir, self.job.steps):
             raise SystemExit(f"The undisturbed run ended with {code}:\n{(self.run_dir / 'log').read_text()[-3000:]}")
         begun, trains, first, last = marks
-        return outcome(self.run_dir)[0], Timing(
-            trains - begun, (last - first) / (self.job.steps - 1), time.monotonic() - last
-        )
+        timing = Timing(trains - begun, (last - first) / (self.job.steps - 1), time.monotonic() - last)
+        return outcome(self.run_dir)[0], timing
 
     def stopped_at(self, moment: Moment, timing: Timing) -> tuple[str, Stopped] | None:
         """Start it, and stop it at the moment; the phase that it was in. None: it has ended before."""

@@ -22,8 +22,7 @@ times are medians of seconds, from the first tensor until the node has a proved 
     python -m benchmarks.weights
     python -m benchmarks.weights --quick
 
-The last line is one JSON object. Not in it: what an engine takes to load the proved file, which is the same after all
-three."""
+The last line is one JSON object. Not in it: an engine's loading of the proved file, the same after all three."""
 
 from __future__ import annotations
 

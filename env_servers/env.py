@@ -3,8 +3,7 @@ is `serving`.
 
 One instance lives as long as one session; its steps come one at a time. `step` may be cancelled at any await (the
 deadline, a closed session): release resources in `finally`. An exception it raises becomes outcome `env_error` and
-never reaches the model. What `reset` raises of `MALFORMED_TASK` is the caller's mistake: HTTP 422, which no client
-tries again."""
+never reaches the model. What `reset` raises of `MALFORMED_TASK` is the caller's mistake: HTTP 422, not tried again."""
 
 from __future__ import annotations
 

@@ -180,8 +180,8 @@ def _not_what_is_expected(env: Env, method: str, value: object, expected: str) -
     code = getattr(getattr(type(env), method), "__code__", None)
     where = f"{code.co_filename}:{code.co_firstlineno}" if code else type(env).__module__
     return (
-        f"{where}: {type(env).__name__}.{method} returned {repr(value)[:SHOWN]} ({type(value).__name__}), not"
-        f" {expected}"
+        f"{where}: {type(env).__name__}.{method} returned {repr(value)[:SHOWN]}"
+        f" ({type(value).__name__}), not {expected}"
     )
 
 

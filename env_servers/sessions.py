@@ -77,8 +77,8 @@ class Session:
             task.add_done_callback(lambda t: self._settle(request.step_id, t, keep))
         elif answer.action != request.action:
             raise Conflict(
-                f"step_id {request.step_id} of this session was used for another action. Count step_id up for every new"
-                " action."
+                f"step_id {request.step_id} of this session was used for another action."
+                " Count step_id up for every new action."
             )
         answer.callers += 1
         try:

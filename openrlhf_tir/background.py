@@ -54,8 +54,8 @@ async def kept_running(
             what = f"{type(e).__name__}: {e}"
             if failures >= attempts:
                 raise BackgroundDied(
-                    f"The background task '{name}' failed {failures} times in a row, the last time with {what}. The run"
-                    " cannot do without it."
+                    f"The background task '{name}' failed {failures} times in a row, the last time with {what}."
+                    " The run cannot do without it."
                 ) from e
             pause = backoff_s(failures - 1, first_s=first_pause_s, cap_s=max_pause_s)
             log.error("background task '%s' failed (%s); starting it again in %g s", name, what, pause, exc_info=e)

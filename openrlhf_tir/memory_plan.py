@@ -55,8 +55,8 @@ KEPT = ("weights", "gathered weights", "logits", "reserve", "reference model")
 
 REMEDIES = {
     "weights": (
-        "Raise actor.num_nodes or actor.num_gpus_per_node; with ds.zero_stage = 2 every rank holds all weights, with 3"
-        " a share."
+        "Raise actor.num_nodes or actor.num_gpus_per_node; with ds.zero_stage = 2"
+        " every rank holds all weights, with 3 a share."
     ),
     "gradients": "Raise actor.num_nodes or actor.num_gpus_per_node, or set ds.grad_accum_dtype = 'bf16' (less exact).",
     "optimiser": "Set ds.adam_offload, or raise actor.num_nodes or actor.num_gpus_per_node.",
@@ -179,8 +179,8 @@ class MemoryPlan:
         if self.kv_tokens < self.longest:
             said.append(
                 f"an engine's KV cache holds {self.kv_tokens:,} tokens, one sequence may have {self.longest:,}"
-                " (data.max_len). Raise vllm.tensor_parallel_size or vllm.gpu_memory_utilization, or lower"
-                " data.max_len."
+                " (data.max_len). Raise vllm.tensor_parallel_size or vllm.gpu_memory_utilization,"
+                " or lower data.max_len."
             )
         return said
 

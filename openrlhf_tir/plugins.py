@@ -118,8 +118,8 @@ def _the_only(place: Place, module: ModuleType, said: str) -> str:
         raise ConfigError(f"{said}: {module.__file__} defines no {place.kind}. {place.described}")
     if len(found) > 1:
         raise ConfigError(
-            f"{said}: {module.__file__} defines several: {', '.join(found)}. Name one of them:"
-            f" '{module.__file__}:{found[0]}'."
+            f"{said}: {module.__file__} defines several: {', '.join(found)}."
+            f" Name one of them: '{module.__file__}:{found[0]}'."
         )
     return found[0]
 
@@ -130,8 +130,8 @@ def _of_package(module: str, said: str) -> ModuleType:
     except ModuleNotFoundError as e:
         if e.name and (module == e.name or module.startswith(f"{e.name}.")):
             raise ConfigError(
-                f"{said} cannot be loaded: there is no module {e.name!r} here. Install it, or give the file:"
-                " 'path/file.py:name'."
+                f"{said} cannot be loaded: there is no module {e.name!r} here."
+                " Install it, or give the file: 'path/file.py:name'."
             ) from None
         raise _broken(said, e, module) from e
     except Exception as e:
@@ -174,8 +174,8 @@ def _broken(said: str, e: BaseException, module: str) -> ConfigError:
         at = f"{e.filename}:{e.lineno}"
         return ConfigError(f"{said} cannot be loaded: {at}: {type(e).__name__}: {e.msg}. Correct that line.")
     return ConfigError(
-        f"{said} cannot be loaded: {raised_at(e, module) or module}: {type(e).__name__}: {e}. Correct that line, or"
-        " install what it imports."
+        f"{said} cannot be loaded: {raised_at(e, module) or module}: {type(e).__name__}: {e}."
+        " Correct that line, or install what it imports."
     )
 
 

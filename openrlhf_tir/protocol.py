@@ -103,8 +103,8 @@ class Health(_Wire):
     isolation: str = Field(
         default=UNKNOWN,
         description=(
-            "what confines the model's code: a level by name; none: nothing does; not_needed: it runs no code; unknown:"
-            " it is not said"
+            "what confines the model's code: a level by name; none: nothing does; not_needed:"
+            " it runs no code; unknown: it is not said"
         ),
     )
     sessions: int = 0

@@ -235,9 +235,8 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Trajectory:
-    """One sampled response. `failed` names a fault of infrastructure or of the method's code: such a trajectory has no
-    reward and is never trained. `masked` names why a valid one is not trained: it counts in its group's statistics
-    only."""
+    """One sampled response. `failed` names a fault of infrastructure or of the method's code: such a one has no reward
+    and is never trained. `masked` names why a valid one is not trained: it counts in its group's statistics only."""
 
     index: int
     prompt_ids: np.ndarray
@@ -271,8 +270,8 @@ class Trajectory:
         there is none."""
         if self.reward is None:
             raise ValueError(
-                f"Trajectory {self.index} has no reward ({self.failed or 'it was not scored'}). Score it first, or look"
-                " at valid ones only."
+                f"Trajectory {self.index} has no reward ({self.failed or 'it was not scored'})."
+                " Score it first, or look at valid ones only."
             )
         return self.reward
 

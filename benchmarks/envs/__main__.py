@@ -157,8 +157,8 @@ def _median(loads: list[Load]) -> Load:
 def _show(what: str, **loads: Load) -> None:
     for who, load in loads.items():
         print(
-            f"{what:24s} {who:7s} {load.per_s:7.1f}/s  p50 {load.p50_ms:7.1f} ms  p99 {load.p99_ms:7.1f} ms  failed"
-            f" {load.failed}",
+            f"{what:24s} {who:7s} {load.per_s:7.1f}/s  p50 {load.p50_ms:7.1f} ms  p99"
+            f" {load.p99_ms:7.1f} ms  failed {load.failed}",
             flush=True,
         )
 

@@ -1,7 +1,8 @@
 """Hostile snippets against a server of its own: how many were contained, and whether the server is as before.
 
-    snippet -> POST /step -> the snippet's own predicate on the reply, and a harmless snippet that must still work ->
-    contained program in another language -> POST /run_code -> the same
+    snippet -> POST /step -> the snippet's own predicate on the reply, and a harmless snippet that must still work
+            -> contained
+    program in another language -> POST /run_code -> the same
 
 At the end no process may be left below the server that was not there before, and its memory must be back. The snippets
 are those of the tests (tests/contract/hostile.py, languages/hostile.py).

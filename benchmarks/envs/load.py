@@ -1,5 +1,4 @@
-"""Load: callers in a closed loop -> how many answers per second, and how late. Every caller asks again once it has its
-answer."""
+"""Load: callers in a closed loop -> how many answers per second, and how late. Each asks again when answered."""
 
 from __future__ import annotations
 

@@ -246,13 +246,13 @@ def main() -> None:
     args = parser.parse_args()
     if args.shape != "tiny" and not gpu_count():
         parser.error(
-            f"--shape {args.shape} needs an NVIDIA GPU, and this machine has none. Use --shape tiny to see whether the"
-            " script works."
+            f"--shape {args.shape} needs an NVIDIA GPU, and this machine has none."
+            " Use --shape tiny to see whether the script works."
         )
     if args.micro_tokens < args.tokens + PROMPT_TOKENS:
         parser.error(
-            f"--micro-tokens {args.micro_tokens} cannot hold one response of {args.tokens} tokens and its prompt. Raise"
-            " it, or lower --tokens."
+            f"--micro-tokens {args.micro_tokens} cannot hold one response of {args.tokens} tokens and its prompt."
+            " Raise it, or lower --tokens."
         )
     if args.part:
         print(json.dumps(PARTS[args.part](args)))

@@ -53,8 +53,8 @@ def steps(quick: bool) -> dict[str, Any]:
     found = steps_part.measure(Size.quick() if quick else Size())
     if wrong := steps_part.differing(found["norms"]):
         raise SystemExit(
-            f"{', '.join(wrong)}: another gradient than ours on the same batch, so its time says nothing. Norms:"
-            f" {found['norms']}"
+            f"{', '.join(wrong)}: another gradient than ours on the same batch, so its time says nothing."
+            f" Norms: {found['norms']}"
         )
     print(
         f"\none update of {found['parameters']:,} parameters on {steps_part.RANKS} ranks, medians of"

@@ -164,8 +164,8 @@ def main() -> None:
         for name in args.methods:
             curve = curves[name][seed] = train(name, seed, base, args.out, args.every, args.batches)
             print(
-                f"seed {seed} {name}: {curve.updates_to_goal} updates to {GOAL:.0%}, {100 * curve.final:.1f} % at"
-                " the end",
+                f"seed {seed} {name}: {curve.updates_to_goal} updates to {GOAL:.0%},"
+                f" {100 * curve.final:.1f} % at the end",
                 file=sys.stderr,
                 flush=True,
             )

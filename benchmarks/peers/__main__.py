@@ -10,8 +10,7 @@ rate and its schedule, updates, and the evaluator. Only ours drops groups whose 
 them, as its recipe does: it samples more for as many trained.
 
 Seconds are of training: from the loaded model to the update, weights kept every --save-every updates included, start
-and evaluation of nobody. What cannot be installed or does not run has a sentence and nulls. The last line is one JSON
-object."""
+and evaluation of nobody. What cannot be installed or does not run has a sentence and nulls. The last line is JSON."""
 
 from __future__ import annotations
 

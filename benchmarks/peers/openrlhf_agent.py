@@ -1,8 +1,7 @@
 """The toy task as an OpenRLHF agent, for its --train.agent_func_path: ZeroTIR's turns, the sandbox, the recipe's
 reward.
 
-Loaded by OpenRLHF's rollout actor from this path. Where the sandbox listens is in $PEERS_SANDBOX, the rest of the work
-in $PEERS_WORK."""
+Loaded by OpenRLHF's rollout actor from this path. The sandbox's place is in $PEERS_SANDBOX, the work in $PEERS_WORK."""
 
 from __future__ import annotations
 

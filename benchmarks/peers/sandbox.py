@@ -43,8 +43,8 @@ class Client:
         self._ask("DELETE", f"/session/{session}", None)
         if reply["outcome"] not in ("ok", "model_error"):
             raise RuntimeError(
-                f"The sandbox failed with outcome {reply['outcome']!r}, which is no reward: {reply}. Look at its log,"
-                " env.log."
+                f"The sandbox failed with outcome {reply['outcome']!r}, which is no reward: {reply}."
+                " Look at its log, env.log."
             )
         return reply["observation"]
 

@@ -1,5 +1,4 @@
-"""Systems: what is compared -> a process for each, in its own venv, with its memory sampled, until it ends or its time
-is over."""
+"""What is compared -> a process for each, in its own venv, its memory sampled, until it ends or its time is up."""
 
 from __future__ import annotations
 

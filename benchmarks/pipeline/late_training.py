@@ -5,7 +5,8 @@ The filters keep 80 % of the groups, then fewer and fewer, 10 % at the end; in a
 Depth `auto` beside what staleness allows, (S+1) B, and beside 2 B.
 
     efficiency = sum over steps of B / (acceptance * saturated groups per second), over the sum of their simulated
-    seconds discarded  = groups trained too late or surplus, of those accepted
+                 seconds
+    discarded  = groups trained too late or surplus, of those accepted
 
 Everything runs on a virtual clock with modelled engines; benchmarks.pipeline measures the same on the wall clock.
 """

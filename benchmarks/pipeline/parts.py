@@ -73,8 +73,7 @@ class NoReward:
 
 
 def judge_of(w: Workload, acceptance: Acceptance, version: Callable[[], int]) -> Callable[[Group], Verdict]:
-    """The filters: a group is kept or not as the workload draws it, at the share that holds when it is judged, as in
-    the simulation."""
+    """The filters: a group is kept or not as the workload draws it, at the share of that moment, as simulated."""
 
     def judge(group: Group) -> Verdict:
         kept = w.accepted(group.key, acceptance.at(version()))

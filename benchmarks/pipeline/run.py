@@ -51,8 +51,8 @@ async def run_mode(c: Cluster, plan: Plan) -> ModeFigures:
         ledger.close()
     if learner.overruns:
         print(
-            f"  {plan.name}: {learner.overruns} learner steps took longer to emulate than they should last; use a"
-            " larger --time-scale",
+            f"  {plan.name}: {learner.overruns} learner steps took longer to emulate than they should last;"
+            " use a larger --time-scale",
             flush=True,
         )
     return record.figures(plan, c.workload, learner.ages)

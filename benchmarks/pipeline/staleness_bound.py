@@ -96,8 +96,8 @@ def main() -> None:
                 f"late_{name}_S{S}": round(sum(saturated_s / a for a in shares) / falling, 3),
             }
             print(
-                f"S = {S}, {name}: fast learner {fast:.1f} s a step, {one_step_s / fast:.2f}x one_step; late training"
-                f" {facts[f'late_{name}_S{S}']:.3f}"
+                f"S = {S}, {name}: fast learner {fast:.1f} s a step, {one_step_s / fast:.2f}x one_step;"
+                f" late training {facts[f'late_{name}_S{S}']:.3f}"
             )
     print(json.dumps(facts))
 

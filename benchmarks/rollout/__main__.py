@@ -71,8 +71,8 @@ def schedule(w: Workload, quick: bool, scale: float) -> dict[str, float]:
     with started("benchmarks.pipeline.env", *flags) as (url, _):
         wall = asyncio.run(on_the_wall(url))
     print(
-        f"\none rollout of {w.prompts} x {w.samples_per_prompt} on {w.engine.count} engines, emulated seconds (scale"
-        f" {scale:g})"
+        f"\none rollout of {w.prompts} x {w.samples_per_prompt} on {w.engine.count} engines,"
+        f" emulated seconds (scale {scale:g})"
     )
     for name, seconds in {"critical path": ideal, **wall, "serial": serial}.items():
         print(f"  {name:14s}{seconds:8.1f}   {seconds / ideal:5.2f} x")

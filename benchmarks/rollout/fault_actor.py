@@ -1,5 +1,4 @@
-"""EmulatedActor: a rollout actor's process, for faults of actors. Real groups, episodes and environment client; the
-engine sleeps."""
+"""EmulatedActor: a rollout actor's process, for its faults. Groups, episodes and client are real; the engine sleeps."""
 
 from __future__ import annotations
 

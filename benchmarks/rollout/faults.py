@@ -83,8 +83,7 @@ async def roll_forever(groups: GroupRunner, env: Env, lane: int) -> None:
 
 
 async def control(url: str) -> None:
-    """The same groups of one well environment, in a process of its own, until stdin ends: when each valid trajectory
-    ended."""
+    """The same groups of one well environment, in its own process, until stdin ends: when valid trajectories ended."""
     cfg, env = config(Path.cwd(), n=SAMPLES), Env("control")
     async with EnvClient.of(cfg.env, {"control": url}) as client:
         groups = runner(cfg, client, SEGMENT_S)

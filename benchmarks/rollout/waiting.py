@@ -8,8 +8,7 @@ they wait.
     env           before an environment that works on one batch at a time, 0.3 s + 5 ms per item (a retriever)
                   env.batch_wait_ms
 
-The engines decode by the workload's own curve. Emulated seconds, mean of several seeds: the differences are the
-schedule's."""
+The engines decode by the workload's own curve. Emulated seconds, mean of several seeds: they differ by schedule."""
 
 from __future__ import annotations
 

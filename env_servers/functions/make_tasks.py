@@ -5,8 +5,7 @@ out its gold calls.
     missing_function   a function that the task needs is offered only after the model has said that it cannot (BFCL v3)
     missing_parameter  a value is told only when the model asks for it (BFCL v3)
 
-Difficulty: --calls (goals that follow each other), --domains (how many at once) and --distractors (functions offered
-besides)."""
+Difficulty: --calls (goals that follow each other), --domains (how many at once) and --distractors (more functions)."""
 
 from __future__ import annotations
 

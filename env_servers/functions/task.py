@@ -2,8 +2,7 @@
 
     {"domains": ["files", "travel"], "seed": 7, "gold": [[{"name": ..., "arguments": {...}}, ...], ...]}
 
-`gold` is a list of calls per turn of the user. The first turn's text is in the prompt; `user` says what the user
-answers later."""
+`gold` is a list of calls per turn of the user. The first turn's text is in the prompt; `user` has the later answers."""
 
 from __future__ import annotations
 

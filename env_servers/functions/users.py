@@ -77,8 +77,8 @@ class ModelUser:
                     text = str((await response.json())["choices"][0]["message"]["content"] or "")
         except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError) as e:
             raise UserUnavailable(
-                f"The user's model at {self.url} does not answer: {type(e).__name__}: {e}. Start it, or correct"
-                " --user-url."
+                f"The user's model at {self.url} does not answer: {type(e).__name__}: {e}."
+                " Start it, or correct --user-url."
             ) from e
         if not text.strip():
             raise UserUnavailable(

@@ -1,7 +1,6 @@
 """Verifier: (answer, gold) -> Verdict. Strings and exact arithmetic here and now, computer algebra in worker processes.
 
-`openrlhf_tir.rewards` owns the check, so that a service and the trainer never disagree; its checking modules are
-torch-free."""
+`openrlhf_tir.rewards` owns the check, so service and trainer never disagree; its checking modules are torch-free."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ class PuzzlesEnv(Env):
             question = await self._make(Task(name, number, level, task.get("config") or {}))
         if task.get("asked") and task.get("digest", digest_of(question)) != digest_of(question):
             raise ValueError(
-                f"the question in the prompt is not that of {name} with seed {number}. Make the rows again with this"
-                " version of reasoning-gym."
+                f"the question in the prompt is not that of {name} with seed {number}."
+                " Make the rows again with this version of reasoning-gym."
             )
         return "" if task.get("asked") else question
 

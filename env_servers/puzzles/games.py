@@ -61,8 +61,8 @@ class Labyrinth:
         self._at, self._end, self._moves, self._limit = (0, 0), (n - 1, n - 1), 0, 4 * n * n
         self._shortest = self.solution()
         rules = (
-            f"A maze of {n} x {n} rooms. You are in the north west corner; the way out is in the south east one. A move"
-            f" is one of {', '.join(STEPS)}."
+            f"A maze of {n} x {n} rooms. You are in the north west corner; the way out is in the south east one."
+            f" A move is one of {', '.join(STEPS)}."
         )
         self.opening = f"{rules}\n{self._view()}"
 

@@ -4,9 +4,8 @@ where the texts are evaluated.
     eval(answer) in a data set's module    numbers, texts, lists, tuples, sets, dictionaries, arithmetic on them
     sympy's parser                         arithmetic, symbols, and calls of FUNCTIONS
 
-The sandbox keeps code from everything outside; this keeps it from the score itself, which is told by the same process.
-A name, an attribute or a call that is not listed is a ValueError, which a scorer takes as the malformed answer that it
-is."""
+The sandbox keeps code from everything outside; this keeps it from the score itself, told by the same process. A name,
+an attribute or a call that is not listed is a ValueError, which a scorer takes as the malformed answer that it is."""
 
 from __future__ import annotations
 

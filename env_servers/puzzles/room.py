@@ -68,8 +68,8 @@ class Room:
         if execution.return_code in CPU_SPENT or execution.killed == "memory":
             spent = "the memory" if execution.killed else f"{MAKE_CPU_S:g} s of CPU"
             raise ValueError(
-                f"puzzle {task.name!r} uses up {spent} that a puzzle has before it is made: config {task.config}, level"
-                f" {task.level}. Ask for less."
+                f"puzzle {task.name!r} uses up {spent} that a puzzle has before it is made:"
+                f" config {task.config}, level {task.level}. Ask for less."
             )
         reply = _reply(execution)
         if "refused" in reply:

@@ -38,8 +38,8 @@ def add_room_flags(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--isolation", choices=["auto", "bwrap", "landlock", "none"], default="auto", help=isolation)
     warm = (
-        "score in forks of an interpreter that has reasoning-gym loaded; --no-warm loads it for each answer, 1.5 s"
-        " (default: warm)"
+        "score in forks of an interpreter that has reasoning-gym loaded;"
+        " --no-warm loads it for each answer, 1.5 s (default: warm)"
     )
     p.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True, help=warm)
 

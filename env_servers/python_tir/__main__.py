@@ -66,12 +66,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--memory-mib", type=int, default=limits.memory_bytes >> 20, metavar="N", help=memory)
     isolation = (
         "bwrap: namespaces; landlock: weaker, for containers without user namespaces; auto: bwrap, else landlock with a"
-        " warning; none runs code with the rights of this server: only on a machine that may be harmed (default:"
-        " %(default)s)"
+        " warning; none runs code with the rights of this server:"
+        " only on a machine that may be harmed (default: %(default)s)"
     )
     others = (
-        "serve bash, cpp, go and nodejs at /run_code where they are installed; --no-languages starts without trying"
-        " them (default: serve)"
+        "serve bash, cpp, go and nodejs at /run_code where they are installed;"
+        " --no-languages starts without trying them (default: serve)"
     )
     p.add_argument("--languages", action=argparse.BooleanOptionalAction, default=True, help=others)
     p.add_argument("--isolation", choices=["auto", "bwrap", "landlock", "none"], default="auto", help=isolation)
@@ -111,8 +111,8 @@ def remote_sandbox(url: str, limits: Limits) -> Sandbox:
             await probe.close()
         if result.stdout != b"42\n":
             raise SandboxError(
-                f"{url}/run_code does not run Python: print(6 * 7) gave {result.stdout[:100]!r}. Point --backend-url at"
-                " a SandboxFusion server."
+                f"{url}/run_code does not run Python: print(6 * 7) gave {result.stdout[:100]!r}."
+                " Point --backend-url at a SandboxFusion server."
             )
 
     token = os.environ.get(BACKEND_TOKEN_ENV) or None
@@ -142,8 +142,8 @@ def env_factory(
         return lambda: StatefulEnv(sandbox, notebooks, stateful=args.stateful), gauges, notebooks
     if args.stateful:
         sys.exit(
-            "python_tir does not start: --stateful needs warm workers, and they are off or did not come up. Leave it"
-            " out, or mend what is said above."
+            "python_tir does not start: --stateful needs warm workers, and they are off or did not come up."
+            " Leave it out, or mend what is said above."
         )
     return lambda: PythonEnv(sandbox), {}, None
 

@@ -5,8 +5,7 @@ Stateless: each step is a fresh process (`stateful` has the other kind).
     Sandbox.run(code) -> Execution -> `judge` -> Step(observation, outcome, signals)
 
 signals: executed (it compiled and ran), error_type (None | syntax | exception | time_limit | memory | output_flood),
-return_code, stdout_truncated, seconds. A sandbox that fails raises, which is outcome env_error: it never becomes the
-model's error."""
+return_code, stdout_truncated, seconds. A sandbox that fails raises, which is env_error, never the model's error."""
 
 from __future__ import annotations
 

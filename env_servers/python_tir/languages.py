@@ -31,8 +31,8 @@ TRIED = b"42\n"
 CPP_LIBRARIES = "crypto", "ssl", "pthread"
 """Linked as the original does, where they are installed."""
 GO_NOT_READY = (
-    "{path} is installed. For go to be served, run `python -m env_servers.python_tir.go_cache` once: it compiles go's"
-    " library (a minute or two)."
+    "{path} is installed. For go to be served, run `python -m env_servers.python_tir.go_cache` once:"
+    " it compiles go's library (a minute or two)."
 )
 _TOO_LARGE = f"The compiled program is not there, or has more than {FETCH_BYTES >> 20} MiB.\n".encode()
 
@@ -191,8 +191,8 @@ async def found(sandbox: Sandbox, places: str = PLACES) -> Languages:
     for name, failure in zip(tools, failures, strict=True):
         if failure is not None:
             print(
-                f"WARNING: {tools[name].path} is installed, but does not work in the sandbox, so {name} is not served:"
-                f" {failure}",
+                f"WARNING: {tools[name].path} is installed, but does not work in the sandbox,"
+                f" so {name} is not served: {failure}",
                 file=sys.stderr,
             )
     return Languages(

@@ -1,7 +1,6 @@
 """python -m env_servers.search: serve a retriever over a JSONL corpus, as an environment and by Search-R1's API.
 
-The BM25 index is built at the first start (a progress bar tells how far) and kept beside the corpus; later starts map
-it."""
+The BM25 index is built at the first start (with a progress bar) and kept beside the corpus; later starts map it."""
 
 from __future__ import annotations
 
@@ -88,8 +87,8 @@ def main() -> None:
     args = parser().parse_args()
     if not 1 <= args.topk <= MAX_TOPK:
         sys.exit(
-            f"search does not start: --topk {args.topk} retrieves nothing, or everything. Use 1 or more, up to"
-            f" {MAX_TOPK}."
+            f"search does not start: --topk {args.topk} retrieves nothing, or everything."
+            f" Use 1 or more, up to {MAX_TOPK}."
         )
     if args.snippet_chars < 0 or args.page_chars < 1:
         sys.exit(
@@ -98,8 +97,8 @@ def main() -> None:
         )
     if not args.retrieve_timeout > 0:
         sys.exit(
-            f"search does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search. Use more"
-            " than 0."
+            f"search does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search."
+            " Use more than 0."
         )
     try:
         # before the copies: they only map what is built here

@@ -62,8 +62,8 @@ def build(corpus: Path, directory: Path, progress: Callable[[float], None] = lam
         read = _read(corpus, Path(scratch), lambda share: progress(share * READ_SHARE))
         if not read.vocabulary:
             raise DataError(
-                f"Corpus {corpus} has {len(read.offsets)} passages and no word to search for. Give a JSONL file with"
-                " passages to --corpus."
+                f"Corpus {corpus} has {len(read.offsets)} passages and no word to search for."
+                " Give a JSONL file with passages to --corpus."
             )
         _place(read, directory, lambda share: progress(READ_SHARE + share * (1 - READ_SHARE)))
     np.save(directory / "offsets.npy", read.offsets)

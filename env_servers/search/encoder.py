@@ -40,15 +40,15 @@ class Encoder:
             from transformers import AutoModel, AutoTokenizer
         except ImportError as e:
             raise ConfigError(
-                f"--dense {model} needs torch and transformers ({e}). `pip install transformers torch`, or leave"
-                " --dense out for BM25."
+                f"--dense {model} needs torch and transformers ({e})."
+                " `pip install transformers torch`, or leave --dense out for BM25."
             ) from e
         self._name, self._torch, self._lock = model, torch, threading.Lock()
         modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in self._read("modules.json") or []}
         if other := [kind for kind in modules if kind not in MODULES]:
             raise ConfigError(
-                f"--dense {model} has a module {other[0]!r}; known are {', '.join(MODULES)}. Choose a model that is"
-                " made of these."
+                f"--dense {model} has a module {other[0]!r}; known are {', '.join(MODULES)}."
+                " Choose a model that is made of these."
             )
         inside = modules.get("Transformer", "")
         settings: dict[str, Any] = self._read(_below(inside, "sentence_bert_config.json")) or {}
@@ -102,8 +102,8 @@ class Encoder:
         ]
         if path and (unknown or len(modes) != 1 or modes[0] not in POOLINGS):
             raise ConfigError(
-                f"--dense {self._name} pools by {unknown or modes}; known is one of {', '.join(POOLINGS)}. Choose"
-                " another model."
+                f"--dense {self._name} pools by {unknown or modes}; known is one of {', '.join(POOLINGS)}."
+                " Choose another model."
             )
         return modes[0] if modes else "mean"
 

@@ -54,8 +54,8 @@ def add_retrieve(app: FastAPI, retriever: Retriever, searches: Searches, topk: i
         if len(body.queries) * k > MAX_HITS:
             raise HTTPException(
                 413,
-                f"{len(body.queries)} queries for {k} passages each exceed the limit of {MAX_HITS} passages. Send"
-                " several requests.",
+                f"{len(body.queries)} queries for {k} passages each exceed the limit of {MAX_HITS} passages."
+                " Send several requests.",
             )
 
         async def in_turn() -> bytes:

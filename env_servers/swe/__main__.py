@@ -46,8 +46,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add_serving_flags(p, workers=2)
     mirror = (
-        "directory of git repositories for rows of SWE-Gym's and SWE-bench's form: DIR/owner/name, DIR/owner__name or"
-        " DIR/name"
+        "directory of git repositories for rows of SWE-Gym's and SWE-bench's form:"
+        " DIR/owner/name, DIR/owner__name or DIR/name"
     )
     p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
     p.add_argument(
@@ -83,8 +83,8 @@ def parser() -> argparse.ArgumentParser:
     starts = "sessions that start at once; more wait, --max-queue of them at most (default: %(default)s)"
     p.add_argument("--start-workers", type=int, default=START_WORKERS, metavar="N", help=starts)
     start = (
-        "how long a session may take to start, its wait for a start worker included; a run's env.reset_timeout_s is to"
-        " be longer (default: %(default)s)"
+        "how long a session may take to start, its wait for a start worker included;"
+        " a run's env.reset_timeout_s is to be longer (default: %(default)s)"
     )
     p.add_argument("--start-timeout", type=float, default=60.0, metavar="S", help=start)
     evaluate = "patches judged at once, beside the --workers steps that run; more wait (default: --workers)"

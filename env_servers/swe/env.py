@@ -3,8 +3,9 @@ last turn, is graded.
 
     reset   the task's repository is in a session of its own, at /tmp/NAME (in a container of its own: where its image
             has it)
-    step    execute_bash, str_replace_editor -> the session; finish -> patch -> fresh copy -> hidden tests -> reward 1.0
-            or 0.0, done the `max_turns`-th step is graded as well, and truncated
+    step    execute_bash, str_replace_editor -> the session
+            finish -> patch -> fresh copy -> hidden tests -> reward 1.0 or 0.0, done
+            the `max_turns`-th step is graded as well, and truncated
 
 signals of every step: turn, error_type (None, unknown_function, bad_call, refused, or why a session was ended:
 time_limit, memory, output_flood, ended). Of the last one besides: resolved, evaluation (see grade.Report),

@@ -5,8 +5,7 @@ first.
     restore           the tests' files and whatever configures pytest or Python are as the repository had them
     run (sandbox)     `apart` or `inside`
 
-Everything that a patch can cause is a verdict with a name (`Report.why`); a sandbox that fails is a SandboxError, and
-no verdict."""
+Everything that a patch can cause is a verdict with a name (`Report.why`); a sandbox that fails is a SandboxError."""
 
 from __future__ import annotations
 

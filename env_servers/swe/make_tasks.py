@@ -216,13 +216,13 @@ def parser() -> argparse.ArgumentParser:
         help="rows with repo, base_commit, problem_statement, test_patch, FAIL_TO_PASS, PASS_TO_PASS",
     )
     root = (
-        "--rows: where the repository is in a session; /testbed in the containers of SWE-Gym and SWE-bench (default:"
-        " %(default)s)"
+        "--rows: where the repository is in a session; /testbed in the containers of"
+        " SWE-Gym and SWE-bench (default: %(default)s)"
     )
     p.add_argument("--root", default=ROOT, metavar="PATH", help=root)
     mirror = (
-        "--rows: directory of their git repositories, as the server's: each row's tests are run on its repository as it"
-        " is (default: not run)"
+        "--rows: directory of their git repositories, as the server's:"
+        " each row's tests are run on its repository as it is (default: not run)"
     )
     p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
     p.add_argument(

@@ -48,8 +48,7 @@ class Rows(Generic[S]):
 
     async def at_start(self, task: SweTask, where: S) -> Callable[[], Awaitable[None]]:
         """What to await before a patch is judged, which raises RowUnfit, SandboxError. Raises ValueError for a row that
-        is known to be unfit, or that its first session is told of in time; SandboxError where its tests could not be
-        run."""
+        is known to be unfit, or is told in time; SandboxError where its tests could not be run."""
         key = _key(task)
         if key not in self._known and key not in self._running:
             check = self._check(key, task, where)
@@ -106,8 +105,8 @@ def fault_of(task: SweTask, outcome: Outcome) -> Fault:
         return None
     if outcome.ended != "ended":
         why = (
-            "its tests give no report on the repository as it is, and PASS_TO_PASS are to pass there. What they import"
-            " must be installed"
+            "its tests give no report on the repository as it is, and PASS_TO_PASS are to pass there."
+            " What they import must be installed"
         )
         return f"{row}: {why}, or remove the row." if task.pass_to_pass else None
     for name, tests in (("FAIL_TO_PASS", task.fail_to_pass), ("PASS_TO_PASS", task.pass_to_pass)):
@@ -119,8 +118,8 @@ def fault_of(task: SweTask, outcome: Outcome) -> Fault:
             )
     if passing := [test for test in task.fail_to_pass if outcome.tests.get(test) == "passed"]:
         return (
-            f"{row}: FAIL_TO_PASS names {_some(passing)}, which passes in the repository as it is: any patch would do."
-            " Correct or remove the row."
+            f"{row}: FAIL_TO_PASS names {_some(passing)}, which passes in the repository as it is:"
+            " any patch would do. Correct or remove the row."
         )
     return None
 

@@ -101,8 +101,8 @@ class Session:
             raise SandboxError(f"a session's tool failed: {cell.execution.stderr[-500:].decode('utf-8', 'replace')}")
         why = cell.execution.killed or "ended"
         return Said(
-            f"[The session was ended ({why}) and begins anew: bash is fresh, and the files are as they were at the"
-            " start.]",
+            f"[The session was ended ({why}) and begins anew: bash is fresh,"
+            " and the files are as they were at the start.]",
             lost=why,
         )
 

@@ -116,8 +116,8 @@ class Sources:
     def _repository(self, repo: str) -> Path:
         if self._mirror is None:
             raise ValueError(
-                f"repo = {repo!r} is not bundled, and this server has no repositories besides. Start it with --mirror"
-                " DIR."
+                f"repo = {repo!r} is not bundled, and this server has no repositories besides."
+                " Start it with --mirror DIR."
             )
         parts = repo.split("/")
         if len(parts) != 2 or not all(p and p.strip(".") for p in parts):
@@ -127,8 +127,8 @@ class Sources:
                 if (path / ".git").exists() or (path / "HEAD").is_file():
                     return path
         raise ValueError(
-            f"{self._mirror} holds no repository {repo}, owner__name or name. `git clone --mirror` it there as"
-            f" {repo.replace('/', '__')}.git."
+            f"{self._mirror} holds no repository {repo}, owner__name or name."
+            f" `git clone --mirror` it there as {repo.replace('/', '__')}.git."
         )
 
     async def _archive(self, repo: str, commit: str) -> Tree:

@@ -68,8 +68,8 @@ class SweTask(BaseModel):
             )
         if not self.test_patch or not self.fail_to_pass:
             raise ValueError(
-                f"the row of {self.repo} has no tests: it needs test_patch and FAIL_TO_PASS, else nothing can be"
-                " judged."
+                f"the row of {self.repo} has no tests: it needs test_patch and FAIL_TO_PASS,"
+                " else nothing can be judged."
             )
         return self
 
@@ -80,20 +80,20 @@ class SweTask(BaseModel):
             raise ValueError(f"tests: {strange[0]!r} is not called test_NAME.py.")
         if strange := sorted(path for path in self.files if not _is_inside(path)):
             raise ValueError(
-                f"files: {strange[0]!r} is no path below the repository. Write DIRECTORY/NAME, without .., .git and a /"
-                " at its beginning."
+                f"files: {strange[0]!r} is no path below the repository."
+                " Write DIRECTORY/NAME, without .., .git and a / at its beginning."
             )
         if both := sorted(path for path in self.files if any(other.startswith(f"{path}/") for other in self.files)):
             raise ValueError(f"files: {both[0]!r} is a file and a directory. Name one of both otherwise.")
         if not any(path.endswith(".py") for path in self.files):
             raise ValueError(
-                f"the task of {self.repo} has tests, and no files with Python in them: a repository that a row brings"
-                " has all of its files there."
+                f"the task of {self.repo} has tests, and no files with Python in them:"
+                " a repository that a row brings has all of its files there."
             )
         if (size := sum(len(text.encode()) for text in (*self.files.values(), *self.tests.values()))) > MOST_BYTES:
             raise ValueError(
-                f"the repository {self.repo} has {size} bytes; one that a row brings at most {MOST_BYTES}. Put it into"
-                " a --mirror."
+                f"the repository {self.repo} has {size} bytes; one that a row brings at most {MOST_BYTES}."
+                " Put it into a --mirror."
             )
 
     @property

@@ -35,8 +35,8 @@ TOOLS = [
     ),
     _tool(
         "str_replace_editor",
-        "View, create and edit plain-text files. str_replace needs old_str exactly and only once in the file; insert"
-        " puts new_str AFTER insert_line.",
+        "View, create and edit plain-text files. str_replace needs old_str exactly and only once in the file;"
+        " insert puts new_str AFTER insert_line.",
         {
             "command": {**_STRING, "enum": list(COMMANDS), "description": "What to do."},
             "path": {**_STRING, "description": "Absolute path to the file or directory."},
@@ -82,8 +82,8 @@ def checked(name: object, arguments: object) -> dict[str, Any]:
             "bad_call", f"{name}: arguments are {type(arguments).__name__}, not an object of names and values."
         )
     properties, required = _PARAMETERS[name]["properties"], list(_PARAMETERS[name]["required"])
-    # `cut`: said by a protocol whose turns are used up. Other fields (a message, outputs) are some versions', and
-    # change nothing
+    # `cut`: said by a protocol whose turns are used up. Other fields (a message, outputs) are some
+    # versions', and change nothing
     if name == "finish":
         return {"cut": str(arguments.get("cut", "")).lower() == "true"}
     if strange := sorted(set(map(str, arguments)) - set(properties)):

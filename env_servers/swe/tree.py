@@ -3,8 +3,7 @@
     Tree   path -> (mode, content); modes are git's: 0o100644, 0o100755, and 0o120000 for a symbolic link, whose content
            is its target
 
-The commit has no parent and a fixed author and date: the same files are the same commit, and no history tells how a bug
-came in."""
+The commit has no parent and a fixed author and date: the same files are the same commit, no history tells of a bug."""
 
 from __future__ import annotations
 

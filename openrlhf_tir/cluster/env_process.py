@@ -105,8 +105,8 @@ def server_flags(e: Environment) -> list[str]:
                 flags += [f"--{flag}", str(value)]
             case _:
                 raise ConfigError(
-                    f"{e.section}.server_options.{key} = {value!r} is no flag's value. Write text, a number or a"
-                    " boolean."
+                    f"{e.section}.server_options.{key} = {value!r} is no flag's value."
+                    " Write text, a number or a boolean."
                 )
     return flags
 

@@ -43,8 +43,7 @@ def has_gpus() -> bool:
     """Whether the run is one on GPUs: whether the cluster had any when it was first asked, in this session of Ray
     (`ray_session` forgets it).
 
-    Once for all: an engine that is replaced while the nodes with GPUs are lost waits for them, and does not start on
-    CPU."""
+    Once for all: an engine replaced while the nodes with GPUs are lost waits for them, and does not start on CPU."""
     return any(node.gpus for node in nodes())
 
 
@@ -83,8 +82,8 @@ def transport(cfg: Config) -> str | None:
         )
     if backend == "gloo" and has_gpus():
         return (
-            "vllm.sync_backend = gloo sends the weights by way of the hosts' memory, which is slow between GPUs. 'file'"
-            " with vllm.sync_delta sends less."
+            "vllm.sync_backend = gloo sends the weights by way of the hosts' memory, which is slow between GPUs."
+            " 'file' with vllm.sync_delta sends less."
         )
     return None
 

@@ -29,8 +29,8 @@ def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | Non
     if not isinstance(engine := batcher.engine, Abortable):
         raise ConfigError(
             f"pipeline.fast_lane = {cfg.pipeline.fast_lane!r} moves responses that are being sampled, and"
-            f" {type(engine).__name__} cannot stop one: it has no abort and progress. Set pipeline.fast_lane = 'off',"
-            " or give the engine both."
+            f" {type(engine).__name__} cannot stop one: it has no abort and progress."
+            " Set pipeline.fast_lane = 'off', or give the engine both."
         )
     return Handover(batcher, partial(text_of, codec))
 

@@ -1,8 +1,7 @@
 """RolloutActor: a process with a vLLM engine, its HTTP endpoint, and the group episodes that run on it.
 
 Our controller talks to it by Ray call; HTTP is the facade for everyone else. Payloads are returned as the second of two
-Ray results: the controller then owns the reference without fetching the data, and a dead actor does not take accepted
-groups along."""
+Ray results: the controller then owns the reference without fetching the data, and accepted groups outlive the actor."""
 
 from __future__ import annotations
 

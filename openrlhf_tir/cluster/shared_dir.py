@@ -1,8 +1,7 @@
 """Shared directory: every rank and engine proves, before it loads anything, that the run directory it sees is the
 controller's.
 
-Else pushes would fail for minutes as unverified, and a checkpoint would lack the shards of other nodes without an
-error."""
+Else pushes would fail for minutes as unverified, and a checkpoint would lack other nodes' shards without an error."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ APPEARS_S = 10.0
 @contextmanager
 def marked(run_dir: Path) -> Iterator[Path]:
     """The controller's mark, there as long as it is asked for: an empty file, which a full disk still takes, of a name
-    that nobody can have by chance nor has looked for before, so that no node remembers that it was not there. Raises
-    OSError."""
+    that nobody can have by chance nor has looked for before, so no node remembers its absence. Raises OSError."""
     run_dir.mkdir(parents=True, exist_ok=True)
     mark = run_dir / f".mark-{secrets.token_hex(16)}"
     mark.touch()
@@ -51,8 +49,8 @@ def prove(mark: Path, who: str, node: str, *, appears_s: float = APPEARS_S) -> N
         own.touch()
     except OSError as e:
         raise ConfigError(
-            f"{who} on node {node} cannot write to the run directory {mark.parent}: {e.strerror}. Make it writable from"
-            " all nodes."
+            f"{who} on node {node} cannot write to the run directory {mark.parent}: {e.strerror}."
+            " Make it writable from all nodes."
         ) from None
     finally:
         with suppress(OSError):

@@ -98,14 +98,14 @@ class StopSignals:
     @staticmethod
     def _at_start() -> Stopped:
         return Stopped(
-            "Stopped by a signal while Ray started: nothing had begun. If there is a checkpoint, --resume goes on"
-            " from it."
+            "Stopped by a signal while Ray started: nothing had begun."
+            " If there is a checkpoint, --resume goes on from it."
         )
 
     def ask(self, why: str) -> None:
         print(
-            f"{why}: stopping within {self.stop.grace_s:g} s (train.stop_grace_s). Another signal ends the run at"
-            " once.",
+            f"{why}: stopping within {self.stop.grace_s:g} s (train.stop_grace_s)."
+            " Another signal ends the run at once.",
             file=sys.stderr,
             flush=True,
         )
@@ -152,8 +152,8 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
             raise
         directory = cfg.run_dir / cfg.ckpt.path
         raise Stopped(
-            f"Stopped by {signals.stop.asked}, outside of training. If there is a checkpoint in {directory}, --resume"
-            " goes on from it."
+            f"Stopped by {signals.stop.asked}, outside of training."
+            f" If there is a checkpoint in {directory}, --resume goes on from it."
         ) from None
     finally:
         if timer:

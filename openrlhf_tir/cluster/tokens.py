@@ -42,8 +42,8 @@ def check_tokens(cfg: Config, environ: Mapping[str, str] = os.environ) -> list[s
         )
     if env and not rollout:
         return [
-            f"the rollout endpoints get a token of their own, in {cfg.run_dir / FILE}; agents send that one, not"
-            f" ${cfg.env.token_env}"
+            f"the rollout endpoints get a token of their own, in {cfg.run_dir / FILE};"
+            f" agents send that one, not ${cfg.env.token_env}"
         ]
     return []
 

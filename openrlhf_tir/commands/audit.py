@@ -1,8 +1,7 @@
 """audit: a run's ledger -> what became of every prompt; exit code 1 when one was lost or trained twice, or the ledger
 itself was changed.
 
-A prompt that is open is an error once the run is finished; before, it is being rolled, or will be taken back by a
-resume."""
+A prompt that is open is an error once the run is finished; before, it is rolled, or will be taken back by a resume."""
 
 from __future__ import annotations
 

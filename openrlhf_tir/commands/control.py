@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     while (said := control.applied(args.run_dir)) is None:
         if time.monotonic() > deadline:
             print(
-                f"No controller has read {path} within {WAIT_S:g} s: the run does not train at the moment. It will when"
-                " it does."
+                f"No controller has read {path} within {WAIT_S:g} s: the run does not train at the moment."
+                " It will when it does."
             )
             return 1
         time.sleep(0.2)

@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     said = ", ".join(f"{reason} {n}" for reason, n in found.counts.most_common() if n and reason != "kept") or "nothing"
     if not found.rows:
         raise DataError(
-            f"{', '.join(args.runs)}: no response can be kept (left out: {said}). Distill a run that solves some of its"
-            " problems."
+            f"{', '.join(args.runs)}: no response can be kept (left out: {said})."
+            " Distill a run that solves some of its problems."
         )
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows)
     try:

@@ -17,6 +17,6 @@ def die_with(parent: int) -> None:
         raise ConfigError(f"--die-with-parent does not work here: {os.strerror(ctypes.get_errno())}. Leave it out.")
     if os.getppid() != parent:  # it may have ended before the call above, or never was
         raise ConfigError(
-            f"--die-with-parent {parent}: the process that started this one is {os.getppid()}. Was the launcher killed?"
-            " Start it again."
+            f"--die-with-parent {parent}: the process that started this one is {os.getppid()}."
+            " Was the launcher killed? Start it again."
         )

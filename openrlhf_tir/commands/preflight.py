@@ -238,8 +238,8 @@ def _checkpoint_room(cfg: Config) -> list[str]:
         return []
     return [
         f"checkpoints take about {size(one)} each, {size(need)} with ckpt.max_num = {cfg.ckpt.max_num} and the one"
-        f" being written; {there} has {size(free)} free. One that does not fit is left out, and training goes on"
-        " without it"
+        f" being written; {there} has {size(free)} free."
+        " One that does not fit is left out, and training goes on without it"
     ]
 
 
@@ -266,8 +266,8 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
     name = cfg.actor.model_name_or_path
     if not name:
         raise ConfigError(
-            "actor.model_name_or_path is not set. Give a HF directory or name, or make a small model with `openrlhf-tir"
-            " toy-model`."
+            "actor.model_name_or_path is not set. Give a HF directory or name,"
+            " or make a small model with `openrlhf-tir toy-model`."
         )
     path = local_path(name, "actor.model_name_or_path")
     if not asked(path, Path.is_dir, "actor.model_name_or_path"):
@@ -318,8 +318,8 @@ def _check_chat_template(cfg: Config, model: Path) -> list[str]:
         )
     if cfg.rollout.agent == "external":
         return [
-            f"{model} has no chat template: /v1/chat/completions will refuse every request of an agent; /v1/completions"
-            " works"
+            f"{model} has no chat template: /v1/chat/completions will refuse every request of an agent;"
+            " /v1/completions works"
         ]
     return []
 
@@ -330,6 +330,6 @@ def _check_head_dim(model: dict[str, Any]) -> None:
     head_dim = model.get("head_dim") or derived
     if head_dim and head_dim not in CPU_HEAD_DIMS:
         raise ConfigError(
-            f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}. Use"
-            " another model, or a GPU."
+            f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}."
+            " Use another model, or a GPU."
         )

@@ -2,8 +2,7 @@
 
 Whoever trains on what an engine samples relies on three things: every token's version is known, its log-prob is of the
 distribution that sampled it, and a push replaces all weights. What would break one of them is refused with the reason;
-what has a setting of its own is refused with its name. Whether vLLM knows an argument is checked before a run
-(commands/checks/engine_args.py)."""
+what has a setting of its own is refused with its name. commands/checks/engine_args.py asks vLLM which it knows."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ NEEDED = {
 """Argument -> what it is set for already."""
 BREAKING = {
     "data_parallel_size": (
-        "every replica would have weights, versions and statistics of its own behind one engine. Set vllm.num_engines"
-        " instead"
+        "every replica would have weights, versions and statistics of its own behind one engine."
+        " Set vllm.num_engines instead"
     ),
     "speculative_config": "a push does not reach the draft model. Leave it out",
     "enable_lora": "the adapter is merged into the weights that are pushed (actor.lora). Leave it out",
@@ -75,8 +74,8 @@ def _refusal(name: str, value: Any) -> str | None:
             return f"is refused: {why}"
     if name == "quantization" and value != ONLINE_QUANTIZATION:
         return (
-            f"= {value!r} is refused: its files have other tensors than a push brings. {ONLINE_QUANTIZATION!r}"
-            " quantises what is loaded"
+            f"= {value!r} is refused: its files have other tensors than a push brings."
+            f" {ONLINE_QUANTIZATION!r} quantises what is loaded"
         )
     if name == "pipeline_parallel_size" and not (str(value).isdecimal() and int(value) >= 1):
         return f"= {value!r} is no number of stages. Give a whole number from 1 on"

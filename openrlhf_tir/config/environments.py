@@ -163,8 +163,8 @@ def _shares(environments: Mapping[str, Environment]) -> Iterator[str]:
         )
     elif given and sum(given.values()) <= 0:
         yield (
-            f"The shares of {', '.join(f'envs.{name}' for name in given)} sum to 0: nothing would be trained. Give at"
-            " least one a share above 0."
+            f"The shares of {', '.join(f'envs.{name}' for name in given)} sum to 0: nothing would be trained."
+            " Give at least one a share above 0."
         )
 
 
@@ -179,6 +179,6 @@ def _servers(environments: Mapping[str, Environment]) -> Iterator[str]:
                 yield (
                     f"{other.section} and {e.section} have one server, {url}, as environment {other.serves!r} (protocol"
                     f" {other.env.protocol!r}) and as {e.serves!r} (protocol {e.env.protocol!r}), and a server is one"
-                    f" environment. Set {e.section}.server = {other.serves!r} if both mean it, or give each its own"
-                    " URL."
+                    f" environment. Set {e.section}.server = {other.serves!r} if both mean it,"
+                    " or give each its own URL."
                 )

@@ -117,23 +117,23 @@ def violations(c: Config) -> Iterator[str]:
     yield from sequence_parallel.violations(c)
     if not s.datasets:
         yield (
-            "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file, a directory of them, or a name"
-            " on the hub."
+            "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file,"
+            " a directory of them, or a name on the hub."
         )
     if s.batch_size < ranks:
         yield (
-            f"sft.batch_size = {s.batch_size} is less than the {ranks} learner ranks that share an update. Raise it, or"
-            " lower actor.num_gpus_per_node."
+            f"sft.batch_size = {s.batch_size} is less than the {ranks} learner ranks that share an update."
+            " Raise it, or lower actor.num_gpus_per_node."
         )
     if s.eval_steps > 0 and not s.eval_dataset:
         yield (
-            f"sft.eval_steps = {s.eval_steps}, but sft.eval_dataset is not set. Give held-out rows, or leave"
-            " sft.eval_steps unset."
+            f"sft.eval_steps = {s.eval_steps}, but sft.eval_dataset is not set."
+            " Give held-out rows, or leave sft.eval_steps unset."
         )
     if s.output_key is not None and s.input_key is None:
         yield (
-            f"sft.output_key = {s.output_key!r} goes with a column of prompts, and sft.input_key is unset. Name that"
-            " column too."
+            f"sft.output_key = {s.output_key!r} goes with a column of prompts, and sft.input_key is unset."
+            " Name that column too."
         )
     if s.max_len > c.train.max_tokens_per_gpu * c.ds.ring_attn_size:
         yield (

@@ -130,8 +130,8 @@ RULES: dict[str, Rule] = {
     "ds.ring_attn_size": SAME,
     "ds.ring_attn_head_stride": Only(
         "1",
-        "Sequences are shared by heads (DeepSpeed's Ulysses): there is no ring that takes several at a time. Leave it"
-        " out.",
+        "Sequences are shared by heads (DeepSpeed's Ulysses): there is no ring that takes several at a time."
+        " Leave it out.",
     ),
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
     "ds.deepcompile": Refused("DeepCompile is not wired in. Leave it out."),
@@ -167,8 +167,8 @@ RULES: dict[str, Rule] = {
     # training
     **_each(
         "train",
-        "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed full_determinism_enable enable_ema"
-        " ema_beta",
+        "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed"
+        " full_determinism_enable enable_ema ema_beta",
         SAME,
     ),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
@@ -187,8 +187,8 @@ RULES: dict[str, Rule] = {
     # data and evaluation
     **_each(
         "data",
-        "prompt_dataset prompt_probs prompt_split input_key label_key input_template apply_chat_template max_samples"
-        " max_len",
+        "prompt_dataset prompt_probs prompt_split input_key label_key input_template"
+        " apply_chat_template max_samples max_len",
         SAME,
     ),
     "data.dataloader_num_workers": SAME,
@@ -316,8 +316,8 @@ def _queue(out: dict[str, Any], problems: Problems) -> None:
     mode = out.get("pipeline.mode")
     if mode is None:
         problems.add(
-            "--train.async_queue_size has no effect without --train.async_enable. Give both, or --pipeline.mode and"
-            " --pipeline.max_staleness."
+            "--train.async_queue_size has no effect without --train.async_enable."
+            " Give both, or --pipeline.mode and --pipeline.max_staleness."
         )
     elif mode == "one_step" and out["pipeline.max_staleness"] == "1":
         del out["pipeline.max_staleness"], out["pipeline.staleness_unit"]

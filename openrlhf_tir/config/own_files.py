@@ -8,8 +8,7 @@
                                                                                   when a run starts (`freeze`)
 
 A run works with copies in its own directory, which every node sees: they reach each actor and rank and the processes of
-these, a file that is edited during the run changes nothing, and the directory holds the code that the run was made
-with."""
+these, a file that is edited during the run changes nothing, and the directory holds the run's code."""
 
 from __future__ import annotations
 

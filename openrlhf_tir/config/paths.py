@@ -27,8 +27,8 @@ def local_path(text: str | Path, what: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError:
         raise ConfigError(
-            f"{what} = {str(text)!r} starts with ~, and there is no such home directory (HOME is unset). Write the"
-            " whole path."
+            f"{what} = {str(text)!r} starts with ~, and there is no such home directory (HOME is unset)."
+            " Write the whole path."
         ) from None
 
 
@@ -51,8 +51,8 @@ def check_new_file(path: Path | None, flag: str) -> None:
         raise ConfigError(f"{flag} {path} is a directory. Give the path of a file.")
     if not asked(path.parent, Path.is_dir, flag) or not os.access(path.parent, os.W_OK):
         raise ConfigError(
-            f"{flag} {path} cannot be written: there is no directory {path.parent} that takes new files. Make it, or"
-            " choose another."
+            f"{flag} {path} cannot be written: there is no directory {path.parent} that takes new files."
+            " Make it, or choose another."
         )
 
 

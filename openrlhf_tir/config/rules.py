@@ -64,8 +64,8 @@ def _batch(c: Config) -> Iterator[str]:
         )
     if n < c.rollout.min_valid:
         yield (
-            f"rollout.min_valid = {c.rollout.min_valid} exceeds rollout.n_samples_per_prompt = {n}: every group would"
-            " fail. Lower min_valid."
+            f"rollout.min_valid = {c.rollout.min_valid} exceeds rollout.n_samples_per_prompt = {n}:"
+            " every group would fail. Lower min_valid."
         )
 
 
@@ -139,8 +139,8 @@ def _method(c: Config) -> Iterator[str]:
             )
         if c.train.env_coef != 1:
             yield (
-                f"train.env_coef = {c.train.env_coef:g} would weigh gspo's ratio over a sequence too. Use 1, or another"
-                " actor.policy_loss_type."
+                f"train.env_coef = {c.train.env_coef:g} would weigh gspo's ratio over a sequence too."
+                " Use 1, or another actor.policy_loss_type."
             )
 
 
@@ -192,8 +192,8 @@ def _policy(c: Config) -> Iterator[str]:
     if r.agent == "external" and (r.top_p, r.top_k, r.min_p) != (1.0, 0, 0.0):
         yield (
             f"rollout.top_p = {r.top_p:g}, rollout.top_k = {r.top_k}, rollout.min_p = {r.min_p:g} with rollout.agent ="
-            " 'external': programs that talk to the model sample from all tokens. Leave the three unset;"
-            " rollout.temperature is free."
+            " 'external': programs that talk to the model sample from all tokens."
+            " Leave the three unset; rollout.temperature is free."
         )
     if c.actor.policy_loss_type == "gspo" and c.algo.advantage.is_correction_level != "off":
         yield (
@@ -216,8 +216,8 @@ def _pushes(c: Config) -> Iterator[str]:
     v = c.vllm
     if v.sync_delta and v.sync_backend != "file":
         yield (
-            f"vllm.sync_delta continues files, and vllm.sync_backend = '{v.sync_backend}' writes none. Leave one of"
-            " them out."
+            f"vllm.sync_delta continues files, and vllm.sync_backend = '{v.sync_backend}' writes none."
+            " Leave one of them out."
         )
     if v.sync_backend != "file" and c.timeouts.broadcast_s >= c.timeouts.push_s:
         yield (
@@ -259,8 +259,8 @@ def _roles(c: Config) -> Iterator[str]:
                 )
     if kl.horizon is not None and kl.target is None:
         yield (
-            f"algo.kl.horizon = {kl.horizon} is of an adaptive coefficient, and algo.kl.target is unset. Set the KL per"
-            " token to follow, e.g. 0.01."
+            f"algo.kl.horizon = {kl.horizon} is of an adaptive coefficient, and algo.kl.target is unset."
+            " Set the KL per token to follow, e.g. 0.01."
         )
     if kl.use_loss and kl.estimator == "k1" and not kl.unbiased_gradient:
         yield (
@@ -308,8 +308,8 @@ def _pipeline(c: Config) -> Iterator[str]:
         )
     if depth is not None and c.pipeline.mode in ("sync", "one_step"):
         yield (
-            f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}', which rolls exactly one batch. Leave"
-            " it unset."
+            f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}',"
+            " which rolls exactly one batch. Leave it unset."
         )
     elif isinstance(depth, int) and depth < b:
         yield f"pipeline.depth = {depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}."
@@ -345,8 +345,8 @@ def _fast_lane(c: Config) -> Iterator[str]:
         yield f"pipeline.fast_lane = 'auto' needs a second engine, and vllm.num_engines = {engines}. Leave it off."
     if c.by_agent:
         yield (
-            f"pipeline.fast_lane = {lane!r} moves the responses of our own turn loop, and here agents write them. Leave"
-            " it off."
+            f"pipeline.fast_lane = {lane!r} moves the responses of our own turn loop,"
+            " and here agents write them. Leave it off."
         )
 
 
@@ -364,8 +364,8 @@ def _ends(c: Config) -> Iterator[str]:
 def _reward(c: Config) -> Iterator[str]:
     if "remote" in c.reward.used and not c.reward.remote_url:
         yield (
-            "reward 'remote' asks reward.remote_url, which is not set. Give a Python file with a reward_func, or the"
-            " URL of a reward server."
+            "reward 'remote' asks reward.remote_url, which is not set."
+            " Give a Python file with a reward_func, or the URL of a reward server."
         )
     if c.reward.remote_url and "remote" not in c.reward.used:
         yield (
@@ -375,8 +375,8 @@ def _reward(c: Config) -> Iterator[str]:
     used = "model" in c.reward.used
     if used and not c.reward.model_name_or_path:
         yield (
-            "The reward 'model' needs a reward model. Set reward.model_name_or_path to a HF sequence classifier of one"
-            " label."
+            "The reward 'model' needs a reward model."
+            " Set reward.model_name_or_path to a HF sequence classifier of one label."
         )
     if c.reward.model_name_or_path and not used:
         yield (
@@ -385,8 +385,8 @@ def _reward(c: Config) -> Iterator[str]:
         )
     if c.reward.normalize_enable and not c.reward.model_name_or_path:
         yield (
-            "reward.normalize_enable is about the scores of a reward model, and reward.model_name_or_path is unset. Set"
-            " that, or leave it out."
+            "reward.normalize_enable is about the scores of a reward model, and reward.model_name_or_path is unset."
+            " Set that, or leave it out."
         )
     buffer, clip = c.reward.overlong_buffer_len, c.reward.clip_range
     if buffer is not None and buffer > c.rollout.max_new_tokens:

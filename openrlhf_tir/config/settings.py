@@ -109,8 +109,8 @@ def find_recipe(name: str, beside: Path | None = None) -> Path:
             return path
     known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.toml"))) or "none"
     raise ConfigError(
-        f"Recipe {shown(name)} is neither a file nor the name of a recipe. Known: {known}. Give one of them or a path"
-        " to a TOML file."
+        f"Recipe {shown(name)} is neither a file nor the name of a recipe. Known: {known}."
+        " Give one of them or a path to a TOML file."
     )
 
 
@@ -172,15 +172,15 @@ def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str
                 kept[key] = visit(value, f"{name}.")
             elif name in sections:
                 problems.add(
-                    f"{name} in recipe {path} is {shown(value)}, but it is a section. Write [{name}] and its keys"
-                    " below."
+                    f"{name} in recipe {path} is {shown(value)}, but it is a section."
+                    f" Write [{name}] and its keys below."
                 )
             elif name in known:
                 kept[key] = value
             elif prefix == f"{ENVS}." and not NAME.fullmatch(key):
                 problems.add(
-                    f"[{ENVS}.{shown(key)}] in recipe {path} is no name of an environment. Use letters, digits, - and"
-                    " _, at most 64."
+                    f"[{ENVS}.{shown(key)}] in recipe {path} is no name of an environment."
+                    " Use letters, digits, - and _, at most 64."
                 )
             else:
                 problems.add(str(unknown_key(name, known, f"in recipe {path}")))
@@ -331,8 +331,8 @@ def _explain(err: Mapping[str, Any]) -> str:
     field = next((s for s in settings_with(env_names([name])) if s.name == name), None)
     about = f" It means: {field.info.description}." if field and field.info.description else ""
     return (
-        f"{name} = {shown(err['input'])} is not accepted: {err['msg'][0].lower()}{err['msg'][1:]}. Set --{name} to such"
-        f" a value.{about}"
+        f"{name} = {shown(err['input'])} is not accepted: {err['msg'][0].lower()}{err['msg'][1:]}."
+        f" Set --{name} to such a value.{about}"
     )
 
 

@@ -21,14 +21,14 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(
-                f"{what} {path} has {path.stat().st_size} bytes; it is meant to be a short TOML file. Give the path of"
-                " one."
+                f"{what} {path} has {path.stat().st_size} bytes; it is meant to be a short TOML file."
+                " Give the path of one."
             )
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as e:
         raise ConfigError(
-            f"{what} {path} is not valid TOML: {e.reason} 0x{e.object[e.start]:02x} at byte {e.start}. Save it as"
-            " UTF-8."
+            f"{what} {path} is not valid TOML: {e.reason} 0x{e.object[e.start]:02x} at byte {e.start}."
+            " Save it as UTF-8."
         ) from None
     except OSError as e:
         raise ConfigError(

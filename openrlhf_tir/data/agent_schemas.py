@@ -2,7 +2,8 @@
 environment's server.
 
 swegym            {"instance_id", "repo", "base_commit", "problem_statement", "FAIL_TO_PASS", "PASS_TO_PASS", "patch",
-                  "test_patch", ...} SWE-Gym's and SWE-bench's, as they are or below "instance" or "prompt" (SkyRL-v0)
+                  "test_patch", ...}
+                  SWE-Gym's and SWE-bench's, as they are or below "instance" or "prompt" (SkyRL-v0)
 
 BFCL's multi-turn rows are in bfcl/.
 """

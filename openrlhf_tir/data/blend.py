@@ -30,8 +30,8 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
     for dataset, prob in enumerate(probs or ()):
         if not any(d == dataset for _, d in members):
             raise DataError(
-                f"data.prompt_probs gives {prob:g} to data set {dataset + 1}, of which no prompt can be used. Leave it"
-                " out, or correct it."
+                f"data.prompt_probs gives {prob:g} to data set {dataset + 1}, of which no prompt can be used."
+                " Leave it out, or correct it."
             )
     lanes = [
         Lane(found, env, shares.get(env) or 0.0 if shares else 1.0, dataset, probs[dataset] if probs else 1.0)

@@ -33,8 +33,8 @@ def json_value(value: Any, where: str, name: str, depth: int = 0) -> Any:
         case float():
             if not math.isfinite(value):
                 raise DataError(
-                    f"{where}: {name} = {value} is no number that JSON can hold. Write null or a finite number, or"
-                    " remove the row."
+                    f"{where}: {name} = {value} is no number that JSON can hold."
+                    " Write null or a finite number, or remove the row."
                 )
         case dict() | list() | tuple() if depth == MAX_DEPTH:
             raise DataError(f"{where}: {name} is nested more than {MAX_DEPTH} deep. Flatten it.")
@@ -42,8 +42,8 @@ def json_value(value: Any, where: str, name: str, depth: int = 0) -> Any:
             for key, part in value.items():
                 if not isinstance(key, str):
                     raise DataError(
-                        f"{where}: {name} has the key {shown(key, 60)} of type {type(key).__name__}. Use text keys, as"
-                        " JSON does."
+                        f"{where}: {name} has the key {shown(key, 60)} of type {type(key).__name__}."
+                        " Use text keys, as JSON does."
                     )
                 text(key, where, f"a key of {name}")
                 json_value(part, where, f"{name}.{shown(key, 60).strip(chr(39))}", depth + 1)
@@ -52,8 +52,8 @@ def json_value(value: Any, where: str, name: str, depth: int = 0) -> Any:
                 json_value(part, where, f"{name}[{i}]", depth + 1)
         case _:
             raise DataError(
-                f"{where}: {name} = {shown(value, 60)} is a {type(value).__name__}, which JSON cannot hold. Convert the"
-                " column to text or numbers."
+                f"{where}: {name} = {shown(value, 60)} is a {type(value).__name__}, which JSON cannot hold."
+                " Convert the column to text or numbers."
             )
     return value
 
@@ -78,13 +78,13 @@ def messages(value: Any, where: str, name: str) -> Any:
             isinstance(message.get("content"), str) or (message.get("content") is None and message.get("tool_calls"))
         ):
             raise DataError(
-                f'{where}: {name}[{i}] = {shown(message, 120)} is no chat message. Write {{"role": "user", "content":'
-                ' "..."} with text in both.'
+                f"{where}: {name}[{i}] = {shown(message, 120)} is no chat message."
+                ' Write {"role": "user", "content": "..."} with text in both.'
             )
         if message["role"] not in ROLES:
             raise DataError(
-                f"{where}: {name}[{i}] has the role {shown(message['role'], 60)}, which no chat template knows. Write"
-                f" one of {', '.join(ROLES)}."
+                f"{where}: {name}[{i}] has the role {shown(message['role'], 60)}, which no chat template knows."
+                f" Write one of {', '.join(ROLES)}."
             )
     return json_value(value, where, name)
 
@@ -95,6 +95,6 @@ def learnable(message: Any, where: str, name: str) -> None:
         message.get(part) and str(message[part]).strip() for part in ("content", "tool_calls", "reasoning_content")
     ):
         raise DataError(
-            f"{where}: {name} is an assistant's message without text: there is nothing to learn. Fill it in or remove"
-            " the row."
+            f"{where}: {name} is an assistant's message without text: there is nothing to learn."
+            " Fill it in or remove the row."
         )

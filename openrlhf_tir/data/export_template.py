@@ -54,8 +54,8 @@ CHAT = """\
 {%- set messages = question.messages -%}"""
 
 NO_BLOCK = (
-    "{{- raise_exception('How this model was shown the output of a tool is no plain block of text. See"
-    " docs/run_elsewhere.md.') -}}"
+    "{{- raise_exception('How this model was shown the output of a tool is no plain block of text."
+    " See docs/run_elsewhere.md.') -}}"
 )
 
 
@@ -105,8 +105,8 @@ def _question(data: Data) -> str:
     if not (pieces[0] or pieces[-1]):
         return f"{{{{- {asked} -}}}}"
     return (
-        f"{{{{- text if text.startswith({_literal(pieces[0])}) and text.endswith({_literal(pieces[-1])}) else {asked}"
-        " -}}"
+        f"{{{{- text if text.startswith({_literal(pieces[0])}) and"
+        f" text.endswith({_literal(pieces[-1])}) else {asked} -}}}}"
     )
 
 

@@ -28,8 +28,8 @@ def field(where: str, row: Mapping[str, Any], path: str, wanted: type, what: str
         if part not in node:
             columns = shorten(", ".join(map(str, node)))
             raise DataError(
-                f"{where} has no field {done!r}, {what}. It has: {columns}. Fill it in, or set data.row_schema to what"
-                " the rows are."
+                f"{where} has no field {done!r}, {what}. It has: {columns}."
+                " Fill it in, or set data.row_schema to what the rows are."
             )
         node = node[part]
     if not isinstance(node, wanted):

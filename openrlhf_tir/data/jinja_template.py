@@ -1,8 +1,7 @@
 """Jinja template: a model's directory -> its chat template, without transformers. For checks before anything heavy is
 loaded.
 
-Renders as transformers does: a sandbox, blocks trimmed, `raise_exception`, `strftime_now`, a `tojson` that escapes
-nothing."""
+Renders as transformers does: sandbox, trimmed blocks, `raise_exception`, `strftime_now`, a `tojson` without escapes."""
 
 from __future__ import annotations
 
@@ -61,8 +60,8 @@ def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None
         render = of_text(template, {name: text for name, text in named.items() if text})
     except TemplateSyntaxError as e:
         raise ConfigError(
-            f"The chat template of {model} is no Jinja: line {e.lineno}: {e.message}. Copy it again from the model's"
-            " source."
+            f"The chat template of {model} is no Jinja: line {e.lineno}: {e.message}."
+            " Copy it again from the model's source."
         ) from None
     return ChatTemplate(lambda messages, **how: render(messages, **how, **options), sorted(specials))
 

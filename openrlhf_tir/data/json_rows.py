@@ -74,8 +74,8 @@ def _lines(path: Path, f: Any, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]
         where = f"{path} line {number}"
         if len(line) > MAX_ROW_BYTES:
             raise DataError(
-                f"{where} is longer than {MAX_ROW_BYTES >> 20} MiB. A row is one problem: shorten it, or convert the"
-                " file to JSONL."
+                f"{where} is longer than {MAX_ROW_BYTES >> 20} MiB. A row is one problem:"
+                " shorten it, or convert the file to JSONL."
             )
         line = line.removeprefix(BOM)  # files that were joined keep theirs
         if not line.strip():

@@ -138,8 +138,8 @@ def env_of(p: Problem, known: Sequence[str], env_key: str) -> str:
     several = ", ".join(known)
     if p.env is None:
         raise DataError(
-            f"{p.where} names no environment in column {env_key!r}, and the run has {several}. Fill it in, or set"
-            " data.env_key to the column."
+            f"{p.where} names no environment in column {env_key!r}, and the run has {several}."
+            " Fill it in, or set data.env_key to the column."
         )
     if p.env not in known:
         raise DataError(
@@ -173,8 +173,8 @@ def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
         )
     if not isinstance(given, str | list):
         raise DataError(
-            f"{where}: {cfg.input_key} = {shown(given, 60)} is a {type(given).__name__}. Write text, or a list of chat"
-            " messages."
+            f"{where}: {cfg.input_key} = {shown(given, 60)} is a {type(given).__name__}."
+            " Write text, or a list of chat messages."
         )
     checks.text(given, where, cfg.input_key) if isinstance(given, str) else checks.messages(given, where, cfg.input_key)
     env, meta = _env_column(row, where, cfg), _meta(row, where)
@@ -200,8 +200,8 @@ def _env_column(row: Mapping[str, Any], where: str, cfg: Data) -> str | None:
     env = row.get(cfg.env_key)
     if env is not None and not isinstance(env, str):
         raise DataError(
-            f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, no environment's name. Write text,"
-            " or set data.env_key."
+            f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, no environment's name."
+            " Write text, or set data.env_key."
         )
     return checks.text(env, where, cfg.env_key) if env else None
 
@@ -235,8 +235,8 @@ def _env_of(env_func: Any, where: str, cfg: Data) -> str | None:
     if env_func is not None and (not isinstance(env_func, str) or env_func not in ENV_FUNCS):
         known = ", ".join(sorted(ENV_FUNCS))
         raise DataError(
-            f"{where} has env_func {shown(env_func)} in its label. Known: {known}. Name the environment in column"
-            f" {cfg.env_key!r} instead."
+            f"{where} has env_func {shown(env_func)} in its label. Known: {known}."
+            f" Name the environment in column {cfg.env_key!r} instead."
         )
     return ENV_FUNCS.get(env_func) if env_func else None
 
@@ -305,8 +305,8 @@ def _own_tools(p: Problem) -> Sequence[Mapping[str, Any]]:
     tools = p.meta.get(CHAT_TOOLS) or []
     if not isinstance(tools, list) or not all(isinstance(t, Mapping) for t in tools):
         raise DataError(
-            f"{p.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is no list of tool schemas, as OpenAI's. Correct the"
-            " row."
+            f"{p.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is no list of tool schemas, as OpenAI's."
+            " Correct the row."
         )
     return tools
 
@@ -386,9 +386,8 @@ def _render(
     own = {} if without_question(given) == given else {"chat_template": without_question(given)}
     more = {**({"tools": list(tools)} if tools else {}), **cfg.chat_template_options, **own}
     try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more), Chat(
-            tuple(chat), tools
-        )
+        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more)
+        return text, Chat(tuple(chat), tools)
     except Exception as e:
         # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(

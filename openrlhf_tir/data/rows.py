@@ -38,16 +38,16 @@ def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
             yield from _read_file(file, bad)
     elif not is_dir and asked(path, Path.exists, "data.prompt_dataset"):
         raise ConfigError(
-            f"Data set {shown(source)} is neither a file nor a directory (a pipe or a device). Write the rows into a"
-            " file."
+            f"Data set {shown(source)} is neither a file nor a directory (a pipe or a device)."
+            " Write the rows into a file."
         )
     elif is_dir or not _looks_local(source):
         yield from _read_datasets(source, split)
     else:
         looked_at = shorten(str(asked(path, Path.absolute, "data.prompt_dataset")))
         raise ConfigError(
-            f"Data set {shown(source)} does not exist (looked at {looked_at}). Set data.prompt_dataset to a file, a"
-            " directory, or a name on the hub."
+            f"Data set {shown(source)} does not exist (looked at {looked_at})."
+            " Set data.prompt_dataset to a file, a directory, or a name on the hub."
         )
 
 
@@ -124,8 +124,8 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
     if isinstance(data, dict):
         if split not in data:
             raise ConfigError(
-                f"Data set {source!r} has no split {split!r}. It has: {', '.join(data)}. Set data.prompt_split (or"
-                " eval.split)."
+                f"Data set {source!r} has no split {split!r}. It has: {', '.join(data)}."
+                " Set data.prompt_split (or eval.split)."
             )
         data = data[split]
     for i, row in enumerate(data):

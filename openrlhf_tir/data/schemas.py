@@ -1,20 +1,18 @@
 """Schemas: a row as a method's own code publishes it -> the columns that we read (input, label, meta). One small
 function each.
 
-    orz       {"0": {"value": problem}, "1": {"ground_truth": {"value": answer}}}, or a list of these two
-              Open-Reasoner-Zero
-    dapo      verl's; the problem is taken out of the instructions that DAPO-Math-17k wraps around it
-    verl      {"prompt": [messages], "reward_model": {"ground_truth": answer}, "data_source": ...}
-              ReTool's RL rows, and others
-    torl      verl's, system and user message; a text template asks for the user message
-    toolrl    verl's, with ToolRL's target text as the answer
-    tooln1    raw tools, conversations, answer (tool_n1.py), or verl's
-    searchr1  {"question", "golden_answers"}, or verl's with {"target": [answers]}; the question, for
-              data.input_template
-    swegym
-    agent_schemas.py
-    bfcl_multi_turn
-    bfcl/rows.py
+    orz              {"0": {"value": problem}, "1": {"ground_truth": {"value": answer}}}, or a list of these two;
+                     Open-Reasoner-Zero
+    dapo             verl's; the problem is taken out of the instructions that DAPO-Math-17k wraps around it
+    verl             {"prompt": [messages], "reward_model": {"ground_truth": answer}, "data_source": ...}; ReTool's RL
+                     rows, and others
+    torl             verl's, system and user message; a text template asks for the user message
+    toolrl           verl's, with ToolRL's target text as the answer
+    tooln1           raw tools, conversations, answer (tool_n1.py), or verl's
+    searchr1         {"question", "golden_answers"}, or verl's with {"target": [answers]}; the question, for
+                     data.input_template
+    swegym           agent_schemas.py
+    bfcl_multi_turn  bfcl/rows.py
 
 `data.row_schema` names one; unset, rows that have the columns data.input_key and data.label_key are read as they are,
 and others by the columns that they have. ZeroTIR's rows have prompt and label, and need none.
@@ -101,8 +99,8 @@ def tooln1(where: str, row: Row) -> dict[str, Any]:
     made, label = verl(where, row), text_of(where, row, "reward_model.ground_truth")
     if label.lstrip().startswith("{"):
         raise DataError(
-            f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match. Make it a"
-            " JSON list of calls."
+            f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match."
+            " Make it a JSON list of calls."
         )
     _readable(where, tooln1_reward.gold_calls, label)
     return {**made, LABEL: label}

@@ -64,8 +64,7 @@ class _Pass:
 
 class PromptStream:
     """Yields (epoch, prompt index). `n_prompts`: of the whole data; `lanes`: how they are blended (default: not at
-    all); `curriculum`: the order within a lane follows what is learned of its prompts (curriculum.py), in place of
-    passes."""
+    all); `curriculum`: the order within a lane follows what is learned of its prompts (curriculum.py)."""
 
     def __init__(
         self,
@@ -196,8 +195,8 @@ class PromptStream:
         if bool(adaptive) != bool(self._adaptive):
             was, now_is = ("difficulty", "off") if adaptive else ("off", "difficulty")
             raise ConfigError(
-                f"The checkpoint's prompts were drawn with data.curriculum = {was}, this run's with {now_is}. Resume"
-                f" with --data.curriculum {was}."
+                f"The checkpoint's prompts were drawn with data.curriculum = {was}, this run's with {now_is}."
+                f" Resume with --data.curriculum {was}."
             )
         for one, (epoch, position) in zip(self._ordinary, state["lanes"], strict=True):
             one.go_to(epoch, position)

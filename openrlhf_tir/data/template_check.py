@@ -35,8 +35,8 @@ class Checked(NamedTuple):
             return []
         return [
             f"the chat template shows earlier turns otherwise than they were sampled ({', '.join(self.rewritten)})."
-            " What was sampled stays in the context; the template's rewriting is not followed. env.template_rewrites ="
-            " 'refuse' ends such a run"
+            " What was sampled stays in the context; the template's rewriting is not followed."
+            " env.template_rewrites = 'refuse' ends such a run"
         ]
 
 

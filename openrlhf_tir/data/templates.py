@@ -34,8 +34,8 @@ SEARCHR1 = (
     " information. After reasoning, if you find you lack some knowledge, you can call a search engine by <search> query"
     " </search> and it will return the top searched results between <information> and </information>. You can search as"
     " many times as your want. If you find no further external knowledge needed, you can directly provide the answer"
-    " inside <answer> and </answer>, without detailed illustrations. For example, <answer> Beijing </answer>. Question:"
-    " {input}\n"
+    " inside <answer> and </answer>, without detailed illustrations."
+    " For example, <answer> Beijing </answer>. Question: {input}\n"
 )
 """Search-R1's, a user message."""
 
@@ -66,8 +66,8 @@ RETOOL = (
 ARTIST = (
     "Solve the problem below. Think within <think> </think>. Where computing helps, write Python within <python>"
     " </python>: it is run and what it prints comes back within <output> </output>, so print what you want to see."
-    " Think on and run more code as often as you need. Give the final answer alone within <answer>"
-    " </answer>.\n\nProblem: {input}"
+    " Think on and run more code as often as you need."
+    " Give the final answer alone within <answer> </answer>.\n\nProblem: {input}"
 )
 """ARTIST's for maths, a user message. Its prompt is not published; this asks for the tags of its reward."""
 
@@ -99,8 +99,8 @@ def resolve(template: str | None) -> str | None:
         ]
     except ValueError as e:
         raise ConfigError(
-            f"data.input_template {shown(template)} is no format string with one {{}} ({e}). Double literal braces:"
-            " {{}}."
+            f"data.input_template {shown(template)} is no format string with one {{}} ({e})."
+            " Double literal braces: {{}}."
         ) from None
     if not fields:
         raise ConfigError(
@@ -109,8 +109,8 @@ def resolve(template: str | None) -> str | None:
         )
     if fields != [("", "", None)]:
         raise ConfigError(
-            f"data.input_template {shown(template)} is no format string with one {{}} and nothing in it. Double literal"
-            " braces: {{}}."
+            f"data.input_template {shown(template)} is no format string with one {{}} and nothing in it."
+            " Double literal braces: {{}}."
         )
     return template
 

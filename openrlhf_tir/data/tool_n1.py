@@ -28,8 +28,8 @@ ROLES = {
 }
 EXPERT = (
     "You are an expert in composing functions. You get a question and a list of functions that you may call. Make the"
-    " calls that the question needs, one or more. If no function fits, or a parameter that a function needs is not"
-    " given, say so."
+    " calls that the question needs, one or more."
+    " If no function fits, or a parameter that a function needs is not given, say so."
 )
 """The system message of a row that has none of its own."""
 TOOL_PROMPT = """# Tool
@@ -69,8 +69,8 @@ def convert(where: str, row: Mapping[str, Any]) -> tuple[list[dict[str, str]], s
             )
         if call["name"] not in names:
             raise DataError(
-                f"{where}: {field}[{i}] calls {call['name']!r}, which is none of its tools. Remove the row, as the"
-                " method does."
+                f"{where}: {field}[{i}] calls {call['name']!r}, which is none of its tools."
+                " Remove the row, as the method does."
             )
     lines = "\n".join(json.dumps({"type": "function", "function": tool}, ensure_ascii=False) for tool in tools)
     own = row.get("raw_system") or EXPERT

@@ -82,8 +82,7 @@ def text_of(codec: HfCodec, prompt_ids: Sequence[int], token_ids: Sequence[int])
 class IncrementalDecoder:
     """Tokens one at a time -> the text each completes. A character split over tokens comes out with its last token.
 
-    Decodes a window that starts at the last complete text: a token's text may depend on the token before it (leading
-    spaces)."""
+    Decodes a window that starts at the last complete text: a token's text may depend on the one before (spaces)."""
 
     def __init__(self, codec: HfCodec, prompt_ids: Sequence[int] = ()) -> None:
         self._codec = codec

@@ -4,8 +4,7 @@
     canary agrees      -> proved()       they go on
     canary disagrees   -> refuse(why)    they raise WeightsUnverified, and so does everything after
 
-A group can therefore not reach the replay buffer, nor a traced session its reward, before the verdict on every token in
-it."""
+So a group cannot reach the replay buffer, nor a traced session its reward, before the verdict on every token in it."""
 
 from __future__ import annotations
 

@@ -88,8 +88,7 @@ class AgentSession:
     async def quiet(self, timeout_s: float) -> bool:
         """Whether nothing is being answered any more, after at most `timeout_s`.
 
-        A client has read its stream to the end some time before the server is done with it, and says its reward at
-        once."""
+        A client has read its stream some time before the server is done with it, and says its reward at once."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.running:
@@ -143,8 +142,8 @@ class Sessions:
         session = self._open.get(session_id)
         if session is None or session.outcome.done():
             raise SessionGone(
-                f"No session {session_id!r} is open: never opened here, or ended by its reward, by silence or with its"
-                " group."
+                f"No session {session_id!r} is open: never opened here, or ended by its reward,"
+                " by silence or with its group."
             )
         return session
 

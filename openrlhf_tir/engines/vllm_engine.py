@@ -2,10 +2,11 @@
 it.
 
     generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
-    update_weights: digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first ->
-    resume receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first ->
-    resume sleep: pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache before
-    the canary -> resume
+    update_weights:  digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first
+                     -> resume
+    receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first -> resume
+    sleep:           pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache
+                     before the canary -> resume
 
 Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. Canary requests are queued
 while the engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is
@@ -77,13 +78,12 @@ class VllmEngine:
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> VllmEngine:
         """Load `model` (a directory or HF name), whose weights count as `version`. Takes seconds; raises EngineError.
 
-        On a machine without a GPU vllm must not have been imported before in this process. `index` numbers the run's
-        engines."""
+        Without a GPU vllm must not have been imported before in this process. `index` numbers the run's engines."""
         gpu = runs_on_gpus()
         if cfg.vllm.sync_backend == "nccl" and not gpu:
             raise ConfigError(
-                "vllm.sync_backend = 'nccl' needs GPUs, and there is none. Use 'gloo', which is the same on CPUs, or"
-                " 'file'."
+                "vllm.sync_backend = 'nccl' needs GPUs, and there is none."
+                " Use 'gloo', which is the same on CPUs, or 'file'."
             )
         if cfg.train.colocate_all and not gpu:
             raise ConfigError(f"train.colocate_all needs GPUs, and there is none. {NO_SLEEP_ON_CPU}")
@@ -386,8 +386,7 @@ class VllmEngine:
         broken, when it is dead, does not answer, or has requests and makes no progress with them."""
         self.check()
         if self._updating:
-            # it answers nobody while it loads weights, for as long as timeouts.push_s allows; that deadline is the
-            # push's own
+            # it answers nobody while it loads weights, as long as timeouts.push_s allows: the push's own deadline
             return
         try:
             await within(self._silence, self._llm.is_paused(), "An answer of vLLM's engine process")

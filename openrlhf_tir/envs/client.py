@@ -154,8 +154,8 @@ class EnvClient:
             return await self.http.send("GET", f"{url}/schema", None, EnvSchema, timeout_s=CONNECT_TIMEOUT_S)
         except (Broken, Full, EnvTimeout) as e:
             raise EnvError(
-                f"No environment server answers at {url} ({e}). Start one (`python -m env_servers.python_tir`), or"
-                " correct env.url."
+                f"No environment server answers at {url} ({e})."
+                " Start one (`python -m env_servers.python_tir`), or correct env.url."
             ) from None
 
     async def call(
@@ -180,8 +180,8 @@ class EnvClient:
                 await server.credits.acquire(give_up - clock())
             except TimeoutError:
                 raise EnvFull(
-                    f"Env {env!r} had no room for {self.capacity_timeout_s:g} s. Add env workers, or raise"
-                    " env.capacity_timeout_s."
+                    f"Env {env!r} had no room for {self.capacity_timeout_s:g} s."
+                    " Add env workers, or raise env.capacity_timeout_s."
                 ) from None
             if not ready(server):
                 server.credits.release()
@@ -204,8 +204,8 @@ class EnvClient:
                 if left <= 0:
                     late: type[InfraError] = EnvLost if isinstance(e, Unreachable) else EnvTimeout
                     raise late(
-                        f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}. Is the server"
-                        " alive?"
+                        f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}."
+                        " Is the server alive?"
                     ) from None
                 self.outcomes[server.env, "retry"] += 1
 

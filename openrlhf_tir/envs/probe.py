@@ -36,8 +36,8 @@ def probe_env(url: str, *, token: str | None = None, timeout_s: float = 5.0) -> 
     except ValidationError as e:
         field = ".".join(map(str, e.errors()[0]["loc"]))
         raise ConfigError(
-            f"{base} answers, but not as an environment server: {field}: {e.errors()[0]['msg']}. Point env.url at a"
-            " server of env_servers."
+            f"{base} answers, but not as an environment server: {field}: {e.errors()[0]['msg']}."
+            " Point env.url at a server of env_servers."
         ) from None
 
 

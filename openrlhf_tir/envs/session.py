@@ -148,8 +148,8 @@ class HttpSession:
             return reply
         if reply.outcome == "timeout":
             raise EnvTimeout(
-                f"{server.url}/step missed its deadline of {c.step_timeout_s:g} s. Add env workers, or raise"
-                " env.step_timeout_s."
+                f"{server.url}/step missed its deadline of {c.step_timeout_s:g} s."
+                " Add env workers, or raise env.step_timeout_s."
             )
         raise EnvError(
             f"{server.url}/step failed with outcome {reply.outcome}: {reply.signals.get('error', 'no reason given')}"

@@ -92,8 +92,7 @@ class EnvUrls:
         """The listed server with the fewest sessions that is up and takes new ones; one of `avoid` only when there is
         no other.
 
-        Raises EnvLost when none was up for `outage_s`, TimeoutError when those that are up took no session for
-        `room_s`."""
+        Raises EnvLost when none was up for `outage_s`, TimeoutError when those up took no session for `room_s`."""
         clock = asyncio.get_running_loop().time
         start = clock()
         while True:

@@ -131,8 +131,7 @@ def hopeless(ended: Sequence[Trajectory | None], n: int, min_valid: int, accurac
     must lie outside of (lo, hi).
 
     Training is not biased by it, as the group would have been dropped anyway. What is measured of dropped groups is:
-    the trajectories given up are the slow ones, so their mean length is too low and, with it, whatever goes along with
-    length."""
+    the trajectories given up are the slow ones, so their mean length is too low, and what goes along with length."""
     lo, hi = accuracy_range
     valid = [t for t in ended[:n] if t is not None and t.failed is None]
     correct = sum(t.parts["correct"] for t in valid)

@@ -24,8 +24,7 @@ CONTEXT = 4
 def drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> list[str]:
     """One sentence per segment that has drifted.
 
-    rendered: environment segments were written by a chat template. Their special tokens are meant, so they are not
-    compared."""
+    rendered: environment segments were written by a chat template. Their special tokens are meant: not compared."""
     before = trajectory.prompt_ids[-CONTEXT:].tolist()
     found = []
     for i, segment in enumerate(trajectory.segments):

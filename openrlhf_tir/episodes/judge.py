@@ -3,8 +3,7 @@ trained.
 
     shaping  ->  group reward  ->  filters, in order  ->  sample filter  ->  KEEP, or the first reason
 
-Registered functions are quick and are called on the spot; those of one's own run in the reward's worker processes, with
-their deadline."""
+Registered functions are quick and are called on the spot; one's own run in worker processes, with a deadline."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ KINDS = ("level", "problem_type", "subfield", "difficulty", "kind")
 FUNCTIONS = (
     "You can call functions. Answer the user's request with the calls that it needs and nothing else, as a Python list"
     " of calls with keyword arguments: [first_function(name=value, other=value), second_function(name=value)]. Where"
-    " none of the functions fits, or a required value is not given, say so in words and call nothing. The functions, as"
-    " JSON:\n"
+    " none of the functions fits, or a required value is not given, say so in words and call nothing."
+    " The functions, as JSON:\n"
 )
 """The system message of `ast`, in our words; the official prompting handler's asks for the same notation."""
 
@@ -62,8 +62,8 @@ def maths(where: str, row: Row) -> dict[str, Any]:
         answer = last_boxed(str(answer))
         if answer is None:
             raise DataError(
-                f"{where} has neither an answer column nor a \\boxed{{}} in its solution. Give the answer in column"
-                " 'answer'."
+                f"{where} has neither an answer column nor a \\boxed{{}} in its solution."
+                " Give the answer in column 'answer'."
             )
     return {INPUT: question, LABEL: _one_answer(where, answer), "meta": _kind(row)}
 
@@ -113,8 +113,8 @@ def call(where: str, row: Row) -> dict[str, Any]:
         gold = next((row[k] for k in ("label", "answer", "expected_output", "ground_truth") if row.get(k)), None)
     if not isinstance(asked, str | list) or not asked:
         raise DataError(
-            f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'instruction' and 'input'. Columns:"
-            f" {shorten(', '.join(row))}."
+            f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'instruction' and 'input'."
+            f" Columns: {shorten(', '.join(row))}."
         )
     try:
         found = json.loads(gold) if isinstance(gold, str) else gold
@@ -147,8 +147,8 @@ def ast(where: str, row: Row) -> dict[str, Any]:
     if isinstance(turns, list) and turns and isinstance(turns[0], list):
         if len(turns) > 1:
             raise DataError(
-                f"{where}: question has {len(turns)} turns, and a row of this set has one. Give the file of category"
-                f" {category}."
+                f"{where}: question has {len(turns)} turns, and a row of this set has one."
+                f" Give the file of category {category}."
             )
         turns = turns[0]
     if (
@@ -166,8 +166,8 @@ def ast(where: str, row: Row) -> dict[str, Any]:
         or not all(isinstance(g, Mapping) for g in gold)
     ):
         raise DataError(
-            f"{where} (id {row.get('id')!r}) has no ground_truth. Put the possible_answer directory of BFCL beside the"
-            " file of questions."
+            f"{where} (id {row.get('id')!r}) has no ground_truth."
+            " Put the possible_answer directory of BFCL beside the file of questions."
         )
     system = FUNCTIONS + json.dumps(functions, ensure_ascii=False)
     own = "\n\n".join(m["content"] for m in turns if m.get("role") == "system")

@@ -145,8 +145,8 @@ def read_item(row: Mapping[str, Any], where: str) -> Item:
         or not all(type(n) is int for n in item.failures.values())
     ):
         raise DataError(
-            f"{where} is no item of an evaluation: index {item.index!r}, failures {item.failures!r}. Remove the file to"
-            " sample again."
+            f"{where} is no item of an evaluation: index {item.index!r}, failures {item.failures!r}."
+            " Remove the file to sample again."
         )
     if (
         not isinstance(item.signals, list)

@@ -73,8 +73,8 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
         raise ConfigError("--suite and --eval.dataset are both given. Evaluate one after the other.")
     if cfg.envs:
         raise ConfigError(
-            f"A suite is for one environment, and this recipe has {', '.join(cfg.envs)}. Give rows that name theirs:"
-            " --eval.dataset FILE."
+            f"A suite is for one environment, and this recipe has {', '.join(cfg.envs)}."
+            " Give rows that name theirs: --eval.dataset FILE."
         )
     found = [find(text, suites_dir) for text in dict.fromkeys(named)]
     if twice := sorted({f.suite.name for f in found if sum(g.suite.name == f.suite.name for g in found) > 1}):
@@ -104,8 +104,8 @@ def _graded_by(cfg: Config, wanted: list[tuple[str, str]]) -> tuple[Config, tupl
     if len(names) > 1:
         pairs = ", ".join(f"{suite} by {reward!r}" for suite, reward in wanted)
         raise ConfigError(
-            f"These suites are graded by different rewards ({pairs}), and a command has one. Evaluate them one after"
-            " the other."
+            f"These suites are graded by different rewards ({pairs}), and a command has one."
+            " Evaluate them one after the other."
         )
     if names[0] == cfg.reward.name:
         return cfg, ()
@@ -126,8 +126,8 @@ def _check_env(cfg: Config, suite: Suite) -> None:
         )
     if suite.user and not cfg.env.options.get("user"):
         raise ConfigError(
-            f"{suite.name} has a user who speaks in later turns, and env.options.user is not set. Set --env.options"
-            " user=true."
+            f"{suite.name} has a user who speaks in later turns, and env.options.user is not set."
+            " Set --env.options user=true."
         )
 
 
@@ -156,8 +156,8 @@ def _check_chat(cfg: Config, name: str, path: Path) -> None:
         prompt = row["prompt"]
         if isinstance(prompt, list) and any(m.get("role") == "system" for m in prompt):
             raise ConfigError(
-                f"The prompts of {name} have system messages, which only a chat template renders. Set"
-                " --data.apply_chat_template."
+                f"The prompts of {name} have system messages, which only a chat template renders."
+                " Set --data.apply_chat_template."
             )
 
 
@@ -172,8 +172,8 @@ def check_whole(asked: Asked, tasks: Sequence[Task], dropped: dict[str, int], lo
         )
     if asked.rows is None and dropped:
         return (
-            f"{sum(dropped.values())} rows of {asked.name} are left out ({what}; a prompt may have {longest} tokens);"
-            " raise data.max_len to ask them"
+            f"{sum(dropped.values())} rows of {asked.name} are left out ({what};"
+            f" a prompt may have {longest} tokens); raise data.max_len to ask them"
         )
     if asked.rows is not None and len(tasks) < asked.rows:
         raise ConfigError(

@@ -45,8 +45,8 @@ class Store:
             item = read_item(row, f"{path} row {number}")
             if not (0 <= item.index < len(tasks)) or tasks[item.index].row != item.row:
                 raise ConfigError(
-                    f"{path} row {number} is of problem {item.index} ({item.row}), which is another one now. Choose"
-                    " another --items directory."
+                    f"{path} row {number} is of problem {item.index} ({item.row}), which is another one now."
+                    " Choose another --items directory."
                 )
             if not item.lost and item.index not in self.done:
                 self.done[item.index] = item

@@ -56,8 +56,8 @@ class SampleFilter:
         if any(not isinstance(r, str) for r in reasons):
             where = plugins.location(function)
             raise FilterError(
-                f"{SAMPLE_FILTER.setting} = {self.name!r}: {where}: it returned {wrong!r}, not a reason. It is"
-                f" {SAMPLE_FILTER.shape}."
+                f"{SAMPLE_FILTER.setting} = {self.name!r}: {where}: it returned {wrong!r}, not a reason."
+                f" It is {SAMPLE_FILTER.shape}."
             )
         for reason in filter(None, reasons):
             accept.check_reason(reason, SAMPLE_FILTER, self.name, function)

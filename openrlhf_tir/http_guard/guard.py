@@ -119,8 +119,8 @@ class Guard:
                 if self._held > self.limits.held_bytes:
                     raise _Refused(
                         429,
-                        f"Requests being answered hold {self.limits.held_bytes >> 20} MiB, which is the limit. Try"
-                        " again.",
+                        f"Requests being answered hold {self.limits.held_bytes >> 20} MiB,"
+                        " which is the limit. Try again.",
                     )
                 if not message.get("more_body"):
                     self._held += len(body)
@@ -137,8 +137,7 @@ async def refuse(send: Send, receive: Receive | None, status: int, detail: objec
     """Answer at once. `close`: this connection takes no other request.
 
     With `receive` it takes none either, and stays open until the client has sent all or hears the answer and hangs up:
-    closed any earlier, it is reset under a client that still sends, and the answer is lost (nginx calls this a
-    lingering close)."""
+    closed any earlier, it is reset under a client that still sends, and the answer is lost (nginx: lingering close)."""
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if receive is not None or close:

@@ -2,8 +2,7 @@
 endless nesting.
 
 `json.loads` reads all of these; they fail only later, in a handler, a log line or the reply, as an internal error. So
-they are refused before any handler runs: 422, in the shape of FastAPI's own refusals, with the place and without the
-input."""
+they are refused before any handler runs: 422, in the shape of FastAPI's own refusals, with the place, not the input."""
 
 from __future__ import annotations
 

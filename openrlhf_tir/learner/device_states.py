@@ -42,8 +42,8 @@ class _Turns:
     def needed(self, what: str) -> None:
         if self.offloaded:
             raise PipelineError(
-                f"{what} of a learner rank whose states are in host memory: it is the engines' turn on the GPU. A bug"
-                " in the turns."
+                f"{what} of a learner rank whose states are in host memory: it is the engines' turn on the GPU."
+                " A bug in the turns."
             )
 
 

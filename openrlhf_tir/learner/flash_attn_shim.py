@@ -19,8 +19,8 @@ from types import ModuleType
 
 def _ring_attention_only(*_args, **_kwargs):
     raise NotImplementedError(
-        "flash_attn.utils.distributed.all_gather belongs to ring attention, which needs flash-attn. Leave ring"
-        " attention off."
+        "flash_attn.utils.distributed.all_gather belongs to ring attention, which needs flash-attn."
+        " Leave ring attention off."
     )
 
 

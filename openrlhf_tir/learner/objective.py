@@ -7,7 +7,8 @@ Which policy stands in the denominator of PPO's ratio pi / pi_old (actor.pi_old)
                 ratio = pi / mu, so clip-higher acts on all that lies between: staleness, engine mismatch, and the
                 batch's earlier updates.
     learner     pi_old = pi at the start of the batch (OpenRLHF's, and that of decoupled PPO, arXiv 2110.00641). mu
-                enters only by an IS correction: loss = w * -min(ratio A, clip(ratio) A),  w = gate(pi_old / mu).
+                enters only by an IS correction:
+                loss = w * -min(ratio A, clip(ratio) A),  w = gate(pi_old / mu).
 
 OpenRLHF recomputes log pi_old in a forward pass before training. Where a batch makes one update, the weights during it
 are those of its start, and pi_old is the current log-prob, detached: the same number without the pass. Its ratio is

@@ -180,8 +180,7 @@ class PolicyModel(Actor):
 
 def join_small_layers(model: torch.nn.Module) -> None:
     """Treat a decoder layer as one unit when DeepSpeed keeps all its weights on every rank anyway (each below its
-    persistence threshold): hooks per submodule would gather nothing, and cost a third of a step of a model of 0.2 M
-    parameters."""
+    persistence threshold): hooks per submodule would gather nothing, and cost a third of a 0.2 M model's step."""
     names = set(model._no_split_modules or ())
     layers = [m for m in model.modules() if type(m).__name__ in names]
     if layers and all(
@@ -247,8 +246,8 @@ class ZeroStrategy(DeepspeedStrategy):
     """openrlhf's strategy on whichever device torch has. A step takes as many micro batches as the caller runs."""
 
     def __init__(self, cfg: Config) -> None:
-        # dynamic_batch_enable: DeepSpeed is configured with accumulation 1 and does not divide the loss (see
-        # algorithms/aggregate.py).
+        # dynamic_batch_enable: DeepSpeed is configured with accumulation 1 and does not divide the loss
+        # (see algorithms/aggregate.py).
         args = SimpleNamespace(ds=cfg.ds, train=SimpleNamespace(dynamic_batch_enable=True), local_rank=-1)
         super().__init__(
             seed=cfg.train.seed,
@@ -321,8 +320,8 @@ class ZeroStrategy(DeepspeedStrategy):
         if optim_dict is not None and optim_dict["type"] == "Muon":
             config = muon.deepspeed_config(config)
         config["steps_per_print"] = None
-        # Sums over 64 to 256 micro batches lose 1 to 2 % in bf16. (DeepSpeed knows no float32 sums beside fp16
-        # weights.)
+        # Sums over 64 to 256 micro batches lose 1 to 2 % in bf16.
+        # (DeepSpeed knows no float32 sums beside fp16 weights.)
         if self.args.ds.param_dtype != "fp16":
             config["data_types"]["grad_accum_dtype"] = self.grad_accum_dtype or "fp32"
         # DeepSpeed's own linear saves the memory of gathered weights; on CPU it is a tenth slower than torch's, and

@@ -1,8 +1,7 @@
 """Packing: rows of unequal length -> micro batches of tensors. No row is dropped, and every rank gets the same number.
 
 L tokens of a row (prompt + response), b rows of a micro batch. Per-token fields are [L-1]: entry t belongs to token
-t+1, whose log-prob the model gives at position t. The same layout serves reinforcement learning, fine-tuning and
-scoring."""
+t+1, whose log-prob the model gives at position t. The layout serves RL, fine-tuning and scoring."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
     """
     if len(groups) != len(batch.items):
         raise DataError(
-            f"step {batch.step}: {len(groups)} payloads for {len(batch.items)} groups. Pass groups[b] for"
-            " batch.items[b]."
+            f"step {batch.step}: {len(groups)} payloads for {len(batch.items)} groups."
+            " Pass groups[b] for batch.items[b]."
         )
     samples = []
     of_all = np.array([r for item in batch.items for r in item.meta.rewards], np.float64)

@@ -51,8 +51,7 @@ class MetricsLog:
     def truncate_after(self, step: int) -> int:
         """Forget steps > `step`, which a resume takes back; returns how many rows went. TensorBoard purges them too.
 
-        Lines that are no rows go to metrics.jsonl.garbled. On a full disk the rows stay: the steps' new rows win over
-        them."""
+        Lines that are no rows go to metrics.jsonl.garbled. On a full disk the rows stay: new rows win over them."""
         self._writer.close()
         gone = 0
         try:

@@ -84,8 +84,8 @@ class TensorBoardSink:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as fault:
             raise ConfigError(
-                f"logger.tensorboard is on, but its package is missing ({fault}). Run 'pip install tensorboard' or set"
-                " logger.tensorboard = false."
+                f"logger.tensorboard is on, but its package is missing ({fault})."
+                " Run 'pip install tensorboard' or set logger.tensorboard = false."
             ) from fault
         self._event, self._summary = event_pb2, summary_pb2
         directory.mkdir(parents=True, exist_ok=True)
@@ -114,8 +114,8 @@ class WandbSink:
             import wandb
         except ImportError as fault:
             raise ConfigError(
-                f"logger.wandb.key is set, but wandb is missing ({fault}). Run 'pip install wandb' or leave"
-                " logger.wandb.key unset."
+                f"logger.wandb.key is set, but wandb is missing ({fault})."
+                " Run 'pip install wandb' or leave logger.wandb.key unset."
             ) from fault
         if cfg.key == "env" and not os.environ.get("WANDB_API_KEY"):
             raise ConfigError(

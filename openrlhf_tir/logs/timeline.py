@@ -102,8 +102,7 @@ def overlap_ratio(spans: Iterable[Span], busy_track_prefix: str = "engine/", ste
 def to_perfetto(run_dir: Path) -> Path:
     """Write trace.json in the Chrome trace format, which ui.perfetto.dev opens; returns its path.
 
-    A track becomes a process. The format wants spans of one thread to nest, so overlapping requests go to threads of
-    their own."""
+    A track becomes a process. The format wants spans of one thread to nest, so overlapping requests have threads."""
     spans = read(run_dir)
     origin = spans[0].start if spans else 0.0
     events: list[dict[str, Any]] = []

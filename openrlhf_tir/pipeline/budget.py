@@ -123,8 +123,8 @@ class Budget:
         """n groups change state. Raises ConservationError when they were not in `source`."""
         if self.states[source] < n:
             raise ConservationError(
-                f"{n} groups should move {source} -> {target}, but only {self.states[source]} are {source}: a group was"
-                " counted twice."
+                f"{n} groups should move {source} -> {target}, but only {self.states[source]} are {source}:"
+                " a group was counted twice."
             )
         self.states[source] -= n
         self.states[target] += n
@@ -154,6 +154,6 @@ class Budget:
         if wrong:
             books = {state.value: n for state, n in self.states.items()}
             raise ConservationError(
-                f"Slots do not add up ({'; '.join(wrong)}). Books: {books}. Resume from the last checkpoint and report"
-                " this."
+                f"Slots do not add up ({'; '.join(wrong)}). Books: {books}."
+                " Resume from the last checkpoint and report this."
             )

@@ -15,9 +15,9 @@ three hold:
                 before the first step.) In an engine-bound run L grows with depth, and what holds it is:
     engines     rolling < cap
                 AIMD on what the engines say, as TCP finds the width of a path: cap starts at START B and grows while
-                nothing queues (by one per finished group until the first queue, then by B/8 per round of cap groups), *
-                0.95 when more sequences wait than QUEUE of those running, * 0.7 when one was preempted for lack of KV;
-                a cut needs a round's half to show, so none follows earlier.
+                nothing queues (by one per finished group until the first queue, then by B/8 per round of cap groups),
+                * 0.95 when more sequences wait than QUEUE of those running, * 0.7 when one was preempted for lack of
+                KV; a cut needs a round's half to show, so none follows earlier.
 
 Acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long window; `possible` takes the
 larger of their beta-binomial quantiles, so a rise is believed at once and a fall only when both have seen it: while

@@ -105,7 +105,7 @@ class Evaluator:
             return None
         if self.key not in figures:
             raise ConfigError(
-                f"ckpt.best_metric_key = {self.key!r} is no evaluation metric. Known: {', '.join(sorted(figures))};"
-                " 'none' keeps the last ones only."
+                f"ckpt.best_metric_key = {self.key!r} is no evaluation metric."
+                f" Known: {', '.join(sorted(figures))}; 'none' keeps the last ones only."
             )
         return figures[self.key]

@@ -70,8 +70,8 @@ class Health:
         return Unproductive(
             f"None of the last {self.unused.total()} groups could be trained: {reasons}. {await self._shown(rollout)}"
             " Are the problems of a difficulty that this model sometimes solves, and do reward, prompt template and"
-            " filters fit the data? train.max_unused_batches sets after how many batches a run ends for this; 0:"
-            " never."
+            " filters fit the data? train.max_unused_batches sets after how many"
+            " batches a run ends for this; 0: never."
         )
 
     async def _shown(self, rollout: Rollout) -> str:

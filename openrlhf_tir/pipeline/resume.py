@@ -4,8 +4,7 @@
 line and weights belong together. What was buffered or in hand stays buffered; what was rolling is issued again as a new
 attempt; whatever happened after the cut is rolled back in the ledger.
 
-A disk that refuses (full, gone) costs that checkpoint: it is said, the one before stays, training goes on until the
-next."""
+A disk that refuses (full, gone) costs that checkpoint: it is said, the one before stays, training goes on."""
 
 from __future__ import annotations
 

@@ -266,6 +266,6 @@ class _Replay:
         if out.finished and out.open:
             said = ", ".join(map(str, out.open[:5]))
             out.wrong(
-                f"the run is finished, yet {len(out.open)} prompts are open (epoch/prompt/attempt: {said}): they were"
-                " issued and lost"
+                f"the run is finished, yet {len(out.open)} prompts are open (epoch/prompt/attempt:"
+                f" {said}): they were issued and lost"
             )

@@ -82,8 +82,8 @@ class Ledger:
     def issued(self, key: GroupKey, version: int) -> None:
         if key in self._open:
             raise ConservationError(
-                f"Prompt {key} was issued twice without an end in between. This is a bug in the loop; the ledger is"
-                f" {self.path}."
+                f"Prompt {key} was issued twice without an end in between."
+                f" This is a bug in the loop; the ledger is {self.path}."
             )
         self._open.add(key)
         self._attempts[key.epoch, key.prompt] = key.attempt
@@ -95,8 +95,8 @@ class Ledger:
             raise ValueError(f"{event!r} is no terminal event. Known: {', '.join(sorted(TERMINAL))}.")
         if key not in self._open:
             raise ConservationError(
-                f"Prompt {key} ended as {event!r} but is not open: it would be counted twice. The ledger is"
-                f" {self.path}."
+                f"Prompt {key} ended as {event!r} but is not open: it would be counted twice."
+                f" The ledger is {self.path}."
             )
         self._open.remove(key)
         if event != "requeued":
@@ -132,8 +132,8 @@ class Ledger:
         compare(self.path, mark)
         self._attempts = {(epoch, prompt): attempt for epoch, prompt, attempt in mark.attempts}
         self._first_attempt, damaged = mark.first_attempt, 0
-        # the whole file, maybe days of it: an attempt's number is below the count of lines after the first, so nothing
-        # is read
+        # the whole file, maybe days of it:
+        # an attempt's number is below the count of lines after the first, so nothing is read
         if mark == BEGINNING:
             self._first_attempt = self.lines - 1
         for line in read_lines(self.path, mark.bytes, mark.lines, mark.check) if mark != BEGINNING else ():
@@ -206,6 +206,6 @@ class Ledger:
 
 def _refused(path: Path, fault: str) -> str:
     return (
-        f"{path} cannot be written ({fault}; {room(path.parent)}). A run without its ledger could train a prompt twice:"
-        " make room, then --resume."
+        f"{path} cannot be written ({fault}; {room(path.parent)})."
+        " A run without its ledger could train a prompt twice: make room, then --resume."
     )

@@ -121,8 +121,8 @@ def compare(path: Path, mark: Mark) -> None:
     size = path.stat().st_size
     if (run := run_of(path)) != mark.run and size:
         raise CheckpointDamaged(
-            f"{path} is the ledger of another run ({run or 'its first line cannot be read'}; the checkpoint is of"
-            f" {mark.run})."
+            f"{path} is the ledger of another run ({run or 'its first line cannot be read'};"
+            f" the checkpoint is of {mark.run})."
         )
     if size < mark.bytes:
         raise CheckpointDamaged(

@@ -84,8 +84,8 @@ BIAS_CURVES = (
     Curve(
         "selection",
         "Selection",
-        "Groups rolled, kept by the filters, and trained. The filters change the mix on purpose; between kept and"
-        " trained nothing may change.",
+        "Groups rolled, kept by the filters, and trained. The filters change the mix on purpose;"
+        " between kept and trained nothing may change.",
         selection,
     ),
     Curve(

@@ -48,8 +48,8 @@ def build_report(run_dir: Path) -> Path:
     columns, spans, ends = metrics.read(run_dir), timelines.read(run_dir), summary.read(run_dir)
     if not columns and ends is None:
         raise DataError(
-            f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty. Give the directory of"
-            " a run that finished a step."
+            f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty."
+            " Give the directory of a run that finished a step."
         )
 
     remarks = [] if ends else [f"{summary.FILE} is missing: the run has not ended, or was ended from outside."]

@@ -249,8 +249,8 @@ CURVES = (
     Curve(
         "drops",
         "Dropped groups",
-        "Groups that were sampled but not trained on. A group whose answers are all right or all wrong teaches"
-        " nothing.",
+        "Groups that were sampled but not trained on."
+        " A group whose answers are all right or all wrong teaches nothing.",
         drops,
     ),
     Curve(
@@ -262,8 +262,8 @@ CURVES = (
     Curve(
         "health",
         "Learner health",
-        "Early signs of trouble: a collapsing entropy, a rising KL to the rollout policy, a canary above its"
-        " tolerance.",
+        "Early signs of trouble: a collapsing entropy, a rising KL to the rollout policy,"
+        " a canary above its tolerance.",
         health,
     ),
     Curve(

@@ -99,8 +99,8 @@ def facts_of(sample: Sample) -> list[str]:
             f" {row['stop_reason'] or row['finish_reason']!r}"
         ),
         (
-            f"{model} tokens by the model, of versions {oldest} to {newest}; {env} by the environment; issued at update"
-            f" {row['update']}"
+            f"{model} tokens by the model, of versions {oldest} to {newest}; {env} by the environment;"
+            f" issued at update {row['update']}"
         ),
         "parts: " + (", ".join(f"{name} {value:g}" for name, value in row["parts"].items()) or "none"),
         *(

@@ -140,8 +140,8 @@ def run(
         _write(command.mark, mark)
     if code:
         raise ReproductionFailed(
-            f"{said}\nended with {code}: {last_line(command.log)}\nIts log is {command.log}. The same command goes on"
-            " from what is there."
+            f"{said}\nended with {code}: {last_line(command.log)}\nIts log is {command.log}."
+            " The same command goes on from what is there."
         )
     _write(command.mark, mark._replace(finished=True))
     return mark.seconds

@@ -127,8 +127,8 @@ def check_reason(reason: str, place: plugins.Place, name: str, function: Callabl
     """Raises FilterError for a reason that can be no metric's name."""
     if not REASON.fullmatch(reason):
         said = (
-            f"its reason is {_show(reason)}, and a metric is named after it: use 1 to 64 letters (A-Z, a-z), digits,"
-            " '_', '-' and '.'"
+            f"its reason is {_show(reason)}, and a metric is named after it:"
+            " use 1 to 64 letters (A-Z, a-z), digits, '_', '-' and '.'"
         )
         raise _wrong(place, name, function, said, FilterError)
 

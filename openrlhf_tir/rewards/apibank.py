@@ -1,8 +1,7 @@
 """API-Bank's soft match as a reward: 1 iff some call is the gold call. Source: ToolRL, benchmarks/API-Bank/evaluate.py.
 
 The label is the gold call as JSON, {"name": ..., "parameters": {...}}, or a list of them, of which the first counts, as
-there. A call that lacks either key is taken for the parameters alone; what can have no keys ends the search; 3 equals
-3.0."""
+there. A call that lacks either key is taken for the parameters alone; what has no keys ends the search; 3 is 3.0."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     if context.options.get("functions"):
         if answer_only:
             raise ConfigError(
-                "reward.options has functions and answer_only: a response of function calling has no answer. Give one"
-                " of the two."
+                "reward.options has functions and answer_only: a response of function calling has no answer."
+                " Give one of the two."
             )
         parts = function_parts(trajectory.text, episode_facts(trajectory, task))
         correct = parts["state"] + parts["function"] == 1.0

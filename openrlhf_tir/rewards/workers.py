@@ -99,8 +99,8 @@ class Workers:
                 except ProcessExpired as e:
                     if e.exitcode == -signal.SIGPROF:
                         raise CpuSpent(
-                            f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU. Raise it, or make"
-                            " the check quicker."
+                            f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU."
+                            " Raise it, or make the check quicker."
                         ) from e
                     death = e
                 except TimeoutError as e:
@@ -108,8 +108,8 @@ class Workers:
                         self._replace(pool)
                     if self.cpu_s is None:
                         raise Late(
-                            f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s. Make it"
-                            " quicker, or raise that."
+                            f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s."
+                            " Make it quicker, or raise that."
                         ) from e
                     raise Late(
                         f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s, without having"
@@ -121,8 +121,8 @@ class Workers:
                         raise
                     death = e  # its pool was replaced under it
         raise VerifierError(
-            f"The worker died {ATTEMPTS} times in {function.__name__} ({death}). See its exit code; {self._count_name}"
-            " or memory may be too small."
+            f"The worker died {ATTEMPTS} times in {function.__name__} ({death})."
+            f" See its exit code; {self._count_name} or memory may be too small."
         )
 
     def _replace(self, pool: Any) -> None:

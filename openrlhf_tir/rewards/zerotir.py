@@ -228,6 +228,5 @@ def _flags(context: RewardContext) -> tuple[Flags, Verifier | None]:
             "reward.options.verifier_url and reward.options.verifier_model go together: "
             f"{asked}. Give the server's base URL, http://host:port/v1, and the name of the model that it serves."
         )
-    return Flags(**{"loose": context.format == "answer", **options}), Verifier(**asked) if asked.get(
-        "verifier_url"
-    ) else None
+    settings = Flags(**{"loose": context.format == "answer", **options})
+    return settings, Verifier(**asked) if asked.get("verifier_url") else None

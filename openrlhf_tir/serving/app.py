@@ -185,8 +185,8 @@ def _refuse(body: GenerateRequest, bounds: EngineBounds) -> None:
         )
     if body.max_tokens > bounds.max_model_len:
         raise RequestRefused(
-            f"max_tokens: {body.max_tokens} is more than prompt and answer may have together, {bounds.max_model_len}."
-            " Ask for less."
+            f"max_tokens: {body.max_tokens} is more than prompt and answer may have together,"
+            f" {bounds.max_model_len}. Ask for less."
         )
 
 
@@ -198,8 +198,8 @@ async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[a
     the port is in use."""
     if not _is_loopback(host) and not app.state.has_token:
         raise ConfigError(
-            f"A rollout server on {host} is open to the network and has no token. Set a bearer token, or bind"
-            " 127.0.0.1."
+            f"A rollout server on {host} is open to the network and has no token."
+            " Set a bearer token, or bind 127.0.0.1."
         )
     listener = bound(host, port)
     listener.listen(1024)

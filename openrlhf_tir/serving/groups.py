@@ -190,8 +190,8 @@ class _GroupStream(StreamingResponse):
         self.slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # From ASGI 2.4 on starlette notices that the client left only when the next send fails: for a group, minutes
-        # later.
+        # From ASGI 2.4 on starlette notices that the client left only when the next send fails:
+        # for a group, minutes later.
         older = {**scope, "asgi": {**scope["asgi"], "spec_version": "2.3"}}
         try:
             await super().__call__(older, receive, send)

@@ -3,8 +3,7 @@
     {"error": {"message": "...", "type": "NotFoundError", "param": null, "code": "..."}, "detail": ...}
 
 One place for all that may refuse: the guard (401, 413, 422, 429), bounds (429), our routes (404, 409, 422), the engine
-(503). Errors that are in this shape already (vLLM's own) pass as they are; `detail` is what the answer said before, for
-other clients."""
+(503). Errors that are in this shape already (vLLM's own) pass as they are; `detail` is what it said before."""
 
 from __future__ import annotations
 

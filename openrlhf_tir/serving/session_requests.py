@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 STRICT = (
-    "strict tools: the schema is shown to the model and not enforced, since the tokens that are trained must be the"
-    " policy's own"
+    "strict tools: the schema is shown to the model and not enforced,"
+    " since the tokens that are trained must be the policy's own"
 )
 REQUIRED = "tool_choice was taken as 'auto', since the tokens that are trained must be the policy's own"
 STOP = "stop: the stop text stays in the answer, so that the next request goes on from what was sampled"

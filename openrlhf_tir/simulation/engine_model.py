@@ -12,8 +12,7 @@ n); between events nothing is computed. Prefill comes before decoding, as work o
 running contexts, prompt and tokens so far.
 
 The simulator drives it on a virtual clock with callbacks, the emulated engine of the wall-clock benchmark on the real
-one with `generate`. Not modelled: CUDA graphs, block fragmentation, eviction of a cached prefix (the caller says what
-is cached)."""
+one with `generate`. Not modelled: CUDA graphs, block fragmentation, eviction of a cached prefix (the caller knows)."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class Sequence:
     """One request. `context` tokens hold KV from admission on, `left` are still to be written, `cached` need no
     prefill.
 
-    `order` numbers admissions; 0 while it is not running. A heap entry with another number is of an earlier admission,
-    and void."""
+    `order` numbers admissions; 0 while it is not running. A heap entry of another number is of an earlier one, void."""
 
     __slots__ = ("asked", "cached", "context", "joined", "left", "on_done", "order")
 
@@ -101,15 +99,15 @@ class EngineModel:
         """
         if (prompt_tokens + new_tokens) > self.spec.kv_tokens * (1 - WATERMARK):
             raise ValueError(
-                f"{prompt_tokens} + {new_tokens} tokens can never fit into kv_tokens = {self.spec.kv_tokens}. Make the"
-                " cache larger."
+                f"{prompt_tokens} + {new_tokens} tokens can never fit into kv_tokens = {self.spec.kv_tokens}."
+                " Make the cache larger."
             )
         sequence = Sequence(prompt_tokens, float(new_tokens), cached_tokens, on_done)
         self._advance()
         self._waiting.append(sequence)
         self._admit()
-        # A joiner slows the others down, so the timer set for them is early enough, unless it ends first or the cache
-        # fills before.
+        # A joiner slows the others down, so the timer set for them is early enough,
+        # unless it ends first or the cache fills before.
         if self._timer is None or self._heap[0][2] is sequence or self._full_at < self._heap[0][0]:
             self._schedule()
         return sequence

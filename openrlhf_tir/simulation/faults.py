@@ -50,8 +50,8 @@ def script_faults(faults: Iterable[Fault], rollout: SimulatedRollout, clock: Clo
     for fault in faults:
         if not 0 <= fault.engine < len(rollout.actors):
             raise ConfigError(
-                f"Fault {fault.kind} is of engine {fault.engine}, but there are {len(rollout.actors)}. Use 0 ..."
-                f" {len(rollout.actors) - 1}."
+                f"Fault {fault.kind} is of engine {fault.engine}, but there are {len(rollout.actors)}."
+                f" Use 0 ... {len(rollout.actors) - 1}."
             )
         actor = rollout.actors[fault.engine]
         effects: dict[str, tuple[tuple[Callable[..., object], object], tuple[Callable[..., object], object]]] = {

@@ -216,8 +216,8 @@ class SimulatedRollout:
                 at = self._emptiest() if self.spread else actor
                 trajectory = _Trajectory(self, group, i, at)
                 group.trajectories.append(trajectory)
-                # The samples share the prompt: the first on an engine computes it, the others find it in the prefix
-                # cache.
+                # The samples share the prompt: the first on an engine computes it,
+                # the others find it in the prefix cache.
                 trajectory.cached_by = self.version if at in has_prompt else -1
                 has_prompt.add(at)
                 trajectory.write(0)

@@ -6,8 +6,7 @@ seed.
     workload.accepted(key, share) -> bool: whether the filters would keep the group
 
 A draw depends on the seed, the prompt and the sample alone, never on the order of the calls: every mode, on either
-clock, sees the same work. Times are emulated seconds; `time_scale` is how many wall-clock seconds one of them takes in
-a benchmark."""
+clock, sees the same work. Times are emulated seconds; `time_scale` is the wall-clock seconds of one in a benchmark."""
 
 from __future__ import annotations
 
@@ -155,8 +154,8 @@ class Workload:
             return cls._of(read_toml(path, "Workload"))
         except (TypeError, AttributeError, ValueError) as e:
             raise ConfigError(
-                f"Workload {path} has a value of a wrong type: {e}. openrlhf_tir/simulation/workload_seed.toml shows"
-                " each."
+                f"Workload {path} has a value of a wrong type: {e}."
+                " openrlhf_tir/simulation/workload_seed.toml shows each."
             ) from None
         except KeyError as e:
             raise ConfigError(

@@ -171,8 +171,7 @@ async def cold_start(
 ) -> BaseScores:
     """Runs the schedule and, at most `max_repairs` times, a repair. Returns the figures that passed.
 
-    Raises ColdStartError with the last figures when no repair helped; errors of the learner and the evaluation pass
-    through."""
+    Raises ColdStartError with the last figures when no repair helped; errors of learner and evaluation pass through."""
     rng = Random(f"cold_start/{seed}")
     ratio = schedule.settled_ratio
     todo = batches(schedule, rng, draw)

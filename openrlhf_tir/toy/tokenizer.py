@@ -26,8 +26,8 @@ CHAT_TEMPLATE = (
     "{%- for m in messages -%}"
     "{%- if m.role == 'tool' -%}{{- '\\n```output\\n' ~ m.content ~ '\\n\\n```\\n\\n\\n' -}}"
     "{%- elif m.role == 'assistant' -%}{{- m.content -}}"
-    "{%- else -%}{{- ('' if loop.first else '\\n') ~ 'User: ' ~ m.content ~ '\\nAssistant:' -}}"
-    "{%- endif -%}{%- endfor -%}"
+    "{%- else -%}{{- ('' if loop.first else '\\n') ~ 'User:"
+    " ' ~ m.content ~ '\\nAssistant:' -}}{%- endif -%}{%- endfor -%}"
 )
 """The model's turn begins behind "Assistant:" and behind a tool's output, so there is no generation prompt."""
 

@@ -107,8 +107,8 @@ class NodeCopy:
             if received != digest:
                 self._lose(here / COPY)
                 raise DeltaRefused(
-                    f"{what} gives weights of digest {received[:12]}, the learner announced {digest[:12]}: the copy was"
-                    " damaged."
+                    f"{what} gives weights of digest {received[:12]}, the learner announced {digest[:12]}:"
+                    " the copy was damaged."
                 )
             _prove(here, version, digest, source=None, copy=True)
             return here / COPY
@@ -195,8 +195,8 @@ def _announced(file: Path, pushed: Path, version: int, digest: str) -> Path:
     received = digest_file(file)
     if received != digest:
         raise WeightsUnverified(
-            f"{pushed} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push"
-            " again."
+            f"{pushed} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}."
+            " Push again."
         )
     return file
 

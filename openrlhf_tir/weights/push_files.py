@@ -32,8 +32,7 @@ def push_directory(run_dir: Path, model_bytes: int | None, *, one_node: bool = T
     """Where the file goes: shared memory when it holds two of them (old and new), else the run's directory; and that
     when the size is not known (None).
 
-    With engines on several nodes it is always the run's directory, which must then be on a file system that all of them
-    see."""
+    With engines on several nodes it is always the run's directory, which all of them must see."""
     fits = (
         model_bytes is not None
         and one_node
@@ -127,8 +126,8 @@ class PushFiles:
             self.nbytes += path.stat().st_size if path.exists() else 0
         except OSError as e:
             raise InfraError(
-                f"The weights of version {version} could not be written for the engines: {e}; in {self.directory}"
-                f" {room(self.directory)}."
+                f"The weights of version {version} could not be written for the engines: {e};"
+                f" in {self.directory} {room(self.directory)}."
             ) from e
         finally:
             self.seconds += time.monotonic() - start

@@ -4,8 +4,7 @@ right.
     Endpoint(method, path, body that is answered) -> `requests(endpoints, n, seed)` -> [Raw], the same for a seed
     send(url, requests) -> statuses by endpoint; a server that hangs up or says nothing is status 0
 
-What is asked of a server: no status of 500 or more, nothing on its stderr that is a traceback, and right answers
-afterwards."""
+What is asked of a server: no status of 500 or more, no traceback on its stderr, and right answers afterwards."""
 
 from __future__ import annotations
 
@@ -108,8 +107,8 @@ def _request(endpoint: Endpoint, rng: random.Random) -> Raw:
     elif kind < 0.32 and body:
         body = bytes(b ^ (1 << rng.randrange(8)) if rng.random() < 0.02 else b for b in body[:5000])
     head = (
-        f"{method} {path} HTTP/1.1\r\nHost: fuzz\r\nContent-Type: {content_type}\r\nAuthorization: Bearer"
-        f" fuzz\r\n{more}"
+        f"{method} {path} HTTP/1.1\r\nHost: fuzz\r\nContent-Type:"
+        f" {content_type}\r\nAuthorization: Bearer fuzz\r\n{more}"
     )
     if kind > 0.97:
         head += "Transfer-Encoding: chunked\r\n\r\n"

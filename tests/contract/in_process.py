@@ -41,8 +41,8 @@ class Wire:
     async def ask(self, method: str, path: str, body: object = None) -> None:
         data = b"" if body is None else json.dumps(body).encode()
         head = (
-            f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length:"
-            f" {len(data)}\r\n\r\n"
+            f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type:"
+            f" application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         )
         await self.say(head.encode() + data)
 

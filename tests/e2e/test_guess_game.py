@@ -88,8 +88,7 @@ def test_the_game_as_a_chat_trains_what_the_model_said_and_nothing_of_what_its_t
 
 @pytest.mark.long
 def test_a_method_from_outside_trains_on_the_real_stack(tmp_path):
-    """Reward, group reward, filter, sample filter, protocol, estimator, loss and environment of one's own: one file and
-    a recipe."""
+    """Reward, group reward, filter, sample filter, protocol, estimator, loss and environment: one file, a recipe."""
     outside_method.lay_out(tmp_path)
     save_model(tmp_path / "model", seed=0)
     done = command("train", "--recipe", "method.toml", cwd=tmp_path)

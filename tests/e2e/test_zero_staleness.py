@@ -1,5 +1,4 @@
-"""Staleness 0: the asynchronous pipeline trains number for number what a plain sequential loop trains. Real learner,
-deterministic engine."""
+"""Staleness 0: the pipeline trains number for number what a plain loop trains. Real learner, deterministic engine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rows of searchr1.jsonl: exact match over prompt and response as the reference grades, its structured form, and verl's
-port."""
+"""Rows of searchr1.jsonl: exact match over prompt and response as the reference has it, structured, and verl's port."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ DEFAULT = [
 
 
 class ScriptedRetriever:
-    """`asked` False: the reference's last generation, whose search is parsed and not run. Our loop ends before it
-    (`max_calls`)."""
+    """`asked` False: the reference's last generation, whose search is not run. Our loop ends before (`max_calls`)."""
 
     def __init__(self, results, asked):
         self.results, self.asked, self.queries = results, asked, []

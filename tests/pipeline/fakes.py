@@ -1,5 +1,4 @@
-"""Fakes of the pipeline's ports: scripted latencies and outcomes, exact bookkeeping of versions. No engine, no
-learner."""
+"""Fakes of the pipeline's ports: scripted latencies and outcomes, exact books of versions. No engine, no learner."""
 
 from __future__ import annotations
 

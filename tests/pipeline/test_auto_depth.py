@@ -1,5 +1,4 @@
-"""Adaptive depth in the loop, on fakes and a virtual clock: the learner stays fed, surplus is conserved, no token
-exceeds S."""
+"""Adaptive depth in the loop, on fakes and a virtual clock: the learner is fed, surplus conserved, S never exceeded."""
 
 from __future__ import annotations
 

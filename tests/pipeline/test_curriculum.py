@@ -49,9 +49,8 @@ class Learning(FakeRollout):
         p = 1 / (1 + np.exp(-(2 + 10 * version / self.steps - 14 * key.prompt / N)))
         correct = (np.random.default_rng([*key[:2], version]).random(SAMPLES) < p).tolist()
         reason = "" if 0 < sum(correct) < SAMPLES else "accuracy_high" if all(correct) else "accuracy_low"
-        return replace(
-            meta, correct=correct, used_code=correct, verdict=Verdict(False, reason) if reason else KEEP
-        ), group
+        verdict = Verdict(False, reason) if reason else KEEP
+        return replace(meta, correct=correct, used_code=correct, verdict=verdict), group
 
 
 def rolled_per_trained(ledger, steps) -> float:

@@ -54,8 +54,7 @@ def test_pipeline_pushes_while_groups_roll(tmp_path):
 def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
     tmp_path_factory, seed, mode, S, B, drop, fault, slow
 ):
-    """Random latencies, drops and faults over finite data: every prompt ends once, staleness never exceeds S, nothing
-    deadlocks."""
+    """Random latencies, drops and faults over finite data: prompts end once, staleness is at most S, no deadlock."""
 
     rollout = FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, slow]), fate=fate_of(drop, fault))
     p = pipeline(

@@ -30,8 +30,7 @@ def test_a_reward_that_fails_every_group_ends_the_run_with_its_last_error(tmp_pa
 
 
 def test_a_reward_that_fails_every_group_is_named_however_small_the_batch(tmp_path):
-    """B = 1, one group at a time, no second tries: two failed for good in a row are more than a batch, one short of
-    reward.max_failed_groups."""
+    """B = 1, one group at a time, no second tries: two failed in a row are one short of reward.max_failed_groups."""
     p = pipeline(tmp_path, mode="sync", B=1, reissues=0, rollout=BrokenFor(lambda prompt: True))
     assert "3 prompts in a row failed as 'reward_error'" in what_stops(p, MethodBroken)
 

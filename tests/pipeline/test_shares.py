@@ -75,8 +75,7 @@ def test_in_the_pipeline_groups_that_take_long_are_in_a_later_batch_and_the_shar
 
 @pytest.mark.parametrize(("mode", "S"), [("sync", None), ("pipeline", 1)])
 def test_shares_hold_in_what_is_trained_though_filters_drop_most_of_one_environment(tmp_path, mode, S):
-    """Three in four groups of guess are dropped: it is sampled four times as often for it, and is a quarter of what is
-    trained."""
+    """Three in four groups of guess are dropped: it is sampled four times as often, a quarter of what is trained."""
     p = pipeline(tmp_path, prompts=TwoEnvs(), rollout=Rollout(guess=0.75), B=8, S=S, mode=mode, max_steps=60)
     run(p.run())
     trained = sum(batches(p.learner), Counter())

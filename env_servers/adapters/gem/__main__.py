@@ -37,8 +37,8 @@ def main() -> None:
         return
     if args.gem is not None and args.gem not in ENV_REGISTRY:
         sys.exit(
-            f"gem does not start: --gem {args.gem} is not registered. --list prints the {len(ENV_REGISTRY)} names that"
-            " are."
+            f"gem does not start: --gem {args.gem} is not registered."
+            f" --list prints the {len(ENV_REGISTRY)} names that are."
         )
     run_copies(args)
     room = Room()

@@ -84,8 +84,8 @@ def _shown(text: Any, info: dict[str, Any]) -> str:
     """The observation between what GEM's wrappers put around it. Raises EnvError for one that is no text."""
     if not isinstance(text, str):
         raise EnvError(
-            f"GEM's observation is {type(text).__name__}, not text: {str(text)[:200]!r}. Use an environment whose"
-            " observations are text."
+            f"GEM's observation is {type(text).__name__}, not text: {str(text)[:200]!r}."
+            " Use an environment whose observations are text."
         )
     parts = (info.get("prefix"), text, info.get("suffix"))
     return "\n".join(p.rstrip("\n") for p in parts if isinstance(p, str) and p)

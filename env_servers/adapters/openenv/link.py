@@ -5,8 +5,7 @@ close()
                                             "done": false}}
     {"type": "step", "data": {...}}         ->  the same, or {"type": "error", "data": {"message", "code"}}
 
-A connection has an environment of its own there. What is no answer of this protocol is OpenEnvFailed, never an
-observation."""
+A connection has an environment of its own there. What is no answer of the protocol is OpenEnvFailed, no observation."""
 
 from __future__ import annotations
 
@@ -92,8 +91,8 @@ class OpenEnvLink:
                 )
         except aiohttp.WSServerHandshakeError as e:
             raise OpenEnvMismatch(
-                f"{self.url}/ws is no WebSocket (HTTP {e.status}): a server from before OpenEnv had one, or another"
-                " program."
+                f"{self.url}/ws is no WebSocket (HTTP {e.status}):"
+                " a server from before OpenEnv had one, or another program."
             ) from e
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise OpenEnvFailed(f"The OpenEnv server at {self.url} cannot be reached: {type(e).__name__}: {e}.") from e

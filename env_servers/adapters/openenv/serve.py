@@ -4,8 +4,7 @@ any client of it.
     OpenEnv client --ws--> Environment (one per connection) --/reset, /step--> the server at URL
 
 An action is {"action": text}; an observation {"text", "outcome", "signals", "truncated"}. `reset(task={...}, seed=7)`
-takes a row's task. What our protocol calls env_error, timeout or a full server is an error of the step, never an
-observation."""
+takes a row's task. What our protocol calls env_error, timeout or a full server is an error, never an observation."""
 
 from __future__ import annotations
 
@@ -72,8 +71,8 @@ class Bridge:
                 return kind.model_validate_json(await r.read())
         except ValidationError as e:  # OpenEnv would tell it as what is wrong with the action
             raise EnvError(
-                f"{self._url}{path} sent no valid {kind.__name__}: {e.errors(include_url=False)[0]['msg']}. Does this"
-                " server speak the protocol?"
+                f"{self._url}{path} sent no valid {kind.__name__}: {e.errors(include_url=False)[0]['msg']}."
+                " Does this server speak the protocol?"
             ) from e
         except (aiohttp.ClientError, TimeoutError) as e:
             raise EnvError(f"{self._url}{path}: {type(e).__name__}: {e}") from e

@@ -30,8 +30,8 @@ class Rollouts:
         if environment.requires_group_rollouts:
             raise ConfigError(
                 f"The rubric of {environment.env_id!r} compares the rollouts of a group (a reward function takes"
-                " prompts, completions, states, ...), and each rollout runs by itself here. Give it functions of one"
-                " rollout."
+                " prompts, completions, states, ...), and each rollout runs by itself here."
+                " Give it functions of one rollout."
             )
         self._environment = environment
         self._sampling = {} if max_tokens is None else {"max_tokens": max_tokens}

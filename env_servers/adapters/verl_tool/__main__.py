@@ -39,8 +39,8 @@ def main() -> None:
     args = parser().parse_args()
     if args.max_batch < 1 or args.window_ms < 0:
         sys.exit(
-            f"verl_tool does not start: --max-batch {args.max_batch} --window-ms {args.window_ms:g}: use 1 or more, and"
-            " 0 or more."
+            f"verl_tool does not start: --max-batch {args.max_batch} --window-ms {args.window_ms:g}:"
+            " use 1 or more, and 0 or more."
         )
     run_copies(args)
     pool = Pool()

@@ -128,8 +128,8 @@ class Batches:
             content += part
             if len(content) > MAX_REPLY:
                 raise VerlToolFailed(
-                    f"{self._url}/get_observation answers more than {MAX_REPLY} bytes. Let its tools cut their"
-                    " observations."
+                    f"{self._url}/get_observation answers more than {MAX_REPLY} bytes."
+                    " Let its tools cut their observations."
                 )
         return bytes(content)
 

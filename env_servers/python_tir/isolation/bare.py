@@ -1,8 +1,7 @@
 """BareSandbox: NO isolation. The same runner, limits and clock as a plain child process, for machines that may be
 harmed.
 
-What a snippet can do here: read and write what the server can, use the network, leave processes behind (setsid escapes
-the kill)."""
+What a snippet can do here: read and write what the server can, use the network, leave processes (setsid escapes)."""
 
 from __future__ import annotations
 

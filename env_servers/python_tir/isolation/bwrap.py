@@ -48,8 +48,8 @@ RUNNER = marshal.dumps(
     compile(Path(__file__).with_name("runner.py").read_text(), "<runner>", "exec", dont_inherit=True, optimize=2)
 )
 BOOT = (
-    f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})), {{'__name__': '__main__', '__builtins__':"
-    " dict(vars(__builtins__))})"
+    f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})), {{'__name__':"
+    " '__main__', '__builtins__': dict(vars(__builtins__))})"
 )
 """The boot code has builtins of its own: a snippet may do to its own what it likes."""
 ENVIRONMENT = {

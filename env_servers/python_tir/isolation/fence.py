@@ -77,8 +77,8 @@ class FenceSandbox(Sandbox):
         abi = ctypes.CDLL(None).syscall(444, None, 0, 1)
         if abi < NEEDED_ABI:
             raise SandboxError(
-                f"the kernel's Landlock has version {max(abi, 0)}, {NEEDED_ABI} is needed. Use Linux 6.12 or later with"
-                " Landlock enabled."
+                f"the kernel's Landlock has version {max(abi, 0)}, {NEEDED_ABI} is needed."
+                " Use Linux 6.12 or later with Landlock enabled."
             )
         if seccomp is None:
             raise SandboxError("libseccomp is missing. Run `apt-get install libseccomp2`.")
@@ -86,8 +86,8 @@ class FenceSandbox(Sandbox):
         places = [sys.base_prefix, *site_packages(), *shown]
         if self._as_root and (hidden := [p for p in places if not reachable(p)]):
             raise SandboxError(
-                f"an unprivileged user cannot enter {hidden[0]}. Install Python elsewhere, or run the server as its"
-                " owner."
+                f"an unprivileged user cannot enter {hidden[0]}."
+                " Install Python elsewhere, or run the server as its owner."
             )
         kernel = (_HERE.parent / "warm" / "kernel.py").read_text()
         options = {

@@ -28,8 +28,8 @@ from .selftest import proved
 NO_ISOLATION = """WARNING: --isolation none: model-written code runs with the rights of this server.
 WARNING: it can read and change its files, use the network and leave processes behind."""
 NO_SECCOMP = (
-    "WARNING: libseccomp is missing (`apt-get install libseccomp2`): snippets keep system calls that namespaces do not"
-    " stop."
+    "WARNING: libseccomp is missing (`apt-get install libseccomp2`):"
+    " snippets keep system calls that namespaces do not stop."
 )
 NO_WARM = "WARNING: no warm workers, each call starts an interpreter of its own (10 to 300 ms slower): {reason}"
 LANDLOCK = """WARNING: no namespaces, so snippets are confined by Landlock and seccomp alone \

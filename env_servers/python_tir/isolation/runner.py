@@ -4,10 +4,11 @@ that it is.
 Compiled by the server and never imported; it uses only modules that an interpreter without `site` has at hand. Every
 import, every line of source and every object to free shows here: a trivial call is a few milliseconds.
 
-    stdin (a memory file: this program, then what `job.pack` made) -> <workdir>/main.py, kept for tracebacks, and the
-    files of the call -> rlimits -> the snippet as `__main__`, with its own stdin; a `sandbox.Program`: its file, and
-    exec status pipe: "R" limits are set, the snippet is next; "S" it does not compile. Closed before the first line of
-    it runs.
+    stdin (a memory file: this program, then what `job.pack` made)
+        -> <workdir>/main.py, kept for tracebacks, and the files of the call -> rlimits
+        -> the snippet as `__main__`, with its own stdin; a `sandbox.Program`: its file, and exec
+    status pipe: "R" limits are set, the snippet is next; "S" it does not compile. Closed before the first line of it
+        runs.
 
 What runs after the snippet uses names taken before it (`_exit`, `_modules` and the like, and builtins of the runner's
 own): a snippet may replace any attribute of any module, and ends as it would in a plain interpreter.

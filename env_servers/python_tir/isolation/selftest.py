@@ -87,8 +87,8 @@ async def _probe(sandbox: Sandbox, code: str) -> None:
 def _remedy(error: str) -> str:
     if "namespace" in error or "Operation not permitted" in error:
         return (
-            "Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`; in a container `--security-opt"
-            f" seccomp=unconfined`), {OR_NONE}"
+            "Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`;"
+            f" in a container `--security-opt seccomp=unconfined`), {OR_NONE}"
         )
     if "proc" in error:
         return f"Let the container mount /proc (docker: `--security-opt systempaths=unconfined`), {OR_NONE}"

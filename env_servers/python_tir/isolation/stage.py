@@ -52,8 +52,8 @@ class Stage:
 
     def _bind(self, path: str) -> str:
         remedy = (
-            f"Install Python outside of {path}, run the server as its owner, or give the container the SYS_ADMIN"
-            " capability."
+            f"Install Python outside of {path}, run the server as its owner,"
+            " or give the container the SYS_ADMIN capability."
         )
         if not self._mounted:
             try:

@@ -4,8 +4,7 @@ to ./result as JSON.
     {"how": "git" | "patch", "files": {path: base64}, "gone": [path], "left_out": [path], "error": null}
 
 Only what differs from before is told. Regular files alone come back: a link, a pipe or a device that the patch makes is
-left out by name, and so is what is behind one. No git directory is there, hence no hook, filter or attribute driver
-runs."""
+left out by name, and so is what is behind one. No git directory is there: no hook, filter or attribute driver runs."""
 
 import base64
 import json

@@ -1,7 +1,6 @@
 """Editor: view, create, str_replace, insert and undo_edit, with the words of OpenHands' str_replace_editor.
 
-What cannot be done is a Refused, whose text is for the model. Nothing is kept but the earlier contents that undo_edit
-brings back."""
+What cannot be done is a Refused, whose text is for the model. Only the contents that undo_edit brings back are kept."""
 
 import os
 
@@ -80,8 +79,8 @@ class Editor:
                 starts.append(text.count("\n", 0, at) + 1)
                 at = text.find(old_str, at + 1)
             raise Refused(
-                f"No replacement was performed. Multiple occurrences of old_str `{old_str}` in lines {starts}. Please"
-                " ensure it is unique."
+                f"No replacement was performed. Multiple occurrences of old_str `{old_str}` in lines {starts}."
+                " Please ensure it is unique."
             )
         at = text.index(old_str)
         return self._edited(
@@ -93,8 +92,8 @@ class Editor:
         lines = text.split("\n")
         if not 0 <= insert_line <= len(lines):
             raise Refused(
-                f"Invalid `insert_line` parameter: {insert_line}. It should be within the range of lines of the file:"
-                f" [0, {len(lines)}]."
+                f"Invalid `insert_line` parameter: {insert_line}."
+                f" It should be within the range of lines of the file: [0, {len(lines)}]."
             )
         return self._edited(
             path,

@@ -4,8 +4,7 @@
     output  <- stdout and stderr together, the middle left out when it is long
 
 A command that is still running when its time is up goes on: more of its output comes for an empty command, text for its
-stdin with `is_input`, and C-c ends it. A bash that was ended (exit, set -e, a kill) is started anew, and the output
-says so."""
+stdin with `is_input`, and C-c ends it. A bash that ended (exit, set -e, a kill) starts anew, and the output says so."""
 
 import contextlib
 import os
@@ -72,8 +71,8 @@ class Shell:
                 busy = f"{self.running[:80]!r} is still running"
                 return (
                     (
-                        f"[The command is not run: {busy}. End it with C-c and is_input true, or wait with an empty"
-                        " command.]"
+                        f"[The command is not run: {busy}. End it with C-c and is_input true,"
+                        " or wait with an empty command.]"
                     ),
                     None,
                 )
@@ -152,8 +151,8 @@ class Shell:
                     self.stop()
                     return (
                         (
-                            f"{kept.text()}\n[More than {FLOOD_BYTES >> 20} MiB of output: the command was"
-                            f" ended.]\n{RESTARTED}"
+                            f"{kept.text()}\n[More than {FLOOD_BYTES >> 20} MiB of output:"
+                            f" the command was ended.]\n{RESTARTED}"
                         ),
                         137,
                     )

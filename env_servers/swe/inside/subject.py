@@ -6,8 +6,7 @@ process, in another sandbox.
     -> ["is", value] or ["raises", exception];  meanwhile ["callback", number, args, kwargs] <- ["is", value] or
                                                 ["raises", [name, text]]
 
-The code may do here what it likes, and answer what it likes: an answer is a value that the tests compare, never a
-verdict."""
+The code may do here what it likes, and answer what it likes: an answer is a value that tests compare, no verdict."""
 
 import builtins
 import importlib

@@ -5,8 +5,7 @@ interpreter; each prints JSON.
     bash(...)  edit(...)   one call of a tool
     patch(...)          every other process of the session is ended; what differs from the commit, as a git patch
 
-The git directory that makes the patch is not the one that the model can write to: it is made anew, from memory, when it
-is needed."""
+The git directory that makes the patch is not the one that the model can write to: it is made anew, from memory."""
 
 import base64
 import contextlib

@@ -65,8 +65,8 @@ class Remote:
         image = image_of(task, self._image)
         if strange := [name for name in [*task.fail_to_pass, *task.pass_to_pass] if "::" not in name]:
             raise ValueError(
-                f"FAIL_TO_PASS and PASS_TO_PASS name {strange[0]!r}, which is no test of pytest's (FILE::NAME): nothing"
-                " else is run in a container."
+                f"FAIL_TO_PASS and PASS_TO_PASS name {strange[0]!r}, which is no test of pytest's (FILE::NAME):"
+                " nothing else is run in a container."
             )
         if self._rows is not None:
             self._rows.refuse(task)
@@ -218,8 +218,8 @@ def image_of(task: SweTask, template: str | None) -> str:
         return task.image
     if template is None or not task.instance_id:
         raise ValueError(
-            f"the row of {task.repo} names no image, and --image or its instance_id is missing. Add the row's field"
-            " `image`, or both of these."
+            f"the row of {task.repo} names no image, and --image or its instance_id is missing."
+            " Add the row's field `image`, or both of these."
         )
     name = task.instance_id.lower()
     return template.format(

@@ -28,8 +28,8 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
         "--runtime-api",
         metavar="URL",
         help=(
-            f"runtime API as OpenHands' remote runtime has it; its key is in ${KEY_ENV}. Bundled repositories are not"
-            " served then"
+            f"runtime API as OpenHands' remote runtime has it; its key is in ${KEY_ENV}."
+            " Bundled repositories are not served then"
         ),
     )
     add("--docker", action="store_true", help="containers of this machine's Docker instead")

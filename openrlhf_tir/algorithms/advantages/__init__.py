@@ -67,8 +67,8 @@ def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.nda
     got, wanted = [a.shape for a in advantages], [m.shape for m in inputs.trained_G]
     if got != wanted:
         raise MethodBroken(
-            f"{said}: it returned arrays of shapes {got}, and the responses have {wanted}. One advantage per token, 0"
-            " where not trained."
+            f"{said}: it returned arrays of shapes {got}, and the responses have {wanted}."
+            " One advantage per token, 0 where not trained."
         )
     if not all(np.isfinite(a).all() for a in advantages):
         raise MethodBroken(

@@ -17,8 +17,7 @@ import numpy as np
 class AdvantageInputs:
     """One group. Failed trajectories are not in it: an infrastructure fault has no reward and moves no statistic.
 
-    rewards_G [G] float64, one outcome reward per trajectory; trained_G: G masks [T] bool, True where the token is
-    trained."""
+    rewards_G [G] float64, one outcome reward per trajectory; trained_G: G masks [T] bool, True where trained."""
 
     rewards_G: np.ndarray
     trained_G: Sequence[np.ndarray]

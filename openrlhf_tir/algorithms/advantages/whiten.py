@@ -2,9 +2,8 @@
 
     mean = sum(A) / n        std = sqrt(max(sum(A^2) / n - mean^2, 1e-8))        n = trained tokens of all ranks
 
-Long trajectories weigh more than short ones: that is what makes it token-weighted. A rank computes `moments` of the
-tokens it trains, the ranks add them up (float64, so the split over ranks does not show), and each whitens its own
-share."""
+Long trajectories weigh more than short ones: that makes it token-weighted. A rank computes `moments` of the tokens it
+trains, the ranks add them up (float64, so the split over ranks does not show), and each whitens its own share."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
     l_t = -sg(clip(r_t, 1 - eps_low, 1 + eps_high)) A_t log pi_t          r_t = pi_t / pi_old_t, sg: no gradient
 
 No token is left out of the gradient, as PPO leaves out rare ones whose ratio has run away; their weight is bounded
-instead. The paper sets no lower bound (eps_low >= 1) and tunes eps_high. At r = 1 the gradient is that of the plain
-policy gradient."""
+instead. The paper sets no lower bound (eps_low >= 1) and tunes eps_high. At r = 1 it is the plain policy gradient."""
 
 from __future__ import annotations
 

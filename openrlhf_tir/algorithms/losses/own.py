@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 class LossInputs:
     """All tensors [b, L-1] float32. `log_probs` alone takes a gradient.
 
-    old_log_probs: of the policy in the ratio's denominator (learner/objective.py says which); rollout_log_probs: of the
-    policy that sampled the token; mask: 1.0 where the token is trained; clip: (low, high) of actor.eps_clip_low_high;
-    options: actor.policy_loss_options."""
+    old_log_probs: of the ratio's denominator (learner/objective.py); rollout_log_probs: of the sampling policy; mask:
+    1.0 where the token is trained; clip: (low, high) of actor.eps_clip_low_high; options: actor.policy_loss_options."""
 
     log_probs: torch.Tensor
     old_log_probs: torch.Tensor

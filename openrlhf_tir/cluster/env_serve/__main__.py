@@ -70,13 +70,13 @@ def main() -> None:
     args = parsed(sys.argv[1:])
     if args.replicas < 1 or not 0 < args.port < 1 << 16:
         sys.exit(
-            "Nothing would serve: -n must be at least 1, and --port one of 1 to 65535 (Serve takes no free one by"
-            " itself)."
+            "Nothing would serve: -n must be at least 1, and --port one of 1 to"
+            " 65535 (Serve takes no free one by itself)."
         )
     if args.host not in LOOPBACK and not os.environ.get(TOKEN_ENV):
         sys.exit(
-            f"--host {args.host} is reachable from other machines and ${TOKEN_ENV} is not set: anyone could run code"
-            " here."
+            f"--host {args.host} is reachable from other machines and ${TOKEN_ENV} is not set:"
+            " anyone could run code here."
         )
     _heed_signals()
     try:
@@ -105,8 +105,8 @@ def run(args: argparse.Namespace, module: str) -> None:
         )
     if needs_older_protobuf():
         sys.exit(
-            f"Ray Serve {ray.__version__} does not work with protobuf {version('protobuf')}. Install an older one: pip"
-            " install 'protobuf<7'."
+            f"Ray Serve {ray.__version__} does not work with protobuf {version('protobuf')}."
+            " Install an older one: pip install 'protobuf<7'."
         )
     from .replica import EnvReplica
 
@@ -167,8 +167,8 @@ def _join(args: argparse.Namespace) -> None:
         if len(alive) > 1 and args.host in LOOPBACK:
             ray.shutdown()
             sys.exit(
-                f"--host {args.host}: the cluster has {len(alive)} nodes, and loopback is another place on each. Give"
-                " the head's own address."
+                f"--host {args.host}: the cluster has {len(alive)} nodes, and loopback is another place on each."
+                " Give the head's own address."
             )
         return
     # CPUs enough for the copies and Serve's own two actors: on a small machine they share them.

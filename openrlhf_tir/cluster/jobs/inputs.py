@@ -79,8 +79,8 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
     if training and len(prompts) < cfg.rollout.batch_size:
         raise DataError(
             f"{len(prompts)} prompts of {cfg.data.prompt_dataset} can be used ({prompts.dropped or 'none dropped'}; a"
-            f" prompt may have {longest} tokens), a batch needs rollout.batch_size = {cfg.rollout.batch_size}. Raise"
-            " data.max_len, or give more data."
+            f" prompt may have {longest} tokens), a batch needs rollout.batch_size = {cfg.rollout.batch_size}."
+            " Raise data.max_len, or give more data."
         )
     if training:
         lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)

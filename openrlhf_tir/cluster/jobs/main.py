@@ -1,6 +1,5 @@
 """Entry points of the commands that need a cluster: Config -> a session -> the work -> figures. Called after the
-preflight checks; whoever calls `train`, `quickstart` or `toy_model` holds the lock of the run directory, which they
-write (run_lock.py)."""
+preflight checks; whoever calls `train`, `quickstart` or `toy_model` holds the run directory's lock (run_lock.py)."""
 
 from __future__ import annotations
 

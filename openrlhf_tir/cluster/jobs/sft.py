@@ -95,8 +95,8 @@ async def _run(
                     # signals reach the learner's processes too, if whoever sends them means all of a job
                     if stop.asked:
                         raise Stopped(
-                            f"The run was stopped: {stop.asked}, and a learner rank died meanwhile. The checkpoint"
-                            " before counts."
+                            f"The run was stopped: {stop.asked}, and a learner rank died meanwhile."
+                            " The checkpoint before counts."
                         ) from e
                     restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
                     console.print(f"[yellow]{e} All ranks start again, {restart}.", soft_wrap=True, highlight=False)

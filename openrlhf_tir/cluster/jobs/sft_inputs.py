@@ -43,8 +43,8 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
     except (OSError, ValueError) as e:
         kind = fault_of(e) if isinstance(e, OSError) else ConfigError
         raise kind(
-            f"There is no tokenizer in {cfg.actor.model_name_or_path}: {shorten(str(e).splitlines()[0])} Correct"
-            " actor.model_name_or_path."
+            f"There is no tokenizer in {cfg.actor.model_name_or_path}:"
+            f" {shorten(str(e).splitlines()[0])} Correct actor.model_name_or_path."
         ) from e
     vocabulary, template = vocabulary_of(tokenizer), chat_template_of(cfg, tokenizer)
     rows = load_set(cfg, vocabulary, template, tick=tick)
@@ -52,8 +52,8 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
     longest = max(len(row.token_ids) for row in [*rows.rows, *(held_out.rows if held_out else ())])
     if (most := _positions(cfg)) and longest > most:
         raise ConfigError(
-            f"A row has {longest} tokens, and the model knows {most} positions (max_position_embeddings). Set"
-            f" --sft.max_len {most}."
+            f"A row has {longest} tokens, and the model knows {most} positions (max_position_embeddings)."
+            f" Set --sft.max_len {most}."
         )
     schedule = Schedule.of(cfg, len(rows.rows))
     made_of = {
@@ -66,8 +66,8 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
     facts = rows.facts(", ".join(cfg.sft.datasets), cfg.sft.max_len)
     facts += held_out.facts(f"held out: {cfg.sft.eval_dataset}", cfg.sft.max_len) if held_out else []
     facts.append(
-        f"{schedule.steps} updates of {cfg.sft.batch_size} rows, {schedule.epoch(schedule.steps):.4g} passes over the"
-        " rows"
+        f"{schedule.steps} updates of {cfg.sft.batch_size} rows,"
+        f" {schedule.epoch(schedule.steps):.4g} passes over the rows"
     )
     return SftInputs(rows, held_out, schedule, made_of, facts)
 
@@ -109,8 +109,7 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
     """The verified checkpoint that a run with train.resume goes on from; None: there is none, and train.resume_or_start
     allows that.
 
-    Raises ConfigError for a checkpoint of another run, of passes that ended elsewhere, or none at all;
-    CheckpointDamaged."""
+    Raises ConfigError for a checkpoint of another run, of passes that ended elsewhere, or none; CheckpointDamaged."""
     checkpoints = checkpoints_of(cfg)
     path = checkpoints.choose(cfg.train.resume_from)
     if path is None:
@@ -125,16 +124,16 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
     before = (state.get("facts") or {}).get("sft")
     if before is None:
         raise ConfigError(
-            f"{path} is a checkpoint of `openrlhf-tir train`. Resume it with that command, or give this run another"
-            " --run-dir."
+            f"{path} is a checkpoint of `openrlhf-tir train`."
+            " Resume it with that command, or give this run another --run-dir."
         )
     wrong = [
         f"{name} = {before.get(name)}, this run has {now}" for name, now in made_of.items() if before.get(name) != now
     ]
     if wrong := [*wrong, *filter(None, [ranks.refused(state, cfg)])]:
         raise ConfigError(
-            f"The checkpoint {path.name} was made with {'; '.join(wrong)}. Resume with the same, or start anew in"
-            " another --run-dir."
+            f"The checkpoint {path.name} was made with {'; '.join(wrong)}."
+            " Resume with the same, or start anew in another --run-dir."
         )
     taken, now = state.get(TAKEN), schedule.taken(state["step"])
     if taken not in (None, now):

@@ -241,8 +241,8 @@ async def _pipeline(
             # signals reach the learner's processes too, if whoever sends them means all of a job
             if services.stop.asked:
                 raise Stopped(
-                    f"The run was stopped: {services.stop.asked}, and a learner rank died meanwhile. The checkpoint"
-                    " before counts."
+                    f"The run was stopped: {services.stop.asked}, and a learner rank died meanwhile."
+                    " The checkpoint before counts."
                 ) from error
             restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
             what = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"

@@ -45,8 +45,8 @@ def check_template_of(cfg: Config, model: Path) -> list[str]:
     template = jinja_template.of_directory(model, cfg.data.chat_template_options)
     if template is None:
         return [
-            f"{model} has no single chat template in chat_template.jinja or tokenizer_config.json: it is checked when"
-            " the tokenizer is loaded"
+            f"{model} has no single chat template in chat_template.jinja or tokenizer_config.json:"
+            " it is checked when the tokenizer is loaded"
         ]
     checked = [
         check_template(template, turns.replies_of(e.env), e.env.tools, rewrites=e.env.template_rewrites)

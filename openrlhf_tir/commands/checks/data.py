@@ -21,8 +21,8 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
     if training or not cfg.eval.dataset:
         if not cfg.data.datasets:
             raise ConfigError(
-                "data.prompt_dataset is not set. Give a JSONL or parquet file, a directory of them, or a name on the"
-                " hub."
+                "data.prompt_dataset is not set. Give a JSONL or parquet file,"
+                " a directory of them, or a name on the hub."
             )
         found, bad = _scan(cfg, cfg.data)
         rows, named = found.total(), ", ".join(cfg.data.datasets)
@@ -44,8 +44,8 @@ def _check_enough(cfg: Config, found: Counter[str], rows: int, named: str) -> li
     b = cfg.rollout.batch_size
     if rows < b:
         raise ConfigError(
-            f"{named} has {rows} problems, a batch needs rollout.batch_size = {b}. Add problems or lower"
-            " rollout.batch_size."
+            f"{named} has {rows} problems, a batch needs rollout.batch_size = {b}."
+            " Add problems or lower rollout.batch_size."
         )
     shares = {e.name: e.share for e in environments_of(cfg)}
     if without := [name for name, share in shares.items() if share and not found[name]]:

@@ -32,8 +32,8 @@ def check_engine_args(cfg: Config, known: frozenset[str] | None = None) -> list[
         close = {name: difflib.get_close_matches(name, known, n=1) for name in unknown}
         said = ", ".join(f"{name} (did you mean {near[0]}?)" if near else name for name, near in close.items())
         raise ConfigError(
-            f"vllm.engine_args: the vLLM that is installed has no {said}. Correct it; AsyncEngineArgs lists what"
-            " there is."
+            f"vllm.engine_args: the vLLM that is installed has no {said}."
+            " Correct it; AsyncEngineArgs lists what there is."
         )
     return [f"vLLM is also given {', '.join(f'{name} = {value!r}' for name, value in given.items())}"]
 

@@ -52,8 +52,8 @@ def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float 
     for url, users in of_url.items():
         if len(users) > 1:
             facts.append(
-                f"{url} serves {' and '.join(f'{e.name} (protocol {e.env.protocol})' for e in users)}: it runs what"
-                " each of them sends"
+                f"{url} serves {' and '.join(f'{e.name} (protocol {e.env.protocol})' for e in users)}:"
+                " it runs what each of them sends"
             )
     return facts
 

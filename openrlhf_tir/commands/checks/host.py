@@ -77,8 +77,8 @@ def check_backend(cfg: Config, machine: Machine) -> None:
     """Raises ConfigError for pushes by NCCL between CPUs."""
     if cfg.vllm.sync_backend == "nccl" and machine.gpus == 0 and runs_here(cfg):
         raise ConfigError(
-            "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none. Use 'gloo', which is the same on CPUs,"
-            " or 'file'."
+            "vllm.sync_backend = 'nccl' needs GPUs, and this machine has none."
+            " Use 'gloo', which is the same on CPUs, or 'file'."
         )
 
 
@@ -176,8 +176,8 @@ def check_loggers(cfg: Config, machine: Machine) -> None:
         )
     if cfg.logger.tensorboard and not machine.has_module("tensorboard"):
         raise ConfigError(
-            "logger.tensorboard is on, but tensorboard is not installed. pip install tensorboard, or"
-            " --no-logger.tensorboard."
+            "logger.tensorboard is on, but tensorboard is not installed."
+            " pip install tensorboard, or --no-logger.tensorboard."
         )
 
 
@@ -216,8 +216,8 @@ def check_ports(cfg: Config) -> None:
         return
     if first + count - 1 > 65535:
         raise ConfigError(
-            f"rollout.port = {first} with {count} actors ends at port {first + count - 1}; the last there is is 65535."
-            " Lower it, or set 0."
+            f"rollout.port = {first} with {count} actors ends at port {first + count - 1};"
+            " the last there is is 65535. Lower it, or set 0."
         )
     if "RAY_ADDRESS" in os.environ or cfg.actor.num_nodes > 1:
         return

@@ -33,8 +33,8 @@ def load_elsewhere(place: str, name: str) -> None:
         said = os.read(ours, SAID_BYTES).decode()
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"{name} was not loaded within {LOAD_S:g} s: what it does when it is imported does not end. Move that into"
-            " a function."
+            f"{name} was not loaded within {LOAD_S:g} s: what it does when it is imported does not end."
+            " Move that into a function."
         ) from None
     finally:
         os.close(ours)

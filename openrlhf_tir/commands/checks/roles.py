@@ -19,8 +19,8 @@ def check_roles(cfg: Config) -> list[str]:
     facts = []
     if cfg.algo.kl.init_coef:
         facts.append(
-            f"reference model: {cfg.actor.model_name_or_path or 'the policy that the run starts from'}, KL in the"
-            f" {_place(cfg)}"
+            f"reference model: {cfg.actor.model_name_or_path or 'the policy that the run starts from'},"
+            f" KL in the {_place(cfg)}"
         )
     if critic := cfg.critic.model_name_or_path:
         _directory(critic, "critic.model_name_or_path")
@@ -29,14 +29,14 @@ def check_roles(cfg: Config) -> list[str]:
             shapes = dict(_head_shapes(path, cfg.ds.value_head_prefix))
         except (OSError, ValueError, KeyError, SafetensorError) as e:
             raise ConfigError(
-                f"reward.model_name_or_path = {reward!r} holds weights that cannot be read ({e}). Download or save it"
-                " again."
+                f"reward.model_name_or_path = {reward!r} holds weights that cannot be read ({e})."
+                " Download or save it again."
             ) from e
         if shapes and 1 not in shapes.values():
             raise ConfigError(
                 f"reward.model_name_or_path = {reward!r} has no scalar head: {cfg.ds.value_head_prefix}.weight is of"
-                f" {next(iter(shapes.values()))} rows. Give a sequence classifier of one label, as openrlhf's train_rm"
-                " makes them."
+                f" {next(iter(shapes.values()))} rows. Give a sequence classifier of one label,"
+                " as openrlhf's train_rm makes them."
             )
         if not shapes and any(path.glob("*.safetensors")):
             raise ConfigError(

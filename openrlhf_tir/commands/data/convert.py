@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     augment = Augment(args.mask_names, args.irrelevant, args.seed) if args.mask_names or args.irrelevant else None
     if augment and args.row_schema not in SOURCES:
         raise ConfigError(
-            f"--mask-names and --irrelevant change rows of {', '.join(SOURCES)}. Name the one that these are with"
-            " --row-schema, or leave them out."
+            f"--mask-names and --irrelevant change rows of {', '.join(SOURCES)}."
+            " Name the one that these are with --row-schema, or leave them out."
         )
     bad, left_out = BadRows(args.on_bad_row, MOST_BAD), Counter[str]()
     answers = answers_of(args.join, bad) if args.join else None

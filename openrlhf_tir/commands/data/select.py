@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if args.pass_rate and args.pass_rate[0] > args.pass_rate[1]:
         low, high = args.pass_rate
         raise ConfigError(
-            f"--pass-rate {low:g} {high:g}: LOW is above HIGH, so no row can stay. Turn them round: --pass-rate"
-            f" {high:g} {low:g}."
+            f"--pass-rate {low:g} {high:g}: LOW is above HIGH, so no row can stay."
+            f" Turn them round: --pass-rate {high:g} {low:g}."
         )
     check_target(args.out, args.sources)
     check_new_file(args.out, "--out")
@@ -88,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
     if not selection.sampled:
         raise DataError(
             f"None of the {selection.rows} rows of {', '.join(args.sources)} was sampled in {', '.join(args.samples)}."
-            " Give the data that the run was trained on, or samples whose 'row', 'question' or 'prompt' is that of the"
-            " rows."
+            " Give the data that the run was trained on, or samples whose 'row',"
+            " 'question' or 'prompt' is that of the rows."
         )
     kept = selection.kept(args.top)
 

@@ -57,8 +57,8 @@ IDLE = [
     Idle(
         "algo.advantage.gamma",
         lambda c: c.algo.advantage.estimator in GROUP_ESTIMATORS,
-        "with an estimator that compares whole trajectories. Use --algo.advantage.estimator reinforce, or leave it"
-        " out.",
+        "with an estimator that compares whole trajectories."
+        " Use --algo.advantage.estimator reinforce, or leave it out.",
     ),
     Idle(
         "algo.advantage.lambd critic.learning_rate critic.lr_scheduler critic.lr_warmup_ratio critic.min_lr_ratio"
@@ -193,8 +193,8 @@ IDLE = [
     Idle(
         "env.workers env.stateful env.server_options env.code_timeout_s",
         lambda c: c.env.url is not None,
-        "with --env.url: that server was started with its own. Set it there, or leave --env.url out to have a server"
-        " started.",
+        "with --env.url: that server was started with its own."
+        " Set it there, or leave --env.url out to have a server started.",
     ),
     Idle(
         "env.workers",
@@ -204,8 +204,8 @@ IDLE = [
     Idle(
         "env.stateful env.code_timeout_s",
         lambda c: c.env.url is None and (c.env.file is not None or _serves(c) != "python_tir"),
-        "but with the environment python_tir, which runs code. Set what this one has with --env.server_options, or"
-        " leave it out.",
+        "but with the environment python_tir, which runs code."
+        " Set what this one has with --env.server_options, or leave it out.",
     ),
     Idle(
         "reward.env_reduce",

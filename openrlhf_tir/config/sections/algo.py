@@ -13,8 +13,8 @@ class Advantage(Section):
     estimator: str = Field(
         "reinforce_baseline",
         description=(
-            "registered, or one's own; reinforce_baseline is REINFORCE++-baseline: reward minus group mean, whitened"
-            " over the batch's trained tokens"
+            "registered, or one's own; reinforce_baseline is REINFORCE++-baseline:"
+            " reward minus group mean, whitened over the batch's trained tokens"
         ),
     )
     options: dict[str, Option] = Field(
@@ -78,8 +78,8 @@ class Kl(Section):
     unbiased_gradient: bool = Field(
         True,
         description=(
-            "of the loss form: the gradient of KL(pi || ref), whatever the estimator; False: through its formula"
-            " (GRPO's papers)"
+            "of the loss form: the gradient of KL(pi || ref), whatever the estimator;"
+            " False: through its formula (GRPO's papers)"
         ),
     )
     target: float | None = Field(

@@ -44,8 +44,8 @@ def violations(c: Config) -> Iterator[str]:
         )
     if c.ds.zero_stage != 3:
         yield (
-            f"{said} moves the states of ZeRO-3 out of the GPU, and ds.zero_stage = {c.ds.zero_stage}. Use 3, or leave"
-            " it out."
+            f"{said} moves the states of ZeRO-3 out of the GPU, and ds.zero_stage = {c.ds.zero_stage}."
+            " Use 3, or leave it out."
         )
     muon = {
         "actor.optim": c.actor.optim,
@@ -54,6 +54,6 @@ def violations(c: Config) -> Iterator[str]:
     for setting, optim in muon.items():
         if optim == "muon":
             yield (
-                f"{said} needs an optimiser whose states DeepSpeed can move, and {setting} = 'muon' is none. Use adam,"
-                " or leave it out."
+                f"{said} needs an optimiser whose states DeepSpeed can move, and {setting} = 'muon' is none."
+                " Use adam, or leave it out."
             )

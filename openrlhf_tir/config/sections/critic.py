@@ -55,8 +55,8 @@ class Critic(Section):
         None,
         ge=1,
         description=(
-            "optimiser steps per pass over a batch, which is cut into so many parts (ZeroTIR: 12); unset: the policy's"
-            " number"
+            "optimiser steps per pass over a batch, which is cut into so many parts (ZeroTIR:"
+            " 12); unset: the policy's number"
         ),
     )
     epochs: int | None = Field(None, ge=1, description="passes of the critic over each batch; unset: train.max_epochs")

@@ -13,8 +13,8 @@ class Data(Section):
     prompt_dataset: str | list[str] = Field(
         "",
         description=(
-            "JSONL or parquet file, a directory of them, or a name for datasets.load_dataset; several, separated by"
-            " commas or as a list, are blended"
+            "JSONL or parquet file, a directory of them, or a name for datasets.load_dataset;"
+            " several, separated by commas or as a list, are blended"
         ),
     )
     prompt_probs: list[float] | None = Field(
@@ -53,8 +53,8 @@ class Data(Section):
     on_bad_row: Literal["error", "skip"] = Field(
         "error",
         description=(
-            "a row that cannot be read, or lacks input or label: refuse the data, or leave the row out, counted and"
-            " listed"
+            "a row that cannot be read, or lacks input or label: refuse the data,"
+            " or leave the row out, counted and listed"
         ),
     )
     dataloader_num_workers: int = Field(
@@ -67,8 +67,8 @@ class Data(Section):
     curriculum: Literal["off", "difficulty"] = Field(
         "off",
         description=(
-            "which prompt is next: off: passes over all of them; difficulty: one whose group is likely to be kept, by a"
-            " posterior of its pass rate"
+            "which prompt is next: off: passes over all of them; difficulty:"
+            " one whose group is likely to be kept, by a posterior of its pass rate"
         ),
     )
     curriculum_explore: float = Field(

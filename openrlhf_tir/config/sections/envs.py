@@ -1,8 +1,7 @@
 """Several environments in one run: [envs.NAME], a section for each. What one leaves unset is taken from [env],
 [reward], [filter] and [data].
 
-The classes are made from those sections, field by field with their constraints, so that a setting of [env] is one of
-[envs.NAME] too."""
+The classes are made from those sections, field by field with their constraints, so what [env] has, [envs.NAME] has."""
 
 from __future__ import annotations
 
@@ -49,15 +48,14 @@ class _Filter(Section):
 
 
 class _NamedEnv(Section):
-    """One environment of several: its server, protocol, limits, reward, filters and share of each batch; unset: as
-    [env] says."""
+    """One environment of several: its server, protocol, limits, reward, filters, share of a batch; unset: [env]'s."""
 
     share: float | None = Field(
         None,
         ge=0,
         description=(
-            "its part of each batch's groups, relative to the shares of the others; 0: evaluated, never trained; unset"
-            " for all: by number of rows"
+            "its part of each batch's groups, relative to the shares of the others; 0:"
+            " evaluated, never trained; unset for all: by number of rows"
         ),
     )
     input_template: str | None = Field(None, description="template of its prompts; unset: data.input_template")

@@ -21,8 +21,8 @@ class Filter(Section):
     sample: str | None = Field(
         None,
         description=(
-            "which samples of a kept group are not trained, though their group counts them; registered: over_length,"
-            " zerotir"
+            "which samples of a kept group are not trained, though their group counts them;"
+            " registered: over_length, zerotir"
         ),
     )
     options: dict[str, Option] = Field(
@@ -62,8 +62,8 @@ class Filter(Section):
         for name, setting in (("reward", "reward_range"), ("length_gap", "max_length_gap")):
             if name in self.order and getattr(self, setting) is None:
                 raise ValueError(
-                    f"filter.names has {name!r}, which needs filter.{setting}, and that is unset. Set it, or leave"
-                    f" {name!r} out."
+                    f"filter.names has {name!r}, which needs filter.{setting}, and that is unset."
+                    f" Set it, or leave {name!r} out."
                 )
         if self.reward_range and not self.reward_range[0] < self.reward_range[1]:
             raise ValueError(f"filter.reward_range = {self.reward_range} is empty. Use lo < hi.")

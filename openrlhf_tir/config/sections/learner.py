@@ -119,8 +119,8 @@ class Actor(Section):
     gradient_checkpointing_reentrant: bool = Field(
         False,
         description=(
-            "with gradient_checkpointing_enable: torch's older form, which runs a layer's forward pass without"
-            " recording it"
+            "with gradient_checkpointing_enable: torch's older form, which runs a"
+            " layer's forward pass without recording it"
         ),
     )
 
@@ -143,16 +143,16 @@ class Ds(Section):
     packing_samples: bool = Field(
         False,
         description=(
-            "several sequences in one row without padding; needs flash attention or sdpa, and a model of attention"
-            " alone"
+            "several sequences in one row without padding; needs flash attention or sdpa,"
+            " and a model of attention alone"
         ),
     )
     ring_attn_size: int = Field(
         1,
         ge=1,
         description=(
-            "learner ranks that share each sequence (DeepSpeed's Ulysses); multiplies what max_tokens_per_gpu allows;"
-            " needs packing and sdpa"
+            "learner ranks that share each sequence (DeepSpeed's Ulysses);"
+            " multiplies what max_tokens_per_gpu allows; needs packing and sdpa"
         ),
     )
     overlap_comm: bool = False

@@ -46,8 +46,8 @@ class Ckpt(Section):
         None,
         gt=0,
         description=(
-            "GiB that all of them may take: the oldest go first, the last and the best stay in any case; unset: max_num"
-            " alone bounds them"
+            "GiB that all of them may take: the oldest go first, the last and the best stay in any case;"
+            " unset: max_num alone bounds them"
         ),
     )
     save_hf: bool = Field(
@@ -56,23 +56,23 @@ class Ckpt(Section):
     disable_ds: bool = Field(
         False,
         description=(
-            "write no checkpoints, the best by evaluation included: a run that dies begins anew; with save_hf its"
-            " exports are what is left"
+            "write no checkpoints, the best by evaluation included: a run that dies begins anew;"
+            " with save_hf its exports are what is left"
         ),
     )
     best_metric_key: str = Field(
         "eval/accuracy",
         description=(
-            "the checkpoint with the highest value of this evaluation metric is kept and exported to <output_dir>_best;"
-            " 'none': off"
+            "the checkpoint with the highest value of this evaluation metric is kept and"
+            " exported to <output_dir>_best; 'none': off"
         ),
     )
     output_dir: str = Field("model", description="directory of the final HF export, relative to run_dir")
     max_shard_size: str = Field(
         "5GB",
         description=(
-            "bytes of tensors in one file of an export, with a unit (5GB, 512MiB); a larger model is several files and"
-            " an index"
+            "bytes of tensors in one file of an export, with a unit (5GB, 512MiB);"
+            " a larger model is several files and an index"
         ),
     )
 
@@ -101,8 +101,8 @@ class Logger(Section):
         ge=0,
         le=1,
         description=(
-            "share of groups whose trajectories are kept in run_dir/trajectories, for `openrlhf-tir play RUN --step K`;"
-            " 1: all"
+            "share of groups whose trajectories are kept in run_dir/trajectories,"
+            " for `openrlhf-tir play RUN --step K`; 1: all"
         ),
     )
     worker_logs: bool = Field(

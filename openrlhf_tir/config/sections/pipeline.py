@@ -13,8 +13,8 @@ class Pipeline(Section):
     mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = Field(
         "pipeline",
         description=(
-            "how rollout and training overlap; as a flag it undoes a recipe's max_staleness, depth and push_every for"
-            " another mode"
+            "how rollout and training overlap; as a flag it undoes a recipe's max_staleness,"
+            " depth and push_every for another mode"
         ),
     )
     max_staleness: int | None = Field(
@@ -29,8 +29,8 @@ class Pipeline(Section):
     staleness_unit: Literal["updates", "batches"] = Field(
         "updates",
         description=(
-            "what max_staleness counts; 'batches' however many updates each is cut into: S batches ahead are (S + 1) *"
-            " k - 1 updates"
+            "what max_staleness counts; 'batches' however many updates each is cut into:"
+            " S batches ahead are (S + 1) * k - 1 updates"
         ),
     )
     push_every: int = Field(
@@ -54,8 +54,8 @@ class Pipeline(Section):
         gt=0,
         lt=0.5,
         description=(
-            "depth = auto: probability that more groups are accepted than S has room for; the surplus prompts are"
-            " queued again"
+            "depth = auto: probability that more groups are accepted than S has room for;"
+            " the surplus prompts are queued again"
         ),
     )
     fast_lane: int | Literal["auto", "off"] = Field(
@@ -71,8 +71,8 @@ class Pipeline(Section):
         None,
         gt=0,
         description=(
-            "no group and no step for so long: say which edge is blocked, and abort; default: rollout.group_deadline_s"
-            " + 600"
+            "no group and no step for so long: say which edge is blocked, and abort;"
+            " default: rollout.group_deadline_s + 600"
         ),
     )
 
@@ -83,8 +83,8 @@ class Pipeline(Section):
         if v is None or v == "auto" or (str(v).isdecimal() and int(v) > 0):
             return v
         raise ValueError(
-            f"pipeline.depth = {v!r} is neither a number of groups (1 or more) nor 'auto'. Use one of them, or leave it"
-            " unset."
+            f"pipeline.depth = {v!r} is neither a number of groups (1 or more) nor 'auto'."
+            " Use one of them, or leave it unset."
         )
 
     @field_validator("fast_lane", mode="before")
@@ -93,14 +93,13 @@ class Pipeline(Section):
         if v in ("auto", "off") or (str(v).isdecimal() and int(v) > 0):
             return v
         raise ValueError(
-            f"pipeline.fast_lane = {v!r} is neither a number of engines (1 or more) nor 'auto' nor 'off'. Use one of"
-            " them."
+            f"pipeline.fast_lane = {v!r} is neither a number of engines (1 or more) nor 'auto' nor 'off'."
+            " Use one of them."
         )
 
     @property
     def S(self) -> int:
-        """As asked for; what follows from it and the updates of a batch are Config.max_staleness and
-        Config.batches_ahead."""
+        """As asked for; what follows of it and a batch's updates: Config.max_staleness and Config.batches_ahead."""
         default = {"sync": 0, "one_step": 1, "pipeline": 4, "pipeline_drain": 1}[self.mode]
         return default if self.max_staleness is None else self.max_staleness
 
@@ -125,7 +124,7 @@ class Pipeline(Section):
         if self.push_every > self.S + 1:
             raise ValueError(
                 f"pipeline.push_every = {self.push_every}: the last update before a push would train tokens"
-                f" {self.push_every - 1} versions old, and max_staleness is {self.S}. Use push_every <= {self.S + 1},"
-                " or raise max_staleness."
+                f" {self.push_every - 1} versions old, and max_staleness is {self.S}."
+                f" Use push_every <= {self.S + 1}, or raise max_staleness."
             )
         return self

@@ -26,8 +26,8 @@ class Reward(Section):
     weights: dict[str, float] = Field(
         default_factory=dict,
         description=(
-            "a weighted sum of rewards instead of reward.name, e.g. env=1.0 format=0.1; the first decides what counts"
-            " as correct"
+            "a weighted sum of rewards instead of reward.name, e.g. env=1.0 format=0.1;"
+            " the first decides what counts as correct"
         ),
     )
     remote_url: str | None = Field(
@@ -53,8 +53,8 @@ class Reward(Section):
         16,
         ge=1,
         description=(
-            "responses in one call of a remote reward, at most: those of one prompt that wait while the call before is"
-            " answered"
+            "responses in one call of a remote reward, at most:"
+            " those of one prompt that wait while the call before is answered"
         ),
     )
     group: str | None = Field(
@@ -70,16 +70,16 @@ class Reward(Section):
         5.0,
         gt=0,
         description=(
-            "CPU seconds of one check, and of one call of a function of one's own; an answer whose symbolic check uses"
-            " them up is not equal: data"
+            "CPU seconds of one check, and of one call of a function of one's own;"
+            " an answer whose symbolic check uses them up is not equal: data"
         ),
     )
     verify_deadline_s: float = Field(
         60.0,
         gt=0,
         description=(
-            "what is not over by then, though it had CPU left to use, fails its sample (a starved host is no wrong"
-            " answer)"
+            "what is not over by then, though it had CPU left to use,"
+            " fails its sample (a starved host is no wrong answer)"
         ),
     )
     workers: int = Field(
@@ -114,8 +114,8 @@ class Reward(Section):
         None,
         gt=0,
         description=(
-            "DAPO: a response within so many tokens of rollout.max_new_tokens is punished, the more the longer; unset:"
-            " none is"
+            "DAPO: a response within so many tokens of rollout.max_new_tokens is punished,"
+            " the more the longer; unset: none is"
         ),
     )
     overlong_penalty_factor: float = Field(
@@ -125,8 +125,8 @@ class Reward(Section):
         None,
         le=1,
         description=(
-            "ProRL: a response that was cut has its reward times this; below 0: this reward instead; unset: no"
-            " difference"
+            "ProRL: a response that was cut has its reward times this; below 0:"
+            " this reward instead; unset: no difference"
         ),
     )
     clip_range: tuple[float, float] | None = Field(

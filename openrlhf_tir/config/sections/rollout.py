@@ -18,8 +18,8 @@ class Rollout(Section):
     engine: Literal["vllm", "torch"] = Field(
         "vllm",
         description=(
-            "'torch': plain transformers on CPU, one sequence at a time; the same bits whatever runs beside it, for"
-            " tests of equality"
+            "'torch': plain transformers on CPU, one sequence at a time;"
+            " the same bits whatever runs beside it, for tests of equality"
         ),
     )
     max_new_tokens: int = Field(8192, ge=1, description="response budget, model and environment tokens together")
@@ -27,8 +27,8 @@ class Rollout(Section):
         1.0,
         ge=0.01,
         description=(
-            "of the softmax that samples; with this and the next three the policy that is trained is the one that"
-            " samples"
+            "of the softmax that samples; with this and the next three the policy"
+            " that is trained is the one that samples"
         ),
     )
     top_p: float = Field(
@@ -62,8 +62,8 @@ class Rollout(Section):
         None,
         ge=1,
         description=(
-            "of the same passes: tokens per forward, which may be more, as nothing is kept for a backward; unset:"
-            " train.max_tokens_per_gpu"
+            "of the same passes: tokens per forward, which may be more, as nothing is kept for a backward;"
+            " unset: train.max_tokens_per_gpu"
         ),
     )
     min_valid: int = Field(
@@ -88,8 +88,8 @@ class Rollout(Section):
         gt=0,
         description=(
             "a group with min_valid valid samples closes after so long without its slowest, failed(straggler); biased"
-            " towards short responses, so keep it above what an honest long response takes; unset: waits until"
-            " group_deadline_s"
+            " towards short responses, so keep it above what an honest long response takes;"
+            " unset: waits until group_deadline_s"
         ),
     )
     early_stop: bool = Field(
@@ -104,8 +104,8 @@ class Rollout(Section):
         ge=0,
         le=1,
         description=(
-            "share of trajectories whose tokens are decoded and compared with their text; one that differs is"
-            " failed(token_drift)"
+            "share of trajectories whose tokens are decoded and compared with their text;"
+            " one that differs is failed(token_drift)"
         ),
     )
     max_wait_ms: float = Field(
@@ -148,8 +148,8 @@ class Rollout(Section):
         600.0,
         gt=0,
         description=(
-            "an external agent, or a train.agent_func_path, not heard of for so long is lost: its trajectory is"
-            " failed(agent_lost)"
+            "an external agent, or a train.agent_func_path, not heard of for so long is lost:"
+            " its trajectory is failed(agent_lost)"
         ),
     )
     agent_workers: int = Field(
@@ -227,8 +227,8 @@ class Vllm(Section):
         False,
         description=(
             "a push holds only the weights that changed since the last one, exactly; for bf16 and engines on several"
-            " nodes: some 1/20 of the bytes. Learner rank 0 and every node of engines keep a copy of the weights in"
-            " memory"
+            " nodes: some 1/20 of the bytes. Learner rank 0 and every node of"
+            " engines keep a copy of the weights in memory"
         ),
     )
     canary_tolerance: float | None = Field(

@@ -1,5 +1,4 @@
-"""Rules of ds.ring_attn_size: what sequence parallelism needs, and what it has not been shown to give the same gradient
-with."""
+"""Rules of ds.ring_attn_size: what it needs, and what it has not been shown to give the same gradient with."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ def violations(c: Config) -> Iterator[str]:
     said = f"ds.ring_attn_size = {size}"
     if ranks % size:
         yield (
-            f"{said} does not divide the {ranks} learner ranks. Use a divisor of actor.num_nodes *"
-            " actor.num_gpus_per_node, or 1."
+            f"{said} does not divide the {ranks} learner ranks."
+            " Use a divisor of actor.num_nodes * actor.num_gpus_per_node, or 1."
         )
     if not c.ds.packing_samples:
         yield f"{said} cuts packed rows, and ds.packing_samples is off. Switch that on."
     if c.ds.attn_implementation != "sdpa":
         yield (
-            f"{said} is tested with ds.attn_implementation = 'sdpa', not with {c.ds.attn_implementation!r}. Use sdpa,"
-            " or ring_attn_size 1."
+            f"{said} is tested with ds.attn_implementation = 'sdpa', not with {c.ds.attn_implementation!r}."
+            " Use sdpa, or ring_attn_size 1."
         )
     untested = {
         "algo.advantage.estimator = 'gae', whose critic": c.algo.advantage.estimator == "gae",

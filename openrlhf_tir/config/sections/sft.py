@@ -58,8 +58,8 @@ class Sft(Section):
     mask_blocks: list[str] = Field(
         ["<interpreter>...</interpreter>"],
         description=(
-            "blocks 'BEGIN...END' inside of what the assistant says that a tool wrote: they are read and not learned,"
-            " with the white space around them"
+            "blocks 'BEGIN...END' inside of what the assistant says that a tool wrote:"
+            " they are read and not learned, with the white space around them"
         ),
     )
     max_len: int = Field(4096, ge=2, description="tokens of a row; longer ones are left out and counted")

@@ -31,8 +31,8 @@ class Timeouts(Section):
         600.0,
         gt=0,
         description=(
-            "an engine that has requests, is not paused and samples no token for so long is replaced; longer than the"
-            " longest prefill"
+            "an engine that has requests, is not paused and samples no token for so long is replaced;"
+            " longer than the longest prefill"
         ),
     )
     learner_s: float = Field(

@@ -19,8 +19,8 @@ class Train(Section):
         ge=1,
         description=(
             "samples per update; unset or rollout.batch_size * n_samples_per_prompt: one update per batch; fewer: the"
-            " batch is cut at random into mini-batches of so many, one update each, with advantages and pi_old of the"
-            " whole batch"
+            " batch is cut at random into mini-batches of so many, one update each,"
+            " with advantages and pi_old of the whole batch"
         ),
     )
     max_epochs: int = Field(
@@ -43,8 +43,8 @@ class Train(Section):
     enable_ema: bool = Field(
         False,
         description=(
-            "keep an exponential moving average of the policy's weights, in fp32 in host memory; in checkpoints, and"
-            " exported to <output_dir>_ema"
+            "keep an exponential moving average of the policy's weights, in fp32 in host memory;"
+            " in checkpoints, and exported to <output_dir>_ema"
         ),
     )
     ema_beta: float = Field(
@@ -76,8 +76,8 @@ class Train(Section):
     resume_or_start: bool = Field(
         False,
         description=(
-            "as train.resume, but start anew, and say so, where no checkpoint was committed yet; for job scripts that"
-            " are run again"
+            "as train.resume, but start anew, and say so, where no checkpoint was committed yet;"
+            " for job scripts that are run again"
         ),
     )
     overwrite: bool = Field(
@@ -87,8 +87,8 @@ class Train(Section):
         0,
         ge=0,
         description=(
-            "how often in a row a died controller is started again, with --train.resume; counted from 0 again after"
-            " each new checkpoint"
+            "how often in a row a died controller is started again, with --train.resume;"
+            " counted from 0 again after each new checkpoint"
         ),
     )
     start_wait_s: float = Field(
@@ -113,8 +113,8 @@ class Train(Section):
         False,
         description=(
             "learner rank i and engine i share a GPU, in pipeline.mode = 'sync': engines sleep while the learner"
-            " trains, its optimiser and gradients are in host memory while they sample (docs/scaling.md). Never run on"
-            " a GPU yet"
+            " trains, its optimiser and gradients are in host memory while they sample (docs/scaling.md)."
+            " Never run on a GPU yet"
         ),
     )
     agent_func_path: str | None = Field(
@@ -131,8 +131,8 @@ class Train(Section):
         0,
         ge=0,
         description=(
-            "with env_mask: tool output is trained until so many updates are made, and masked from then on; a resume"
-            " refuses another number"
+            "with env_mask: tool output is trained until so many updates are made, and masked from then on;"
+            " a resume refuses another number"
         ),
     )
     env_coef: float = Field(
@@ -149,8 +149,8 @@ class Train(Section):
         8,
         ge=0,
         description=(
-            "so many batches of groups in a row (at least 256 groups) all dropped or failed: say why, show one, and"
-            " stop; 0: never"
+            "so many batches of groups in a row (at least 256 groups) all dropped or failed:"
+            " say why, show one, and stop; 0: never"
         ),
     )
     max_nonfinite_steps: int = Field(
@@ -162,24 +162,24 @@ class Train(Section):
         20.0,
         gt=0,
         description=(
-            "after SIGTERM or Ctrl-C: how long the running step and a checkpoint may take (Slurm and Kubernetes kill"
-            " after 30 s)"
+            "after SIGTERM or Ctrl-C: how long the running step and a checkpoint may"
+            " take (Slurm and Kubernetes kill after 30 s)"
         ),
     )
     save_before_s: float | None = Field(
         None,
         gt=0,
         description=(
-            "time limit of the job, in seconds from its start: stop in good order train.stop_grace_s and 10 s before;"
-            " unset: none"
+            "time limit of the job, in seconds from its start:"
+            " stop in good order train.stop_grace_s and 10 s before; unset: none"
         ),
     )
     max_backoff_s: float = Field(
         60.0,
         gt=0,
         description=(
-            "the longest pause before something that failed is tried again (a group, the controller); pauses begin at 1"
-            " s and double"
+            "the longest pause before something that failed is tried again (a group,"
+            " the controller); pauses begin at 1 s and double"
         ),
     )
 

@@ -44,8 +44,8 @@ def asked(
     """(prompt, what meta says of it). Raises ConfigError for a protocol that this prompt is not written for."""
     if protocol not in PROTOCOLS:
         raise ConfigError(
-            f"BFCL's multi-turn prompts are written for the protocols {', '.join(PROTOCOLS)}, not {protocol!r}. Set"
-            " env.protocol to one of them."
+            f"BFCL's multi-turn prompts are written for the protocols {', '.join(PROTOCOLS)}, not {protocol!r}."
+            " Set env.protocol to one of them."
         )
     told: dict[str, Any] = {"functions_told": True}
     parts = [TASK]

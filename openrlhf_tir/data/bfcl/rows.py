@@ -36,8 +36,8 @@ def bfcl_multi_turn(where: str, row: Row) -> dict[str, Any]:
     classes = field(where, row, "involved_classes", list, "a list of class names")
     if "ground_truth" not in row:
         raise DataError(
-            f"{where} has no field 'ground_truth'. Join the file possible_answer of the same name: openrlhf-tir data"
-            " convert --join FILE."
+            f"{where} has no field 'ground_truth'. Join the file possible_answer of the same name:"
+            " openrlhf-tir data convert --join FILE."
         )
     truth = field(where, row, "ground_truth", list, "a list of calls for each turn")
     if len(truth) != len(turns):
@@ -78,8 +78,8 @@ def with_functions(where: str, row: Row, functions: Mapping[str, Sequence[Schema
     meta = made["meta"]
     if strange := [c for c in meta["involved_classes"] if c not in functions]:
         raise DataError(
-            f"{where}: involved_classes has {kind(strange[0])}. The multi-turn classes are {', '.join(FILES)}. Correct"
-            " or remove the row."
+            f"{where}: involved_classes has {kind(strange[0])}. The multi-turn classes are {', '.join(FILES)}."
+            " Correct or remove the row."
         )
     withheld = [name for names in meta["missed_function"].values() for name in names]
     prompt, told = asked(made["prompt"], offered(functions, meta["involved_classes"], withheld), protocol)

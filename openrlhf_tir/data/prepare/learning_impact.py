@@ -50,8 +50,8 @@ def learning_impact(outcomes: Mapping[str, Outcome]) -> dict[str, float]:
     room = float(((1 - m_K) ** 2).sum())
     if room == 0:
         raise DataError(
-            "Every sample of every epoch is right: nothing was learned from these rows. Select by --pass-rate, or from"
-            " a harder data set."
+            "Every sample of every epoch is right: nothing was learned from these rows."
+            " Select by --pass-rate, or from a harder data set."
         )
     scores = 1 - ((r_NK - m_K) ** 2).sum(axis=1) / room
     return dict(zip(rates, map(float, scores), strict=True))

@@ -93,8 +93,8 @@ def _form_of(p: Problem) -> str:
     form = tool_dialogues.form_of(p.label)
     if form is None:
         raise DataError(
-            f"{p.where}: the label {shown(p.label, 60)} is neither ToolRL's target nor Tool-N1's list of calls. Convert"
-            " it to jsonl or verl."
+            f"{p.where}: the label {shown(p.label, 60)} is neither ToolRL's target nor Tool-N1's list of calls."
+            " Convert it to jsonl or verl."
         )
     return form
 
@@ -143,8 +143,8 @@ def answer_of(p: Problem) -> str:
     else:
         return p.label
     raise DataError(
-        f"{p.where}: the label {shown(p.label, 60)} is {what}, where this schema holds one answer as text. Convert it"
-        " to jsonl or verl."
+        f"{p.where}: the label {shown(p.label, 60)} is {what}, where this schema holds one answer as text."
+        " Convert it to jsonl or verl."
     )
 
 
@@ -175,8 +175,8 @@ def text_of(p: Problem) -> str:
     if len(said) == 1 and said[0].get("role") == "user" and isinstance(said[0].get("content"), str):
         return str(said[0]["content"])
     raise DataError(
-        f"{p.where} is a dialogue of {len(said)} messages, which this schema cannot hold. Convert it to jsonl, verl,"
-        " toolrl or tooln1."
+        f"{p.where} is a dialogue of {len(said)} messages, which this schema cannot hold."
+        " Convert it to jsonl, verl, toolrl or tooln1."
     )
 
 

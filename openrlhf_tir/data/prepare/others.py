@@ -27,8 +27,8 @@ def retool_sft(where: str, row: Mapping[str, Any], left_out: Counter[str]) -> in
     checks.messages(messages, where, "messages")
     if not messages or messages[-1]["role"] != "assistant":
         raise DataError(
-            f"{where}: messages is {kind(messages)}, whose last one is not the assistant's: there is nothing to learn."
-            " Correct or remove the row."
+            f"{where}: messages is {kind(messages)}, whose last one is not the assistant's:"
+            " there is nothing to learn. Correct or remove the row."
         )
     for i, message in enumerate(messages):
         if message["role"] == "assistant":

@@ -73,8 +73,8 @@ def read_outcomes(sources: list[str], tick: Any = lambda: None) -> dict[str, Out
             _add(found, where, line)
         if not any_line or (before == len(found) == 0):
             raise DataError(
-                f"--samples {source} holds no sample that was judged. A run keeps its samples with"
-                " --logger.trajectories 1."
+                f"--samples {source} holds no sample that was judged."
+                " A run keeps its samples with --logger.trajectories 1."
             )
     return found
 
@@ -87,8 +87,8 @@ def _add(found: dict[str, Outcome], where: str, line: Mapping[str, Any]) -> None
     values = said if isinstance(said, list) else [said]
     if not values or not all(isinstance(v, bool | int | float) for v in values):
         raise DataError(
-            f"{where}: correct is {kind(said)}, not true, false, a number, or a list of these. Give samples that were"
-            " judged."
+            f"{where}: correct is {kind(said)}, not true, false, a number, or a list of these."
+            " Give samples that were judged."
         )
     name = line.get("row") or next(
         (question_of(line[key]).strip() for key in TEXTS if isinstance(line.get(key), str | list)), ""

@@ -87,8 +87,8 @@ def to_toolrl(where: str, messages: Sequence[Mapping[str, Any]], label: str) -> 
     listed = _LISTED.search(_system(messages))
     if listed is None:
         raise DataError(
-            f"{where}: its system message has no <tools> with a JSON object per line, which ToolRL's is made of."
-            f" {_KEEP}"
+            f"{where}: its system message has no <tools> with a JSON object per line,"
+            f" which ToolRL's is made of. {_KEEP}"
         )
     offered = [_tool(where, line) for line in listed[1].split("\n")]
     tools = "\n".join(
@@ -101,10 +101,8 @@ def to_toolrl(where: str, messages: Sequence[Mapping[str, Any]], label: str) -> 
         target = f"<think> {THOUGHT} </think>\n{_block(calls)}"
     except ValueError as e:
         raise DataError(f"{where}: {e}. Remove the row.") from None
-    return [
-        {"role": "system", "content": SYSTEM.format(tools=tools)},
-        {"role": "user", "content": f"{HISTORY}\n{said}"},
-    ], target
+    system = {"role": "system", "content": SYSTEM.format(tools=tools)}
+    return [system, {"role": "user", "content": f"{HISTORY}\n{said}"}], target
 
 
 def to_tooln1(where: str, messages: Sequence[Mapping[str, Any]], target: str) -> dict[str, str]:
@@ -161,8 +159,8 @@ def _tool(where: str, line: str) -> dict[str, Any]:
     tool = tool.get("function", tool) if isinstance(tool, dict) else tool
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         raise DataError(
-            f"{where}: in its <tools> {shown(line, 80)} is no function with a name, as a JSON object on a line. Correct"
-            " or remove the row."
+            f"{where}: in its <tools> {shown(line, 80)} is no function with a name, as a JSON object on a line."
+            " Correct or remove the row."
         )
     return tool
 
@@ -172,8 +170,8 @@ def _recorded(where: str, message: Mapping[str, Any]) -> str:
     text = message["content"]
     if not isinstance(text, str):
         raise DataError(
-            f"{where}: a message has calls beside its text, {shown(message, 80)}, where Tool-N1's has them as its text."
-            f" {_KEEP}"
+            f"{where}: a message has calls beside its text, {shown(message, 80)},"
+            f" where Tool-N1's has them as its text. {_KEEP}"
         )
     if message["role"] != "assistant":
         tag = "user" if message["role"] == "user" else "obs"

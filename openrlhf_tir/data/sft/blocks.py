@@ -33,7 +33,7 @@ def cut(text: str, blocks: Sequence[str], where: str) -> list[tuple[str, bool]]:
         begin, _, end = block.partition("...")
         if any(begin in part for part, tool in parts if not tool):
             raise DataError(
-                f"{where}: {begin} does not end with {end}, in {shown(text, 120)}. Correct or remove the row, or change"
-                " sft.mask_blocks."
+                f"{where}: {begin} does not end with {end}, in {shown(text, 120)}."
+                " Correct or remove the row, or change sft.mask_blocks."
             )
     return [(part, tool) for part, tool in parts if part]

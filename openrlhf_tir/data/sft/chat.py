@@ -39,14 +39,14 @@ def chains_of(
     said = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
     if not said:
         raise DataError(
-            f"{where}: none of its {len(messages)} messages is the assistant's, so there is nothing to learn. Correct"
-            " or remove the row."
+            f"{where}: none of its {len(messages)} messages is the assistant's, so there is nothing to learn."
+            " Correct or remove the row."
         )
     for i, m in enumerate(messages):
         if m["role"] != "assistant" and isinstance(m.get("content"), str) and template.inert(m["content"])[1]:
             raise DataError(
-                f"{where}: messages[{i}] has a special token's text in it: {shown(m['content'], 120)}. It would be one."
-                " Correct or remove the row."
+                f"{where}: messages[{i}] has a special token's text in it: {shown(m['content'], 120)}."
+                " It would be one. Correct or remove the row."
             )
     chains: list[Chain] = []
     chain: Chain = []
@@ -82,8 +82,8 @@ def _turn(
     if not whole.startswith(before):
         raise DataError(
             f"{where}: the chat template does not render messages[{i}] behind its own generation prompt, which ends in"
-            f" {shown(before[-60:], 80)}. Set data.chat_template_options so that it does, or write rows of prompt and"
-            " response."
+            f" {shown(before[-60:], 80)}. Set data.chat_template_options so that it does,"
+            " or write rows of prompt and response."
         )
     return before, whole[len(before) :]
 

@@ -69,8 +69,8 @@ class Reader:
             else f"none of the columns {', '.join(INPUTS)}"
         )
         raise DataError(
-            f"{where} has {wanted}. It has: {shorten(', '.join(map(str, row)))}. Set sft.input_key and sft.output_key"
-            " to the columns."
+            f"{where} has {wanted}. It has: {shorten(', '.join(map(str, row)))}."
+            " Set sft.input_key and sft.output_key to the columns."
         )
 
     def _output(self, row: Row, given: str) -> str | None:
@@ -124,8 +124,8 @@ def _segments(where: str, prompt: str, row: Row) -> Chain:
             or not isinstance(s.get("end", ""), str)
         ):
             raise DataError(
-                f'{where}: segments[{i}] is {kind(s)}, no segment. Write {{"source": "model" or "env", "text": "...",'
-                ' "end": "..."}.'
+                f'{where}: segments[{i}] is {kind(s)}, no segment. Write {{"source":'
+                ' "model" or "env", "text": "...", "end": "..."}.'
             )
         text = checks.text(s["text"], where, f"segments[{i}].text")
         if s["source"] == "model":

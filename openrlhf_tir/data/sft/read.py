@@ -49,14 +49,14 @@ class SftSet:
     def facts(self, named: str, max_len: int) -> list[str]:
         lengths, learned = [len(r.token_ids) for r in self.rows], sum(r.trained for r in self.rows)
         tokens = (
-            f"{len(self.rows)} sequences of {sum(lengths):,} tokens, {learned / sum(lengths):.0%} learned; the longest"
-            f" has {max(lengths)}"
+            f"{len(self.rows)} sequences of {sum(lengths):,} tokens, {learned / sum(lengths):.0%} learned;"
+            f" the longest has {max(lengths)}"
         )
         lines = [f"{named}: {self.counts['read']} rows, {tokens}"]
         if n := self.counts["too_long"]:
             lines.append(
-                f"{named}: {n} sequences of more than sft.max_len = {max_len} tokens are left out; raise it to keep"
-                " them"
+                f"{named}: {n} sequences of more than sft.max_len = {max_len} tokens are left out;"
+                " raise it to keep them"
             )
         if n := self.counts["nothing_learned"]:
             lines.append(f"{named}: {n} sequences in which nothing is learned are left out")
@@ -100,8 +100,8 @@ def load_set(
             or "it has no rows"
         )
         raise DataError(
-            f"{', '.join(names)}: nothing is left to learn from ({why}). Raise sft.max_len = {cfg.sft.max_len}, or give"
-            " other rows."
+            f"{', '.join(names)}: nothing is left to learn from ({why})."
+            f" Raise sft.max_len = {cfg.sft.max_len}, or give other rows."
         )
     return found
 

@@ -4,8 +4,7 @@
     Piece("Let me see", "model")        what the model is to write                      weight 1, and so is its `end`
     Piece("\\n<interpreter>4", "env")    ordinary tokens only, whatever a tool printed   weight 0
 
-Pieces are tokenised one by one, as an episode is: the model's tokens begin and end where it would begin and end to
-sample."""
+Pieces are tokenised one by one, as an episode is: the model's tokens begin and end where its samples would."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Piece(NamedTuple):
     """`author` "template": rendered by a chat template, or a prompt; its special tokens are meant. "model" and
     `rendered`: so is the model's text.
 
-    end: text of the special token with which the model ended; END for the tokenizer's end of text; "" where it was
-    stopped."""
+    end: the special token with which the model ended; END for the tokenizer's end of text; "" where it was stopped."""
 
     text: str
     author: Author

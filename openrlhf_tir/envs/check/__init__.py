@@ -2,8 +2,7 @@
 
     probe (schema, health) -> actions of that environment -> every check of CHECKS, one after another -> [Finding]
 
-A check asks over plain HTTP, as any client could, so it judges servers that were not written with `env_servers` as
-well."""
+A check asks over plain HTTP, as any client could, so it judges servers not written with `env_servers` as well."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ async def too_large_is_413(kit: Kit) -> str:
     """By hand: a client library may see the connection break while it still sends, and lose the answer."""
     at = urlsplit(kit.base)
     head = (
-        f"POST {at.path}/step HTTP/1.1\r\nHost: {at.netloc}\r\nContent-Type: application/json\r\nContent-Length:"
-        f" {kit.options.oversize_bytes}\r\n"
+        f"POST {at.path}/step HTTP/1.1\r\nHost: {at.netloc}\r\nContent-Type:"
+        f" application/json\r\nContent-Length: {kit.options.oversize_bytes}\r\n"
     )
     head += f"Authorization: Bearer {kit.token}\r\n\r\n" if kit.token else "\r\n"
     writer = None
@@ -177,8 +177,8 @@ async def long_use_leaves_nothing(kit: Kit) -> str:
         raise Broken(f"{left} sessions are left after {steps} steps, all of them closed")
     if early is None or late is None:
         return (
-            f"{steps} steps ({rate:.0f}/s), no session left; memory unknown (no process_resident_memory_bytes in"
-            " /metrics)"
+            f"{steps} steps ({rate:.0f}/s), no session left;"
+            " memory unknown (no process_resident_memory_bytes in /metrics)"
         )
     grown = (late - early) / (1 << 20)
     if grown > kit.options.max_growth_mib:

@@ -150,15 +150,15 @@ async def the_end_and_the_rewards_are_told(kit: Kit) -> str:
         )
     if (again := await kit.ok(session, len(replies) - 1, ending)) != last:
         raise Broken(
-            f"the last step, sent again, has reward {again.reward} and done {again.done}; it had {last.reward} and"
-            f" {last.done}"
+            f"the last step, sent again, has reward {again.reward} and done {again.done};"
+            f" it had {last.reward} and {last.done}"
         )
     await kit.close(session)
     given = [r.reward for r in replies if r.reward is not None]
     if not over and not given:
         return (
-            f"{ENDING_STEPS} valid actions neither ended the episode nor had a reward: the trainer judges (else give"
-            " --ending-action, --ending-task)"
+            f"{ENDING_STEPS} valid actions neither ended the episode nor had a reward:"
+            " the trainer judges (else give --ending-action, --ending-task)"
         )
     how = "done" if last.done else "truncated" if last.truncated else "not over"
     return (

@@ -55,8 +55,8 @@ class _Worker:
         room = self.max_len - len(prompt)
         if room <= 0 or not prompt:
             raise ValueError(
-                f"The prompt has {len(prompt)} tokens of data.max_len = {self.max_len}: it needs at least one, and room"
-                " for an answer."
+                f"The prompt has {len(prompt)} tokens of data.max_len = {self.max_len}:"
+                " it needs at least one, and room for an answer."
             )
         engine, seed = self.engine, None
         if run is not None and (wanted := self.asked.get(run.number)):

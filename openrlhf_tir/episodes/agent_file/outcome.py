@@ -45,8 +45,8 @@ def trajectory(
     for a, b in ranges:
         if a < position:
             raise AgentError(
-                f"action_ranges {result['action_ranges']} overlap or are not in order. Give [(start, end), ...] of"
-                " observation_tokens, ascending."
+                f"action_ranges {result['action_ranges']} overlap or are not in order."
+                " Give [(start, end), ...] of observation_tokens, ascending."
             )
         _observe(traj, tokens[position:a], codec)
         traj.segments.append(_sampled(tokens, a, b, record, temperature))
@@ -77,8 +77,8 @@ def _sampled(tokens: list[int], a: int, b: int, record: Record, temperature: flo
     if asked.temperature != temperature or asked.top_p != 1:
         raise AgentError(
             f"The file sampled with temperature {asked.temperature:g} and top_p {asked.top_p:g}; this group is of"
-            f" temperature {temperature:g} and top_p 1, which the loss compares with. Leave them as sampling_params has"
-            " them."
+            f" temperature {temperature:g} and top_p 1, which the loss compares with."
+            " Leave them as sampling_params has them."
         )
     c, n = found.completion, b - a
     whole = n == len(c.token_ids)

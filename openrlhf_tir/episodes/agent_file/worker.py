@@ -108,8 +108,8 @@ def _started(start: Message, send: Any) -> Worker:
     except Exception as e:
         at = plugins.raised_at(e, plugins.source_file(cls)) or plugins.location(cls)
         raise ConfigError(
-            f"train.agent_func_path = {start['file']!r}: {at}: {type(e).__name__}: {e}. It must be made without"
-            " arguments."
+            f"train.agent_func_path = {start['file']!r}: {at}: {type(e).__name__}: {e}."
+            " It must be made without arguments."
         ) from e
     from transformers import AutoTokenizer
 

@@ -38,9 +38,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The model meant a call that cannot be read. Nothing is run: `message` is inserted as a call's output would be,
-    and the reward finds `action` among the trajectory's calls, with `defect` (see tool_call.Malformed) in its
-    signals."""
+    """The model meant a call that cannot be read. Nothing is run: `message` is inserted as a call's output, and the
+    reward finds `action` among the trajectory's calls, with `defect` (see tool_call.Malformed) in its signals."""
 
     action: str
     defect: str
@@ -147,8 +146,8 @@ PROTOCOL = plugins.Place(
     "turn protocol",
     "env.protocol",
     "a class with stops, advance(completion), insertion(observation), too_long() and after_insertion(), or, over"
-    " messages, with stops, advance(completion) and replies(observation); made with max_calls=, budget_message= and"
-    " env.options",
+    " messages, with stops, advance(completion) and replies(observation);"
+    " made with max_calls=, budget_message= and env.options",
     PROTOCOLS,
     _complaint,
 )
@@ -166,8 +165,8 @@ def check(cfg: Env) -> None:
         inspect.signature(cls).bind(max_calls=0, budget_message=False, **cfg.options)
     except TypeError as e:
         raise ConfigError(
-            f"env.options = {cfg.options}: {plugins.location(cls)}: {cls.__name__}{inspect.signature(cls)} does not"
-            f" take them: {e}."
+            f"env.options = {cfg.options}: {plugins.location(cls)}:"
+            f" {cls.__name__}{inspect.signature(cls)} does not take them: {e}."
         ) from None
     if not plugins.is_own(PROTOCOL, cfg.protocol):
         try:

@@ -1,8 +1,7 @@
 """ARTIST turns: text -> <python> code </python> -> run -> <output> block -> text ..., until a segment ends by itself.
 
 Source: arXiv 2505.01441, section 3 (its code is not published). What it says to code that prints nothing is not known;
-here it is told so. After `max_calls` calls </python> is plain text. A block without code is a call that failed, told to
-the model."""
+here it is told so. After `max_calls` calls </python> is plain text. A block without code is a failed call."""
 
 from __future__ import annotations
 

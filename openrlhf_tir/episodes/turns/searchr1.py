@@ -12,8 +12,7 @@ found can be read:
     <open> 2 </open>  or  <open> 2 page 3 </open>  ->  <document> block, a page of it
 
 `max_context_tokens` is its cut of a long dialogue (4,096): a turn is sampled from the last so many tokens. What is
-trained is the whole response, so the learner sees more than the model did; the recipe has the response end there
-instead."""
+trained is the whole response, so the learner sees more than the model did; the recipe ends the response there."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ With env.options.user = true the environment has a user as well (env_servers/fun
 call is a message to it, the action {"message": text} without the reasoning, and the answer is inserted as "# User". It
 uses up one of `max_calls`, too.
 
-The result is inserted as text. Special tokens in it are inert, so a chat template's turn markers cannot be part of an
-insertion."""
+The result is inserted as text. Special tokens in it are inert, so no insertion has a chat template's turn markers."""
 
 from __future__ import annotations
 

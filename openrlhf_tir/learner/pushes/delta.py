@@ -5,8 +5,7 @@ tensors are gathered.
     rank 0      its threads: compare a chunk with the last push, take it over, hash it, a cache's worth at a time ──>
                 pieces, in order, into the file
 
-A full push goes in its place when there is nothing to continue, and when more changed than is worth it: then None is
-returned."""
+A full push goes in its place when there is nothing to continue, or when more changed than is worth it: then None."""
 
 from __future__ import annotations
 

@@ -65,9 +65,8 @@ class Roles:
         rows = [laid_out(s.trajectory, as_float32({"asked": mask})) for s, mask in zip(samples, own, strict=True)]
         of_reference = _responses(samples, reference.log_probs(passes, rows))
         if self.cfg.algo.kl.use_loss:
-            return [
-                replace(s, facts={**s.facts, "reference": r}) for s, r in zip(samples, of_reference, strict=True)
-            ], None
+            pairs = zip(samples, of_reference, strict=True)
+            return [replace(s, facts={**s.facts, "reference": r}) for s, r in pairs], None
         of_policy = _responses(samples, log_probs(policy, passes, rows))
         # what compares whole trajectories discounts nothing, penalties neither (OpenRLHF sets gamma to 1)
         adv = self.cfg.algo.advantage

@@ -119,8 +119,8 @@ def load_rank(
     meta_file = directory / "learner.json"
     if not meta_file.is_file():
         raise ConfigError(
-            f"{directory} holds no learner checkpoint: {meta_file.name} is missing. Resume from a directory that was"
-            " saved."
+            f"{directory} holds no learner checkpoint: {meta_file.name} is missing."
+            " Resume from a directory that was saved."
         )
     if not (directory / POLICY).is_dir():
         raise ConfigError(f"{directory} is incomplete: {POLICY}/ is missing. Resume from an older checkpoint.")
@@ -152,8 +152,8 @@ def _load_as_saved(engine: deepspeed.DeepSpeedEngine, directory: Path, tag: str)
     loaded, _ = engine.load_checkpoint(str(directory), tag=tag)
     if loaded is None:
         raise ConfigError(
-            f"DeepSpeed found no checkpoint in {directory / tag}. The directory is incomplete; resume from an older"
-            " one."
+            f"DeepSpeed found no checkpoint in {directory / tag}."
+            " The directory is incomplete; resume from an older one."
         )
 
 

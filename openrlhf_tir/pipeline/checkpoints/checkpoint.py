@@ -175,8 +175,8 @@ class Checkpoints:
         self._bytes = manifest.write(
             tmp, final.name, {"step": step, "world_size": state.get("world_size"), "run": run}, written
         )
-        # The ranks have flushed what they wrote, maybe on other machines; the directories are ours, and what DeepSpeed
-        # copies beside.
+        # The ranks have flushed what they wrote, maybe on other machines;
+        # the directories are ours, and what DeepSpeed copies beside.
         for path in [p for p in tmp.rglob("*") if str(p) not in written] + [tmp]:
             _fsync(path)
         shutil.rmtree(final, ignore_errors=True)
@@ -296,8 +296,8 @@ class Checkpoints:
         names = [p.name for p in self._directories()]
         if by_name and wanted not in names:
             raise ConfigError(
-                f"train.resume_from = {wanted!r} is no checkpoint in {self.directory}. Known:"
-                f" {', '.join(names) or 'none'}."
+                f"train.resume_from = {wanted!r} is no checkpoint in {self.directory}."
+                f" Known: {', '.join(names) or 'none'}."
             )
         try:
             return self._verified(wanted if by_name else self._pointed())
@@ -311,8 +311,8 @@ class Checkpoints:
             f" whole with --train.resume_from {NEWEST_WHOLE}. What came after it is trained again."
             if whole
             else (
-                "No other checkpoint is whole. Put the files back, or start anew with --train.overwrite instead of"
-                " --resume."
+                "No other checkpoint is whole. Put the files back, or start anew with"
+                " --train.overwrite instead of --resume."
             )
         )
         if self.ledger and (path := self._whole_but_for_the_ledger(wanted)):
@@ -361,8 +361,8 @@ class Checkpoints:
             )
         elif later := [p.name for p in self._directories() if p.name > path.name]:
             said.append(
-                f"resuming from {path.name}, which {LATEST} names; {', '.join(later)} will be removed with the next"
-                " checkpoint"
+                f"resuming from {path.name}, which {LATEST} names;"
+                f" {', '.join(later)} will be removed with the next checkpoint"
             )
         record = self.state(path)["best"]
         best = (record["checkpoint"], record["score"]) if record else None

@@ -54,8 +54,7 @@ def max_bytes(cfg: Config) -> float:
 def check_unused(cfg: Config) -> None:
     """A new run does not delete an earlier one's checkpoints unless told to. Raises ConfigError.
 
-    Asked again by the holder of the run directory's lock: another run may have had the directory since it was asked
-    first."""
+    Asked again by the holder of the run directory's lock: another run may have had the directory meanwhile."""
     checkpoints = checkpoints_of(cfg)
     if (checkpoints.any or checkpoints.exports) and not (cfg.train.resume or cfg.train.overwrite):
         raise ConfigError(
@@ -139,8 +138,8 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     """
     if "max_staleness" not in state:
         raise ConfigError(
-            "The checkpoint is one of a fine-tuning (openrlhf-tir sft). Resume it with that command, or give this run"
-            " another --run-dir."
+            "The checkpoint is one of a fine-tuning (openrlhf-tir sft)."
+            " Resume it with that command, or give this run another --run-dir."
         )
     accounting = [
         ("pipeline.max_staleness", state["max_staleness"], cfg.max_staleness),
@@ -179,8 +178,8 @@ def _compare_model(before: dict[str, Any], now: dict[str, Any], wrong: list[str]
     old, new = before["model"], now["model"]
     if ("name" in old) != ("name" in new):  # a name on the hub and its directory: nothing to compare by
         said.append(
-            "changed since the checkpoint: actor.model_name_or_path, between a name on the hub and a directory; the"
-            " architecture was not compared"
+            "changed since the checkpoint: actor.model_name_or_path, between a name on the hub and a directory;"
+            " the architecture was not compared"
         )
         return
     wrong += [
@@ -192,8 +191,8 @@ def _compare_model(before: dict[str, Any], now: dict[str, Any], wrong: list[str]
         wrong.append("another tokenizer (its vocabulary differs: token ids would mean other text)")
     if before["rendering"] != now["rendering"]:
         said.append(
-            "changed since the checkpoint: the tokenizer's settings (tokenizer_config.json, chat template or special"
-            " tokens)"
+            "changed since the checkpoint: the tokenizer's settings (tokenizer_config.json,"
+            " chat template or special tokens)"
         )
 
 

@@ -125,8 +125,8 @@ def _read(directory: Path) -> dict[str, Any]:
         raise CheckpointDamaged(f"{directory} is damaged: {FILE} was changed since it was written.")
     if manifest["format"] != FORMAT:
         raise CheckpointDamaged(
-            f"{directory} has format {manifest['format']}, this program reads {FORMAT}. Resume with the version that"
-            " wrote it."
+            f"{directory} has format {manifest['format']}, this program reads {FORMAT}."
+            " Resume with the version that wrote it."
         )
     if manifest["name"] != directory.name:
         raise CheckpointDamaged(

@@ -2,8 +2,7 @@
 (arrays). Nothing is executed on reading.
 
 Exact: every array comes back with its dtype, shape and bits, every tuple as a tuple. Arrays of one dtype lie end to end
-in one tensor, since a group has hundreds of small ones; JSON points at them: {"!": "array", "of": ["int32", offset, [2,
-3]]}."""
+in one tensor, as a group has hundreds; JSON points at them: {"!": "array", "of": ["int32", offset, [2, 3]]}."""
 
 from __future__ import annotations
 
@@ -95,8 +94,8 @@ class _Packer:
             if kind is cls:
                 return {KIND: name, "of": to_text(value)}
         raise CheckpointFailed(
-            f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold. Use numbers, text,"
-            " lists or arrays."
+            f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold."
+            " Use numbers, text, lists or arrays."
         )
 
     def _array(self, array: np.ndarray, where: str) -> list[Any]:

@@ -9,8 +9,7 @@ def left_s(state: RunState, deadline: int, period_s: float, now: float) -> float
     """Until the step at version `deadline` begins, when steps follow each other every `period_s`. Only after a first
     step.
 
-    The next step begins when the one under way has ended; while there is none, now: nothing but what it waits for keeps
-    it."""
+    The next step begins when the one under way has ended; while there is none, now: only what it waits for keeps it."""
     assert state.step_s is not None, "a step has ended"
     batches = (deadline - state.version) // state.k
     if not state.stepping:

@@ -39,8 +39,8 @@ MINIATURE = Miniature(
     name="artist",
     title="ARTIST: a composite reward",
     claim=(
-        "With rewards for format and tool success beside the answer's, both rise to 95 %, and faster than with the"
-        " answer alone."
+        "With rewards for format and tool success beside the answer's, both rise to 95 %,"
+        " and faster than with the answer alone."
     ),
     base=Base("artist", TURNS),
     arms={
@@ -55,7 +55,7 @@ MINIATURE = Miniature(
     ),
     columns=("accuracy_before", "accuracy", *FIGURES),
     by_construction=(
-        "The thought that the strict format asks for changes no answer of this model: the answer's reward alone has no"
-        " reason to ask for it."
+        "The thought that the strict format asks for changes no answer of this model:"
+        " the answer's reward alone has no reason to ask for it."
     ),
 )

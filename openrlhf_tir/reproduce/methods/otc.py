@@ -35,8 +35,8 @@ MINIATURE = Miniature(
     name="otc",
     title="OTC: fewer calls at equal accuracy",
     claim=(
-        "With the reward times an efficiency of calls, the model answers as well as ToRL's with at least a quarter"
-        " fewer calls."
+        "With the reward times an efficiency of calls, the model answers as well as"
+        " ToRL's with at least a quarter fewer calls."
     ),
     base=Base(
         "torl_calls", (*PROTOCOL, "--env.max_calls", str(C), "--rollout.max_new_tokens", "260", "--data.max_len", "360")
@@ -60,7 +60,7 @@ MINIATURE = Miniature(
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/calls", "Calls per response")),
     columns=("accuracy_before", "accuracy", "calls_before", "calls", "productivity"),
     by_construction=(
-        "The base was taught to run a program up to three times over, which changes nothing: calls that can be saved"
-        " are there by construction."
+        "The base was taught to run a program up to three times over, which changes nothing:"
+        " calls that can be saved are there by construction."
     ),
 )

@@ -34,8 +34,8 @@ MINIATURE = Miniature(
     name="search_r1",
     title="Search-R1: a model learns to search",
     claim=(
-        "Rewarded for exact answers alone, the model comes to search a corpus; with OTC's efficiency it searches less"
-        " and answers as well."
+        "Rewarded for exact answers alone, the model comes to search a corpus;"
+        " with OTC's efficiency it searches less and answers as well."
     ),
     base=Base("search", (*SEARCH, *LENGTHS, "--reward.name", "searchr1", "--data.row_schema", "searchr1")),
     arms={
@@ -50,7 +50,7 @@ MINIATURE = Miniature(
     ),
     columns=("accuracy_before", "accuracy", "code_ratio_before", "code_ratio", *FIGURES),
     by_construction=(
-        "The base was taught to make a search up to three times over, which changes nothing: searches that can be saved"
-        " are there by construction."
+        "The base was taught to make a search up to three times over, which changes nothing:"
+        " searches that can be saved are there by construction."
     ),
 )

@@ -44,8 +44,8 @@ MINIATURE = Miniature(
     name="skyrl",
     title="SkyRL: an agent that mends repositories",
     claim=(
-        "Rewarded for hidden tests that pass, the agent resolves more repositories, and comes to look at a file before"
-        " it edits it."
+        "Rewarded for hidden tests that pass, the agent resolves more repositories,"
+        " and comes to look at a file before it edits it."
     ),
     base=Base("mending", (*AGENT, *REWARD, *CHAT, *LENGTHS)),
     arms={"rl": Train((*GRPO, *KL, *SIZES), ("viewed_before", "viewed", "calls_before", "calls"))},

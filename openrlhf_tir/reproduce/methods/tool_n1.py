@@ -35,8 +35,8 @@ MINIATURE = Miniature(
     name="tool_n1",
     title="Tool-N1: a binary reward suffices",
     claim=(
-        "Rewarded only for exactly the true calls, the model learns to make them. Partial credit, and fine-tuning on as"
-        " many samples, are reported."
+        "Rewarded only for exactly the true calls, the model learns to make them."
+        " Partial credit, and fine-tuning on as many samples, are reported."
     ),
     base=Base("tool_n1", (*SINGLE_STEP, "--env.protocol", "tooln1", "--reward.name", "tooln1")),
     arms={

@@ -41,7 +41,7 @@ MINIATURE = Miniature(
     ),
     columns=("accuracy_before", "accuracy", "code_ratio_before", "code_ratio", "pass_correct", "pass_incorrect"),
     by_construction=(
-        "The base was taught that one program in twelve does not run, so that there are some. That right responses have"
-        " few of them follows."
+        "The base was taught that one program in twelve does not run, so that there are some."
+        " That right responses have few of them follows."
     ),
 )

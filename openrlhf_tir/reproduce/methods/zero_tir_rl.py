@@ -25,8 +25,8 @@ MINIATURE = Miniature(
     name="zero_tir_rl",
     title="ZERO-TIR-RL: what masking tool output does",
     claim=(
-        "Training on tool output first and masking it from then on ends as high as masking it always; never masking it"
-        " is reported as it is."
+        "Training on tool output first and masking it from then on ends as high as masking it always;"
+        " never masking it is reported as it is."
     ),
     base=Base("world_model"),
     arms={"on": Train(), "off_then_on": Train(("--train.env_mask_from", str(OFF_FIRST))), "off": Train(NEVER)},

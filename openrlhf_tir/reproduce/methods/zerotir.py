@@ -24,8 +24,8 @@ MINIATURE = Miniature(
     name="zerotir",
     title="ZeroTIR: code is discovered",
     claim=(
-        "Rewarded for right answers alone, a base model comes to write and run code, and accuracy and code ratio rise"
-        " together."
+        "Rewarded for right answers alone, a base model comes to write and run code,"
+        " and accuracy and code ratio rise together."
     ),
     base=Base("quickstart"),
     arms={"rl": Train(figures=("together",))},
@@ -33,7 +33,7 @@ MINIATURE = Miniature(
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/code_ratio", "Held-out code ratio")),
     columns=("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio", "together"),
     by_construction=(
-        "Only problems of code can be solved by this model: where accuracy rises the code ratio has to. That it rises"
-        " at all does not follow."
+        "Only problems of code can be solved by this model: where accuracy rises the code ratio has to."
+        " That it rises at all does not follow."
     ),
 )

@@ -82,8 +82,8 @@ def _reply(request: urllib.request.Request, until: float, deadline_s: float) -> 
             fault = f"answered HTTP {e.code}: {e.read(200)!r}"
             if e.code not in TRANSIENT:
                 raise VerifierError(
-                    f"The verifier model at {request.full_url} {fault}. Correct reward.options.verifier_url and"
-                    " verifier_model."
+                    f"The verifier model at {request.full_url} {fault}."
+                    " Correct reward.options.verifier_url and verifier_model."
                 ) from None
         except (OSError, ValueError, LookupError, TypeError) as e:  # no connection, or not the reply of a chat
             fault = f"gave no verdict ({type(e).__name__}: {e})"

@@ -74,8 +74,7 @@ def repeated_ngrams(words: Sequence[str], n: int = 3) -> float:
 def keyword_flags(text: str, keywords: Mapping[str, Sequence[str]] = KEYWORDS) -> dict[str, float]:
     """1.0 per kind of keyword that occurs as a whole word, ignoring case.
 
-    Only ASCII letters, digits and "_" are word characters, and a match uses up the mark after it, as in the reference's
-    flashtext."""
+    Only ASCII letters, digits and "_" are word characters, a match uses up the mark after it, as in flashtext."""
     kind_of = {word: kind for kind, words in keywords.items() for word in words}
     longest_first = "|".join(re.escape(w) for w in sorted(kind_of, key=len, reverse=True))
     pattern = re.compile(rf"(?<![a-z0-9_])({longest_first})(?:[^a-z0-9_]|$)")

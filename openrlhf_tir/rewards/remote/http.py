@@ -47,8 +47,8 @@ class RewardServers:
             await asyncio.sleep(jittered(backoff_s(failures, cap_s=LONGEST_PAUSE_S)))
         raise VerifierError(
             f"reward.remote_url: {tries} tries were not answered within reward.remote_timeout_s ="
-            f" {self.cfg.remote_timeout_s:g} s each, the last: {said}. See the server's log, or raise"
-            " reward.remote_retries."
+            f" {self.cfg.remote_timeout_s:g} s each, the last: {said}."
+            " See the server's log, or raise reward.remote_retries."
         )
 
     async def _post(self, url: str, body: dict[str, list[str]]) -> Any:
@@ -60,8 +60,8 @@ class RewardServers:
                 raise aiohttp.ClientError(f"HTTP {response.status}: {text[:SHOWN]}")
             if response.status != 200:
                 raise RewardError(
-                    f"reward.remote_url: {url} answered HTTP {response.status}: {text[:SHOWN]} It refuses what OpenRLHF"
-                    " sends: see its log."
+                    f"reward.remote_url: {url} answered HTTP {response.status}:"
+                    f" {text[:SHOWN]} It refuses what OpenRLHF sends: see its log."
                 )
         try:
             return json.loads(text)

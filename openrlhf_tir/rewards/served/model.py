@@ -25,8 +25,8 @@ def model(
     """parts: model_score."""
     if not context.settings.model_name_or_path:
         raise ConfigError(
-            "The reward 'model' needs a reward model. Set reward.model_name_or_path to a HF sequence classifier of one"
-            " label."
+            "The reward 'model' needs a reward model."
+            " Set reward.model_name_or_path to a HF sequence classifier of one label."
         )
     if unknown := set(context.options) - {"correct_above"}:
         raise ConfigError(f"The reward 'model' has no option {sorted(unknown)[0]!r}. Known: correct_above.")

@@ -95,8 +95,7 @@ class Group(ABC):
         """Hears meanwhile when somebody ends `push`, from the meeting on: who waits for the connection of one that died
         is told as well.
 
-        Leaving by an error ends it for all; rank 0 ends it anyway. Raises BroadcastTorn, naming who did not come to the
-        meeting."""
+        Leaving by an error ends it for all; rank 0 ends it anyway. Raises BroadcastTorn, naming who did not come."""
         self._push = push
         threading.Thread(target=self._listen, args=(push,), name=f"broadcast {push}", daemon=True).start()
         try:

@@ -123,8 +123,8 @@ async def test_without_user_namespaces_landlock_confines_and_says_so(open_dir, u
                 assert (await say(http, session, step_id, survive + end))["outcome"] in ("ok", "model_error")
                 assert subprocess.run(["pgrep", "-f", f"sleep {marker}"], capture_output=True).stdout == b""
             writes = (
-                "open('a', 'w').write('mine'); print(open('a').read()); import os, numpy; print(os.getuid() != 0,"
-                " os.listdir('.'))"
+                "open('a', 'w').write('mine'); print(open('a').read()); import os, numpy;"
+                " print(os.getuid() != 0, os.listdir('.'))"
             )
             assert (await say(http, session, 200, writes))["observation"] == "mine\nTrue ['main.py', 'a']\n"
             cancelled = asyncio.create_task(http.step(session, 201, survive + "while True: pass", deadline_s=0.5))

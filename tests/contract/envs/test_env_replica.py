@@ -34,9 +34,8 @@ async def asked(
         "headers": headers,
     }
     answer = await replica(Request(scope, receive))
-    return answer.status_code, json.loads(answer.body) if answer.body.startswith(b"{") else {
-        "text": answer.body.decode()
-    }
+    body = json.loads(answer.body) if answer.body.startswith(b"{") else {"text": answer.body.decode()}
+    return answer.status_code, body
 
 
 async def test_a_session_that_comes_through_serve_goes_on_at_the_replicas_own_address(monkeypatch):

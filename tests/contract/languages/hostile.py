@@ -8,8 +8,7 @@ proof:
     survives(...)   it ends by itself or is stopped; that nothing of it is left is the business of
                     `test_hostile_languages`
 
-"{port}" in a program is the server's own. They run in any order, side by side; `TOOLS` says what each needs to be
-installed."""
+"{port}" in a program is the server's own. They run in any order, side by side; `TOOLS` says what each needs."""
 # ruff: noqa: E501 - one attack, one line
 
 from __future__ import annotations

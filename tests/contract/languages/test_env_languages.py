@@ -135,8 +135,8 @@ async def test_a_compiler_that_takes_too_long_is_stopped_and_nothing_is_run(http
         f"template <class T> struct S{i} {{ S{i - 1}<P<T, 0>> a; S{i - 1}<P<T, 1>> b; }};" for i in range(1, 40)
     )
     code = (
-        f"template <class T, int> struct P {{}}; template <class T> struct S0 {{}}; {nested} S39<int> s; int main()"
-        " {}"
+        "template <class T, int> struct P {}; template <class T> struct S0 {};"
+        f" {nested} S39<int> s; int main() {{}}"
     )
     body = await run(http, "cpp", code, compile_timeout=0.5)
     assert (body["status"], body["compile_result"]["status"], body["run_result"]) == (
@@ -171,8 +171,8 @@ async def test_the_requests_memory_bounds_the_run_and_not_the_compiler(http):
 @needs("node")
 async def test_nodejs_reads_stdin_and_files_and_hands_files_back(http):
     code = (
-        "const fs = require('fs'); fs.writeFileSync('out', fs.readFileSync('in')); console.log(fs.readFileSync(0,"
-        " 'utf8').length); process.exit(4)"
+        "const fs = require('fs'); fs.writeFileSync('out', fs.readFileSync('in'));"
+        " console.log(fs.readFileSync(0, 'utf8').length); process.exit(4)"
     )
     body = await run(http, "nodejs", code, stdin="x" * 100_000, files={"in": encoded(b"\0\xff")}, fetch_files=["out"])
     assert (body["status"], body["run_result"]["return_code"], body["run_result"]["stdout"]) == (

@@ -24,8 +24,8 @@ def run(words: list[str]) -> None:
     image, name = TOP / "images" / words[-2], flags["--name"]
     if not image.is_dir():
         sys.exit(
-            f"Unable to find image '{words[-2]}' locally\ndocker: Error response from daemon: pull access denied for"
-            f" {words[-2]}"
+            f"Unable to find image '{words[-2]}' locally\ndocker: Error response from daemon:"
+            f" pull access denied for {words[-2]}"
         )
     assert (flags["--publish"], flags["--env"]) == ("127.0.0.1::60000", "SESSION_API_KEY")
     process, address = started(TOP / "work" / name, image, os.environ["SESSION_API_KEY"])

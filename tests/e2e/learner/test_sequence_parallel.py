@@ -1,5 +1,4 @@
-"""Two ranks that hold a half each of every packed row, against one that holds it whole: the same gradients, metrics and
-scores."""
+"""Two ranks that hold a half each of every packed row, against one that holds it whole: the same numbers."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class Cluster:
     def submit(self, steps: int = 4) -> subprocess.Popen[bytes]:
         """To a Ray cluster that is there."""
         head = (
-            f"{sys.prefix}/bin/ray start --head --node-ip-address={self.a.address} --port=6379 --disable-usage-stats"
-            " --block"
+            f"{sys.prefix}/bin/ray start --head --node-ip-address={self.a.address}"
+            " --port=6379 --disable-usage-stats --block"
         )
         self.a.start(head, self.directory / "head.log", **ENV)
         answers = f"exec 3<>/dev/tcp/{self.a.address}/6379 && exec 4<>/dev/tcp/127.0.0.1/8265"

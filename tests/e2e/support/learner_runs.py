@@ -238,8 +238,7 @@ KL_IN_LOSS = {"kl": {"init_coef": 0.5, "use_loss": True, "estimator": "k3", "unb
 
 
 def roles(start, world: int, out: Path) -> dict[str, object]:
-    """A learner with critic and KL in the reward, resumed; one with KL in the loss, whose policy has moved away from
-    its reference."""
+    """A learner with critic and KL in the reward, resumed; one with KL in the loss, its policy off the reference."""
     from openrlhf_tir.errors import ConfigError
 
     found: dict[str, object] = {}

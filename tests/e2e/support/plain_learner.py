@@ -21,8 +21,7 @@ def plain_logprobs(model, ids, temperature=1.0):
 
 
 def plain_policy_loss(model, seed=0, temperature=1.0):
-    """Token mean of the clipped objective over the batch of a seed, one sequence at a time, with nothing of the
-    project's learner."""
+    """Token mean of the clipped objective over the batch of a seed, one sequence at a time, without our learner."""
     import torch
 
     (_, groups), clip = batch(1, seed=seed), config("", 1).actor.clip

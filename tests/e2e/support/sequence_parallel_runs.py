@@ -1,5 +1,4 @@
-"""What one learner process does for test_sequence_parallel.py: the same batches with and without sequence parallelism,
-gradients pickled."""
+"""What one learner process does for test_sequence_parallel.py: batches with and without it, gradients pickled."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ import numpy as np
 PAD, EOS = 0, 1
 WORD = "ab"
 CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ m.role }}:{{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}assistant:{%"
-    " endif %}"
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}<eos>{% endfor %}{% if"
+    " add_generation_prompt %}assistant:{% endif %}"
 )
 
 

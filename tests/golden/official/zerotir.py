@@ -1,5 +1,4 @@
-"""ZeroTIR: its answer check and verdict, its mark of good samples, its score of code blocks, and how its client reads
-the sandbox."""
+"""ZeroTIR: its answer check and verdict, mark of good samples, its score of code blocks, its reading of the sandbox."""
 
 from __future__ import annotations
 

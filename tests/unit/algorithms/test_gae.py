@@ -101,8 +101,8 @@ def test_the_clipped_value_loss_and_its_gradient_are_those_of_the_formula():
     loss = ValueLoss(0.5)(
         v, torch.tensor([old], dtype=torch.float64), returns, action_mask=mask, batch_num_tokens=3, dp_size=1
     )
-    # token 0: unmoved, 1; token 1: clipped to 1, (1 - 3)^2 = 4 > 1, no gradient; token 2: clipped to 1.3, 1.69 > 1, no
-    # gradient
+    # token 0: unmoved, 1; token 1: clipped to 1, (1 - 3)^2 = 4 > 1, no gradient;
+    # token 2: clipped to 1.3, 1.69 > 1, no gradient
     assert loss.item() == pytest.approx(0.5 * (1 + 4 + 1.69) / 3)
     loss.backward()
     assert v.grad[0].tolist() == pytest.approx([-1 / 3, 0, 0, 0])

@@ -16,8 +16,8 @@ from benchmarks.stop_trial import Stopped, of_run, stop
 from openrlhf_tir.exit_codes import FAULT, NO, STOPPED
 
 OBEDIENT = (
-    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print('up', flush=True);"
-    " time.sleep(1000)"
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5));"
+    " print('up', flush=True); time.sleep(1000)"
 )
 LEAVES_A_CHILD = (
     "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'],"

@@ -1,5 +1,4 @@
-"""Ray without processes: placement groups, nodes and actors as records; virtual time. The fixture `ray` puts it in
-Ray's place."""
+"""Ray without processes: placement groups, nodes and actors as records; virtual time. Put in place by fixture `ray`."""
 
 from __future__ import annotations
 

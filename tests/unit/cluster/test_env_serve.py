@@ -1,5 +1,4 @@
-"""What `env_serve` is told, and what it refuses before Ray is started. That it serves is
-tests/e2e/envs/test_env_serve.py's part."""
+"""What `env_serve` is told, and what it refuses before Ray is started. It serves: tests/e2e/envs/test_env_serve.py."""
 
 from __future__ import annotations
 

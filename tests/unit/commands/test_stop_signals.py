@@ -168,12 +168,12 @@ def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
 def test_a_launcher_passes_a_signal_on_waits_and_does_not_start_again(tmp_path):
     """The child sends the signal, to its launcher only, and exits with a stopped run's code when it gets it back."""
     program = (
-        "import signal, sys, os, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(5)); os.kill(os.getppid(),"
-        " signal.SIGINT); time.sleep(60)"
+        "import signal, sys, os, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(5));"
+        " os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
     )
     launcher = (
-        "import sys; from openrlhf_tir.commands.restarts import launch; sys.exit(launch([sys.executable, '-c',"
-        f" {program!r}]).code)"
+        "import sys; from openrlhf_tir.commands.restarts import launch;"
+        f" sys.exit(launch([sys.executable, '-c', {program!r}]).code)"
     )
     done = subprocess.run([sys.executable, "-c", launcher], cwd=tmp_path, timeout=120, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (STOPPED, "")

@@ -38,28 +38,12 @@ def test_openrlhfs_names_of_train_sft_set_what_they_mean():
     )
     cfg = config(*argv.split())
     s = cfg.sft
-    assert (cfg.actor.model_name_or_path, s.dataset, s.input_key, s.output_key, s.learning_rate) == (
-        "m",
-        "d.jsonl",
-        "q",
-        "a",
-        2e-5,
-    )
-    assert (cfg.actor.adam_betas, s.batch_size, s.max_epochs, cfg.train.micro_batch_size, s.max_len) == (
-        (0.9, 0.98),
-        32,
-        3,
-        4,
-        512,
-    )
-    assert (
-        s.lr_scheduler,
-        s.apply_chat_template,
-        s.eval_dataset,
-        s.eval_steps,
-        cfg.ds.zero_stage,
-        cfg.train.resume,
-    ) == ("cosine", True, "e.jsonl", 10, 2, True)
+    assert (cfg.actor.model_name_or_path, s.dataset, s.input_key) == ("m", "d.jsonl", "q")
+    assert (s.output_key, s.learning_rate) == ("a", 2e-5)
+    assert (cfg.actor.adam_betas, s.batch_size, s.max_epochs) == ((0.9, 0.98), 32, 3)
+    assert (cfg.train.micro_batch_size, s.max_len) == (4, 512)
+    assert (s.lr_scheduler, s.apply_chat_template, s.eval_dataset) == ("cosine", True, "e.jsonl")
+    assert (s.eval_steps, cfg.ds.zero_stage, cfg.train.resume) == (10, 2, True)
     assert (cfg.train.batch_size, cfg.train.max_epochs) == (None, 1)  # of RL, which it leaves alone
 
 

@@ -65,8 +65,8 @@ def launched(tmp_path):
     binaries = tmp_path / ".venv/bin"
     binaries.mkdir(parents=True)
     python = (
-        "if [[ $1 == - ]]; then cat > /dev/null; while [[ ! -s $SAID ]]; do sleep 0.1; done; exit 0; fi\nif [[ $2 =="
-        " *.cli ]]; then exit 0; fi"
+        "if [[ $1 == - ]]; then cat > /dev/null; while [[ ! -s $SAID ]]; do sleep 0.1; done;"
+        " exit 0; fi\nif [[ $2 == *.cli ]]; then exit 0; fi"
     )
     ray = (
         'echo "$* NCCL=${NCCL_SOCKET_IFNAME:-} GLOO=${GLOO_SOCKET_IFNAME:-} P2P=${NCCL_P2P_LEVEL:-}" > $SAID\nexec'

@@ -1,5 +1,4 @@
-"""Settings of OpenRLHF that name a file alone, or a server: agent_func_path and remote_url, from the flag to the run's
-copy."""
+"""Settings of OpenRLHF that name a file alone, or a server: agent_func_path, remote_url, from flag to the copy."""
 
 from __future__ import annotations
 

@@ -213,8 +213,8 @@ def test_a_reply_without_calls_is_an_empty_list_in_tool_n1(tmp_path):
         ' \nParameters: {"x": 1}\n'
     )
     user = (
-        "**Dialogue Records History**\n<user> Go. </user>\n<think> t </think>\n<response> Where? </response>\n<user>"
-        " On. </user>"
+        "**Dialogue Records History**\n<user> Go."
+        " </user>\n<think> t </think>\n<response> Where? </response>\n<user> On. </user>"
     )
     chat = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     data = tmp_path / "d.jsonl"

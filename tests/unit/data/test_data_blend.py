@@ -40,8 +40,7 @@ def test_shares_hold_to_within_one_group_over_any_beginning(shares, n):
 
 
 def test_one_that_is_through_begins_its_next_pass_and_the_stream_ends_when_all_are():
-    """a is through after 24 prompts, b after 32: by then a has begun its second pass. Nothing is issued twice in a
-    pass."""
+    """a is through after 24 prompts, b after 32: by then a is in its second pass. Nothing is issued twice in a pass."""
     issued = drain(shared())
     assert len(set(issued)) == len(issued) == 32
     assert {p for epoch, p in issued if epoch == 0} == {*A, *B}

@@ -11,8 +11,8 @@ from openrlhf_tir.data.export_template import Block, chat_template, raw_template
 from openrlhf_tir.data.prompts import load_prompts
 
 OWN = (
-    "{%- for m in messages %}<{{m.role}}>{{m.content}}</>\n{% endfor %}{% if add_generation_prompt %}<assistant>{%"
-    " endif %}"
+    "{%- for m in messages %}<{{m.role}}>{{m.content}}</>\n{% endfor %}{% if"
+    " add_generation_prompt %}<assistant>{% endif %}"
 )
 QUESTION = "  What is 1+1?\n"
 INPUT_TEMPLATES = (

@@ -21,8 +21,8 @@ def kernel(tmp_path):
     group.mkdir(parents=True)
     (proc / "cgroup").write_text("4:memory:/old\n0::/user.slice/run.scope\n")
     (proc / "mountinfo").write_text(
-        f"30 22 0:26 / /proc rw - proc proc rw\n31 22 0:27 / {tmp_path / 'cgroup'} rw,nosuid shared:9 - cgroup2 cgroup2"
-        " rw\n"
+        f"30 22 0:26 / /proc rw - proc proc rw\n31 22 0:27 / {tmp_path / 'cgroup'}"
+        " rw,nosuid shared:9 - cgroup2 cgroup2 rw\n"
     )
     (group / "cgroup.controllers").write_text("cpu memory pids\n")
     (group / "cgroup.procs").write_text(f"{ME}\n")

@@ -422,8 +422,8 @@ async def test_no_descriptor_and_no_child_is_left_after_many_calls(sandbox):
 async def test_a_program_ends_as_a_script_does(sandbox):
     code = (
         "import atexit, sys, threading, time\n"
-        "class Loud:\n    def __del__(self): print('deleted')\n"
-        "kept = Loud()\n"
+        "class Loud:\n    def __del__(self):"
+        " print('deleted')\nkept = Loud()\n"
         "atexit.register(print, 'atexit')\n"
         "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
         "sys.stdout.write('main, no newline; ')\n"

@@ -1,5 +1,4 @@
-"""Dense retrieval with embeddings made by hand: what is embedded, in which order passages come, and when they are
-embedded again."""
+"""Dense retrieval with embeddings made by hand: what is embedded, and when again, in which order passages come."""
 
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ async def test_a_failing_cell_reads_as_a_script_does_and_loses_nothing(session):
 
 async def test_recursion_ends_where_it_does_in_a_script(session):
     code = (
-        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try: f(n)\n    except"
-        " RecursionError: print(n); break"
+        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try:"
+        " f(n)\n    except RecursionError: print(n); break"
     )
     assert await say(session, code) == "999\n"
 
@@ -105,8 +105,8 @@ async def test_recursion_ends_where_it_does_in_a_script(session):
         ("while True: pass", "model_error", "TimeLimitExceeded\n"),
         (
             (
-                "import os, time\nfor i in range(9):\n    if os.fork() == 0: x = b'x' * (80 << 20);"
-                " time.sleep(9)\ntime.sleep(9)"
+                "import os, time\nfor i in range(9):\n    if os.fork() == 0:"
+                " x = b'x' * (80 << 20); time.sleep(9)\ntime.sleep(9)"
             ),
             "model_error",
             None,
@@ -186,8 +186,8 @@ else: ESCAPED""",
         "import os, signal\nfor _ in range(4):\n    if os.fork() == 0:\n        while True: os.kill(-1, signal.SIGCONT)"
     ),
     "threads that fork": (
-        "import threading, subprocess\ndef f():\n    while True: subprocess.run(['true'])\nthreading.Thread(target=f,"
-        " daemon=True).start()"
+        "import threading, subprocess\ndef f():\n    while True:"
+        " subprocess.run(['true'])\nthreading.Thread(target=f, daemon=True).start()"
     ),
 }
 
@@ -292,8 +292,8 @@ async def test_sessions_share_neither_names_nor_files_nor_processes(sandbox, not
     try:
         await say(
             one,
-            "import builtins, subprocess; builtins.secret = 1; open('/tmp/s', 'w'); open('/dev/shm/s', 'w');"
-            " subprocess.Popen(['sleep', '60'])",
+            "import builtins, subprocess; builtins.secret = 1; open('/tmp/s', 'w');"
+            " open('/dev/shm/s', 'w'); subprocess.Popen(['sleep', '60'])",
         )
         looks = (
             "import os; [hasattr(__builtins__, 'secret'), os.listdir('/tmp'), os.listdir('/dev/shm'), [p for p in"

@@ -32,8 +32,8 @@ SNIPPETS = [
     "(" * 300,
     "def f(): f()\nf()",
     (
-        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try: f(n)\n    except"
-        " RecursionError: print(n); break"
+        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try:"
+        " f(n)\n    except RecursionError: print(n); break"
     ),
     "import sys; sys.exit(3)",
     "exit()",
@@ -73,16 +73,16 @@ SNIPPETS = [
     "try: {}['a']\nexcept KeyError: [][1]",
     "raise ExceptionGroup('g', [ValueError(1), TypeError(2)])",
     (
-        "class Loud:\n    def __del__(self): print('deleted')\nkept = Loud()\nimport atexit; atexit.register(print,"
-        " 'atexit')"
+        "class Loud:\n    def __del__(self): print('deleted')\nkept = Loud()\nimport atexit;"
+        " atexit.register(print, 'atexit')"
     ),
     (
         "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1),"
         " print('thread'))).start()\nprint('main', threading.current_thread().name)"
     ),
     (
-        "import threading\nt = threading.Thread(target=lambda: 1/0, name='worker'); t.start(); t.join()\nraise"
-        " SystemExit(4)"
+        "import threading\nt = threading.Thread(target=lambda: 1/0, name='worker');"
+        " t.start(); t.join()\nraise SystemExit(4)"
     ),
     "print({'a', 'b', 'c', 'd', 'e'})",
     "import subprocess; print(subprocess.run(['echo', 'sub'], capture_output=True).stdout)",
@@ -98,8 +98,8 @@ SNIPPETS = [
         " sp.oo)), sp.Dummy('d'))"
     ),
     (
-        "from sympy import *; x, y = symbols('x y'); print(groebner([x*y - 1, x**2 + y**2 - 3], x, y)); print(Matrix(2,"
-        " 2, [1, 2, 3, 'a'])); Symbol(3)"
+        "from sympy import *; x, y = symbols('x y'); print(groebner([x*y - 1, x**2 + y**2 - 3], x, y));"
+        " print(Matrix(2, 2, [1, 2, 3, 'a'])); Symbol(3)"
     ),
     "import nonexistent_module",
     "from math import nonexistent",

@@ -1,5 +1,4 @@
-"""BFCL's multi-turn suites: the publisher's files side by side -> prompts that tell the functions, and what the
-environment needs."""
+"""BFCL's multi-turn suites: the publisher's files side by side -> prompts that tell the functions, tasks."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ TORCH_FREE = {
     "ports", "protocol", "replay", "report", "reproduce", "rewards", "serving", "simulation", "sizes", "types",
 }  # fmt: skip
 ENV_MAY_SHARE = {
-    # One guard between the network and every HTTP server, so that a hole is closed once. Torch-free: http_guard is in
-    # TORCH_FREE.
+    # One guard between the network and every HTTP server, so that a hole is closed once.
+    # Torch-free: http_guard is in TORCH_FREE.
     "env_servers/": {
         f"openrlhf_tir.http_guard.{module}" for module in ("connections", "guard", "json_body", "leaving")
     },

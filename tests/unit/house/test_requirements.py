@@ -1,5 +1,4 @@
-"""Requirement files: exact, without duplicates, and agreeing with one another. That they resolve is
-tests/check_requirements.sh's part."""
+"""Requirement files: exact, without duplicates, and of one mind. That they resolve: tests/check_requirements.sh."""
 
 from __future__ import annotations
 

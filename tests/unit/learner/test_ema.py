@@ -1,5 +1,4 @@
-"""The average of the weights without DeepSpeed: an engine that is its flat tensors. Real ranks:
-tests/e2e/learner/test_resharding.py."""
+"""The weights' average without DeepSpeed: flat tensors for an engine. Ranks: tests/e2e/learner/test_resharding.py."""
 
 from __future__ import annotations
 

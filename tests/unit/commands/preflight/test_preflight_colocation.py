@@ -20,8 +20,8 @@ def test_on_a_machine_without_gpus_it_is_refused_with_the_reason(ready, monkeypa
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     said = refused({**ready, **SHARED})
     assert said.startswith(
-        "train.colocate_all needs GPUs, and this machine has none. vLLM frees and fills GPU memory when an engine"
-        " sleeps and wakes"
+        "train.colocate_all needs GPUs, and this machine has none."
+        " vLLM frees and fills GPU memory when an engine sleeps and wakes"
     )
     assert said.endswith("Leave train.colocate_all out.")
 

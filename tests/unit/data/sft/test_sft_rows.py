@@ -1,5 +1,4 @@
-"""Rows of fine-tuning: what the model wrote is learned, and nothing else is. Texts are read back from the tokens by
-their weights."""
+"""Rows of fine-tuning: what the model wrote is learned, and nothing else is. Texts are read back from tokens."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ def test_names_may_be_any_bytes(guarded):
 
 def test_a_patch_names_what_it_renames_and_what_is_no_text():
     renamed = (
-        "diff --git a/tests/a.txt b/tests/b.txt\nsimilarity index 100%\nrename from tests/a.txt\nrename to"
-        " tests/b.txt\n"
+        "diff --git a/tests/a.txt b/tests/b.txt\nsimilarity index 100%\nrename"
+        " from tests/a.txt\nrename to tests/b.txt\n"
     )
     binary = (
         "diff --git a/tests/x.bin b/tests/x.bin\nnew file mode 100644\nindex 000..123\nGIT binary patch\nliteral"

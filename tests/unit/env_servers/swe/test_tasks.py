@@ -82,8 +82,8 @@ ROW = {
     "problem_statement": "twice(2) is 5.",
     "patch": "",
     "test_patch": (
-        "--- a/test_lib.py\n+++ b/test_lib.py\n@@ -4 +4 @@\n-    assert lib.twice(0) == 1\n+    assert lib.twice(2)"
-        " == 4\n"
+        "--- a/test_lib.py\n+++ b/test_lib.py\n@@ -4 +4 @@\n-    assert lib.twice(0)"
+        " == 1\n+    assert lib.twice(2) == 4\n"
     ),
     "FAIL_TO_PASS": '["test_lib.py::test_twice"]',
     "PASS_TO_PASS": [],

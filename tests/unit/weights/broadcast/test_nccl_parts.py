@@ -1,5 +1,4 @@
-"""What the nccl group asks of vLLM is there under these names. Nothing is sent: that takes GPUs, and no GPU has run it
-yet."""
+"""What the nccl group asks of vLLM is there under these names. Nothing is sent: that takes GPUs; none has run it."""
 
 from __future__ import annotations
 

@@ -122,13 +122,8 @@ async def test_engines_meet_once_and_each_has_ranks_of_its_own(tmp_path):
     run = Run(tmp_path, "", "")
     for version in (1, 2):
         report = await run.push()
-        assert (report.version, report.digest, report.nbytes, report.refused, report.delta) == (
-            version,
-            f"digest {version}",
-            100,
-            0,
-            False,
-        )
+        assert (report.version, report.digest, report.nbytes) == (version, f"digest {version}", 100)
+        assert (report.refused, report.delta) == (0, False)
         assert report.canary_max_diff == 0.0 and report.write_s > 0
     assert run.learner.expected == [4]
     assert [e.places for e in run.engines] == [[(1, 1), (1, 1)], [(1, 3), (1, 3)]]
