@@ -452,6 +452,8 @@ class StepReport:
     metrics: dict[str, float]
     seconds: float
     trained_tokens: int
+    left_out: Sequence[str] = ()
+    """Of each update whose gradient was not finite: which tensor of which trajectory was not."""
 
     @property
     def finite(self) -> bool:
