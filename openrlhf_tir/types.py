@@ -453,7 +453,7 @@ class StepReport:
     seconds: float
     trained_tokens: int
     left_out: Sequence[str] = ()
-    """Of each update whose gradient was not finite: which tensor of which trajectory was not."""
+    """For each update whose gradient was not finite: which tensor of which trajectory was not."""
 
     @property
     def finite(self) -> bool:

@@ -153,8 +153,7 @@ class LearnerGroup:
         self.version += int(metrics["updates"])
         report = StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
         if not report.finite or metrics.get("updates_left_out"):
-            ask = [self.ranks[0].call.remote("why_left_out")]
-            (report.left_out,) = await self._all(ask, "why_left_out", "timeouts.learner_s")
+            report.left_out = (await self._call("why_left_out"))[0]
         return report
 
     async def publish(self, path: Path) -> str:

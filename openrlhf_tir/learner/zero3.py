@@ -178,7 +178,7 @@ class Zero3Rank:
         return over_updates(parts) | tally.metrics() | (kl.metrics() if kl else {})
 
     def why_left_out(self) -> list[str]:
-        """Not collective. Of each update of the last step whose gradient was not finite: which tensor of which
+        """For each update of the last step whose gradient was not finite: which tensor of which
         trajectory was not."""
         return self.left_out
 
