@@ -446,6 +446,8 @@ class StepReport:
     metrics: dict[str, float]
     seconds: float
     trained_tokens: int
+    left_out: Sequence[str] = ()
+    """For each update whose gradient was not finite: which tensor of which trajectory was not."""
 
     @property
     def finite(self) -> bool:

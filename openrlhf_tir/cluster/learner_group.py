@@ -154,7 +154,10 @@ class LearnerGroup:
             await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s")
         )[0]
         self.version += int(metrics["updates"])
-        return StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
+        report = StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
+        if not report.finite or metrics.get("updates_left_out"):
+            report.left_out = (await self._call("why_left_out"))[0]
+        return report
 
     async def publish(self, path: Path) -> str:
         return (await self._call("publish", path))[0]

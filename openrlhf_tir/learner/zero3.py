@@ -37,6 +37,7 @@ from .ema import WeightAverage
 from .export import write_model_files
 from .lora import ADAPTER, adapter_weights, hf_weights
 from .minibatches import critic_parts
+from .not_finite import faults, told
 from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .packing import Row
@@ -105,6 +106,7 @@ class Zero3Rank:
         self.states = device_states(self._engines, self.device)
         self.writer = BackgroundWriter()
         self.last = LastPush() if cfg.vllm.sync_delta else None
+        self.left_out: list[str] = []
         for engine in self._engines().values():
             engine.checkpoint_engine = self.writer
         self._version = 0
@@ -122,6 +124,7 @@ class Zero3Rank:
         A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the
         version does not count it."""
         self.states.needed("A step")
+        self.left_out = []
         judged: dict[str, float] = {}
         samples = batch_samples(batch, groups, self.cfg, self.estimator)
         mine = share(samples, batch.rank_of, self.strategy.shard)
@@ -153,18 +156,29 @@ class Zero3Rank:
         )
         tally, parts, version = Tally(self.device), [], self._version
         for rank_of in batch.updates:
-            rows = to_rows(share(samples, rank_of, self.strategy.shard), total, version, self.cfg, self.estimator, old)
+            part = share(samples, rank_of, self.strategy.shard)
+            rows = to_rows(part, total, version, self.cfg, self.estimator, old)
             counts = replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm)
             parts.append(
                 self._update(
                     rows, names, PolicyObjective(self.cfg, self.model, counts, tally, kl), counts, self.lr_at(version)
                 )
             )
-            version += math.isfinite(parts[-1]["grad_norm"])
+            if math.isfinite(parts[-1]["grad_norm"]):
+                version += 1
+            else:
+                scored = log_probs(self.model, self.passes, rows, of="trained")
+                found = self._gathered(dict.fromkeys(faults(part, rows, scored)))
+                self.left_out.append(told(batch, version, found))
         for sums in (tally.sums, tally.gated, tally.distances, *([kl.sums] if kl else [])):
             sums.copy_(self.strategy.sum_over_rows(sums))
         dist.all_reduce(tally.maxima, dist.ReduceOp.MAX)
         return over_updates(parts) | tally.metrics() | (kl.metrics() if kl else {})
+
+    def why_left_out(self) -> list[str]:
+        """For each update of the last step whose gradient was not finite: which tensor of which
+        trajectory was not."""
+        return self.left_out
 
     def _with_judged(self, samples: Sequence[Sample], mine: Sequence[Sample]) -> list[Sample]:
         """`samples` with what this rank's roles said of `mine`, and, where other ranks will train them too, what theirs

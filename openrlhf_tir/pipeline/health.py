@@ -89,9 +89,11 @@ class Health:
             return f"{said} (its text is not to be had: {type(e).__name__})."
         return f"{said}; {_excerpt(group)}."
 
-    def trained(self) -> None:
-        """To be told of each step with a finite gradient."""
+    def trained(self, report: StepReport) -> None:
+        """To be told of each step with a finite gradient; of several updates some may have been left out."""
         self.nonfinite_in_a_row = 0
+        for why in report.left_out:
+            log.warning("The gradient of one of the batch's updates is not finite, it is left out. %s", why)
 
     def not_finite(self, report: StepReport, items: list[BatchItem]) -> None:
         """A step without finite gradient changed nothing. Raises Diverged after train.max_nonfinite_steps in a row."""
@@ -104,7 +106,7 @@ class Health:
         )
         said = (
             f"The gradient of the step on version {report.version} is not finite ({facts}): the weights stay as they"
-            f" are. Groups (epoch/prompt/attempt): {names}."
+            f" are. Groups (epoch/prompt/attempt): {names}." + "".join(f" {why}" for why in report.left_out)
         )
         log.warning("%s", said)
         if self.nonfinite_in_a_row >= self.max_nonfinite:

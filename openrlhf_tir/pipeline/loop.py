@@ -155,7 +155,7 @@ class Pipeline:
                 self.health.not_finite(report, items)
                 return
             state.trained(report)
-        self.health.trained()
+        self.health.trained(report)
         self.observer.selection.trained(item.meta for item in items)
         try:
             if self.push_due:

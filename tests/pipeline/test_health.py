@@ -79,6 +79,22 @@ def test_a_step_without_a_finite_gradient_is_said_with_its_groups_and_trains_not
     assert [key.prompt for _, key, _ in p.learner.trained] == [0, 1, 4, 5] and p.version == 2
 
 
+def test_what_the_learner_says_of_an_update_that_it_left_out_is_passed_on(tmp_path, caplog):
+    """The first batch has one of several updates left out; the second is not trained at all."""
+
+    class Saying(Norms):
+        async def step(self, batch):
+            report = await super().step(batch)
+            report.left_out = [f"Update {self.version}, not finite: log_probs of 0/0/0 sample 1."]
+            return report
+
+    p = pipeline(tmp_path, mode="sync", B=2, prompts=FakePrompts(4), learner=Saying(1.0, math.nan))
+    run(p.run())
+    one, all_of_them = [r.getMessage() for r in caplog.records]
+    assert "left out. Update 1, not finite: log_probs of 0/0/0 sample 1." in one
+    assert all_of_them.endswith("0/3/0. Update 1, not finite: log_probs of 0/0/0 sample 1.")
+
+
 def test_gradients_that_stay_not_finite_end_the_run_by_name(tmp_path):
     said = what_stops(
         pipeline(tmp_path, B=2, learner=Norms(1.0, math.inf, math.nan, 1.0, math.inf, math.inf, math.inf)), Diverged

@@ -52,7 +52,7 @@ def check_lora(cfg: Config, model: Path) -> None:
 
 
 def _names(model: Path) -> Iterator[str]:
-    """Of the tensors in its safetensors files."""
+    """The names of the tensors in its safetensors files."""
     index = model / "model.safetensors.index.json"
     if index.is_file():
         yield from json.loads(index.read_text())["weight_map"]

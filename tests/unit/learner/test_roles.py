@@ -102,6 +102,11 @@ def test_a_policy_gradient_that_is_not_finite_trains_no_role(learner):
     before = weights(ranked.roles.critic.engine)
     metrics = ranked.step(made, groups)
     assert not math.isfinite(metrics["grad_norm"]) and metrics["updates"] == 0
+    # the trajectory is named, though its advantage makes those of the whole batch NaN when they are whitened
+    assert ranked.why_left_out() == [
+        f"Update 0, not finite: advantages of {groups[0].key} sample {groups[0].trajectories[0].index}; returns of"
+        f" {groups[0].key} sample {groups[0].trajectories[0].index}."
+    ]
     assert same(before, weights(ranked.roles.critic.engine)) and ranked.version == 0 and ranked.roles.coef.value == 0.1
 
 
