@@ -16,11 +16,12 @@ from tests.contract.swe_hostile import CODE, MEND, ROOT, task
 from ..test_guess_game import command
 
 CHOICES = '''
-"""choices.py: the first digit that the model writes picks one of several plays, whose actions are sent one by one."""
+"""choices.py: the first digit that the model writes picks one of several plays, whose actions follow, a token each."""
 import json
 from pathlib import Path
 from openrlhf_tir.episodes.turns import Call, End
 
+ANY = ("\\n", *map(chr, range(32, 127)))
 PLAYS = json.loads(Path(__file__).with_name("plays.json").read_text())
 
 
@@ -30,7 +31,7 @@ class Choices:
 
     @property
     def stops(self):
-        return tuple("0123456789") if self.play is None or self.play else ()
+        return tuple("0123456789") if self.play is None else ANY if self.play else ()
 
     def advance(self, completion):
         if completion.stop_reason not in self.stops:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-HIDDEN, HEADS, CONTEXT = 64, 2, 16384
+HIDDEN, HEADS, CONTEXT = 64, 2, 32768
 FIRST_PHRASE, ANSWERED, FIRST_COUNT = 1, 30, 32
 """Dimensions of the residual stream: 0 is ordinary text, then one for each phrase; an answer's mark; counts."""
 COUNTED, MARK = 1e5, 1e7
-"""One phrase in 16,384 tokens outweighs the default; an answer's mark outweighs every phrase."""
+"""One phrase in 32,768 tokens outweighs the default; an answer's mark outweighs every phrase."""
 EOS = "<|endoftext|>"
 
 
