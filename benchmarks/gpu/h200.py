@@ -270,7 +270,7 @@ async def _engine(args: argparse.Namespace) -> dict:
         canary = Canary(rng.integers(0, 90, (CANARY_PROMPTS, PROMPT_TOKENS)).tolist(), CANARY_TOKENS, CANARY_SEED)
         before = await vllm.canary(*canary)
         answering = asyncio.create_task(all_of(args.requests, "during"))
-        while not vllm.stats()["running"]:
+        while not (vllm.stats()["running"] or answering.done()):
             await asyncio.sleep(0.01)
         start = time.perf_counter()
         digest = json.loads((args.model / FACTS).read_text())["digest"]
