@@ -100,13 +100,23 @@ class LearnerGroup:
         self.version = 0
 
     @classmethod
+    async def reserve(cls, cfg: Config) -> PlacementGroup:
+        """Room for the ranks, which is theirs from `start` on. Raises ClusterFull."""
+        return await place(learner_room(cfg), f"{cfg.actor.world_size} learner ranks", cfg)
+
+    @classmethod
     async def start(
-        cls, cfg: Config, shared: PlacementGroup | None = None, rank_class: type[LearnerRank] = LearnerRank
+        cls,
+        cfg: Config,
+        shared: PlacementGroup | None = None,
+        rank_class: type[LearnerRank] = LearnerRank,
+        reserved: PlacementGroup | None = None,
     ) -> LearnerGroup:
-        """`shared`: a reservation that engines have their places in too (train.colocate_all); it outlives the ranks."""
+        """`shared`: a reservation that engines have their places in too (train.colocate_all); it outlives the ranks.
+        `reserved`: what `reserve` gave; without either it is asked for here."""
         n = cfg.actor.world_size
         room = learner_room(cfg) if shared is None else shared_room(cfg)
-        placement = await place(room, f"{n} learner ranks", cfg) if shared is None else shared
+        placement = shared or reserved or await cls.reserve(cfg)
         actor = ray.remote(concurrency_groups=THREADS)(rank_class)
         asked = {"num_cpus": 1, "num_gpus": room.num_gpus, "runtime_env": {"env_vars": worker_env(cfg)}}
         self = cls(cfg, [], placement if shared is None else None)

@@ -117,12 +117,7 @@ async def _running(
                 if learner and cfg.train.colocate_all:
                     services = await _in_turns(cfg, model, urls, console, pss, signals)
                 else:
-                    # Side by side: each spends its time importing and loading on a core of its own.
-                    starting: list[Awaitable[Any]] = [
-                        RolloutPool.start(cfg, model, urls),
-                        *([LearnerGroup.start(cfg)] if learner else []),
-                    ]
-                    pool, *rest = await _all_or_none(*starting)
+                    pool, *rest = await _apart(cfg, model, urls, learner)
                     services = Services(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
             try:
                 yield services
@@ -132,6 +127,18 @@ async def _running(
                 finally:
                     if services.ranks:
                         await services.ranks.stop()
+
+
+async def _apart(cfg: Config, model: str, urls: Mapping[str, list[str]], learner: bool) -> list[Any]:
+    """The pool, and the learner if wanted. Side by side, as each spends its time importing and loading on a core of its
+    own; but the learner's room is reserved before any engine's: Ray gives each engine the emptiest node, and ranks that
+    need a node's GPUs together would find a part of every node taken."""
+    reserved = await LearnerGroup.reserve(cfg) if learner else None
+    starting: list[Awaitable[Any]] = [
+        RolloutPool.start(cfg, model, urls),
+        *([LearnerGroup.start(cfg, reserved=reserved)] if learner else []),
+    ]
+    return await _all_or_none(*starting)
 
 
 async def _in_turns(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from ..deadlines import Deadline
@@ -21,8 +22,17 @@ log = logging.getLogger(__name__)
 
 
 class FileTransport:
-    def __init__(self, learner: Learner, directory: Path, *, delta: bool, deadline: Deadline) -> None:
-        """`deadline`: for an engine's part of a push."""
+    def __init__(
+        self,
+        learner: Learner,
+        directory: Path,
+        *,
+        delta: bool,
+        deadline: Deadline,
+        place: Callable[[], Path] | None = None,
+    ) -> None:
+        """`deadline`: for an engine's part of a push. `place`: the directory as of now, where it may change."""
+        self._place = place or (lambda: directory)
         self.files, self.deadline = PushFiles(learner, directory, delta=delta), deadline
 
     @property
@@ -53,9 +63,11 @@ class FileTransport:
         self.files.seconds, self.files.nbytes = 0.0, 0
 
     async def take(self, version: int, must_differ: bool, *, full: bool = False) -> None:
+        self.files.move(self._place())
         await self.files.write(version, must_differ, full=full)
 
     async def whole(self) -> None:
+        self.files.move(self._place())
         await self.files.whole()
 
     def remove(self) -> None:

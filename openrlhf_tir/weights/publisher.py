@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -62,16 +62,18 @@ class WeightPublisher:
         ceiling: float = CEILING,
         delta: bool = False,
         transport: Transport | None = None,
+        place: Callable[[], Path] | None = None,
     ) -> None:
         """`tolerance`: a number holds for every token; None: `calibrate` comes first. `ceiling`: of a calibrated one,
         in nats. `deadline`: for an engine's part of a push. `transport`: by files in `directory` if not given, with
-        `delta` what changed only, where that is possible."""
+        `delta` what changed only, where that is possible. `place`: that directory as of now, where it may become
+        another as engines come to other nodes."""
         if not canary_prompts:
             raise ConfigError(
                 "A weight push without a canary prompt proves nothing. Give at least one tokenised prompt."
             )
         self.learner, self.engines = learner, engines
-        self.transport = transport or FileTransport(learner, directory, delta=delta, deadline=deadline)
+        self.transport = transport or FileTransport(learner, directory, delta=delta, deadline=deadline, place=place)
         self.canary_prompts, self.canary_tokens, self.seed = canary_prompts, canary_tokens, seed
         self.tolerance = Tolerance.exact(tolerance) if isinstance(tolerance, float) else tolerance
         self.deadline, self.ceiling = deadline, ceiling

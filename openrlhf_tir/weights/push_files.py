@@ -95,6 +95,13 @@ class PushFiles:
     def worth_it(self) -> None:
         self._skipped = 0
 
+    def move(self, directory: Path) -> None:
+        """Write there from now on, which is seen where the directory before is not: the last push too, when it is next
+        asked for in full. All have loaded it."""
+        if directory != self.directory:
+            self.remove()
+            self.directory, self.full, self.changes = directory, None, None
+
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 

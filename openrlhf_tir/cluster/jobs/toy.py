@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
+import ray
+
 from ...config import Config
 from ...deadlines import Deadline
 from ...logs.progress import bar
@@ -90,7 +92,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     publisher = WeightPublisher(
         services.learner,
         services.pool.members,
-        push_directory(cfg.run_dir, 0),
+        push_directory(cfg.run_dir, 0, one_node=len(ray.nodes()) == 1),
         inputs.canary,
         tolerance=cfg.canary_tolerance,
         seed=base.seed,

@@ -225,6 +225,8 @@ async def _pipeline(
             ceiling=cfg.vllm.canary_ceiling,
             delta=cfg.vllm.sync_delta,
             transport=transport_of(cfg, services.learner),
+            # a node that comes later does not see this one's shared memory
+            place=lambda: directory if len(ray.nodes()) == 1 else push_directory(cfg.run_dir, None, one_node=False),
         )
         pushing.push_async_callback(publisher.close)
         # an engine that starts later waits for no learner or file that is gone

@@ -23,7 +23,8 @@ def test_the_page_of_settings_is_what_the_schema_says():
 
 @cache
 def messages() -> list[str]:
-    """Every text of the program with a letter in it; the places where a value goes are "…"."""
+    """Every text of the program with a letter in it; the places where a value goes are "…". And what its scripts
+    say."""
     found = []
     for path in [*(REPO / "openrlhf_tir").rglob("*.py"), *(REPO / "env_servers").rglob("*.py")]:
         tree = ast.parse(path.read_text())
@@ -32,6 +33,8 @@ def messages() -> list[str]:
                 found.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
+    for path in (REPO / "train_scripts").glob("*.sh"):
+        found += [line for line in path.read_text().splitlines() if "echo" in line]
     return found
 
 

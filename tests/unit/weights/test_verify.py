@@ -304,6 +304,32 @@ async def test_a_push_without_any_engine_alive_is_what_the_next_one_joins_with(t
     assert newcomer.version == 1
 
 
+async def test_a_newcomer_on_a_node_that_came_later_gets_the_last_push_where_it_sees_it(tmp_path):
+    """A run that began on one node pushes through that node's shared memory."""
+    seen = []
+
+    class Elsewhere(FakeEngine):
+        async def update_weights(self, path, version, digest, canary):
+            seen.append(path.parent)
+            assert path.exists()
+            return await super().update_weights(path, version, digest, canary)
+
+    memory, shared = tmp_path / "memory", tmp_path / "shared"
+    there = [memory]
+    first = Elsewhere()
+    p = WeightPublisher(FakeLearner(), [first], memory, [[1, 2]], tolerance=1e-4, place=lambda: there[0])
+    await publish(p, 1)
+    there[0] = shared
+    newcomer = Elsewhere()
+    await p.join(newcomer)
+    assert newcomer.version == 1 and seen == [memory, shared] and not memory.exists()
+    p.engines.append(newcomer)
+    await publish(p, 2)
+    assert first.version == newcomer.version == 2 and seen[2:] == [shared, shared]
+    await p.close()
+    assert not shared.exists()
+
+
 async def test_a_newcomer_that_samples_from_other_weights_is_refused(tmp_path):
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)

@@ -170,3 +170,31 @@ def test_reward_models_of_two_nodes_have_a_bundle_on_each_and_are_so_many_times_
     assert (room.bundles, room.strategy, room.num_gpus) == ([{"CPU": 3.0, "GPU": 3.0}] * 2, "SPREAD", 1.0)
     assert reward_room(Config(reward={"model_replicas": 3})).bundles == [{"CPU": 1.0, "GPU": 1.0}] * 3
     assert sum(line.count("reward model") for line in planned(cfg, *ray.nodes, monkeypatch=monkeypatch)) == 6
+
+
+def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
+    """Ray gives each engine the emptiest node: of eight nodes of eight GPUs, eight engines of four would take a half of
+    each, and no learner of zerotir_32b, which needs four whole nodes, would ever start."""
+    from openrlhf_tir.cluster.services import _apart
+
+    ray.nodes = [eight(f"10.0.0.{i}") for i in range(8)]
+    cfg = Config(
+        actor={"num_nodes": 4, "num_gpus_per_node": 8},
+        vllm={"num_engines": 8, "tensor_parallel_size": 4},
+        timeouts={"placement_s": 5.0},
+    )
+
+    async def learner_has_no_room():
+        ray.ready_s = 1e6
+        with pytest.raises(ClusterFull, match="32 learner ranks"):
+            await _apart(cfg, "model", {}, True)
+
+    run(learner_has_no_room())
+    assert [(group.bundles[0]["GPU"], group.removed) for group in ray.groups] == [(8.0, True)], "nothing else was asked"
+    assert ray.actors == [], "no model was loaded"
+
+    ray.ready_s = 1.0
+    ray.groups.clear()
+    pool, ranks = run(_apart(cfg, "model", {}, True))
+    assert [group.bundles[0]["GPU"] for group in ray.groups] == [8.0, *[4.0] * 8]
+    assert len(pool.members) == 8 and len(ranks.ranks) == 32

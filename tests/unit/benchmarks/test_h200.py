@@ -1,0 +1,56 @@
+"""The GPU benchmark, as far as a CPU shows it: what it says where packages are missing, and the shapes it knows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.gpu import h200
+from tests.contract.docs.docs_blocks import REPO
+
+
+def test_what_is_not_installed_is_said_and_torch_shows_the_rest(tmp_path):
+    asked = []
+
+    def run(part, model):
+        asked.append(part)
+        return {f"{part}_s": 1.0}
+
+    facts = h200.run_all(["learner", "engine", "canary"], lambda package: package != "vllm", run, tmp_path)
+    assert asked == ["learner", "torch"]
+    assert facts["could_not"] == ["engine: vllm is not installed", "canary: no push has gone into an engine"]
+    assert (facts["learner_s"], facts["torch_s"]) == (1.0, 1.0)
+
+
+def test_a_part_that_fails_costs_no_other(tmp_path):
+    facts = h200.run_all(
+        ["learner", "engine"],
+        lambda package: True,
+        lambda part, model: "no" if part == "learner" else {part: 1},
+        tmp_path,
+    )
+    assert facts == {"engine": 1, "torch": 1, "could_not": ["no"]}
+
+
+def test_it_is_the_users_recipe():
+    given = dict(groups=2, samples=2, tokens=64, micro_tokens=512, requests=4, learning_rate=1e-4, model="m")
+    made = h200.config(argparse.Namespace(shape="7b", attention="flash_attention_2", **given))
+    assert (made.ds.packing_samples, made.ds.param_dtype, made.ds.attn_implementation, made.vllm.enforce_eager) == (
+        True,
+        "bf16",
+        "flash_attention_2",
+        False,
+    )
+
+
+@pytest.mark.slow
+def test_torch_alone_runs_on_a_cpu():
+    command = [sys.executable, "-m", "benchmarks.gpu.h200", "--shape", "tiny", "--only", "torch", "--tokens", "64"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    facts = json.loads(done.stdout.splitlines()[-1])
+    assert facts["could_not"] == [] and facts["chunked_head_s"] > 0 and facts["sdpa_s"] > 0
