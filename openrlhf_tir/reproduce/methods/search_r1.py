@@ -9,7 +9,7 @@ from .torl import GRPO
 
 ACCURACY, RISE, FEWER, WITHIN = 0.90, 0.4, 0.30, 0.03
 UPDATES = 36
-"""After 24 OTC's arm had saved its searches and began to make up for the questions that it answered without one."""
+"""After 24 OTC's arm had saved its searches, and answered a tenth of the questions without one."""
 C = 4
 """The limit of searches, which is also OTC's c."""
 SEARCH = (
