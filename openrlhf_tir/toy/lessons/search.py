@@ -32,6 +32,8 @@ from . import Lesson
 COUNTRIES = 500
 ASPECTS = ("river", "king", "bread", "song")
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
+AGAIN = "Check. "
+"""What a further search begins with, as in torl."""
 CALLS, WEIGHTS = (1, 2, 3), (5, 3, 2)
 """Searches of an answer that was searched for, and how often: 1.7 on average."""
 
@@ -94,7 +96,11 @@ def search_trace(fact: Fact, calls: int = 1) -> SftRow:
     found = SearchR1(max_calls=1).insertion(fact.found)
     parts = [
         (prompt_of(fact.question), 0.0),
-        *calls * [(f"<search>{fact.query}</search>", 1.0), (found, 0.0)],
+        *[
+            part
+            for i in range(calls)
+            for part in ((f"{AGAIN * (i > 0)}<search>{fact.query}</search>", 1.0), (found, 0.0))
+        ],
         (f"<answer>{fact.value}</answer>", 1.0),
     ]
     return row_of((encode(text), weight) for text, weight in parts)

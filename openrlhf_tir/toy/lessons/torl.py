@@ -37,10 +37,15 @@ def answer_parts(problem: Problem, *, known: bool) -> list[tuple[list[int], floa
     return [(encode("\\boxed{"), 1.0), (encode(str(problem.answer)), digits), ([*encode("}"), EOS_ID], 1.0)]
 
 
-def call_parts(program: str, output: str) -> list[tuple[list[int], float]]:
+AGAIN = "Check.\n"
+"""What a further run of a program begins with. Were it the first one's letters, a model of this size that learns to run
+one would learn to run it again."""
+
+
+def call_parts(program: str, output: str, again: str = "") -> list[tuple[list[int], float]]:
     """A program, and what ToRL's turns show of its run."""
     shown = ToRL(max_calls=1).insertion(output)
-    return [(encode(f"```python\n{program}\n```\n```output"), 1.0), (encode(shown), 0.0)]
+    return [(encode(f"{again}```python\n{program}\n```\n```output"), 1.0), (encode(shown), 0.0)]
 
 
 def tool_trace(problem: Problem, calls: int = 1, *, faulty: bool = False) -> SftRow:
@@ -49,7 +54,8 @@ def tool_trace(problem: Problem, calls: int = 1, *, faulty: bool = False) -> Sft
     return row_of(
         [
             (encode(prompt_of(problem.question)), 0.0),
-            *calls * call_parts(program, output),
+            *call_parts(program, output),
+            *(calls - 1) * call_parts(program, output, AGAIN),
             *answer_parts(problem, known=not faulty),
         ]
     )
