@@ -115,7 +115,8 @@ class Hosts:
         member = HostedMember(index, self.handle("engine", make, index), placement, on_death, self.cfg)
         try:
             with marked(self.cfg.run_dir) as mark:
-                await member.call(member.actor.sees.remote(mark), "timeouts.start_s", "The look at the run's directory")
+                seen = member.actor.sees.remote(mark, {})
+                await member.call(seen, "timeouts.start_s", "The look at the run's directory")
             await member.call(
                 member.actor.start.remote(self.cfg, "emulated", env_urls, None), "timeouts.start_s", "The start"
             )
@@ -130,6 +131,6 @@ class Hosts:
         group = HostedRanks(self.cfg, [], await place(learner_room(self.cfg), f"{n} learner ranks", self.cfg))
         group.ranks += [self.handle("rank", make, i) for i in range(n)]
         with marked(self.cfg.run_dir) as mark:
-            await group._all([r.sees.remote(mark) for r in group.ranks], "sees", "timeouts.start_s")
+            await group._all([r.sees.remote(mark, {}) for r in group.ranks], "sees", "timeouts.start_s")
         await group._all([r.start.remote(self.cfg, "", 0) for r in group.ranks], "start", "timeouts.start_s")
         return group

@@ -28,7 +28,7 @@ async def test_a_custom_executor_writes_a_trajectory_of_sampled_tokens(agent_of,
 
 async def test_what_the_file_raises_and_what_the_engine_does_are_told_apart(agent_of, quick, tmp_path):
     agent, engine = await agent_of(CUSTOM)
-    with pytest.raises(AgentError, match=rf"{tmp_path}/agent.py:24: KeyError: 'nothing there'"):
+    with pytest.raises(AgentError, match=rf"{tmp_path}/agent.py:25: KeyError: 'nothing there'"):
         await one(agent, engine, "raise")
     engine.broken = True
     with pytest.raises(EngineError, match="the engine broke"):
@@ -130,7 +130,7 @@ async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
         ("two", "<right>", 0.25, True),
     ]
     raised, slow, plain, images, hot = faults
-    assert isinstance(raised, AgentError) and "agent.py:21: KeyError: 'no such row'" in str(raised)
+    assert isinstance(raised, AgentError) and "agent.py:22: KeyError: 'no such row'" in str(raised)
     assert isinstance(slow, EnvTimeout) and "env.step_timeout_s = 5 s" in str(slow)
     assert isinstance(plain, AgentError) and '"rewards" = 1.0 (float), not one number in a tensor' in str(plain)
     assert isinstance(images, AgentError) and "tasks are text here" in str(images)
