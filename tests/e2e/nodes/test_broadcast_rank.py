@@ -35,7 +35,7 @@ def rank():
         def start(self) -> None:
             self.inner = Inner()
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)  # never another test's
     actor = ray.remote(concurrency_groups=THREADS)(Rank).options(num_cpus=1).remote(0, 1)
     ray.get(actor.start.remote(), timeout=SOON)
     yield actor
