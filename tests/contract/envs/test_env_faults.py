@@ -15,6 +15,8 @@ from openrlhf_tir.types import GroupKey, Task
 
 from ..env_process import Http, env_server
 
+pytestmark = pytest.mark.slow  # it waits for servers
+
 REASON = {
     "hang": "timeout",
     "timeout": "timeout",

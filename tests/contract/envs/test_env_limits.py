@@ -11,6 +11,8 @@ import pytest
 
 from ..env_process import Http, env_server
 
+pytestmark = pytest.mark.slow  # it waits for servers
+
 ECHO = "env_servers.echo"
 
 

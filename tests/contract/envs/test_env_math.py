@@ -8,6 +8,8 @@ import pytest
 
 from ..env_process import Http, env_server
 
+pytestmark = pytest.mark.slow  # it waits for servers
+
 HANGS = "9^{9^{9^{9}}}"
 
 

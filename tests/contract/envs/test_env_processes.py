@@ -16,6 +16,8 @@ from openrlhf_tir.envs.client import EnvClient
 from ..env_process import Http, env_server
 from ..slow_search import write_corpus
 
+pytestmark = pytest.mark.slow  # it waits for servers
+
 ECHO = "env_servers.echo"
 REPO = Path(__file__).resolve().parents[3]
 

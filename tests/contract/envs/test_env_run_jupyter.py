@@ -11,7 +11,10 @@ import pytest
 from ..env_process import Http, env_server
 
 PYTHON = "env_servers.python_tir"
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="sessions with state need bubblewrap")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="sessions with state need bubblewrap"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from ..env_process import Http, env_server
 from ..slow_search import write_corpus
 from ..tiny_encoder import make_model
 
+pytestmark = pytest.mark.slow  # it waits for servers
+
 SEARCH = "env_servers.search"
 
 

@@ -53,6 +53,7 @@ def test_for_messages_the_policy_is_the_system_message_and_the_template_is_told_
     assert "find_customer" in [t["function"]["name"] for t in row["meta"]["chat_tools"]]
 
 
+@pytest.mark.slow
 def test_the_tasks_of_a_suite_are_not_those_that_training_makes(tmp_path):
     ours = rows(planned(tmp_path, "tau_like", **DESK).asked[0].directory / "problems.jsonl")
     states = {json.dumps(row["meta"]["state"]) for row in ours}
