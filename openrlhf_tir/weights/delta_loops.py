@@ -52,7 +52,7 @@ def _ones(typing, bits):
 def take_over(old, new, gaps, differences, wides):
     """`old` becomes `new`, and what that changed is written to the other three, which have room for n each.
     -> how many gaps, how many wides."""
-    places = np.empty(BLOCK + 3, np.int32)  # the last ones found may be written with up to three that are none
+    places = np.empty(BLOCK, np.int32)
     entries, wide, last = 0, 0, -1
     for block in range(0, len(new), BLOCK):
         end = min(block + BLOCK, len(new))

@@ -442,3 +442,25 @@ def test_the_room_is_given_back(node, pushes, root):
     node.full(*pushes.full(0))
     node.remove()
     assert [p.name for p in root.iterdir()] in ([], ["push"])
+
+
+@pytest.mark.slow
+def test_no_loop_writes_or_reads_beyond_its_arrays():
+    """numba looks at every index only where it is told to before it compiles. Places are written four at a time, so
+    each remainder of what a block and its last vector hold is tried."""
+    code = """
+import numpy as np
+from openrlhf_tir.weights.delta import apply, take_over
+from openrlhf_tir.weights.delta_loops import BLOCK
+for same in [*range(9), 61, 62, 63, 64, 65]:
+    for n in (BLOCK, 2 * BLOCK, BLOCK + 7):
+        old = np.zeros(n, np.int16)
+        new = np.ones(n, np.int16)
+        new[:same] = 0
+        piece = take_over(kept := old.copy(), new)
+        apply(piece, old)
+        assert (old == new).all() and (kept == new).all(), (same, n)
+"""
+    told = {**os.environ, "NUMBA_BOUNDSCHECK": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
