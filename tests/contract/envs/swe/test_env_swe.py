@@ -1,5 +1,4 @@
 """swe as it is used: a server, rows made for it, a session that mends its bug, rows of another's form with a mirror."""
-# ruff: noqa: E501 - one attack, one line
 
 from __future__ import annotations
 
@@ -303,7 +302,9 @@ INSIDE = {
     "a skip": ("echo 'import pytest; pytest.skip(\"no\", allow_module_level=True)' > src/lib.py", 0.0),
     "a report of its own": ("echo 'import os; os.write(4, b\"{}\"); os._exit(0)' > src/lib.py", 0.0),
     "reports that pass": (
-        "printf 'import _pytest.reports as r\\nold = r.TestReport.from_item_and_call\\ndef new(item, call):\\n    x = old(item, call); x.outcome = \"passed\"; return x\\nr.TestReport.from_item_and_call = new\\ntwice = None\\n' > src/lib.py",
+        "printf 'import _pytest.reports as r\\nold = r.TestReport.from_item_and_call\\ndef new(item, call):\\n"
+        '    x = old(item, call); x.outcome = "passed"; return x\\n'
+        "r.TestReport.from_item_and_call = new\\ntwice = None\\n' > src/lib.py",
         0.0,
     ),
     "assertions that pass": (
@@ -311,7 +312,8 @@ INSIDE = {
         0.0,
     ),
     "a pytest of its own": (
-        "mkdir pytest; echo 'def main(*a, **k): return 0' > pytest/__init__.py; echo 'import os; os._exit(0)' > json.py",
+        "mkdir pytest; echo 'def main(*a, **k): return 0' > pytest/__init__.py;"
+        " echo 'import os; os._exit(0)' > json.py",
         0.0,
     ),
     "never ends": ("echo 'while True: pass' > src/lib.py", 0.0),
@@ -351,7 +353,8 @@ UNFIT = {
     ),
     "a test that passes": (
         {"test_patch": TEST_PATCH.replace("twice(0) == 0", "twice(0) == 1").replace("\n\n\n def", "\n \n \n def")},
-        "FAIL_TO_PASS names 'tests/test_lib.py::test_zero', which passes in the repository as it is: any patch would do",
+        "FAIL_TO_PASS names 'tests/test_lib.py::test_zero', which passes in the repository as it is:"
+        " any patch would do",
     ),
 }
 

@@ -1,7 +1,6 @@
 """swe on a runtime API: rows in containers of their own, and what becomes of a session when the API or a container
 fails. The API is a stand-in that runs real processes (tests/contract/runtime_stand_in).
 """
-# ruff: noqa: E501 - one attack, one line
 
 from __future__ import annotations
 
@@ -182,7 +181,11 @@ async def test_no_history_and_no_hidden_test_is_in_the_container_of_a_session(re
     env = env_of(remote)
     try:
         await env.reset(image[1], 0)
-        looked = "git status --short; git log --all --oneline | wc -l; git branch -a; git cat-file --batch-all-objects --batch-check | grep -c commit; ls *.txt *.so; grep -rl test_two / --include=*.py --include=*.patch 2>/dev/null | grep -v stand_in"
+        looked = (
+            "git status --short; git log --all --oneline | wc -l; git branch -a;"
+            " git cat-file --batch-all-objects --batch-check | grep -c commit; ls *.txt *.so;"
+            " grep -rl test_two / --include=*.py --include=*.patch 2>/dev/null | grep -v stand_in"
+        )
         said = (await env.step(call("execute_bash", command=looked), 60)).observation
         assert said.splitlines()[:5] == ["1", "* main", "1", "built.txt", "fast.so"] and "test_lib" not in said, said
     finally:
