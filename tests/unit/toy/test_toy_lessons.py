@@ -358,6 +358,20 @@ def test_the_share_of_examples_with_a_call_is_the_tool_ratio(name):
     assert np.mean(used) == pytest.approx(0.3, abs=0.06)
 
 
+@pytest.mark.parametrize(
+    ("trace", "first", "again"),
+    [
+        (torl.tool_trace(MUL, 3), "```python", torl.AGAIN),
+        (search.search_trace(search.facts()[0], 3), "<search>", "Check. "),
+    ],
+)
+def test_what_is_done_over_again_does_not_begin_with_the_letters_of_the_first_time(trace, first, again):
+    """Else a model that learns to call once learns to call again, and OTC finds no group with a call fewer."""
+    said = text_of(trace.token_ids)
+    assert said.count(first) == 3 and said.count(again + first) == 2
+    assert said.index(first) < said.index(again) and again[0] not in (first[0], "\\", "<")
+
+
 def test_torls_habit_is_one_to_three_calls_nearly_two_on_average():
     rng = Random(0)
     calls = [text_of(torl_calls.draw_trace(rng, 1.0).token_ids).count("```python") for _ in range(600)]
