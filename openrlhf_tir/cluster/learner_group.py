@@ -158,11 +158,11 @@ class LearnerGroup:
 
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()
-        light = TrainBatch(batch.step, [type(i)(i.meta, None) for i in batch.items], batch.rank_of, batch.cuts)
+        items = [type(item)(item.meta, None) for item in batch.items]
+        light = ray.put(TrainBatch(batch.step, items, batch.rank_of, batch.cuts))  # once, not for each rank
         payloads = [item.payload for item in batch.items]
-        metrics = (
-            await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s")
-        )[0]
+        told = await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s")
+        metrics = told[0]
         self.version += int(metrics["updates"])
         report = StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
         if not report.finite or metrics.get("updates_left_out"):

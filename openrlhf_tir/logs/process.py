@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple, Self
@@ -17,6 +18,9 @@ from typing import NamedTuple, Self
 import psutil
 
 BYTES_PER_GIB = 1 << 30
+SHARE = 0.005
+"""Of a core, which sampling takes at most: to read a process's PSS the kernel walks its page tables, which takes it
+milliseconds, and a run may have hundreds of processes."""
 
 
 class Seen(NamedTuple):
@@ -38,10 +42,10 @@ def everybody() -> Iterator[Seen]:
 
 
 class PssSampler:
-    """Samples the total in a background thread; a context manager. `peak_gib` holds at any time, `peak_by_process` says
-    who it was.
+    """Samples the total in a background thread, every `interval_s` or as seldom as its share of a core asks for; a
+    context manager. `peak_gib` holds at any time, `peak_by_process` says who it was.
 
-    What is not covered: processes that live shorter than `interval_s`, and those whose smaps we may not read (a sandbox
+    What is not covered: processes that live shorter than that, and those whose smaps we may not read (a sandbox
     in a user namespace of its own); both are the snippets that tools run.
     """
 
@@ -94,8 +98,9 @@ class PssSampler:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            before = time.thread_time()
             self.sample()
-            self._stop.wait(self._interval_s)
+            self._stop.wait(max(self._interval_s, (time.thread_time() - before) / SHARE))
 
     def __enter__(self) -> Self:
         self._thread.start()

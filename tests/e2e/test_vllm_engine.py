@@ -274,7 +274,8 @@ async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new
 ):
     """64 sequences decode at once. A canary that took its turn would wait until all of 512 but the last 64 have ended.
 
-    The answer reaches this process late when that has no core: others end meanwhile, which 512 leave room for.
+    The answer reaches this process late when that has no core: others end meanwhile, which 512 leave room for. So does
+    the wish to freeze: half of them are sent before it, four times what decodes at once, and it finds some under way.
     """
     answered = []
 
@@ -283,11 +284,11 @@ async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new
 
     path, so_far = tmp_path / "w.safetensors", engine.requests.tokens
     await learner.publish(path)
-    tasks = [asyncio.create_task(ask(i)) for i in range(64)]
+    tasks = [asyncio.create_task(ask(i)) for i in range(256)]
     while engine.requests.tokens < so_far + 64 * 3:
         await asyncio.sleep(0)
     await engine.begin_update()  # frozen
-    tasks += [asyncio.create_task(ask(i)) for i in range(64, 512)]
+    tasks += [asyncio.create_task(ask(i)) for i in range(256, 512)]
     await asyncio.sleep(0.05)  # these are queued before the canary is
     await engine.receive({"path": str(path)})
     sampled = await engine.finish_update(4, Canary([prompt], 4, seed=0))
@@ -302,9 +303,8 @@ async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new
     await engine.proved(4)
     await asyncio.gather(*tasks)
     assert len(answered) == 512 and all(c.finish_reason in ("stop", "length") for c in answered)
-    assert sum((c.versions == 4).all() for c in answered) >= 448 and any(
-        len(set(c.versions.tolist())) == 2 for c in answered
-    )
+    assert sum((c.versions == 4).all() for c in answered) >= 256
+    assert any(len(set(c.versions.tolist())) == 2 for c in answered), "the freeze found none under way"
 
 
 async def test_a_paused_engine_stays_paused_through_a_push_and_answers_after_resume(engine, learner, tmp_path, prompt):

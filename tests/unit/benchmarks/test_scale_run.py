@@ -26,6 +26,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("engine_room", "learner_room", "remove_placement_group"):
         monkeypatch.setattr(host_module, name, lambda *args: None)
     monkeypatch.setattr("ray.cancel", lambda ref: ref.cancel())
+    monkeypatch.setattr("ray.put", lambda value: value)
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
 
 
