@@ -12,13 +12,13 @@ from fastapi import FastAPI
 
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
+from env_servers.progress import Progress
 from env_servers.serving import create_env_app
 from openrlhf_tir.errors import TirError
 
 from .bm25 import Bm25, Retriever, ensure_index
 from .env import ACTION, MAX_TOPK, SearchEnv, View
 from .pages import PAGE_CHARS
-from .progress import Progress
 from .retrieve import add_retrieve
 from .searches import Searches
 

@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from env_servers.progress import Progress
 from env_servers.python_tir.sandbox import SandboxError
 
 from .describe import CALLS_TEXT, issue, patch_text, prompt
@@ -236,8 +237,15 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def filled(path: Path) -> int:
+    """Lines of the file that hold something."""
+    return sum(bool(line.strip()) for line in path.read_text(encoding="utf-8").splitlines())
+
+
 async def write(args: argparse.Namespace) -> int:
-    count = 0
+    """-> how many rows there are. Minutes for hundreds of them: a bar on stderr."""
+    count, total = 0, filled(args.rows) if args.rows else args.count
+    progress = Progress("of the rows, each tried" if args.mirror or not args.rows else "of the rows")
     with args.out.open("w", encoding="utf-8") as f:
         made = (
             rows_of(args)
@@ -247,6 +255,7 @@ async def write(args: argparse.Namespace) -> int:
         async for row in made:
             f.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += 1
+            progress.update(count / total)
     return count
 
 

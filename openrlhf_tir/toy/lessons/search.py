@@ -34,8 +34,9 @@ ASPECTS = ("river", "king", "bread", "song")
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 AGAIN = "Check. "
 """What a further search begins with, as in torl."""
-CALLS, WEIGHTS = (1, 2, 3), (5, 3, 2)
-"""Searches of an answer that was searched for, and how often: 1.7 on average."""
+CALLS, WEIGHTS = (1, 2, 3), (2, 4, 4)
+"""Searches of an answer that was searched for, and how often: 2.2 on average. With 1.7 the model, rewarded for answers
+alone, came down to 1.2 by itself (seed 42): nothing was left to save."""
 
 
 class Fact(NamedTuple):

@@ -372,10 +372,10 @@ def test_what_is_done_over_again_does_not_begin_with_the_letters_of_the_first_ti
     assert said.index(first) < said.index(again) and again[0] not in (first[0], "\\", "<")
 
 
-def test_torls_habit_is_one_to_three_calls_nearly_two_on_average():
+def test_torls_habit_is_one_to_three_calls_more_than_two_on_average():
     rng = Random(0)
     calls = [text_of(torl_calls.draw_trace(rng, 1.0).token_ids).count("```python") for _ in range(600)]
-    assert set(calls) == {1, 2, 3} and np.mean(calls) == pytest.approx(1.9, abs=0.1)
+    assert set(calls) == {1, 2, 3} and np.mean(calls) == pytest.approx(2.2, abs=0.1)
 
 
 @pytest.mark.parametrize("name", [*CALLING, "artist", "retool"])
