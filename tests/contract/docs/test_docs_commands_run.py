@@ -1,4 +1,4 @@
-"""The commands of the pages that need no GPU, no trained run and nobody's data are run, in the pages' order and in one
+"""The commands of the pages that need no GPU, no model, no network and nobody's data are run, in the pages' order and in one
 directory: what one writes the next one reads. All others are parsed as the program parses them
 (test_docs_blocks.py)."""
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 PROGRAM = f'openrlhf-tir() {{ {sys.executable} -m openrlhf_tir.cli "$@"; }}; '
 """The installed program is tried elsewhere; this is the checkout's."""
 RUNS = (
-    r"openrlhf-tir (data|simulate|size|show-config) ",
+    r"openrlhf-tir (data|simulate|show-config) ",
     r"openrlhf-tir simulate$",
     r"(openrlhf-tir|bash) .*(--help|--list|--list-suites)$",
     r"\.venv/bin/openrlhf-tir reproduce --list$",
@@ -51,7 +51,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_there_are_commands_of_many_pages_to_run():
-    assert len(runnable()) >= 30 and len({where.partition(":")[0] for where, _ in runnable()}) >= 7
+    assert len(runnable()) >= 25 and len({where.partition(":")[0] for where, _ in runnable()}) >= 7
 
 
 @pytest.mark.parametrize(("where", "line"), runnable(), ids=lambda v: v.partition(" ")[0] if ":" in v else v[:60])
@@ -68,4 +68,6 @@ def test_a_command_of_the_pages_does_what_it_says(where: str, line: str, here: P
     assert done.returncode == 0, f"{where}: {line}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
     assert done.stdout.strip() or done.stderr.strip(), f"{where}: {line} says nothing"
     for written in re.findall(r"(?:--out|--report|--plot) (\S+)", line):
-        assert (here / written).stat().st_size > 0, f"{where}: {line} writes no {written}"
+        assert (here / written).is_file(), f"{where}: {line} writes no {written}"
+        # both rows of the decontaminated sample are the evaluation's
+        assert (here / written).stat().st_size > 0 or written == "clean.jsonl", f"{where}: {written} is empty"
