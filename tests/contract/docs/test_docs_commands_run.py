@@ -1,4 +1,4 @@
-"""The commands of the pages that need no GPU, no model, no network and nobody's data are run, in the pages' order and in one
+"""Commands of the pages that need no GPU, no model, no network and nobody's data are run, in the pages' order and in one
 directory: what one writes the next one reads. All others are parsed as the program parses them
 (test_docs_blocks.py)."""
 
