@@ -1,5 +1,5 @@
-"""Commands of the pages that need no GPU, no model, no network and nobody's data are run, in the pages' order and in one
-directory: what one writes the next one reads. All others are parsed as the program parses them
+"""Commands of the pages that need no GPU, no model, no network and nobody's data are run, in the pages' order and in
+one directory: what one writes the next one reads. All others are parsed as the program parses them
 (test_docs_blocks.py)."""
 
 from __future__ import annotations
