@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..config.paths import shorten
+from ..data import checks
 from ..data.bfcl.rows import with_functions
 from ..data.fields import kind
 from ..data.schemas import INPUT, LABEL, SCHEMAS, detected
@@ -66,6 +67,12 @@ def maths(where: str, row: Row) -> dict[str, Any]:
                 " Give the answer in column 'answer'."
             )
     return {INPUT: question, LABEL: _one_answer(where, answer), "meta": _kind(row)}
+
+
+def question(where: str, row: Row) -> str | list[Any]:
+    """What a row of `maths` or `answers` asks, whether it has an answer or not."""
+    asked = _text(where, _lower(row), QUESTIONS, "the problem")
+    return checks.messages(asked, where, "the problem") if isinstance(asked, list) else asked
 
 
 def _one_answer(where: str, answer: Any) -> str:
