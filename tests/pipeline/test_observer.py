@@ -85,6 +85,19 @@ def test_calls_are_told_apart_by_what_became_of_the_response():
     assert not any(name.startswith("reward/calls") for name in row)
 
 
+def test_calls_are_told_by_how_many_a_response_makes():
+    """0, 1, 3 and 4 calls in one group, 9 in one of a single sample; where no call can be made nothing is said."""
+    few = called(0, (True, []), (False, ["ok"]), (True, ["ok"] * 3), (False, ["ok"] * 4))
+    many = called(1, (True, ["ok"] * 9))
+    row = rollout_metrics([few, many])
+    shares = {name: value for name, value in row.items() if name.startswith("n_calls/")}
+    wanted = {"0": 0.2, "1": 0.2, "2": 0.0, "3_4": 0.4, "5_8": 0.0, "9_up": 0.2}
+    assert shares == pytest.approx({f"n_calls/{name}": share for name, share in wanted.items()})
+    assert not any(name.startswith("reward/") for name in row)
+    silent = replace(called(0, (True, []), (False, [])), env="sums")
+    assert not any(name.startswith("n_calls/") for name in rollout_metrics([silent], {"sums"}))
+
+
 def wrote(text: str, calls: int) -> Trajectory:
     """A right response of so many calls, whose model tokens say `text`; what the tool wrote has a program too, which is
     not the model's."""

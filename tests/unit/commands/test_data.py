@@ -146,6 +146,18 @@ def test_convert_joins_bfcls_answers_by_id(capsys, tmp_path):
     assert data("check", tmp_path / "o.jsonl") == 0
 
 
+def test_a_joined_field_fills_what_is_null_and_an_id_has_one_answer(capsys, tmp_path):
+    first, second = rows()["bfcl_multi_turn.jsonl"]
+    questions = jsonl(tmp_path / "q.jsonl", [row | {"ground_truth": None} for row in (first, second)])
+    answers = [{"id": row["id"], "ground_truth": row["ground_truth"]} for row in (first, second)]
+    argv = ("convert", questions, "--out", tmp_path / "o.jsonl", "--join")
+    assert data(*argv, jsonl(tmp_path / "a.jsonl", [*answers, answers[0]])) == 0
+    again = jsonl(tmp_path / "a.jsonl", [*answers, answers[0] | {"ground_truth": second["ground_truth"][:1]}])
+    capsys.readouterr()
+    assert data(*argv, again) == 2
+    assert f"{again} line 3 has the id {first['id']!r} of an earlier row and other fields" in capsys.readouterr().err
+
+
 def test_what_convert_cannot_do_is_said_before_anything_is_written(capsys, tmp_path):
     source = SAMPLES / "orz.json"
     for argv, said in (
