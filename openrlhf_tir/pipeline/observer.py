@@ -14,7 +14,7 @@ import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
 from ..episodes.choice import LENGTH_FACTS
-from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS, CODE_FACTS, N_CALLS
+from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS, CODE_FACTS, HAVE, N_CALLS
 from ..types import GroupMeta, GroupState, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 from .budget import Budget
@@ -308,9 +308,16 @@ def env_metrics(env: str, groups: list[GroupMeta], without_calls: Collection[str
 def reward_parts(groups: list[GroupMeta], weights: list[int]) -> dict[str, float]:
     """Mean of each part of the rewards over the trajectories that have it, as `reward/<part>`: whatever a reward
     records by name."""
-    names = dict.fromkeys(name for g in groups for name in g.stats if name not in NOT_PARTS)
+    names = dict.fromkeys(
+        name for g in groups for name in g.stats if name not in NOT_PARTS and not name.startswith(HAVE)
+    )
     some = {
-        name: [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats] for name in names
+        name: [
+            (g.stats[name], n * g.stats.get(HAVE + name, 1.0))
+            for g, n in zip(groups, weights, strict=True)
+            if name in g.stats
+        ]
+        for name in names
     }
     return {
         f"reward/{name}": float(np.average([v for v, _ in found], weights=[n for _, n in found]))

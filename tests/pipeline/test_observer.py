@@ -51,6 +51,27 @@ def test_parts_of_rewards_are_metrics_by_name_weighted_by_trajectories():
     assert not any(name.startswith("reward/") and name.split("/")[1] in ("calls", "truncated") for name in row)
 
 
+def test_a_part_is_the_mean_of_the_responses_that_have_it_however_they_are_grouped():
+    """Three of six responses say `speed`: .2, .4 and .9. It was 0 for the others of a group in which one says it."""
+
+    def told(prompt: int, *speeds: float | None) -> GroupMeta:
+        group = group_of(GroupKey(0, prompt), 0)[1]
+        first = group.trajectories[0]
+        group.trajectories = [
+            replace(first, index=i, parts={"correct": 1.0} | ({} if speed is None else {"speed": speed}))
+            for i, speed in enumerate(speeds)
+        ]
+        return describe(group, prompt_tokens=1, verdict=KEEP, failed=None, actor="", seconds=1.0)
+
+    for groups in (
+        [told(0, 0.2, None, 0.4, None), told(1, None, 0.9)],
+        [told(0, 0.2, 0.4, 0.9), told(1, None, None, None)],
+    ):
+        row = rollout_metrics(groups)
+        assert row["reward/speed"] == pytest.approx(0.5)
+        assert [name for name in row if name.startswith("reward/")] == ["reward/speed"]
+
+
 def called(prompt: int, *samples: tuple[bool, list[str]]) -> GroupMeta:
     """A group of samples (right or not, how each call ended), described as an actor does."""
     group = group_of(GroupKey(0, prompt), 0)[1]
