@@ -16,6 +16,7 @@ Column names are compared without case. A row of verl's form goes through its sc
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,10 +77,16 @@ def question(where: str, row: Row) -> str | list[Any]:
 
 
 def _one_answer(where: str, answer: Any) -> str:
-    """Several parts of one answer are joined, as they are asked for together."""
+    """Several parts of one answer are joined, as they are asked for together. NaN is what pandas writes for no answer:
+    no response would be right."""
     if isinstance(answer, list) and answer and all(isinstance(a, str | int | float) for a in answer):
         return ", ".join(_plain(a) for a in answer)
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
+    if (
+        isinstance(answer, bool)
+        or not isinstance(answer, str | int | float)
+        or not str(answer).strip()
+        or (isinstance(answer, float) and not math.isfinite(answer))
+    ):
         raise DataError(f"{where}: the answer is {kind(answer)}, not text or a number. Correct the row.")
     return _plain(answer)
 
