@@ -52,14 +52,14 @@ def kept(right: np.ndarray, wrong: np.ndarray, n: int, low: np.ndarray, high: np
     Example: nothing known, n = 2, (0, 1): P(0) = P(2) = 1/2 * 3/4 = 3/8, so 1/4.
     """
     a, b = PRIOR + right, PRIOR + wrong
-    mass = np.ones_like(a)
+    log_mass = np.zeros_like(a)  # P(0) of hundreds of samples is below what a float holds
     for j in range(n):
-        mass *= (b + j) / (a + b + j)
+        log_mass += np.log((b + j) / (a + b + j))
     chance = np.zeros_like(a)
     for k in range(n + 1):
-        chance += np.where((k / n > low + EPSILON) & (k / n < high - EPSILON), mass, 0.0)
+        chance += np.where((k / n > low + EPSILON) & (k / n < high - EPSILON), np.exp(log_mass), 0.0)
         if k < n:
-            mass = mass * (n - k) / (k + 1) * (a + k) / (b + n - k - 1)
+            log_mass = log_mass + np.log((n - k) / (k + 1) * (a + k) / (b + n - k - 1))
     return chance
 
 

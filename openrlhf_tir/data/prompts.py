@@ -215,7 +215,7 @@ def _meta(row: Mapping[str, Any], where: str) -> dict[str, Any]:
             " rename the column."
         )
     meta = dict(checks.json_value(meta, where, "meta") or {})
-    if "datasource" in row:
+    if row.get("datasource") is not None:
         meta["datasource"] = checks.json_value(row["datasource"], where, "datasource")
     return meta
 

@@ -3,6 +3,9 @@
 
 JSONL is read by us (json_rows), so that a mistake has a line number and small runs need no heavy import; parquet
 through pyarrow; anything else through datasets.load_dataset.
+
+The last two have columns: an object has the keys of all objects of its column, None where a row has none. Such keys are
+left out below the top, so that a row is the same in whatever file it is.
 """
 
 from __future__ import annotations
@@ -96,7 +99,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
                     i += 1
-                    yield f"{path} row {i}", row
+                    yield f"{path} row {i}", unfilled(row)
     except (ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as e:
         what = f"is not readable after row {i}" if i else "is not a parquet file"
         raise DataError(
@@ -129,4 +132,19 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
             )
         data = data[split]
     for i, row in enumerate(data):
-        yield f"{source}[{split}] row {i + 1}", row
+        yield f"{source}[{split}] row {i + 1}", unfilled(row)
+
+
+def unfilled(row: dict[str, Any]) -> dict[str, Any]:
+    """Without the keys that a column's other objects have. A chat message keeps its content: None is what stands beside
+    calls."""
+    return {name: _unfilled(value) for name, value in row.items()}
+
+
+def _unfilled(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unfilled(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    kept = ("content",) if value.get("role") else ()
+    return {key: _unfilled(part) for key, part in value.items() if part is not None or key in kept}

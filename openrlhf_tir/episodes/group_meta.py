@@ -18,6 +18,10 @@ those of the right ones."""
 CODE_FACTS = ("code_written", "code_run", "code_responses", "code_after_answer")
 """Names of such means, of fenced Python: programs that the model wrote, those that it stopped for so that they ran,
 responses with one, and responses whose first one comes after their first answer."""
+N_CALLS = {"0": 0, "1": 1, "2": 2, "3_4": 4, "5_8": 8, "9_up": None}
+"""How often a response calls, in ranges: `n_calls/RANGE` in a group's stats is the share of its samples within. Only
+ranges that have some are there. The values are the ranges' upper ends."""
+HAVE = "have/"
 PROGRAM, ANSWER = re.compile(r"```(?:python|py)\b"), re.compile(r"\\boxed\{|<answer>")
 HALF = 0.5
 """Above it a trajectory is correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
@@ -60,20 +64,31 @@ def describe(
 
 
 def means(valid: list[Trajectory]) -> dict[str, float]:
-    """Mean of every reward part over the valid trajectories, and the mean number of calls; mean seconds of a call where
-    there was one."""
+    """Mean of every reward part over the valid trajectories that have it, and with HAVE before its name their share
+    where that is not all; the mean number of calls; mean seconds of a call where there was one."""
     if not valid:
         return {}
     names = sorted({name for t in valid for name in t.parts})
-    found = {name: float(np.mean([t.parts.get(name, 0.0) for t in valid])) for name in names}
+    found = {}
+    for name in names:
+        told = [t.parts[name] for t in valid if name in t.parts]
+        found[name] = float(np.mean(told))
+        if len(told) < len(valid):
+            found[HAVE + name] = len(told) / len(valid)
     seconds = [c.seconds for t in valid for c in t.calls]
     found |= {CALL_SECONDS: float(np.mean(seconds))} if seconds else {}
     found |= dict(zip(CALL_FACTS, np.mean([_call_facts(t) for t in valid], axis=0).tolist(), strict=True))
     found |= dict(zip(CODE_FACTS, np.mean([_code_facts(t) for t in valid], axis=0).tolist(), strict=True))
+    ranges = Counter(_n_calls(len(t.calls)) for t in valid)
+    found |= {f"n_calls/{name}": n / len(valid) for name, n in ranges.items()}
     return found | {
         "calls": float(np.mean([len(t.calls) for t in valid])),
         "truncated": float(np.mean([t.finish_reason == "length" for t in valid])),
     }
+
+
+def _n_calls(calls: int) -> str:
+    return next(name for name, most in N_CALLS.items() if most is None or calls <= most)
 
 
 def _call_facts(t: Trajectory) -> tuple[int, int, int]:

@@ -16,10 +16,12 @@ Column names are compared without case. A row of verl's form goes through its sc
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..config.paths import shorten
+from ..data import checks
 from ..data.bfcl.rows import with_functions
 from ..data.fields import kind
 from ..data.schemas import INPUT, LABEL, SCHEMAS, detected
@@ -68,11 +70,23 @@ def maths(where: str, row: Row) -> dict[str, Any]:
     return {INPUT: question, LABEL: _one_answer(where, answer), "meta": _kind(row)}
 
 
+def question(where: str, row: Row) -> str | list[Any]:
+    """What a row of `maths` or `answers` asks, whether it has an answer or not."""
+    asked = _text(where, _lower(row), QUESTIONS, "the problem")
+    return checks.messages(asked, where, "the problem") if isinstance(asked, list) else asked
+
+
 def _one_answer(where: str, answer: Any) -> str:
-    """Several parts of one answer are joined, as they are asked for together."""
+    """Several parts of one answer are joined, as they are asked for together. NaN is what pandas writes for no answer:
+    no response would be right."""
     if isinstance(answer, list) and answer and all(isinstance(a, str | int | float) for a in answer):
         return ", ".join(_plain(a) for a in answer)
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
+    if (
+        isinstance(answer, bool)
+        or not isinstance(answer, str | int | float)
+        or not str(answer).strip()
+        or (isinstance(answer, float) and not math.isfinite(answer))
+    ):
         raise DataError(f"{where}: the answer is {kind(answer)}, not text or a number. Correct the row.")
     return _plain(answer)
 

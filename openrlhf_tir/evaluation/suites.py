@@ -320,7 +320,14 @@ def _gold(found: SuiteFile) -> dict[str, Any]:
     path = found.file.parent / ANSWER_DIRECTORY / found.file.name
     if not asked(path, Path.is_file, "--suite"):
         return {}
-    return {row["id"]: row.get("ground_truth") for _, row in read_json(path) if isinstance(row.get("id"), str)}
+    gold: dict[str, Any] = {}
+    for where, row in read_json(path):
+        name, truth = row.get("id"), row.get("ground_truth")
+        if isinstance(name, str) and gold.setdefault(name, truth) != truth:
+            raise DataError(
+                f"{where} has the id {name!r} of an earlier row and another ground_truth. Keep one of them."
+            )
+    return gold
 
 
 def convert(found: SuiteFile, target: Path, protocol: str = "tool") -> tuple[int, str]:

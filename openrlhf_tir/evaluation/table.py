@@ -78,13 +78,11 @@ def env_lines(results: Sequence[Result]) -> list[str]:
 
 
 def percent(value: Sequence[float | None]) -> str:
-    """Value and interval."""
+    """Value and interval, the value alone where there is none."""
     middle, low, high = value
-    return (
-        "-"
-        if middle is None or low is None or high is None
-        else f"{100 * middle:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-    )
+    if middle is None:
+        return "-"
+    return f"{100 * middle:.1f}" + ("" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]")
 
 
 def number(value: Sequence[float | None], form: str = ".2f") -> str:

@@ -22,6 +22,7 @@ PAUSE_S = 5.0
 """Seconds before the second try, then growing (backoff.py): what took an engine or a server down needs a moment."""
 GIVE_UP_S = 30.0
 """Seconds that a measurement has to end once it is cancelled."""
+FAILED = "eval/failed_samples"
 T = TypeVar("T")
 
 
@@ -88,24 +89,33 @@ class Evaluator:
     ) -> None:
         self.key, self.tries, self.timeout_s = cfg.ckpt.best_metric_key, cfg.eval.max_tries, cfg.eval.timeout_s
         self.measure, self.observer = measure, observer
+        self._known = False
+        """An evaluation of this run had a figure of that key."""
 
     async def evaluate(self, version: int) -> float | None:
         """Logs the figures, or how many samples are missing; returns that of ckpt.best_metric_key, if there is one.
 
-        Raises ConfigError when no evaluation has such a figure.
+        Raises ConfigError when no evaluation has such a figure. One may be missing: that of an environment all of whose
+        samples were lost, or of a part of the reward that no sample has this time.
         """
         assert self.measure is not None, "asked for an evaluation without a measurement"
         with self.observer.phase("evaluate", version):
             figures = await attempt(self.measure, f"version {version}", tries=self.tries, timeout_s=self.timeout_s)
         if isinstance(figures, EvaluationFailed):
-            self.observer.metrics.log(version, {"eval/failed": 1.0, "eval/failed_samples": float(figures.failed)})
+            self.observer.metrics.log(version, {"eval/failed": 1.0, FAILED: float(figures.failed)})
             return None
         self.observer.metrics.log(version, figures)
         if self.key == "none":
+            return None
+        if self.key not in figures and (self._known or figures.get(FAILED)):
+            log.warning(
+                "The evaluation of version %d has no %s: no checkpoint can be the best by it.", version, self.key
+            )
             return None
         if self.key not in figures:
             raise ConfigError(
                 f"ckpt.best_metric_key = {self.key!r} is no evaluation metric."
                 f" Known: {', '.join(sorted(figures))}; 'none' keeps the last ones only."
             )
+        self._known = True
         return figures[self.key]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
 from ..episodes.choice import LENGTH_FACTS
-from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS, CODE_FACTS
+from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS, CODE_FACTS, HAVE, N_CALLS
 from ..types import GroupMeta, GroupState, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 from .budget import Budget
@@ -42,8 +42,10 @@ METRICS = {
 }
 
 
+N_SHARES = tuple(f"n_calls/{name}" for name in N_CALLS)
 NOT_PARTS = frozenset(
     {"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_FACTS, *CODE_FACTS, *LENGTH_FACTS, *AGENT_FACTS}
+    | set(N_SHARES)
 )
 """What stands in a group's stats beside the parts of its rewards, or has a metric of its own."""
 
@@ -245,6 +247,12 @@ def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()
         out["code_ratio"] = float(code.mean())
         if correct.any():
             out["code_in_correct"] = float(code[correct].mean())
+        counted = [g for g in groups if any(name in g.stats for name in N_SHARES)]
+        samples = sum(len(g.correct) for g in counted)
+        out |= {
+            name: sum(g.stats.get(name, 0.0) * len(g.correct) for g in counted) / samples
+            for name in (N_SHARES if samples else ())
+        }
     return out | call_metrics(groups)
 
 
@@ -300,9 +308,16 @@ def env_metrics(env: str, groups: list[GroupMeta], without_calls: Collection[str
 def reward_parts(groups: list[GroupMeta], weights: list[int]) -> dict[str, float]:
     """Mean of each part of the rewards over the trajectories that have it, as `reward/<part>`: whatever a reward
     records by name."""
-    names = dict.fromkeys(name for g in groups for name in g.stats if name not in NOT_PARTS)
+    names = dict.fromkeys(
+        name for g in groups for name in g.stats if name not in NOT_PARTS and not name.startswith(HAVE)
+    )
     some = {
-        name: [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats] for name in names
+        name: [
+            (g.stats[name], n * g.stats.get(HAVE + name, 1.0))
+            for g, n in zip(groups, weights, strict=True)
+            if name in g.stats
+        ]
+        for name in names
     }
     return {
         f"reward/{name}": float(np.average([v for v, _ in found], weights=[n for _, n in found]))

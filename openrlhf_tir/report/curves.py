@@ -89,6 +89,22 @@ def response(columns: Columns, theme: Theme) -> Figure | None:
     return finish(figure, [left, right])
 
 
+def n_calls(columns: Columns, theme: Theme) -> Figure | None:
+    columns = trained(columns)
+    shares = {
+        name: name.partition("/")[2].replace("_up", " and more").replace("_", " to ")
+        for name in columns
+        if name.startswith("n_calls/") and (series(columns, name) is not None)
+    }
+    if sum(any(columns[name]) for name in shares) < 2:
+        return None
+    figure, (axes,) = new_figure(3.0)
+    _stack(axes, columns, shares, theme)
+    axes.set(title="How often a response calls a tool", ylabel="share of responses", ylim=(0, 1.0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
+    return finish(figure, [axes])
+
+
 def drops(columns: Columns, theme: Theme) -> Figure | None:
     columns = trained(columns)
     counts = {
@@ -245,6 +261,12 @@ CURVES = (
         "Responses",
         "Length in tokens, model and tool output together, and how often a response calls the tool.",
         response,
+    ),
+    Curve(
+        "n_calls",
+        "Calls per response",
+        "Share of the responses by how often they call a tool: a mean hides if all call a little or few a lot.",
+        n_calls,
     ),
     Curve(
         "drops",

@@ -172,6 +172,44 @@ def test_an_evaluation_that_fails_is_tried_again_and_one_that_always_does_is_rep
     assert p.saver.checkpoints.latest().name == "step_000003" and p.saver.checkpoints.best() == ("step_000001", 0.5)
 
 
+def evaluated(tmp_path, key, *figures):
+    """A run of as many steps, each evaluated to the next of `figures`."""
+    outcomes = iter(figures)
+
+    async def evaluate():
+        return next(outcomes)
+
+    p = pipeline(
+        tmp_path,
+        B=1,
+        max_steps=len(figures),
+        save_steps=1,
+        eval_steps=1,
+        evaluate=evaluate,
+        ckpt={"best_metric_key": key},
+    )
+    run(p.run())
+    return p
+
+
+def test_a_figure_that_one_evaluation_lacks_costs_no_run(tmp_path, caplog):
+    """Of an environment with few held-out problems all samples may be lost, the first time too: there is no accuracy of
+    it then. The run ended with a mistake of the configuration."""
+    lost, whole = {"eval/failed_samples": 2.0}, {"eval/failed_samples": 0.0}
+    key = "eval/search/accuracy"
+    p = evaluated(tmp_path / "a", key, whole | {key: 0.5}, whole, lost)
+    assert p.version == 3 and p.saver.checkpoints.best() == ("step_000001", 0.5)
+    assert "The evaluation of version 2 has no eval/search/accuracy" in caplog.text
+    p = evaluated(tmp_path / "b", key, lost, whole | {key: 0.25})
+    assert p.version == 2 and p.saver.checkpoints.best() == ("step_000002", 0.25)
+
+
+def test_a_figure_that_no_evaluation_has_is_a_mistake(tmp_path):
+    with pytest.raises(ExceptionGroup) as e:
+        evaluated(tmp_path, "eval/acuracy", {"eval/accuracy": 0.5, "eval/failed_samples": 0.0})
+    assert "'eval/acuracy' is no evaluation metric. Known: eval/accuracy" in str(e.value.exceptions[0])
+
+
 def test_an_evaluation_that_hangs_is_given_up(tmp_path):
     async def forever():
         await asyncio.get_running_loop().create_future()

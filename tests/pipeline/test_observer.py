@@ -51,6 +51,27 @@ def test_parts_of_rewards_are_metrics_by_name_weighted_by_trajectories():
     assert not any(name.startswith("reward/") and name.split("/")[1] in ("calls", "truncated") for name in row)
 
 
+def test_a_part_is_the_mean_of_the_responses_that_have_it_however_they_are_grouped():
+    """Three of six responses say `speed`: .2, .4 and .9. It was 0 for the others of a group in which one says it."""
+
+    def told(prompt: int, *speeds: float | None) -> GroupMeta:
+        group = group_of(GroupKey(0, prompt), 0)[1]
+        first = group.trajectories[0]
+        group.trajectories = [
+            replace(first, index=i, parts={"correct": 1.0} | ({} if speed is None else {"speed": speed}))
+            for i, speed in enumerate(speeds)
+        ]
+        return describe(group, prompt_tokens=1, verdict=KEEP, failed=None, actor="", seconds=1.0)
+
+    for groups in (
+        [told(0, 0.2, None, 0.4, None), told(1, None, 0.9)],
+        [told(0, 0.2, 0.4, 0.9), told(1, None, None, None)],
+    ):
+        row = rollout_metrics(groups)
+        assert row["reward/speed"] == pytest.approx(0.5)
+        assert [name for name in row if name.startswith("reward/")] == ["reward/speed"]
+
+
 def called(prompt: int, *samples: tuple[bool, list[str]]) -> GroupMeta:
     """A group of samples (right or not, how each call ended), described as an actor does."""
     group = group_of(GroupKey(0, prompt), 0)[1]
@@ -83,6 +104,19 @@ def test_calls_are_told_apart_by_what_became_of_the_response():
     }
     assert {name: row[name] for name in wanted} == pytest.approx(wanted)
     assert not any(name.startswith("reward/calls") for name in row)
+
+
+def test_calls_are_told_by_how_many_a_response_makes():
+    """0, 1, 3 and 4 calls in one group, 9 in one of a single sample; where no call can be made nothing is said."""
+    few = called(0, (True, []), (False, ["ok"]), (True, ["ok"] * 3), (False, ["ok"] * 4))
+    many = called(1, (True, ["ok"] * 9))
+    row = rollout_metrics([few, many])
+    shares = {name: value for name, value in row.items() if name.startswith("n_calls/")}
+    wanted = {"0": 0.2, "1": 0.2, "2": 0.0, "3_4": 0.4, "5_8": 0.0, "9_up": 0.2}
+    assert shares == pytest.approx({f"n_calls/{name}": share for name, share in wanted.items()})
+    assert not any(name.startswith("reward/") for name in row)
+    silent = replace(called(0, (True, []), (False, [])), env="sums")
+    assert not any(name.startswith("n_calls/") for name in rollout_metrics([silent], {"sums"}))
 
 
 def wrote(text: str, calls: int) -> Trajectory:

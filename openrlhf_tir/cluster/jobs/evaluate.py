@@ -56,6 +56,7 @@ class EvalResult:
     code_ratio: float | None
     """None where no call can be made."""
     format_ok: float
+    """NaN where the reward says nothing of it."""
     code_correct: float
     samples: int
     failed: int
@@ -182,14 +183,15 @@ def summarise(
     correct = np.concatenate([m.correct for m in metas]).astype(float)
     code = np.concatenate([m.used_code for m in metas]).astype(bool)
     weights = np.array([len(m.correct) for m in metas], float)
-    formats = np.array([m.stats.get("format_ok", np.nan) for m in metas])
+    formats = [(m.stats["format_ok"], len(m.correct)) for m in metas if "format_ok" in m.stats]
     kinds: dict[str, list[GroupMeta]] = {}
     for t, m in measured:
-        kinds.setdefault(str(t.meta.get("kind", "all")), []).append(m)
+        if m.correct:  # a group without a valid sample says nothing of its kind
+            kinds.setdefault(str(t.meta.get("kind", "all")), []).append(m)
     return EvalResult(
         accuracy=float(correct.mean()),
         code_ratio=_code_ratio(metas, without_calls),
-        format_ok=float(np.average(formats, weights=weights)),
+        format_ok=float(np.average([v for v, _ in formats], weights=[n for _, n in formats])) if formats else np.nan,
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
         samples=len(correct),
         failed=failed,

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from ...errors import ConfigError, Stopped, TirError
 from ...evaluation.plan import Plan
 from ...evaluation.settings import SWEPT
 from ...evaluation.table import as_json, env_lines, table
+from ...logs.jsonl import finite
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...report.summary import Summary
 from ...report.sweep import sweep_png
@@ -59,11 +61,16 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResu
             return await evaluate_held_out(services, cfg, tasks, cfg.actor.model_name_or_path)
 
     sampled, greedy = _run(go())
-    text = json.dumps({"sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2)
+    text = json.dumps({"sampled": _plain(sampled), "greedy": _plain(greedy)}, indent=2, allow_nan=False)
     if out:
         out.write_text(text + "\n")
     print(text)
     return sampled, greedy
+
+
+def _plain(result: EvalResult) -> dict[str, Any]:
+    """As JSON can hold it: None for what the reward says nothing of."""
+    return {name: finite(value) if isinstance(value, float) else value for name, value in asdict(result).items()}
 
 
 def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:

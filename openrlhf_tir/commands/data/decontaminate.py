@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...config import Data
 from ...config.numbers import share, whole
 from ...config.paths import check_new_file, shorten
 from .rows import MOST_BAD, add_row_arguments, counting, data_of, tell
+
+if TYPE_CHECKING:
+    from ...data.bad_rows import Bad, BadRows
+    from ...data.prompts import Problem
 
 EXAMPLES = """examples:
   openrlhf-tir data decontaminate train.parquet --against aime24.jsonl math500.jsonl --out clean.parquet
@@ -29,8 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="DATA",
-        help="the evaluation sets; read by the same columns, or by those that they show",
+        help=(
+            "the evaluation sets; read by the same columns, by those that they show, or by `problem` or `question`."
+            " NAME=FILE, a suite's (openrlhf-tir eval --list-suites), is read as that one's published file"
+        ),
     )
+    add("--against-split", default="test", metavar="NAME", help="of --against, as --split of DATA [test]")
     add("--out", type=Path, required=True, metavar="FILE", help="rows that stay: .jsonl, .json or .parquet")
     add("--report", type=Path, metavar="FILE", help="rows that go, with what they are like: JSONL")
     add(
@@ -52,16 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ...data.bad_rows import BadRows
     from ...data.prepare.decontaminate import Evaluations, Match, asked
-    from ...data.prepare.files import check_target, write_rows
+    from ...data.prepare.files import check_target, columns_of, write_rows
     from ...data.prompts import problems, rows_and_problems
+    from ...errors import ConfigError
 
-    check_target(args.out, [*args.sources, *args.against])
+    check_target(args.out, [*args.sources, *(text.rpartition("=")[2] for text in args.against)])
     for path, flag in ((args.out, "--out"), (args.report, "--report")):
         check_new_file(path, flag)
     cfg, bad = data_of(args), BadRows(args.on_bad_row, MOST_BAD)
-    evaluations = Evaluations(
-        problems(data_of(args, args.against, row_schema=None, max_samples=100_000_000)), args.ngram
-    )
+    unread = BadRows(args.on_bad_row, MOST_BAD)
+    try:
+        evaluations = Evaluations((p for text in args.against for p in _problems(args, text, unread)), args.ngram)
+    except ConfigError as e:
+        raise type(e)(str(e).replace("data.prompt_split (or eval.split)", "--against-split")) from None
     with counting("look for the data set's own wording") as tick:
         wording = evaluations.learn_wording(
             _ticked((asked(p.input) for p in problems(cfg, BadRows(args.on_bad_row))), tick)
@@ -86,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
                 )
 
     with counting("decontaminate") as tick:
-        count = write_rows(args.out, staying())
+        count = write_rows(args.out, staying(), columns_of(args.sources))
     bad.check_some_good(count + len(gone), args.sources)
     if args.report:
         write_rows(args.report.with_suffix(".jsonl") if args.report.suffix != ".jsonl" else args.report, gone)
@@ -102,8 +114,64 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {one['row']} is like {one['like']} ({one['share']:.0%}): {shorten(one['text'], 100)!r}")
     if len(gone) > 5:
         print(f"  and {len(gone) - 5} more" + ("" if args.report else "; --report FILE keeps them all"))
+    if unread.count:
+        print(f"  {unread.count} bad rows of the evaluation sets: nothing was compared with them")
+        tell(unread)
     tell(bad)
     return 0
+
+
+def _problems(args: argparse.Namespace, text: str, bad: BadRows) -> Iterator[Problem]:
+    """What one evaluation set asks. Raises DataError for one of which nothing can be read: nothing would be compared
+    with it."""
+    from ...errors import DataError
+
+    count, before = 0, bad.count
+    for problem in _read(
+        data_of(args, [text], row_schema=None, max_samples=100_000_000), args.against_split, text, bad
+    ):
+        count += 1
+        yield problem
+    if not count:
+        why = f"The first bad row: {bad.listed[before]}" if bad.listed[before:] else "It has no rows."
+        raise DataError(f"--against {text}: no problem in it can be read, so nothing can be told to be in it. {why}")
+
+
+def _read(cfg: Data, split: str, text: str, bad: Bad) -> Iterator[Problem]:
+    """A suite's file by its form, rows that show how they are read by that, others by what they ask: no answer is
+    needed here."""
+    from ...config.paths import asked, local_path
+    from ...data.prompts import Problem, problems, reader_of
+    from ...data.rows import read_rows
+    from ...errors import ConfigError, DataError
+    from ...evaluation.forms import question
+    from ...evaluation.suites import SUITES, SuiteFile, rows_of
+
+    name, given, file = text.partition("=")
+    if given and name in SUITES:
+        path = local_path(file, "--against")
+        if not asked(path, Path.is_file, "--against"):
+            raise ConfigError(f"--against {text}: there is no such file. Correct the path.")
+        rows = enumerate(rows_of(SuiteFile(SUITES[name], path)), 1)
+        yield from (Problem(f"{path} problem {i}", row["prompt"], "", None, {}) for i, row in rows)
+        return
+    cfg = cfg.model_copy(update={"prompt_split": split})
+    where, first = next(read_rows(text, split, lambda e: None), (text, {}))
+    try:
+        reader_of(text, first, cfg)
+    except ConfigError as unknown:
+        try:
+            question(where, first)
+        except DataError:
+            if first:
+                raise unknown from None
+        for where, row in read_rows(text, split, bad):
+            try:
+                yield Problem(where, question(where, row), "", None, {})
+            except DataError as e:
+                bad(e)
+    else:
+        yield from problems(cfg, bad)
 
 
 def _ticked(texts: Iterator[str], tick) -> Iterator[str]:

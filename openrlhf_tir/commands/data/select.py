@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ...data.bad_rows import BadRows
-    from ...data.prepare.files import check_target, write_rows
+    from ...data.prepare.files import check_target, columns_of, write_rows
     from ...data.prepare.outcomes import read_outcomes
     from ...data.prepare.selection import Selection
     from ...data.prompts import rows_and_problems
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
             if i in kept:
                 yield row
 
-    count = write_rows(args.out, rows())
+    count = write_rows(args.out, rows(), columns_of(args.sources))
     for line in [f"{count} of {selection.rows} rows in {args.out}", *selection.facts()]:
         print(line)
     tell(bad)

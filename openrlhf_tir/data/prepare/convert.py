@@ -60,7 +60,7 @@ def _read(
 ) -> Iterator[tuple[Problem, Raw]]:
     source = function_calls.SOURCES.get(cfg.row_schema or "")
     if source is None:
-        found = rows_and_problems(cfg, bad, lambda row: {**answers.get(str(row.get("id")), {}), **row})
+        found = rows_and_problems(cfg, bad, lambda row: _joined(row, answers.get(str(row.get("id")), {})))
         yield from ((problem, {}) for _, problem in found)
         return
     places: list[str] = []
@@ -92,6 +92,11 @@ def _read(
         )
 
 
+def _joined(row: Raw, answer: Mapping[str, Any]) -> Raw:
+    """A field that holds null is one that the row lacks."""
+    return {**row, **{name: value for name, value in answer.items() if row.get(name) is None}}
+
+
 def answers_of(path: Any, bad: Bad) -> dict[str, Mapping[str, Any]]:
     """id -> the fields of a second file's rows: BFCL keeps its answers apart."""
     found: dict[str, Mapping[str, Any]] = {}
@@ -99,5 +104,6 @@ def answers_of(path: Any, bad: Bad) -> dict[str, Mapping[str, Any]]:
         if not isinstance(row.get("id"), str):
             bad(DataError(f"{where} has no field 'id', text. It is what the files are joined by: fill it in."))
             continue
-        found[row["id"]] = row
+        if found.setdefault(row["id"], row) != row:
+            bad(DataError(f"{where} has the id {row['id']!r} of an earlier row and other fields. Keep one of them."))
     return found

@@ -1,9 +1,11 @@
 """Decontaminate: training problems and evaluation problems -> which of the first are, in part or whole, among the
 second.
 
-    words          of the text that is asked: letters, digits and single other signs, case and spacing aside
+    words          of the text that is asked: letters, digits and single other signs; case, spacing and ways to encode
+                   the same sign (NFKC) aside. Scripts that write no spaces have a word for each sign
     n-grams        of `n` words; of a problem with fewer words, all of it is one
-    wording        n-grams that more than 1 in 10 of the training rows hold (instructions, not problems) are not counted
+    wording        n-grams that more than 1 in 10 of the different training texts hold (instructions, not problems) are
+                   not counted
     overlap        the share of an evaluation problem's n-grams that a training problem holds
     contaminated   the overlap with some evaluation problem is at least `share`, or the words are the same
 
@@ -13,6 +15,7 @@ n = 8 and one half are after Tülu 3 (arXiv 2411.15124, section 3.2, which count
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -22,10 +25,15 @@ import xxhash
 from ..prompts import Problem
 
 WORDING = 0.1
-"""Share of the training rows from which on an n-gram is the data set's wording."""
+"""Share of the different training texts from which on an n-gram is the data set's wording."""
 FEWEST = 20
-"""Rows below which nothing can be told to be wording."""
-WORD = re.compile(r"[^\W_]+|[^\w\s]")
+"""Texts below which nothing can be told to be wording."""
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, kana and Chinese characters: a sentence has no spaces between its words."""
+WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+|[^\w\s]")
 
 
 class Match(NamedTuple):
@@ -44,6 +52,8 @@ def asked(given: Any) -> str:
 
 
 def words(text: str) -> list[str]:
+    if not text.isascii():  # twice: what is folded may be composed again
+        text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return WORD.findall(text.lower())
 
 
@@ -69,7 +79,8 @@ class Evaluations:
         self._wording: set[int] = set()
         for problem in problems:
             found = words(asked(problem.input))
-            self._same.setdefault(_whole(found), len(self.places))
+            if found:  # a chat without a user's message is like no other
+                self._same.setdefault(_whole(found), len(self.places))
             self.places.append(problem.where)
             self.texts.append(asked(problem.input))
             self._grams.append(grams(found, n))
@@ -80,12 +91,16 @@ class Evaluations:
         return len(self.places)
 
     def learn_wording(self, texts: Iterable[str]) -> int:
-        """Leave out what many of the training texts hold. How many n-grams of the evaluation problems that is."""
+        """Leave out what many of the training texts hold; a text that is there several times is one. How many n-grams
+        of the evaluation problems that is."""
         seen: Counter[int] = Counter()
-        rows = 0
+        different: set[int] = set()
         for text in texts:
-            rows += 1
-            seen.update(gram for gram in grams(words(text), self.n) if gram in self._with)
+            found = words(text)
+            if (whole := _whole(found)) not in different:
+                different.add(whole)
+                seen.update(gram for gram in grams(found, self.n) if gram in self._with)
+        rows = len(different)
         self._wording = {gram for gram, k in seen.items() if rows >= FEWEST and k > WORDING * rows}
         return len(self._wording)
 

@@ -1,15 +1,19 @@
-"""Rows -> JSONL, a JSON array or parquet, by the name's suffix. What cannot be finished leaves nothing behind."""
+"""Rows -> JSONL, a JSON array or parquet, by the name's suffix. What cannot be finished leaves nothing behind.
+
+Parquet has one set of columns: those of all rows, or the files' own where rows of parquet files are written as they
+were."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...config.paths import shorten
 from ...errors import ConfigError, DataError
+from .. import checks
 from ..rows import SUFFIXES
 
 Row = dict[str, Any]
@@ -27,12 +31,26 @@ def check_target(path: Path, sources: Iterable[str]) -> None:
             raise ConfigError(f"--out {path} is one of the files that are read. Give it another name.")
 
 
-def write_rows(path: Path, rows: Iterable[Any]) -> int:
-    """How many were written. JSONL is written as the rows come; the other forms are held in memory. Raises DataError
-    for what parquet cannot hold."""
+def columns_of(sources: Sequence[str]) -> Any:
+    """The schema of parquet files that all have the same one, else None: then the columns are those of the rows."""
+    if not sources or not all(Path(source).suffix == ".parquet" and Path(source).is_file() for source in sources):
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schemas = [pq.read_schema(source).remove_metadata() for source in sources]
+    except (pa.ArrowException, OSError):
+        return None  # reading the rows tells what is wrong with the file
+    return schemas[0] if all(schema.equals(schemas[0]) for schema in schemas) else None
+
+
+def write_rows(path: Path, rows: Iterable[Any], columns: Any = None) -> int:
+    """How many were written. JSONL is written as the rows come; the other forms are held in memory. `columns`: see
+    columns_of. Raises DataError for what the form cannot hold."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        count = _write(temporary, path.suffix, rows)
+        count = _write(temporary, path.suffix, rows, columns)
         temporary.replace(path)
     except OSError as e:
         raise ConfigError(f"{path} cannot be written: {e.strerror or e}. Choose another place with --out.") from None
@@ -41,31 +59,53 @@ def write_rows(path: Path, rows: Iterable[Any]) -> int:
     return count
 
 
-def _write(path: Path, suffix: str, rows: Iterable[Any]) -> int:
+def _write(path: Path, suffix: str, rows: Iterable[Any], columns: Any) -> int:
     if suffix == ".jsonl":
         count = 0
         with path.open("w", encoding="utf-8") as file:
-            for row in rows:
-                count += 1
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            for count, row in enumerate(rows, 1):
+                file.write(_json(row, count) + "\n")
         return count
     held = list(rows)
     if suffix == ".json":
-        path.write_text(
-            "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in held) + "\n]\n", encoding="utf-8"
-        )
+        lines = [_json(row, i) for i, row in enumerate(held, 1)]
+        path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
     else:
-        _write_parquet(path, held)
+        _write_parquet(path, held, columns)
     return len(held)
 
 
-def _write_parquet(path: Path, rows: list[Row]) -> None:
+def _json(row: Any, number: int) -> str:
+    """Raises DataError for NaN, a date or bytes: data.json_rows would not read them again, and parquet holds them."""
+    try:
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError):
+        where, said = f"row {number} of those that are written", "is no JSON."
+        try:
+            checks.json_value(row, where, "it")
+        except DataError as e:
+            where, said = str(e), ""
+        raise DataError(f"{where} {said} Or write .parquet, which holds what a parquet file held.") from None
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate came as JSON's escape, and goes as it came
+        return json.dumps(row)
+    return text
+
+
+def _write_parquet(path: Path, rows: list[Row], columns: Any) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    except (pa.ArrowException, TypeError, AttributeError) as e:
+        names = list(dict.fromkeys(name for row in rows for name in row))  # pyarrow would take those of the first row
+        table = (
+            pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+            if columns is None
+            else pa.Table.from_pylist(rows, schema=columns)
+        )
+        pq.write_table(table, path)
+    except (pa.ArrowException, TypeError, AttributeError, ValueError, OverflowError) as e:
         said = shorten(str(e).splitlines()[0] if str(e) else type(e).__name__)
         raise DataError(
             f"The rows do not fit into one parquet table: {said}. A column has one type there: write .jsonl instead."

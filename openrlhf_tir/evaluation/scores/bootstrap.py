@@ -26,7 +26,8 @@ class Ratio(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A figure with the interval that holds it; all None where no problem has a say."""
+    """A figure with the interval that holds it; all None where no problem has a say, and the interval where one has:
+    one problem says nothing of what others would give."""
 
     value: float | None
     low: float | None
@@ -51,7 +52,13 @@ def intervals(
         drawn.append(_divided(counts @ num, counts @ den))
     spread = np.concatenate(drawn) if drawn else np.zeros((0, len(ratios)))
     values = _divided(num.sum(0), den.sum(0))
-    return {name: _interval(values[i], spread[:, i], level) for i, name in enumerate(ratios)}
+    have_a_say = (den > 0).sum(0)
+    return {
+        name: _interval(values[i], spread[:, i], level)
+        if have_a_say[i] != 1
+        else Interval(float(values[i]), None, None)
+        for i, name in enumerate(ratios)
+    }
 
 
 def _divided(num: np.ndarray, den: np.ndarray) -> np.ndarray:

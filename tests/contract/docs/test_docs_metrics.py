@@ -27,6 +27,7 @@ VALUES = set(value_metrics(np.array([2.0, 1.0, 1.0, 3.0, 5.0, 1.0])))
 """Of a critic."""
 STATS = {"calls": 1.0, "truncated": 0.0, "correct": 1.0, "used_code": 1.0, "format_ok": 1.0}
 STATS |= {"calls_correct": 0.5, "calls_ok": 1.0, "calls_ok_correct": 0.5}
+STATS |= {"n_calls/1": 0.5, "n_calls/9_up": 0.5}
 STATS |= {"code_written": 1.0, "code_run": 0.5, "code_responses": 1.0, "code_after_answer": 0.5}
 STATS |= {"length_used": 9.0, "length_replacements": 9.0, "length_first_done": 8.0, "requests": 2.0, "chains": 1.0}
 

@@ -146,6 +146,18 @@ def test_convert_joins_bfcls_answers_by_id(capsys, tmp_path):
     assert data("check", tmp_path / "o.jsonl") == 0
 
 
+def test_a_joined_field_fills_what_is_null_and_an_id_has_one_answer(capsys, tmp_path):
+    first, second = rows()["bfcl_multi_turn.jsonl"]
+    questions = jsonl(tmp_path / "q.jsonl", [row | {"ground_truth": None} for row in (first, second)])
+    answers = [{"id": row["id"], "ground_truth": row["ground_truth"]} for row in (first, second)]
+    argv = ("convert", questions, "--out", tmp_path / "o.jsonl", "--join")
+    assert data(*argv, jsonl(tmp_path / "a.jsonl", [*answers, answers[0]])) == 0
+    again = jsonl(tmp_path / "a.jsonl", [*answers, answers[0] | {"ground_truth": second["ground_truth"][:1]}])
+    capsys.readouterr()
+    assert data(*argv, again) == 2
+    assert f"{again} line 3 has the id {first['id']!r} of an earlier row and other fields" in capsys.readouterr().err
+
+
 def test_what_convert_cannot_do_is_said_before_anything_is_written(capsys, tmp_path):
     source = SAMPLES / "orz.json"
     for argv, said in (
@@ -203,6 +215,75 @@ def test_decontaminate_writes_the_rows_that_stay_as_they_were_and_tells_what_wen
     assert [json.loads(line) for line in (tmp_path / "clean.jsonl").read_text().splitlines()] == [odd[0], odd[2]]
     (gone,) = (json.loads(line) for line in (tmp_path / "gone.jsonl").read_text().splitlines())
     assert gone["row"] == f"{train} line 2" and gone["text"] == PROBLEMS[1]
+
+
+def gone(tmp_path, *against, rows=None) -> int:
+    """How many of the rows go: PROBLEMS[:2], each with a word before it."""
+    train = jsonl(
+        tmp_path / "train.jsonl", rows or [{"prompt": f"Solve: {text}", "label": "1"} for text in PROBLEMS[:2]]
+    )
+    out = tmp_path / "clean.jsonl"
+    assert data("decontaminate", train, "--against", *against, "--out", out) == 0
+    return 2 - len(out.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": 60, "problem": PROBLEMS[1], "answer": "204", "solution": "..."},
+        {"Question": PROBLEMS[1], "Answer": "204"},
+        {"problem": PROBLEMS[1]},
+        {"prompt": PROBLEMS[1], "solution": "..."},
+        {"question": PROBLEMS[1], "golden_answers": ["204"]},
+    ],
+)
+def test_evaluation_sets_are_compared_with_as_they_are_published(row, tmp_path):
+    """AIME's columns are problem and answer; no answer is needed to compare."""
+    assert gone(tmp_path, jsonl(tmp_path / "aime24.jsonl", [row])) == 1
+
+
+def test_a_suites_file_is_compared_with_by_its_name(tmp_path, capsys):
+    questions = [{"id": "simple_0", "question": [[{"role": "user", "content": PROBLEMS[1]}]], "function": []}]
+    path = jsonl(tmp_path / "BFCL_v3_irrelevance.json", questions)
+    assert gone(tmp_path, f"bfcl_irrelevance={path}") == 1
+    assert f"is like {path} problem 1" in capsys.readouterr().out
+    assert data("decontaminate", path, "--against", "aime24=nowhere.jsonl", "--out", tmp_path / "o.jsonl") == 2
+    assert "--against aime24=nowhere.jsonl: there is no such file" in capsys.readouterr().err
+
+
+def test_of_an_evaluation_directory_the_test_split_is_compared_with(tmp_path, capsys):
+    """It was --split, that of the training rows."""
+    held_out = tmp_path / "math"
+    held_out.mkdir()
+    jsonl(held_out / "train.jsonl", [{"prompt": PROBLEMS[0], "label": "1"}])
+    jsonl(held_out / "test.jsonl", [{"prompt": PROBLEMS[i], "label": "1"} for i in (0, 1)])
+    assert gone(tmp_path, held_out) == 2 and gone(tmp_path, held_out, "--against-split", "train") == 1
+    argv = ("decontaminate", tmp_path / "train.jsonl", "--against", held_out, "--against-split", "dev")
+    assert data(*argv, "--out", tmp_path / "o.jsonl") == 2
+    assert "Set --against-split" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [[], [{"prompt": PROBLEMS[1], "label": ""}], [{"text": PROBLEMS[1]}]])
+def test_an_evaluation_set_of_which_nothing_is_read_is_no_clean_bill(rows, tmp_path, capsys):
+    """With --on-bad-row skip all training rows stayed, as they held none of 0 problems."""
+    held_out = jsonl(tmp_path / "aime.jsonl", rows)
+    train = jsonl(tmp_path / "train.jsonl", [{"prompt": PROBLEMS[1], "label": "1"}])
+    argv = ("decontaminate", train, "--against", held_out, "--on-bad-row", "skip", "--out", tmp_path / "o.jsonl")
+    assert data(*argv) == 2
+    assert str(held_out) in capsys.readouterr().err and not (tmp_path / "o.jsonl").exists()
+
+
+def test_bad_rows_of_an_evaluation_set_are_told(tmp_path, capsys):
+    held_out = jsonl(
+        tmp_path / "aime.jsonl", [{"prompt": PROBLEMS[1], "label": "1"}, {"prompt": PROBLEMS[0], "label": ""}]
+    )
+    train = jsonl(tmp_path / "train.jsonl", [{"prompt": text, "label": "1"} for text in PROBLEMS[:2]])
+    argv = ("decontaminate", train, "--against", held_out, "--out", tmp_path / "o.jsonl")
+    assert data(*argv) == 2 and f"{held_out} line 2 has no label" in capsys.readouterr().err
+    assert data(*argv, "--on-bad-row", "skip") == 0
+    said = capsys.readouterr().out
+    assert "1 bad rows of the evaluation sets: nothing was compared with them\n  bad: " in said
+    assert f"{held_out} line 2 has no label" in said
 
 
 def run_of(tmp_path, epochs=2):

@@ -39,6 +39,13 @@ def test_the_chance_of_being_kept_is_the_beta_binomials():
     assert chance(50, 50, 8) > 0.98 > 0.4 > chance(16, 0, 8)
 
 
+def test_hundreds_of_samples_have_a_chance_too():
+    """P(0) of 512 samples of a prompt that is nearly always solved is below the smallest float, and all chances were
+    0."""
+    assert chance(6000, 60, 512) == pytest.approx(0.9929, abs=0.002)
+    assert chance(60, 6000, 512) == pytest.approx(chance(6000, 60, 512))
+
+
 def test_what_is_known_fades_by_half_in_a_half_life():
     one = lane(2, half_life=2.0)
     one.learned([PromptOutcome(0, 3, 4), PromptOutcome(1, 0, 4)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 
 from openrlhf_tir.data.prepare.decontaminate import FEWEST, Evaluations, asked, grams, words
@@ -61,3 +63,35 @@ def test_of_a_chat_the_users_messages_are_asked():
 @pytest.mark.parametrize("text", ["", " \n", "\ud800".encode("utf-8", "replace").decode()])
 def test_a_text_without_words_matches_nothing(text):
     assert evaluations("a b c d").match(text, share=0.0) is None
+
+
+def test_two_texts_without_words_are_not_the_same_text():
+    """A chat may have a system message alone: then nothing is asked, of whatever problem it is."""
+    held_out = Evaluations([Problem("e line 1", [{"role": "system", "content": "add"}], "1", None, {})], 3)
+    assert held_out.match(asked([{"role": "system", "content": "multiply"}]), share=0.0) is None
+
+
+CHINESE = "小明有三个苹果,又从商店买了两个苹果,请问他现在一共有多少个苹果?"
+THAI = "สมชายมีแอปเปิลสามผลแล้วซื้อมาอีกสองผลเขามีแอปเปิลทั้งหมดกี่ผล"
+
+
+@pytest.mark.parametrize("text", [CHINESE, THAI, "りんごが三つあります。二つ買いました。いくつありますか。"])
+def test_a_problem_in_a_script_without_spaces_is_found_within_other_words(text):
+    held_out = evaluations(text, n=8)
+    assert held_out.match(f"请解决下面的数学问题{text}", share=0.5).place == "aime line 1"
+    assert held_out.match("今天天气很好我们去公园散步吧然后回家吃饭", share=0.0) is None
+
+
+def test_signs_that_are_encoded_in_two_ways_are_the_same():
+    french = "Un élève a été trouvé à côté de la forêt où il étudiait."
+    assert words(unicodedata.normalize("NFD", french)) == words(french)
+    assert words("F(12)=STRASSE") == words("f(12)=straße") == ["f", "(", "12", ")", "=", "strasse"]
+    assert words("x_1 한국어 문제") == ["x", "1", "한국어", "문제"], "Korean has spaces"
+
+
+def test_a_problem_that_the_training_rows_repeat_is_not_their_wording():
+    """3 problems, each 10 times: every n-gram is in a third of the rows."""
+    problems = [f"a train leaves station {name} at noon and travels north" for name in ("one", "two", "three")]
+    held_out = evaluations(problems[0], n=4)
+    assert held_out.learn_wording([f"solve : {text}" for text in problems * 10]) == 0
+    assert held_out.match(f"solve : {problems[0]}", share=0.5) is not None

@@ -12,6 +12,7 @@ from openrlhf_tir.evaluation.scores.bootstrap import Interval, Ratio, intervals
 from openrlhf_tir.evaluation.scores.figures import figures
 from openrlhf_tir.evaluation.scores.majority import ballot, maj_at_k
 from openrlhf_tir.evaluation.scores.pass_at_k import ks_of, pass_at_k, pass_hat_k
+from openrlhf_tir.evaluation.table import percent
 
 
 def item(
@@ -133,6 +134,15 @@ def test_an_interval_is_of_problems_not_of_samples():
         "sure": Interval(1.0, 1.0, 1.0),
         "nothing": Interval(None, None, None),
     }
+
+
+def test_one_problem_has_a_figure_and_no_interval():
+    """It was as wide as a point, however many samples the problem had; of two problems one may have no say."""
+    assert figures([item(0, [1, 0], [1, 0])], 2)["avg@2"] == [0.5, None, None]
+    one = Ratio(np.array([0.5, 0.0]), np.array([1.0, 0.0]))
+    assert intervals({"one": one})["one"] == Interval(0.5, None, None)
+    assert percent([0.5, None, None]) == "50.0" and percent([None] * 3) == "-"
+    assert percent([0.5, 0.25, 0.75]) == "50.0 [25.0, 75.0]"
 
 
 def test_the_interval_has_the_width_of_the_binomial():

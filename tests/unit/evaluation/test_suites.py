@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from openrlhf_tir.config import Reward
@@ -193,6 +195,23 @@ def test_bfcl_questions_are_joined_with_their_answers_and_graded(tmp_path):
         and not graded(row, "bfcl", "[weather(city='Rome')]")
         and not graded(row, "bfcl", "It rains.")
     )
+
+
+def test_an_answer_that_pandas_has_as_nan_is_none(tmp_path):
+    pq.write_table(pa.table({"problem": ["P", "Q"], "answer": [204.0, float("nan")]}), tmp_path / "aime24.parquet")
+    with pytest.raises(DataError, match=r"row 2: the answer is nan \(float\), not text or a number"):
+        list(rows_of(find("aime24", tmp_path)))
+
+
+def test_a_question_with_two_answers_of_one_id_is_refused(tmp_path):
+    question = {"id": "simple_0", "question": [[{"role": "user", "content": "Rain in Bonn?"}]], "function": [WEATHER]}
+    path = jsonl(tmp_path / "BFCL_v3_simple.json", question)
+    bonn, rome = ({"id": "simple_0", "ground_truth": [{"weather": {"city": [city]}}]} for city in ("Bonn", "Rome"))
+    answers = jsonl(tmp_path / "possible_answer" / path.name, bonn, bonn)
+    assert len(list(rows_of(find("bfcl_simple", tmp_path)))) == 1
+    jsonl(answers, bonn, rome)
+    with pytest.raises(DataError, match="line 2 has the id 'simple_0' of an earlier row and another ground_truth"):
+        list(rows_of(find("bfcl_simple", tmp_path)))
 
 
 def test_where_no_function_fits_no_call_is_right(tmp_path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from openrlhf_tir.cluster.jobs.evaluate import evaluate, scores, summarise
+from openrlhf_tir.cluster.jobs.main import _plain
 from openrlhf_tir.cluster.jobs.train import evaluation_row
 from openrlhf_tir.episodes.group import EvalMode
 from openrlhf_tir.errors import EngineError, EvaluationFailed
@@ -33,6 +35,20 @@ def test_the_parts_of_the_reward_are_means_over_the_samples_that_have_them():
     one = replace(meta(0), stats={"calls": 1.0, "seen": 0.5})
     two = replace(meta(1), correct=[True], used_code=[True], stats={"calls": 1.0, "seen": 1.0, "late": 1.0})
     assert summarise(TASKS[:2], [one, two], 2).parts == {"reward/seen": pytest.approx(2 / 3), "reward/late": 1.0}
+
+
+def test_a_group_without_a_valid_sample_says_nothing_of_its_kind_or_its_form():
+    """It has no figures of its own: they were NaN, and with them the mean of all."""
+    tasks = [Task(f"p{i}", "0", meta={"kind": "rare" if i == 0 else "common"}) for i in range(100)]
+    ended = [replace(meta(i), stats={"calls": 1.0, "format_ok": 0.25}) for i in range(100)]
+    ended[0] = replace(
+        ended[0], correct=[], used_code=[], rewards=[], response_tokens=[], stats={}, failures={"timeout": 2}
+    )
+    figures = summarise(tasks, ended, 2)
+    assert (figures.format_ok, figures.accuracy, figures.calls, figures.failed) == (0.25, 0.5, 1.0, 2)
+    assert figures.by_kind == {"common": (0.5, 0.5)}
+    silent = summarise(TASKS, [replace(meta(i), stats={"calls": 1.0}) for i in range(100)], 2)
+    assert json.loads(json.dumps(_plain(silent), allow_nan=False))["format_ok"] is None, "a reward without that part"
 
 
 def test_where_no_call_can_be_made_there_is_no_code_ratio():
