@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from typing import Any
+
+from .tools import TOOLS
 
 MOST_LINES = 8
 _ADDRESS = re.compile(r"<(?:function|bound method) ([\w.<>]+?)(?: of [^>]*)? at 0x[0-9a-f]+>+")
@@ -48,9 +51,11 @@ its result comes inside
 <tool_response></tool_response>.
 
 """,
+    "messages": "",
     "": "",
 }
-"""How the prompt says calls are written, by protocol; "" for a chat template that says it, with the schemas."""
+"""How the prompt says calls are written, by protocol. With "messages" the chat template says it, of the schemas that a
+row has for it (`tools_of`); "" is for one that has them from elsewhere."""
 INSTRUCTION = """The Python repository {name} is in {root}. Consider this issue:
 
 <issue_description>
@@ -80,6 +85,12 @@ def issue(package: str, failures: Mapping[str, str], hint: str = "") -> str:
         shown = "\n".join(f"    {line}" for line in lines)
         parts.append(f"It should hold: {title}. But this fails:\n\n{shown}")
     return "\n\n".join(parts)
+
+
+def tools_of(protocol: str) -> dict[str, Any]:
+    """What a row's `meta` has for the chat template: a server that the run starts cannot be asked when prompts are
+    rendered."""
+    return {"chat_tools": TOOLS} if protocol == "messages" else {}
 
 
 def prompt(name: str, root: str, text: str, protocol: str) -> str:

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from env_servers.progress import Progress
 from env_servers.python_tir.sandbox import SandboxError
 
-from .describe import CALLS_TEXT, issue, patch_text, prompt
+from .describe import CALLS_TEXT, issue, patch_text, prompt, tools_of
 from .grade import Grader
 from .mutate import Mutant, mutants
 from .rows import fault_of
@@ -106,7 +106,7 @@ async def verified(
         "prompt": text,
         "label": gold,
         "env": "swe",
-        "meta": {"repo": name, "files": {path: mutant.source}, "bug": bug},
+        "meta": {"repo": name, "files": {path: mutant.source}, "bug": bug, **tools_of(protocol)},
     }
 
 
@@ -143,7 +143,7 @@ def row_of(given: dict[str, Any], protocol: str, root: str = ROOT) -> dict[str, 
         "instance_id", "repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "version", "image",
         "docker_image", "image_name",
     )  # fmt: skip
-    meta = {key: given[key] for key in kept if key in given}
+    meta = {key: given[key] for key in kept if key in given} | tools_of(protocol)
     return {
         "prompt": prompt(name, root.format(name=name), statement.strip(), protocol),
         "label": given.get("patch", ""),

@@ -166,7 +166,7 @@ def _swe(name: str, title: str, rows: int, source: str, shape: str, maker: Maker
 
 TAU_ROWS, SWE_ROWS = 48, 60
 SWE_TASKS = "env_servers.swe.make_tasks"
-SWE_PROTOCOLS = {"skyrl": "skyrl", "tool": "tool", "hermes": "hermes", "messages": ""}
+SWE_PROTOCOLS = {"skyrl": "skyrl", "tool": "tool", "hermes": "hermes", "messages": "messages"}
 SUITES: dict[str, Suite] = {
     s.name: s
     for s in (

@@ -92,6 +92,14 @@ def test_rows_of_swe_gym_become_prompts_in_the_protocol_of_the_run(tmp_path, opt
     assert p.asked[0].facts == () or "graded by" in p.asked[0].facts[0], "any number of rows is the whole set"
 
 
+def test_rows_of_swe_gym_tell_the_chat_template_of_the_tools(tmp_path):
+    chat = swe(protocol="messages", options={"calls": "hermes"}, server_options={"mirror": "m"})
+    p = planned(tmp_path, f"swe_rows={jsonl(tmp_path / 'gym.jsonl', ISSUE)}", **chat)
+    (row,) = rows(p.asked[0].directory / "problems.jsonl")
+    told = [tool["function"]["name"] for tool in row["meta"]["chat_tools"]]
+    assert told == ["execute_bash", "str_replace_editor", "finish"]
+
+
 def test_rows_that_were_made_before_are_taken_as_they_are(tmp_path):
     own = {"prompt": "In my words.", "label": "", "meta": {k: v for k, v in ISSUE.items() if k != "patch"}}
     p = planned(tmp_path, f"swe_rows={jsonl(tmp_path / 'made.jsonl', own)}", **swe(url="http://127.0.0.1:1"))

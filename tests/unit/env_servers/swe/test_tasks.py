@@ -13,6 +13,7 @@ from env_servers.swe.mutate import mutants
 from env_servers.swe.sources import Sources
 from env_servers.swe.suite import Outcome, Suite
 from env_servers.swe.task import SweTask
+from env_servers.swe.tools import TOOLS
 
 
 def changed(source: str) -> set[str]:
@@ -99,6 +100,14 @@ def test_a_row_of_swe_bench_is_made_one_of_ours():
         and "patch" not in row["meta"]
     )
     assert SweTask.model_validate(row["meta"]).fail_to_pass == ["test_lib.py::test_twice"]
+
+
+def test_rows_for_a_chat_in_the_models_own_format_have_the_tools_for_its_template():
+    """A server that the run starts itself cannot be asked yet when prompts are rendered."""
+    row = row_of(ROW, "messages")
+    assert row["meta"]["chat_tools"] == TOOLS and SweTask.model_validate(row["meta"])
+    assert "execute_bash(" not in row["prompt"] and "twice(2) is 5." in row["prompt"]
+    assert all("chat_tools" not in row_of(ROW, protocol)["meta"] for protocol in ("skyrl", "tool", "hermes", ""))
 
 
 @pytest.mark.parametrize(
