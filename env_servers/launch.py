@@ -22,6 +22,7 @@ from openrlhf_tir.http_guard.connections import ConnectionLimits, uvicorn_option
 from openrlhf_tir.http_guard.guard import BodyLimits
 
 from . import logs
+from .flags import MOST_PORT, seconds, whole
 from .serving import ServingConfig
 
 TOKEN_ENV = "TIR_ENV_TOKEN"
@@ -36,7 +37,7 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
         default="127.0.0.1",
         help=f"address to bind; other than loopback needs the bearer token in ${TOKEN_ENV} (default: %(default)s)",
     )
-    add("--port", type=int, default=0, help="port to bind; 0 takes a free one (default: %(default)s)")
+    add("--port", type=whole(0, MOST_PORT), default=0, help="port to bind; 0 takes a free one (default: %(default)s)")
     add("--port-file", type=Path, metavar="PATH", help="write the bound port to PATH once the server answers")
     add(
         "--server-url",
@@ -45,13 +46,13 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     )
     add(
         "--workers",
-        type=int,
+        type=whole(1),
         default=workers,
         help="executions at once; about the number of cores (default: %(default)s)",
     )
     add(
         "--processes",
-        type=int,
+        type=whole(1),
         default=1,
         metavar="N",
         help="copies of this server behind one port; sessions stay in theirs (default: %(default)s)",
@@ -59,14 +60,14 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     add("--listen-fds", help=argparse.SUPPRESS)  # sockets that `processes` has bound
     add(
         "--max-queue",
-        type=int,
+        type=whole(0),
         default=256,
         help="executions that may wait for a worker; more get 429 (default: %(default)s)",
     )
-    add("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
+    add("--max-sessions", type=whole(1), default=4096, help="open sessions; more get 429 (default: %(default)s)")
     add(
         "--session-ttl",
-        type=float,
+        type=seconds,
         default=3600.0,
         metavar="S",
         help="close a session unused for S seconds (default: %(default)s)",

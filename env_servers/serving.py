@@ -226,7 +226,7 @@ def create_env_app(
                 503, "The server is draining and opens no sessions. Use another one.", {"Retry-After": "5"}
             )
         try:
-            async with asyncio.timeout(config.reset_timeout_s):
+            async with asyncio.timeout(config.reset_timeout_s) as deadline:
                 session, observation = await service.sessions.open(body)
         except (CapacityFull, Conflict):
             raise
@@ -234,6 +234,9 @@ def create_env_app(
             raise HTTPException(422, f"task: {type(e).__name__}: {e}") from e
         except Exception as e:  # as in _execute: the environment's own failure
             log.exception("the environment failed in reset", extra={"env": config.env, "session": body.session_id})
+            if isinstance(e, TimeoutError) and deadline.expired():
+                late = f"env_error: reset was not over within {config.reset_timeout_s:g} s, and was given up."
+                raise HTTPException(500, late) from e
             raise HTTPException(500, f"env_error: reset failed with {type(e).__name__}: {e}") from e
         if not isinstance(observation, str):
             await service.sessions.close(session.id)

@@ -163,10 +163,10 @@ class Sessions:
         return True
 
     async def close_owned(self, owner: str) -> int:
-        """Close the sessions whose id begins with `owner` and a dot: what a killed client left. How many there were."""
+        """Close the sessions whose id begins with `owner` and a dot, side by side: what a killed client left. How many
+        there were."""
         owned = [session_id for session_id in self._by_id if session_id.startswith(f"{owner}.")]
-        for session_id in owned:
-            await self.close(session_id)
+        await asyncio.gather(*map(self.close, owned))
         return len(owned)
 
     async def expire(self) -> None:

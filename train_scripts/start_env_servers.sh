@@ -20,6 +20,7 @@ while getopts "n:e:h:p:" option; do
     esac
 done
 shift $((OPTIND - 1))
+[[ $count =~ ^[1-9][0-9]*$ ]] || { echo "start_env_servers.sh: -n $count is no number of servers. Use 1 or more." >&2; exit 2; }
 
 python=${TIR_VENV:-.venv}/bin/python
 if [[ -n $ray ]]; then exec "$python" -m openrlhf_tir.cluster.env_serve "$env" -n "$count" --host "$host" --port "$port" -- "$@"; fi

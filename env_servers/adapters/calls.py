@@ -5,44 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from env_servers.actions import STEP_CHARS, BadAction, read_json
+
 ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...]'
 MAX_CALLS = 64
 """Calls of one action that are carried out."""
-MAX_DEPTH = 64
-"""Lists and objects within one another. Other people's serializers give up above, and take the connection along."""
-STEP_CHARS = 1 << 17
-"""Characters shown of one step's results together: with each escaped, less than the megabyte that a reply may have."""
-
-
-class BadAction(Exception):
-    """The model's text is no action; the message is for it."""
-
-
-def read_json(action: str) -> Any:
-    """Raises BadAction, also for JSON that could not be sent on: too deep, or half of a surrogate pair in a text."""
-    try:
-        said = json.loads(action)
-    except (ValueError, RecursionError) as e:
-        raise BadAction(f"This is no JSON: {e}.") from None
-    if wrong := _unsendable(said, MAX_DEPTH):
-        raise BadAction(f"This is no JSON that can be sent on: {wrong}.")
-    return said
-
-
-def _unsendable(said: Any, depth: int) -> str | None:
-    """What is wrong with it."""
-    if isinstance(said, str):
-        try:
-            said.encode()
-        except UnicodeEncodeError:
-            return "it has half of a surrogate pair"
-        return None
-    if not isinstance(said, list | dict):
-        return None
-    if not depth:
-        return f"more than {MAX_DEPTH} lists and objects are within one another"
-    parts = said if isinstance(said, list) else [*said, *said.values()]
-    return next((wrong for part in parts if (wrong := _unsendable(part, depth - 1))), None)
 
 
 def read_calls(action: str) -> list[tuple[str, dict[str, Any]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 
+from env_servers.flags import seconds
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
@@ -39,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)")
     p.add_argument(
         "--user-timeout",
-        type=float,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="seconds for one answer of the user's model (default: %(default)s)",

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from env_servers.actions import BadAction, read_json, shown
 from env_servers.env import Env, Step
 
 from .grade import Grade, Tally, grade, run, state_texts
@@ -54,9 +55,9 @@ class FunctionsEnv(Env):
         if self._ended:
             return Step("The dialogue is over.", done=True, outcome="model_error", signals=self._signals(None))
         try:
-            said = json.loads(action)
-        except (ValueError, RecursionError) as e:
-            return self._bad(f"This is no JSON: {e}. Send {ACTION}.")
+            said = read_json(action)
+        except BadAction as e:
+            return self._bad(f"{e} Send {ACTION}.")
         if isinstance(said, dict) and isinstance(said.get("message"), str):
             return await self._message(said["message"])
         calls = said if isinstance(said, list) else [said]
@@ -80,7 +81,7 @@ class FunctionsEnv(Env):
             if wrong.name not in self._world.owner or wrong.name in self._world.hidden
             else "refused"
         )
-        return Step("\n".join(lines), outcome="model_error" if wrong else "ok", signals=self._signals(kind))
+        return Step(shown("\n".join(lines)), outcome="model_error" if wrong else "ok", signals=self._signals(kind))
 
     async def _message(self, text: str) -> Step:
         """The model's turn is over: it is graded, and the user answers."""

@@ -13,8 +13,9 @@ import argparse
 import json
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from env_servers.flags import file_to_write, whole
 
 from .domains import DOMAINS
 from .goals import GOALS, Goal
@@ -137,16 +138,19 @@ def main() -> None:
     p = argparse.ArgumentParser(
         prog="python -m env_servers.functions.make_tasks", description=__doc__, formatter_class=raw
     )
-    p.add_argument("--count", type=int, default=100, help="rows (default: %(default)s)")
+    p.add_argument("--count", type=whole(1), default=100, help="rows (default: %(default)s)")
     p.add_argument("--seed", type=int, default=0, help="of the first row; row i has seed + i (default: %(default)s)")
     p.add_argument(
         "--domains", type=int, default=1, choices=range(1, len(GOALS) + 1), help="at once (default: %(default)s)"
     )
     p.add_argument(
-        "--calls", type=int, nargs=2, default=(1, 3), metavar=("MIN", "MAX"), help="goals of a task (default: 1 3)"
+        "--calls", type=whole(1), nargs=2, default=(1, 3), metavar=("MIN", "MAX"), help="goals of a task (default: 1 3)"
     )
     p.add_argument(
-        "--distractors", type=int, default=4, help="functions that are offered and not needed (default: %(default)s)"
+        "--distractors",
+        type=whole(0),
+        default=4,
+        help="functions that are offered and not needed (default: %(default)s)",
     )
     p.add_argument(
         "--variants", nargs="+", choices=VARIANTS, default=["plain"], help="they take turns (default: plain)"
@@ -162,8 +166,10 @@ def main() -> None:
         default="tool",
         help="how the prompt says calls are written (default: %(default)s)",
     )
-    p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
+    p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl")
     args = p.parse_args()
+    if args.calls[0] > args.calls[1]:
+        p.error(f"--calls {args.calls[0]} {args.calls[1]}: the first is the lower one.")
     with args.out.open("w", encoding="utf-8") as f:
         f.writelines(json.dumps(r, ensure_ascii=False) + "\n" for r in rows(args))
     print(f"{args.out}: {args.count} rows, each verified by carrying out its gold calls")

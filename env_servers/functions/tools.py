@@ -21,6 +21,8 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 F = TypeVar("F", bound=Callable[..., Any])
+WHOLE_BITS = 63
+"""Bits of the longest whole number that a call may give, without its sign."""
 
 
 class ToolError(Exception):
@@ -40,11 +42,15 @@ class Tool:
         if not isinstance(given, dict):
             raise ToolError(f"{self.name}: arguments are {type(given).__name__}, not an object of names and values.")
         try:
-            return dict(self.arguments.model_validate(given, strict=True))
+            checked = dict(self.arguments.model_validate(given, strict=True))
         except ValidationError as e:
             raise ToolError(
                 f"{self.name}: " + "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']}" for x in e.errors()) + "."
             ) from None
+        # what is worked out of a longer one may have more digits than Python writes
+        if long := [k for k, v in checked.items() if type(v) is int and v.bit_length() > WHOLE_BITS]:
+            raise ToolError(f"{self.name}: {', '.join(long)}: Input should be a whole number of at most 64 bits.")
+        return checked
 
 
 def tool(method: F) -> F:

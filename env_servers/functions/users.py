@@ -90,7 +90,14 @@ class ModelUser:
 
 
 def user_of(task: FunctionTask, url: str | None, model: str, timeout_s: float) -> User:
-    """The model where there is one and the task has an instruction for it, else the script."""
+    """The model where there is one and the task has an instruction for it, else the script. Raises ValueError for a
+    script that ends before the gold does: no dialogue would come to the last turns, and nobody could pass them."""
     if url and task.instruction:
         return ModelUser(url, model, task.instruction, timeout_s)
+    later = len(task.gold) - 1
+    if task.check == "turns" and len(task.user) < later:
+        raise ValueError(
+            f"gold has {later + 1} turns, and user {len(task.user)} lines, which begin those after the first: nobody"
+            f" could pass. Add {later - len(task.user)} to user."
+        )
     return ScriptedUser(task.user)

@@ -11,8 +11,9 @@ import asyncio
 import json
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from env_servers.flags import file_to_write, whole
 
 from .env import MAX_GAME_LEVEL, digest_of
 from .games import GAMES
@@ -70,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="names (python -m env_servers.puzzles --list), or all (default)",
     )
-    p.add_argument("--count", type=int, default=100, help="rows; the puzzles take turns (default: %(default)s)")
+    p.add_argument("--count", type=whole(1), default=100, help="rows; the puzzles take turns (default: %(default)s)")
     p.add_argument("--seed", type=int, default=0, help="of the first row; row i has seed + i (default: %(default)s)")
     p.add_argument(
         "--levels",
@@ -79,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         metavar=("MIN", "MAX"),
         help="of the curriculum, taking turns (default: the data set's own settings)",
     )
-    p.add_argument("--tries", type=int, default=1, help="answers that a puzzle takes (default: %(default)s)")
+    p.add_argument("--tries", type=whole(1), default=1, help="answers that a puzzle takes (default: %(default)s)")
     p.add_argument(
         "--config",
         type=settings,
@@ -93,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
         help="the sentence behind each question (default: that answers stand inside <answer></answer>)",
     )
     p.add_argument("--env", default="puzzles", metavar="NAME", help="the rows' environment (default: %(default)s)")
-    p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
+    p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl")
     add_room_flags(p)
     return p
 

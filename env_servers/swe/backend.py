@@ -6,13 +6,13 @@ task -> begin -> Work: bash, edit, ... -> patch -> judge -> Report -> close
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from env_servers.python_tir.warm.notebooks import Notebooks
 
 from .grade import Grader, Report
-from .rows import Rows
+from .rows import Judgeable, Rows, RowUnfit
 from .session import Said, Session
 from .sources import Source, Sources
 from .task import SweTask
@@ -54,18 +54,28 @@ class Local:
     def __init__(self, notebooks: Notebooks, sources: Sources, grader: Grader) -> None:
         self.notebooks, self.sources, self.grader = notebooks, sources, grader
         self.rows = Rows[Source](lambda source: grader.whole_files(source.tree, source.suite))
+        # small and many: no session waits for what its own tests say
+        self.brought = Rows[Source](self.rows.run, wait_s=0.0)
 
     async def begin(self, task: SweTask) -> Work:
         source = await self.sources.of(task)
-        # bugs of ours were verified when they were made
-        judgeable = await self.rows.at_start(task, source) if task.is_row else None
-        work = _LocalWork(self.notebooks, self.grader, source, judgeable)
+        judgeable = await self._judgeable(task, source)
+        has_bug = bool(task.is_row or task.files)
+        work = _LocalWork(self.notebooks, self.grader, source, judgeable, has_bug=has_bug)
         try:
             await work.open()
         except BaseException:
             await work.close()
             raise
         return work
+
+    async def _judgeable(self, task: SweTask, source: Source) -> Judgeable | None:
+        """None: bugs of ours were verified when they were made."""
+        if task.is_row:
+            return await self.rows.at_start(task, source)
+        if task.tests:
+            return await self.brought.at_start(task, source)
+        return None
 
     @property
     def gauges(self) -> Mapping[str, Callable[[], float]]:
@@ -74,12 +84,18 @@ class Local:
 
 class _LocalWork(Session):
     def __init__(
-        self, notebooks: Notebooks, grader: Grader, source: Source, judgeable: Callable[[], Awaitable[None]] | None
+        self, notebooks: Notebooks, grader: Grader, source: Source, judgeable: Judgeable | None, *, has_bug: bool
     ) -> None:
+        """`has_bug` false: a bundled repository as it should be, of which any patch that breaks nothing would do."""
         super().__init__(notebooks, f"/tmp/{source.name}", source.tree)
-        self._grader, self._source, self._judgeable = grader, source, judgeable
+        self._grader, self._source, self._judgeable, self._has_bug = grader, source, judgeable, has_bug
 
     async def judge(self, patch: bytes) -> Report:
         if self._judgeable is not None:
             await self._judgeable()
+        if patch.strip() and not self._has_bug:
+            raise RowUnfit(
+                f"the task has the repository {self._source.name} as it should be, and no bug: any patch would do."
+                " Give the row its `files`."
+            )
         return await self._grader.evaluate(self._source.tree, patch, self._source.suite)

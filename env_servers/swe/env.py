@@ -15,10 +15,11 @@ to it; a sandbox that fails raises, which is outcome env_error and no reward."""
 from __future__ import annotations
 
 import asyncio
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from env_servers.actions import BadAction, read_json, shown
+from env_servers.admission import CapacityFull
 from env_servers.env import Env, Step
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError
@@ -42,6 +43,8 @@ MAX_TURNS = 50
 """SkyRL-v0's limit in evaluation; its runs train with 15 to 35."""
 MARGIN_S = 5.0
 """Between a command's time and its session's limit: what a tool itself may take, git's work on a patch included."""
+LEAST_S = 0.25
+"""A command's time when those before it have used up what the caller waits: MAX_CALLS of them fit into MARGIN_S."""
 LIMITS = Limits(code_timeout_s=30.0, memory_bytes=1 << 30, file_bytes=128 << 20, keep_bytes=1 << 20)
 
 
@@ -58,6 +61,19 @@ class Shared:
     """How long a session may take to start, its wait for a start worker included."""
 
 
+@dataclass(slots=True)
+class _Turn:
+    """An action that is carried out. Where there is no room (CapacityFull: its session was lost, and nobody's else has
+    ended) the caller sends it again, and it goes on behind what has been done."""
+
+    action: str
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Those that are left."""
+    texts: list[str] = field(default_factory=list)
+    error: str | None = None
+    end: Literal["finished", "cut", ""] = ""
+
+
 class SessionLate(SandboxError):
     """A session did not start in time."""
 
@@ -66,6 +82,8 @@ class SweEnv(Env):
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._work: Work | None = None
+        self._refused: _Turn | None = None
+        """The turn that there was no room for."""
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises ValueError for a task that is malformed or whose repository is not there, CapacityFull where too many
@@ -93,63 +111,70 @@ class SweEnv(Env):
                 outcome="model_error",
                 signals={"turn": self._turn, "error_type": "bad_call"},
             )
-        self._turn += 1
-        said, error, end = await self._calls(self._work, action, deadline_s)
-        signals: dict[str, Any] = {"turn": self._turn, "error_type": error}
-        outcome: Outcome = "model_error" if error else "ok"
-        if not end and self._turn < self._max_turns:
-            return Step(said, outcome=outcome, signals=signals)
-        self._over = True
-        if self.place is not None:
-            self.place.leave()
-        async with self._shared.stages.evaluate.slot():
-            report, size = await _graded(self._work)
+        turn, self._refused = self._refused, None
+        if turn is None or turn.action != action:
+            self._turn += 1
+            turn = _begun(action)
+        try:
+            await self._carry_out(self._work, turn, deadline_s)
+            said, error = shown("\n".join(turn.texts)), turn.error
+            signals: dict[str, Any] = {"turn": self._turn, "error_type": error}
+            outcome: Outcome = "model_error" if error else "ok"
+            if not turn.end and self._turn < self._max_turns:
+                return Step(said, outcome=outcome, signals=signals)
+            self._over = True
+            if self.place is not None:
+                self.place.leave()
+            async with self._shared.stages.evaluate.slot():
+                report, size = await _graded(self._work)
+        except CapacityFull:
+            self._refused, self._over = turn, False
+            raise
         signals |= {
             **report.signals(),
             "patch_bytes": size,
-            "finished": end == "finished",
+            "finished": turn.end == "finished",
             "viewed_first": self._looks.viewed_first,
         }
         return Step(
             said,
             reward=float(report.resolved),
-            done=end == "finished",
-            truncated=end != "finished",
+            done=turn.end == "finished",
+            truncated=turn.end != "finished",
             outcome=outcome,
             signals=signals,
         )
 
-    async def _calls(
-        self, work: Work, action: str, deadline_s: float
-    ) -> tuple[str, str | None, Literal["finished", "cut", ""]]:
-        """(what they say, the first error's type, whether the model has finished or was cut)."""
-        try:
-            calls = _read(action)
-        except BadCall as e:
-            return str(e), e.kind, ""
-        texts: list[str] = []
-        error: str | None = None
-        for name, arguments in calls:
+    async def _carry_out(self, work: Work, turn: _Turn, deadline_s: float) -> None:
+        """What is left of the turn. Its commands share the time that the caller waits. Raises CapacityFull."""
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + deadline_s
+        while turn.calls:
+            name, arguments = turn.calls[0]
             if name == "finish":
-                return "\n".join([*texts, "The task is finished."]), error, "cut" if arguments["cut"] else "finished"
+                turn.texts.append("The task is finished.")
+                turn.calls, turn.end = [], "cut" if arguments["cut"] else "finished"
+                return
             self._looks.note(name, arguments)
-            answer = await self._one(work, name, arguments, deadline_s)
-            texts.append(answer.text)
-            error = error or answer.lost or ("refused" if answer.refused else None)
-        return "\n".join(texts), error, ""
-
-    async def _one(self, work: Work, name: str, arguments: dict[str, Any], deadline_s: float) -> Said:
-        if name == "str_replace_editor":
-            rest = {key: value for key, value in arguments.items() if key not in ("command", "path")}
-            return await work.edit(arguments["command"], arguments["path"], rest)
-        seconds = self._shared.command_s
-        if deadline_s > 2 * MARGIN_S:  # a caller that waits for less is late, and learns so
-            seconds = min(seconds, deadline_s - MARGIN_S)
-        return await work.bash(arguments["command"], arguments.get("is_input", False), seconds)
+            seconds = self._shared.command_s
+            if deadline_s > 2 * MARGIN_S:  # a caller that waits for less is late, and learns so
+                seconds = min(seconds, max(LEAST_S, give_up - clock() - MARGIN_S))
+            answer = await _one(work, name, arguments, seconds)
+            turn.calls = turn.calls[1:]
+            turn.texts.append(answer.text)
+            turn.error = turn.error or answer.lost or ("refused" if answer.refused else None)
 
     async def close(self) -> None:
         if self._work is not None:
             await self._work.close()
+
+
+async def _one(work: Work, name: str, arguments: dict[str, Any], seconds: float) -> Said:
+    """One call of bash, which may take so many seconds, or of the editor."""
+    if name == "str_replace_editor":
+        rest = {key: value for key, value in arguments.items() if key not in ("command", "path")}
+        return await work.edit(arguments["command"], arguments["path"], rest)
+    return await work.bash(arguments["command"], arguments.get("is_input", False), seconds)
 
 
 async def _graded(work: Work) -> tuple[Report, int]:
@@ -161,12 +186,19 @@ async def _graded(work: Work) -> tuple[Report, int]:
     return await work.judge(patch), len(patch)
 
 
+def _begun(action: str) -> _Turn:
+    try:
+        return _Turn(action, _read(action))
+    except BadCall as e:
+        return _Turn(action, texts=[str(e)], error=e.kind)
+
+
 def _read(action: str) -> list[tuple[str, dict[str, Any]]]:
     """All calls with checked arguments: if one is wrong, none is run. Raises BadCall."""
     try:
-        said = json.loads(action)
-    except (ValueError, RecursionError) as e:
-        raise BadCall("bad_call", f"This is no JSON: {e}. Send {ACTION}.") from None
+        said = read_json(action)
+    except BadAction as e:
+        raise BadCall("bad_call", f"{e} Send {ACTION}.") from None
     calls = said if isinstance(said, list) else [said]
     if not all(isinstance(c, dict) for c in calls) or not 0 < len(calls) <= MAX_CALLS:
         raise BadCall("bad_call", f"This is no list of 1 to {MAX_CALLS} calls. Send {ACTION}.")

@@ -81,9 +81,11 @@ class Grader:
             return await self._run({path: content for path, (mode, content) in tree.items() if mode != LINK}, suite, [])
 
     async def whole_files(self, tree: Tree, suite: Suite) -> Outcome:
-        """What files of tests that must pass say of a repository as is. Of kind "inside". Raises SandboxError."""
+        """What files of tests that must pass say of a repository as is; "apart": all of them. Raises SandboxError."""
         async with self._free:
             files = {path: content for path, (mode, content) in tree.items() if mode != LINK}
+            if suite.kind == "apart":
+                return await examine(self._sandbox, files, suite, self._test_s)
             return await run_inside(self._sandbox, files, suite, self._test_s, whole=True)
 
     async def _run(self, files: Mapping[str, bytes], suite: Suite, left_out: list[str]) -> Report:

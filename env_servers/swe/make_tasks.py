@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from env_servers.flags import file_to_write, seconds, whole
 from env_servers.progress import Progress
 from env_servers.python_tir.sandbox import SandboxError
 
@@ -180,7 +181,7 @@ def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(prog="python -m env_servers.swe.make_tasks", description=__doc__, formatter_class=raw)
     p.add_argument(
-        "--count", type=int, default=300, help="rows; fewer where there are no more bugs (default: %(default)s)"
+        "--count", type=whole(1), default=300, help="rows; fewer where there are no more bugs (default: %(default)s)"
     )
     p.add_argument("--seed", type=int, default=0, help="of the order in which bugs are made (default: %(default)s)")
     p.add_argument(
@@ -209,7 +210,7 @@ def parser() -> argparse.ArgumentParser:
         default="skyrl",
         help="how the prompt says calls are written (default: %(default)s)",
     )
-    p.add_argument("--workers", type=int, default=2, help="verifications at once (default: %(default)s)")
+    p.add_argument("--workers", type=whole(1), default=2, help="verifications at once (default: %(default)s)")
     p.add_argument(
         "--rows",
         type=Path,
@@ -228,12 +229,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
     p.add_argument(
         "--test-timeout",
-        type=float,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="--mirror: wall clock of one row's tests (default: %(default)s)",
     )
-    p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
+    p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl")
     return p
 
 

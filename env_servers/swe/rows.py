@@ -2,6 +2,7 @@
 tests contradict rewards nothing:
 
     FAIL_TO_PASS names a test that passes already      any patch would be right
+    tests that a row brings pass on its files          any patch would be right
     either names a test that is not there              no patch could be right
 
 task -> check: the files of the named tests run as a whole, beside the first session -> the session is refused, or at
@@ -17,7 +18,7 @@ from typing import Generic, TypeVar
 
 from env_servers.python_tir.sandbox import SandboxError
 
-from .suite import Outcome
+from .suite import Outcome, Suite
 from .task import SweTask
 
 AT_START_S = 5.0
@@ -27,6 +28,8 @@ UNTOLD = ("time_limit", "memory", "output_flood")
 """Ends that say nothing about a row: what is to be mended may be the cause."""
 SHOWN = 3
 Fault = str | None
+Judgeable = Callable[[], Awaitable[None]]
+"""Awaited before a patch is judged. Raises RowUnfit, SandboxError."""
 S = TypeVar("S")
 
 
@@ -37,7 +40,7 @@ class RowUnfit(SandboxError):
 class Rows(Generic[S]):
     def __init__(self, run: Callable[[S], Awaitable[Outcome]], wait_s: float = AT_START_S) -> None:
         """`run`: the files of the tests that a row names, on its repository as it is. Raises SandboxError."""
-        self._run, self._wait_s = run, wait_s
+        self.run, self._wait_s = run, wait_s
         self._known: dict[str, Fault] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
@@ -46,7 +49,7 @@ class Rows(Generic[S]):
         if fault := self._known.get(_key(task)):
             raise ValueError(fault)
 
-    async def at_start(self, task: SweTask, where: S) -> Callable[[], Awaitable[None]]:
+    async def at_start(self, task: SweTask, where: S) -> Judgeable:
         """What to await before a patch is judged, which raises RowUnfit, SandboxError. Raises ValueError for a row that
         is known to be unfit, or is told in time; SandboxError where its tests could not be run."""
         key = _key(task)
@@ -77,7 +80,7 @@ class Rows(Generic[S]):
 
     async def _ask(self, key: str, task: SweTask, where: S) -> None:
         try:
-            self._known[key] = fault_of(task, await self._run(where))
+            self._known[key] = fault_of(task, await self.run(where))
         finally:
             del self._running[key]
 
@@ -92,7 +95,17 @@ class Rows(Generic[S]):
 
 def _key(task: SweTask) -> str:
     kept = task.model_dump_json(
-        include={"repo", "base_commit", "instance_id", "image", "test_patch", "fail_to_pass", "pass_to_pass"}
+        include={
+            "repo",
+            "base_commit",
+            "instance_id",
+            "image",
+            "test_patch",
+            "fail_to_pass",
+            "pass_to_pass",
+            "files",
+            "tests",
+        }
     )
     return hashlib.sha256(kept.encode()).hexdigest()
 
@@ -100,9 +113,16 @@ def _key(task: SweTask) -> str:
 def fault_of(task: SweTask, outcome: Outcome) -> Fault:
     """What is wrong with a row whose tests say this of the repository as it is; None where nothing is, or where it
     cannot be told."""
-    row = f"the row {task.instance_id or task.repo} at {task.base_commit}"
     if outcome.ended in UNTOLD:
         return None
+    if task.tests:
+        if not outcome.passes(Suite("apart", {})):
+            return None
+        return (
+            f"the row of {task.repo}: its tests pass on its files as they are: any patch would do. Put the bug into"
+            " `files`, or remove the row."
+        )
+    row = f"the row {task.instance_id or task.repo} at {task.base_commit}"
     if outcome.ended != "ended":
         why = (
             "its tests give no report on the repository as it is, and PASS_TO_PASS are to pass there."

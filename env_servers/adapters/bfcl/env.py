@@ -14,7 +14,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_servers.adapters.calls import BadAction, read_calls, read_json
+from env_servers.actions import BadAction, read_json
+from env_servers.adapters.calls import read_calls
 from env_servers.env import Env, Step
 from openrlhf_tir.data.bfcl.functions import Schema, offered
 from openrlhf_tir.protocol import Outcome

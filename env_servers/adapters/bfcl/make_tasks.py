@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from env_servers.flags import file_to_write, whole
 from openrlhf_tir.data.bfcl.functions import DIRECTORY, read_functions
 from openrlhf_tir.data.bfcl.prompt import PROTOCOLS
 from openrlhf_tir.data.bfcl.rows import with_functions
@@ -58,11 +59,11 @@ def parser() -> argparse.ArgumentParser:
         help="the first N turns of each task; a task without a true call in them is left out (default: all)",
     )
     p.add_argument(
-        "--count", type=int, metavar="N", help="N of the rows, drawn with --seed (default: all, in their order)"
+        "--count", type=whole(1), metavar="N", help="N of the rows, drawn with --seed (default: all, in their order)"
     )
-    p.add_argument("--rest", type=Path, metavar="FILE.jsonl", help="where those go that --count leaves")
+    p.add_argument("--rest", type=file_to_write, metavar="FILE.jsonl", help="where those go that --count leaves")
     p.add_argument("--seed", type=int, default=0, help="of --count (default: %(default)s)")
-    p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
+    p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl")
     return p
 
 

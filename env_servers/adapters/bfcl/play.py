@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from env_servers.adapters.calls import STEP_CHARS
+from env_servers.actions import shown
 from openrlhf_tir.data.bfcl.functions import FILES
 
 from .task import Call
@@ -76,9 +76,7 @@ def _failure(turn: Turn, truth: Sequence[Made], so_far: Counter[str], world: Wor
 
 def _shown(results: Sequence[str]) -> str:
     """Cut at what a reply can hold, before it leaves the process; what is graded is whole."""
-    text = "\n".join(results)
-    left_out = len(text) - STEP_CHARS
-    return text if left_out <= 0 else f"{text[:STEP_CHARS]}... [{left_out} characters left out]"
+    return shown("\n".join(results))
 
 
 def load() -> None:

@@ -1,7 +1,8 @@
 """GemEnv: an episode of a GEM environment. Task: {"gem": "game:GuessTheNumber-v0-easy", "options": {...}}; an action is
 the model's text.
 
-GEM's reward of the step is the step's, `terminated` is done, `truncated` is truncated. What the environment says after
+GEM's reward of the step is the step's, `terminated` is done, `truncated` without it is truncated (a game whose turns
+are used up says both: it has ended, and is judged). What the environment says after
 its observation (`suffix`, which asks for the next action) is shown behind it. Python's and numpy's random numbers are
 this session's own (room.py)."""
 
@@ -60,7 +61,7 @@ class GemEnv(Env):
             _shown(text, {} if over else info),
             reward=float(reward),
             done=bool(terminated),
-            truncated=bool(truncated),
+            truncated=bool(truncated and not terminated),
             signals=signals,
         )
 

@@ -5,6 +5,9 @@ action        the text of the one field that the server's actions have (`Shape.f
               fields, or the call of the tool `step` with them, as a messages protocol sends it
 observation   the text of the one field that its observations have (`Shape.shown`), else all fields as JSON
 
+OpenEnv knows no end that is a cut: an observation that is `done` and has a field `truncated` which is true, as those of
+ours have that are served by `serve`, is truncated.
+
 What the server refuses as an action is told to the model and trained (model_error, signals.error_type "bad_action").
 What it says of a failure of its own code, or of objects of its own that are not valid, is env_error: it may well be the
 model's doing, but nothing tells that apart from a server that is broken.
@@ -19,7 +22,7 @@ from typing import Any
 
 import aiohttp
 
-from env_servers.adapters.calls import BadAction, read_json
+from env_servers.actions import BadAction, read_json
 from env_servers.env import Env, Step
 
 from .link import OpenEnvLink, OpenEnvMismatch, Reply, Schema
@@ -88,7 +91,14 @@ class OpenEnvEnv(Env):
         except BadAction as e:
             self._errors += 1
             return Step(str(e), outcome="model_error", signals=self._signals("bad_action"))
-        return Step(self._text(reply), reward=reply.reward, done=reply.done, signals=self._signals(None))
+        cut = reply.done and reply.observation.get("truncated") is True
+        return Step(
+            self._text(reply),
+            reward=reply.reward,
+            done=reply.done and not cut,
+            truncated=cut,
+            signals=self._signals(None),
+        )
 
     def _fields(self, action: str) -> dict[str, Any]:
         """Raises BadAction."""

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from env_servers.adapters.calls import BadAction
+from env_servers.actions import BadAction
 from env_servers.admission import CapacityFull
 from openrlhf_tir.errors import EnvError
 

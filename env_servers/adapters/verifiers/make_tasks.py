@@ -11,9 +11,9 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from env_servers.flags import file_to_write
 from openrlhf_tir.errors import ConfigError
 
 from .load import add_environment_flags, load
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m env_servers.adapters.verifiers.make_tasks", description=__doc__.partition("\n")[0]
     )
     add_environment_flags(p)
-    p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="the rows")
+    p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl", help="the rows")
     p.add_argument("--count", type=int, default=-1, metavar="N", help="the first N of them (default: all)")
     p.add_argument("--eval", action="store_true", help="the rows of its evaluation data set")
     return p

@@ -19,7 +19,8 @@ def clock(minutes: int) -> str:
 
 def minutes_of(time: str) -> int:
     hours, colon, minutes = time.partition(":")
-    if not (colon and hours.isdecimal() and minutes.isdecimal() and int(hours) < 24 and int(minutes) < 60):
+    digits = len(time) <= 5 and hours.isdecimal() and minutes.isdecimal()
+    if not (colon and digits and int(hours) < 24 and int(minutes) < 60):
         raise ToolError(f"{time!r} is no time: write HH:MM.")
     return int(hours) * 60 + int(minutes)
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from env_servers.adapters.calls import MAX_CALLS, MAX_DEPTH, STEP_CHARS, BadAction, Lines, read_calls
+from env_servers.actions import MAX_DEPTH, STEP_CHARS, BadAction
+from env_servers.adapters.calls import MAX_CALLS, Lines, read_calls
 from openrlhf_tir.envs.http import MAX_REPLY_BYTES
 from openrlhf_tir.protocol import StepReply
 

@@ -90,6 +90,18 @@ async def test_an_environment_that_does_not_close_is_given_up_and_said(games, mo
     await room.close()
 
 
+@pytest.mark.parametrize("terminated", [True, False])
+async def test_a_game_whose_turns_are_used_up_has_ended_and_is_not_cut_as_well(terminated, games):
+    room = Room()
+    env = GemEnv(room, None)
+    await env.reset(task("hello"), 0)
+    games["game"].step = lambda action: ("no turns are left", 0.25, terminated, True, {})
+    step = await env.step("7", 5.0)
+    assert (step.done, step.truncated, step.reward) == (terminated, not terminated, 0.25)
+    await env.close()
+    await room.close()
+
+
 @pytest.mark.parametrize("says", [None, {"board": 1}, 3])
 async def test_an_observation_that_is_no_text_is_a_failure_and_not_an_empty_one(says, games):
     room = Room()

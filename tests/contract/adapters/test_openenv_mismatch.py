@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 import env_servers.adapters.openenv.link as link_module
-from env_servers.adapters.calls import BadAction
+from env_servers.actions import BadAction
 from env_servers.adapters.openenv.env import OpenEnvEnv, Shape
 from env_servers.adapters.openenv.link import OpenEnvFailed, OpenEnvLink, OpenEnvMismatch, Schema, schema_of
 
@@ -172,3 +172,26 @@ def test_a_field_that_the_server_lacks_is_refused_with_those_that_it_has():
     with pytest.raises(ValueError, match="'text': the server's fields are message"):
         Shape.of(Schema(**SCHEMA), "text", None)
     assert Shape.of(Schema(**SCHEMA), None, "").shown is None
+
+
+@pytest.mark.parametrize(
+    ("said", "done", "ends"),
+    [
+        (True, True, (False, True)),
+        (False, True, (True, False)),
+        (True, False, (False, False)),
+        (None, True, (True, False)),
+    ],
+)
+async def test_an_end_that_the_observation_calls_truncated_is_a_cut(said, done, ends):
+    """As an environment of ours says it, that is served as OpenEnv."""
+    over = {
+        "type": "observation",
+        "data": {"observation": {"reply": "", "truncated": said}, "reward": 0.5, "done": done},
+    }
+    async with answering(GOOD, over) as (http, url):
+        env = OpenEnvEnv(lambda: http, url, Shape.of(await schema_of(http, url), None, None))
+        await env.reset({}, 0)
+        step = await env.step("go", 5.0)
+        assert ((step.done, step.truncated), step.reward) == (ends, 0.5)
+        await env.close()

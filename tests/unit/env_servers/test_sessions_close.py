@@ -29,14 +29,17 @@ class Closing(Env):
             raise RuntimeError("no such container")
 
 
-@pytest.mark.parametrize("how", ["stopped", "expired"])
+@pytest.mark.parametrize("how", ["stopped", "expired", "owner gone"])
 async def test_sessions_are_closed_side_by_side_and_one_that_fails_stops_no_other(how, monkeypatch):
     now, event = [0.0], asyncio.Event()
     monkeypatch.setattr(Closing, "begun", 0)
     sessions = Sessions(lambda: Closing(3, event), cap=8, ttl_s=1.0, clock=lambda: now[0])
     for i in range(3):
-        await sessions.open(ResetRequest(session_id=str(i)))
+        await sessions.open(ResetRequest(session_id=f"actor.{i}"))
     now[0] = 2.0
     async with asyncio.timeout(30):  # one after another would wait for ever
-        await (sessions.close_all() if how == "stopped" else sessions.expire())
+        if how == "owner gone":
+            assert await sessions.close_owned("actor") == 3 and await sessions.close_owned("acto") == 0
+        else:
+            await (sessions.close_all() if how == "stopped" else sessions.expire())
     assert len(sessions) == 0 and Closing.begun == 3

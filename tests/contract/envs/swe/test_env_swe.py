@@ -268,6 +268,48 @@ async def test_a_task_that_cannot_be_begun_is_the_callers_mistake(server, wrong)
         assert status == 422, body
 
 
+NOTE = "echo '# seen' >> {}"
+"""A patch that mends nothing and breaks nothing."""
+
+
+def whole(body: str) -> dict[str, object]:
+    test = "from f import f\n\n\ndef test_f():\n    assert f(2) == 4\n"
+    return {"repo": "f", "files": {"f.py": f"def f(x):\n    return {body}\n"}, "tests": {"test_f.py": test}}
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "said"),
+    [
+        ({"repo": "roman"}, CODE, "RowUnfit: the task has the repository roman as it should be, and no bug"),
+        (whole("x * 2"), "f.py", "RowUnfit: the row of f: its tests pass on its files as they are"),
+    ],
+)
+async def test_a_task_without_a_bug_rewards_no_patch(server, given, path, said):
+    async with Http(server) as http:
+        session = await http.open(given)
+        action = json.dumps(
+            [
+                {"name": "execute_bash", "arguments": {"command": NOTE.format(path)}},
+                {"name": "finish", "arguments": {}},
+            ]
+        )
+        _, last, _ = await http.step(session, 0, action, 60)
+        assert (last["outcome"], last["reward"]) == ("env_error", None)
+        assert last["signals"]["error"].startswith(said)
+        if "tests" in given:
+            status, body, _ = await http.send("POST", "/reset", json={"task": given})
+            assert status == 422 and "any patch would do" in body["detail"]
+
+
+async def test_a_repository_of_the_rows_own_is_judged_by_its_tests(server):
+    async with Http(server) as http:
+        for factor, reward in ((2, 1.0), (3, 0.0)):
+            session = await http.open(whole("x"))
+            await http.step(session, 0, call("execute_bash", command=f"sed -i '2s/x/x * {factor}/' f.py"), 60)
+            _, last, _ = await http.step(session, 1, call("finish"), 60)
+            assert (last["outcome"], last["reward"]) == ("ok", reward), last
+
+
 MEND_LIB = "sed -i 's/ + 1//' src/lib.py"
 HOOK = """import pytest
 @pytest.hookimpl(hookwrapper=True)

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from env_servers.actions import STEP_CHARS
 from env_servers.adapters.bfcl.env import MAX_STEPS, NOW_OFFERED, BfclEnv
 from env_servers.adapters.bfcl.task import Call, parse_call
-from env_servers.adapters.calls import STEP_CHARS
 from openrlhf_tir.rewards.workers import CpuSpent
 
 from .stand_in import FUNCTIONS, HereAndNow, install

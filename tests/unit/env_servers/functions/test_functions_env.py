@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from pydantic import ValidationError
 
+from env_servers.actions import STEP_CHARS
 from env_servers.functions.domains import DOMAINS
 from env_servers.functions.env import FunctionsEnv
 from env_servers.functions.make_tasks import VARIANTS, make_task
@@ -76,6 +77,7 @@ async def test_a_call_made_twice_counts_once():
         ("[]", "bad_call", "no list of 1 to 64 calls"),
         ('[{"arguments": {}}]', "bad_call", "no list"),
         ("[" * 50_000, "bad_call", "no JSON"),
+        ('[{"name": "make_directory", "arguments": {"path": "\\ud83d"}}]', "bad_call", "half of a surrogate pair"),
         (calls(("fly", {})), "unknown_function", "There is no function 'fly'"),
         (calls(("move", {"source": 1, "destination": "b"})), "refused", "valid string"),
     ],
@@ -98,6 +100,8 @@ async def test_a_wrong_action_is_an_observation(action, kind, says):
         {"gold": [[{"name": "remove", "arguments": {"path": "none"}}]]},
         {"check": "end", "gold": [[], []]},
         {"hidden": ["fly"]},
+        {"gold": [[], []]},
+        {"gold": [[], [], []], "user": [{"text": "Go on."}]},
     ],
 )
 async def test_a_task_that_is_none_is_the_callers_mistake(wrong):
@@ -122,6 +126,24 @@ async def test_a_task_that_is_none_is_the_callers_mistake(wrong):
 async def test_a_state_that_is_none_of_its_domains_is_refused_before_the_first_step(state, said):
     with pytest.raises(ValueError, match=said):
         await FunctionsEnv().reset({**TASK, "state": state}, 0)
+
+
+def test_a_script_that_ends_before_the_gold_does_says_how_many_lines_it_lacks():
+    """Its last turn would never begin: every episode would have 0, whatever the model does."""
+    task = FunctionTask.model_validate(
+        {**TASK, "gold": [[], [], []], "user": [{"text": "Go on."}], "instruction": "Go."}
+    )
+    with pytest.raises(ValueError, match=r"gold has 3 turns, and user 1 lines.* Add 1 to user"):
+        user_of(task, None, "", 1.0)
+    assert user_of(task, "http://127.0.0.1:9/v1", "m", 1.0), "a model says as much as it is asked"
+
+
+async def test_results_that_no_reply_could_hold_are_cut_and_graded_whole():
+    told = [{"name": "read_file", "arguments": {"path": "a.txt"}}] * 64
+    task = {**TASK, "state": {"files": {"tree": {"a.txt": "x" * 20_000}, "here": []}}, "gold": [told]}
+    read, end = await play(task, calls(*[("read_file", {"path": "a.txt"})] * 64), message())
+    assert len(read.observation) < STEP_CHARS + 100 and "characters left out]" in read.observation
+    assert (read.outcome, end.reward) == ("ok", 1.0)
 
 
 async def test_a_variable_that_starts_without_a_value_may_have_one():

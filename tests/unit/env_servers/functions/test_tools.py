@@ -92,3 +92,18 @@ def test_no_argument_breaks_a_domain(data):
             made.call(tool.name, fields)
         except ToolError:
             continue
+
+
+@pytest.mark.parametrize(
+    ("domain", "name", "arguments", "says"),
+    [
+        ("travel", "book_hotel", {"hotel_id": "H0", "guest": "Ada", "nights": 10**4298, "card": "4242"}, "64 bits"),
+        ("trading", "place_order", {"symbol": "ACME", "side": "buy", "quantity": 1 << 63}, "64 bits"),
+        ("calendar", "create_event", {"title": "", "day": "Mon", "start": "9" * 5000 + ":00", "minutes": 5}, "no time"),
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_refused_and_no_fault_of_the_function(domain, name, arguments, says):
+    """Python does not write one: the price would have been a ValueError, and the sample lost."""
+    world = World([DOMAINS[domain](DOMAINS[domain].initial(random.Random(0)))])
+    with pytest.raises(ToolError, match=says):
+        world.call(name, arguments)

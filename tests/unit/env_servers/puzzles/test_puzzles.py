@@ -115,10 +115,17 @@ async def test_an_integral_that_is_not_solved_is_no_solution(room):
 @pytest.mark.parametrize(
     ("name", "answer", "seeds"),
     [
+        ("coin_flip", "0", range(1, 4)),
+        ("coin_flip", "0.5", range(1, 3)),
         ("complex_arithmetic", "nan", range(2)),
+        ("countdown", f"(pi - pi)*67*50*20*82 + {' + '.join(['pi/pi'] * 119)}", range(3, 4)),
+        ("countdown", f"(E - E)*67*50*20*82 + {' + '.join(['cos(E - E)'] * 119)}", range(3, 4)),
         ("game_of_life_halting", "I do not know", range(2)),
         ("puzzle24", "2*(5 + 1 + 6)", range(2)),
+        ("knights_knaves", "Amelia is a hero, and Amelia is a villain", range(1, 2)),
+        ("knights_knaves", "Amelia is a hero, and Amelia is a villain, and Elizabeth is", range(1, 2)),
         ("puzzle24", "24 + 0/9", range(1)),
+        ("puzzle24", f"(pi - pi)*4*8*6*2 + {' + '.join(['pi/pi'] * 24)}", range(3, 4)),
     ],
 )
 async def test_a_text_that_the_packages_scorer_takes_for_any_puzzle_solves_none(room, name, answer, seeds):

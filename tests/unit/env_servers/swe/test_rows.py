@@ -80,6 +80,14 @@ def test_what_is_wrong_with_a_row_is_told_from_its_tests_on_the_repository_as_it
             raise ValueError(fault)
 
 
+def test_a_row_that_brings_its_tests_is_unfit_where_all_of_them_pass_as_it_is():
+    row = SweTask.model_validate({"repo": "f", "files": {"f.py": ""}, "tests": {"test_f.py": ""}})
+    passed = {"t.py::a": "passed"}
+    assert "its tests pass on its files as they are" in (fault_of(row, Outcome(passed, all_well=True)) or "")
+    for outcome in (Outcome({**passed, "t.py::b": "failed"}), Outcome({}, "time_limit"), Outcome({}, all_well=True)):
+        assert fault_of(row, outcome) is None
+
+
 class Tests:
     """A stand-in for the sandbox: each run gives the next outcome, when `go` is set."""
 
