@@ -19,7 +19,7 @@ import psutil
 
 BYTES_PER_GIB = 1 << 30
 SHARE = 0.005
-"""Of a core, which sampling takes at most: to read a process's PSS the kernel walks its page tables, which takes it
+"""The most of a core that sampling takes: to read a process's PSS the kernel walks its page tables, which takes it
 milliseconds, and a run may have hundreds of processes."""
 
 
