@@ -125,10 +125,15 @@ def check_gates(figures: BaseScores, gates: Gates = GATES) -> list[str]:
     """One sentence per missed gate; empty when all are passed."""
     measured = {name: figure(figures, name) for name in gates}
     return [
-        f"{name} {measured[name]:.3f} is outside {lo:.2f}..{hi:.2f}"
+        f"{name} {_shown(measured[name], lo, hi)} is outside {lo:.2f}..{hi:.2f}"
         for name, (lo, hi) in gates.items()
         if not lo <= measured[name] <= hi
     ]
+
+
+def _shown(value: float, lo: float, hi: float) -> str:
+    """Three digits; six where three would be inside."""
+    return f"{value:.6f}" if lo <= round(value, 3) <= hi else f"{value:.3f}"
 
 
 def repair(

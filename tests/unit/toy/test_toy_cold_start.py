@@ -62,6 +62,7 @@ def test_figures_inside_every_gate_miss_none():
     [
         ("accuracy", 0.46, "accuracy 0.460 is outside 0.25..0.45"),
         ("code_ratio", 0.22, "code_ratio 0.220 is outside 0.25..0.40"),
+        ("code_ratio", 0.400391, "code_ratio 0.400391 is outside 0.25..0.40"),
         ("format_ok", 0.94, "format_ok 0.940 is outside 0.95..1.00"),
         ("code_correct", 0.8, "code_correct 0.800 is outside 0.92..1.00"),
     ],
