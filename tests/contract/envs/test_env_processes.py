@@ -150,12 +150,32 @@ async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessio
 
 
 @pytest.mark.parametrize(
-    ("flags", "why"), [(["--host", "0.0.0.0"], "Give the node's own address"), (["--workers", "0"], "did not start")]
+    ("flags", "code", "why"),
+    [
+        (["--host", "0.0.0.0"], 1, "Give the node's own address"),
+        (["--workers", "0"], 2, "--workers: 0 is not possible. Use 1 or more."),
+    ],
 )
-def test_what_cannot_work_is_refused_in_one_line(flags, why):
+def test_what_cannot_work_is_refused_in_one_line(flags, code, why):
     command = [sys.executable, "-m", ECHO, "--processes", "2", *flags]
     result = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env={**os.environ, "TIR_ENV_TOKEN": "t"}
     )
-    assert result.returncode == 1
+    assert result.returncode == code
     assert why in result.stderr.splitlines()[-1]
+
+
+def test_a_copy_that_ends_as_it_starts_ends_all(tmp_path):
+    """What only a copy is given, the sockets, tells its interpreter to end at once."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif '--listen-fds' in sys.orig_argv:\n    raise SystemExit('no')\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", ECHO, "--processes", "2"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPO}"},
+    )
+    assert result.returncode == 1
+    assert "did not start" in result.stderr.splitlines()[-1]

@@ -224,7 +224,7 @@ class Plain(Env):
         ),
         (
             {"env.file": "mine.py:Plain", "env.server_options": {"max_queue": "x"}},
-            "--max-queue: invalid int value: 'x'",
+            "--max-queue: invalid whole number value: 'x'",
         ),
         (
             {"env.file": "mine.py:Plain", "env.server_options": {"port": 1}},
