@@ -148,6 +148,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     services.pool.on_join, services.pool.model = None, str(base.directory)
     await publisher.close()
     sampled, greedy = measured[-1]
-    found = {"seed": base.seed, "lesson": base.taught, "sampled": asdict(sampled), "greedy": asdict(greedy)}
+    made = {"seed": base.seed, "lesson": base.taught, "digest": lessons.digest(base.taught)}
+    found = made | {"sampled": asdict(sampled), "greedy": asdict(greedy)}
     (base.directory / lessons.FIGURES).write_text(json.dumps(found, indent=2))
     return sampled, greedy

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -430,5 +431,24 @@ def test_a_base_is_known_by_its_seed_and_lesson(tmp_path):
         and not lessons.is_base(figures, "torl", 7)
         and not lessons.is_base(figures, "quickstart", 42)
     )
+    figures.write_text(json.dumps({"seed": 42, "lesson": "torl", "digest": lessons.digest("torl")}))
+    assert lessons.is_base(figures, "torl", 42)
     figures.write_text(json.dumps({"seed": 42}))
     assert lessons.is_base(figures, "quickstart", 42), "one that a quickstart made before there were lessons"
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("WEIGHTS", (9, 1, 1)), ("LESSON", replace(search.LESSON, gates={})), ("AGAIN", "Once more. ")],
+)
+def test_a_base_of_what_a_lesson_taught_before_is_no_base(what, value, tmp_path, monkeypatch):
+    figures = tmp_path / lessons.FIGURES
+    figures.write_text(json.dumps({"seed": 42, "lesson": "search", "digest": lessons.digest("search")}))
+    assert lessons.is_base(figures, "search", 42)
+    monkeypatch.setattr(search, what, value)
+    assert not lessons.is_base(figures, "search", 42)
+
+
+def test_lessons_are_told_apart_and_each_is_the_same_every_time():
+    assert len({lessons.digest(name) for name in lessons.LESSONS}) == len(lessons.LESSONS)
+    assert all(lessons.digest(name) == lessons.digest(name) for name in lessons.LESSONS)
