@@ -21,6 +21,8 @@ from .hub import fault_of
 from .json_rows import read_json
 
 Row = tuple[str, dict[str, Any]]
+SPLIT_SETTING = "data.prompt_split (or eval.split)"
+"""What errors call the split; a command that has another name for it puts that in its place."""
 SUFFIXES = (".jsonl", ".json", ".parquet")
 SPLITS = ("train", "test", "validation", "valid", "dev", "eval")
 
@@ -68,7 +70,7 @@ def _files_of(directory: Path, split: str) -> list[Path]:
     if not of_split and any(p.name.startswith(SPLITS) for p in files):
         raise ConfigError(
             f"Directory {directory} has no file of split {split!r}. It has: {', '.join(p.name for p in files)}. Set"
-            " data.prompt_split (or eval.split)."
+            f" {SPLIT_SETTING}."
         )
     return of_split or files
 
@@ -127,8 +129,7 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
     if isinstance(data, dict):
         if split not in data:
             raise ConfigError(
-                f"Data set {source!r} has no split {split!r}. It has: {', '.join(data)}."
-                " Set data.prompt_split (or eval.split)."
+                f"Data set {source!r} has no split {split!r}. It has: {', '.join(data)}. Set {SPLIT_SETTING}."
             )
         data = data[split]
     for i, row in enumerate(data):

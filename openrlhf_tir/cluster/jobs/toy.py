@@ -148,7 +148,6 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     services.pool.on_join, services.pool.model = None, str(base.directory)
     await publisher.close()
     sampled, greedy = measured[-1]
-    made = {"seed": base.seed, "lesson": base.taught, "digest": lessons.digest(base.taught)}
-    found = made | {"sampled": asdict(sampled), "greedy": asdict(greedy)}
+    found = lessons.record(base.taught, base.seed) | {"sampled": asdict(sampled), "greedy": asdict(greedy)}
     (base.directory / lessons.FIGURES).write_text(json.dumps(found, indent=2))
     return sampled, greedy

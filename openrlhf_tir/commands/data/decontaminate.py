@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from ...data.prepare.decontaminate import Evaluations, Match, asked
     from ...data.prepare.files import check_target, columns_of, write_rows
     from ...data.prompts import problems, rows_and_problems
+    from ...data.rows import SPLIT_SETTING
     from ...errors import ConfigError
 
     check_target(args.out, [*args.sources, *(text.rpartition("=")[2] for text in args.against)])
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         evaluations = Evaluations((p for text in args.against for p in _problems(args, text, unread)), args.ngram)
     except ConfigError as e:
-        raise type(e)(str(e).replace("data.prompt_split (or eval.split)", "--against-split")) from None
+        raise type(e)(str(e).replace(SPLIT_SETTING, "--against-split")) from None
     with counting("look for the data set's own wording") as tick:
         wording = evaluations.learn_wording(
             _ticked((asked(p.input) for p in problems(cfg, BadRows(args.on_bad_row))), tick)

@@ -9,23 +9,20 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import numpy as np
-import xxhash
-
 from ...config import Config
 from ...errors import ConfigError, DataError, TirError
 from ..bad_rows import MOST_LISTED, BadRows
 from ..chat_template import ChatTemplate
-from ..rows import read_rows
+from ..rows import SPLIT_SETTING, read_rows
 from .chat import Chain
 from .pieces import Reader
-from .tokens import SftRow, Vocabulary, tokenised
+from .tokens import SftRow, Vocabulary, digest, tokenised
 
 MOST_TOLD = 50
 """Bad rows that are told one by one where they refuse the data; the others are counted."""
 SETTINGS = {
-    "train": {"data.prompt_dataset": "sft.dataset", "data.prompt_split (or eval.split)": "sft.dataset_split"},
-    "eval": {"data.prompt_dataset": "sft.eval_dataset", "data.prompt_split (or eval.split)": "sft.eval_split"},
+    "train": {"data.prompt_dataset": "sft.dataset", SPLIT_SETTING: "sft.dataset_split"},
+    "eval": {"data.prompt_dataset": "sft.eval_dataset", SPLIT_SETTING: "sft.eval_split"},
 }
 """What the reader of files calls the settings, and what they are here."""
 
@@ -41,10 +38,7 @@ class SftSet:
     @property
     def digest(self) -> str:
         """The digest of all tokens and weights, in order: it tells whether a resumed run learns from the same rows."""
-        hashing = xxhash.xxh3_128()
-        for row in self.rows:
-            hashing.update(np.int64(len(row.token_ids)).tobytes() + row.token_ids.tobytes() + row.weights.tobytes())
-        return hashing.hexdigest()
+        return digest(self.rows)
 
     def facts(self, named: str, max_len: int) -> list[str]:
         lengths, learned = [len(r.token_ids) for r in self.rows], sum(r.trained for r in self.rows)

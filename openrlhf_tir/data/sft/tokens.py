@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+import xxhash
 
 from ...errors import ConfigError
 from ...ports import Codec
@@ -29,6 +30,14 @@ class SftRow(NamedTuple):
     @property
     def trained(self) -> int:
         return int((self.weights[1:] > 0).sum())
+
+
+def digest(rows: Iterable[SftRow]) -> str:
+    """The digest of all tokens and weights, in order."""
+    hashing = xxhash.xxh3_128()
+    for row in rows:
+        hashing.update(np.int64(len(row.token_ids)).tobytes() + row.token_ids.tobytes() + row.weights.tobytes())
+    return hashing.hexdigest()
 
 
 class Piece(NamedTuple):

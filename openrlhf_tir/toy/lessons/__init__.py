@@ -23,6 +23,7 @@ from typing import Any
 
 import xxhash
 
+from ...data.sft import tokens
 from ...data.sft.tokens import SftRow
 from ...errors import unknown
 from ..cold_start import GATES, STEERED, Schedule
@@ -69,12 +70,15 @@ def named(name: str) -> Lesson:
 
 def digest(name: str) -> str:
     """Another one where a lesson of this name has other examples, gates or steps: a base of what it was is no base."""
-    lesson, rng, told = named(name), Random(name), xxhash.xxh3_128()
-    for tool_ratio in DRAWN_AT:
-        row = lesson.draw(rng, tool_ratio)
-        told.update(repr(([int(i) for i in row.token_ids], [float(w) for w in row.weights])).encode())
-    told.update(repr((sorted(lesson.gates.items()), lesson.schedule, lesson.steered)).encode())
-    return told.hexdigest()
+    lesson, rng = named(name), Random(name)
+    examples = tokens.digest(lesson.draw(rng, tool_ratio) for tool_ratio in DRAWN_AT)
+    steps = repr((sorted(lesson.gates.items()), lesson.schedule, lesson.steered))
+    return xxhash.xxh3_128_hexdigest((examples + steps).encode())
+
+
+def record(lesson: str, seed: int) -> dict[str, Any]:
+    """What a base's FIGURES says of how it was made; `is_base` asks it."""
+    return {"seed": seed, "lesson": lesson, "digest": digest(lesson)}
 
 
 def is_base(figures: Path, lesson: str, seed: int) -> bool:

@@ -11,6 +11,7 @@ from benchmarks.pipeline.scale import host as host_module
 from benchmarks.pipeline.scale.run import Wanted, started, train
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
+from openrlhf_tir.types import TrainBatch
 
 from .in_this_process import LocalHosts
 
@@ -19,15 +20,23 @@ ENGINES, RANKS, STEPS, PROMPTS = 64, 32, 5, 64
 
 
 @pytest.fixture
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was put into the store."""
+    stored: list[Any] = []
+
+    def put(value: Any) -> Any:
+        stored.append(value)
+        return value
+
     async def placed(*args: Any) -> None: ...
 
     monkeypatch.setattr(host_module, "place", placed)
     for name in ("engine_room", "learner_room", "remove_placement_group"):
         monkeypatch.setattr(host_module, name, lambda *args: None)
     monkeypatch.setattr("ray.cancel", lambda ref: ref.cancel())
-    monkeypatch.setattr("ray.put", lambda value: value)
+    monkeypatch.setattr("ray.put", put)
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+    return stored
 
 
 def test_one_of_64_engines_dies_and_its_own_groups_are_all_that_is_issued_again(tmp_path, without_ray):
@@ -45,6 +54,9 @@ def test_one_of_64_engines_dies_and_its_own_groups_are_all_that_is_issued_again(
         return steps, loss, rejoined_s, before, after
 
     steps, loss, rejoined_s, before, after = run(go())
+    batches = [value for value in without_ray if isinstance(value, TrainBatch)]
+    assert len(batches) == STEPS, "once for all ranks"
+    assert all(item.payload is None for batch in batches for item in batch.items)
     assert loss.errors == [] and loss.trained == STEPS * PROMPTS
     assert loss.only_its_own, loss
     assert loss.again == loss.running, "all that it had, and nothing that was given to it since"

@@ -106,3 +106,19 @@ def test_the_background_thread_samples_at_once_and_stops_with_the_block():
     with PssSampler(interval_s=60.0) as sampler:
         thread = sampler._thread
     assert sampler.peak_gib > 0 and not thread.is_alive()
+
+
+def test_what_takes_long_is_sampled_seldom(monkeypatch):
+    """The thread's own CPU time, whatever else the machine does meanwhile."""
+    sampler, waits, spent = PssSampler(interval_s=2.0), [], iter([10.0, 10.001, 20.0, 20.5])
+    monkeypatch.setattr(process.time, "thread_time", lambda: next(spent))
+    monkeypatch.setattr(sampler, "sample", lambda: 0.0)
+
+    def wait(seconds: float) -> None:
+        waits.append(round(seconds, 3))
+        if len(waits) == 2:
+            sampler._stop.set()
+
+    monkeypatch.setattr(sampler._stop, "wait", wait)
+    sampler._run()
+    assert waits == [2.0, 0.5 / process.SHARE]

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from openrlhf_tir.cluster.jobs.evaluate import EvalResult
+from openrlhf_tir.toy import lessons
 
 
 def rows_of_a_run(
@@ -75,7 +76,7 @@ class Fake:
             lesson, seed = words[words.index("--lesson") + 1], int(words[words.index("--train.seed") + 1])
             for part in ("base", "data"):
                 (directory / part).mkdir()
-            (directory / "base" / "figures.json").write_text(json.dumps({"seed": seed, "lesson": lesson}))
+            (directory / "base" / "figures.json").write_text(json.dumps(lessons.record(lesson, seed)))
             (directory / "data" / "test.jsonl").write_text("")
         elif words[0] == "train":
             (directory / "metrics.jsonl").write_text(

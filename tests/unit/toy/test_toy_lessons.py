@@ -431,7 +431,7 @@ def test_a_base_is_known_by_its_seed_and_lesson(tmp_path):
         and not lessons.is_base(figures, "torl", 7)
         and not lessons.is_base(figures, "quickstart", 42)
     )
-    figures.write_text(json.dumps({"seed": 42, "lesson": "torl", "digest": lessons.digest("torl")}))
+    figures.write_text(json.dumps(lessons.record("torl", 42)))
     assert lessons.is_base(figures, "torl", 42)
     figures.write_text(json.dumps({"seed": 42}))
     assert lessons.is_base(figures, "quickstart", 42), "one that a quickstart made before there were lessons"
@@ -443,7 +443,7 @@ def test_a_base_is_known_by_its_seed_and_lesson(tmp_path):
 )
 def test_a_base_of_what_a_lesson_taught_before_is_no_base(what, value, tmp_path, monkeypatch):
     figures = tmp_path / lessons.FIGURES
-    figures.write_text(json.dumps({"seed": 42, "lesson": "search", "digest": lessons.digest("search")}))
+    figures.write_text(json.dumps(lessons.record("search", 42)))
     assert lessons.is_base(figures, "search", 42)
     monkeypatch.setattr(search, what, value)
     assert not lessons.is_base(figures, "search", 42)

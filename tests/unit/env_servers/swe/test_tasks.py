@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from env_servers.swe import make_tasks
 from env_servers.swe.describe import issue, patch_text, prompt
 from env_servers.swe.grade import restored
 from env_servers.swe.make_tasks import candidates, row_of
@@ -264,3 +265,15 @@ def test_where_a_protected_file_is_there_is_no_directory_of_the_patch_and_no_fil
     kept, left_out = restored(tree, applied, suite)
     assert sorted(kept) == ["conftest.py", "lib.py/z.py", "tests/test_a.py"] and kept["conftest.py"] == b"ours"
     assert left_out == ["conftest.py", "conftest.py/y", "more", "tests/test_a.py", "tests/test_a.py/x.py"]
+
+
+async def test_how_far_the_rows_are_is_said(tmp_path, monkeypatch, capsys):
+    async def made(count, *args):
+        for i in range(count):
+            yield {"id": i}
+
+    monkeypatch.setattr(make_tasks, "rows", made)
+    args = make_tasks.parser().parse_args(["--count", "20", "--out", str(tmp_path / "rows.jsonl")])
+    assert await make_tasks.write(args) == 20
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) >= 10 and "100%" in said[-1]
