@@ -141,38 +141,58 @@ def _problems(args: argparse.Namespace, text: str, bad: BadRows) -> Iterator[Pro
 def _read(cfg: Data, split: str, text: str, bad: Bad) -> Iterator[Problem]:
     """A suite's file by its form, rows that show how they are read by that, others by what they ask: no answer is
     needed here."""
+    from ...data.prompts import Problem, problems
+    from ...data.rows import read_rows
+    from ...errors import DataError
+    from ...evaluation.forms import question
+    from ...evaluation.suites import SUITES
+
+    name, given, file = text.partition("=")
+    cfg = cfg.model_copy(update={"prompt_split": split})
+    if given and name in SUITES:
+        yield from _published(name, file)
+    elif _shows_its_columns(cfg, text):
+        yield from problems(cfg, bad)
+    else:
+        for where, row in read_rows(text, split, bad):
+            try:
+                yield Problem(where, question(where, row), "", None, {})
+            except DataError as e:
+                bad(e)
+
+
+def _published(name: str, file: str) -> Iterator[Problem]:
     from ...config.paths import asked, local_path
-    from ...data.prompts import Problem, problems, reader_of
+    from ...data.prompts import Problem
+    from ...errors import ConfigError
+    from ...evaluation.suites import SUITES, SuiteFile, rows_of
+
+    path = local_path(file, "--against")
+    if not asked(path, Path.is_file, "--against"):
+        raise ConfigError(f"--against {name}={file}: there is no such file. Correct the path.")
+    for i, row in enumerate(rows_of(SuiteFile(SUITES[name], path)), 1):
+        yield Problem(f"{path} problem {i}", row["prompt"], "", None, {})
+
+
+def _shows_its_columns(cfg: Data, source: str) -> bool:
+    """Whether the first row shows how rows are read. False: it only has a field that asks, or there is no row. Raises
+    ConfigError where it has neither."""
+    from ...data.prompts import reader_of
     from ...data.rows import read_rows
     from ...errors import ConfigError, DataError
     from ...evaluation.forms import question
-    from ...evaluation.suites import SUITES, SuiteFile, rows_of
 
-    name, given, file = text.partition("=")
-    if given and name in SUITES:
-        path = local_path(file, "--against")
-        if not asked(path, Path.is_file, "--against"):
-            raise ConfigError(f"--against {text}: there is no such file. Correct the path.")
-        rows = enumerate(rows_of(SuiteFile(SUITES[name], path)), 1)
-        yield from (Problem(f"{path} problem {i}", row["prompt"], "", None, {}) for i, row in rows)
-        return
-    cfg = cfg.model_copy(update={"prompt_split": split})
-    where, first = next(read_rows(text, split, lambda e: None), (text, {}))
+    where, first = next(read_rows(source, cfg.prompt_split, lambda e: None), (source, {}))
     try:
-        reader_of(text, first, cfg)
+        reader_of(source, first, cfg)
     except ConfigError as unknown:
         try:
             question(where, first)
         except DataError:
             if first:
                 raise unknown from None
-        for where, row in read_rows(text, split, bad):
-            try:
-                yield Problem(where, question(where, row), "", None, {})
-            except DataError as e:
-                bad(e)
-    else:
-        yield from problems(cfg, bad)
+        return False
+    return True
 
 
 def _ticked(texts: Iterator[str], tick) -> Iterator[str]:
