@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from env_servers.progress import Progress
 from env_servers.search.bm25 import Bm25, ensure_index
-from env_servers.search.progress import Progress
 from env_servers.search.words import STOP_WORDS
 
 VOCABULARY = 300_000
