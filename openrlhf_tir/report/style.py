@@ -19,6 +19,8 @@ from PIL import Image
 
 WIDTH_IN = 9.0
 DPI = 160
+TITLE_OVER_LEGEND = 24.0
+"""Points between a panel and its title where the legend lies between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +112,20 @@ def ticks_at_steps(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
 
 
-def legend_above(axes: Axes, **options) -> None:
-    """A one-row legend on the title's line, at the right: it never covers data."""
+def legend_above(axes: Axes, *, own_line: bool = False, **options) -> None:
+    """A one-row legend that never covers data: on the title's line at the right, or, where long titles and names do not
+    fit on one, on a line of its own below the title."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1:
+        if own_line:
+            axes.set_title(axes.get_title("left"), pad=TITLE_OVER_LEGEND)
         axes.legend(
             handles,
             labels,
-            loc="lower right",
-            bbox_to_anchor=(1.005, 1.0),
+            loc="lower left" if own_line else "lower right",
+            bbox_to_anchor=(-0.02 if own_line else 1.005, 1.0),
             ncols=len(labels),
-            borderaxespad=0.55,
+            borderaxespad=0.3 if own_line else 0.55,
             columnspacing=1.4,
             **options,
         )

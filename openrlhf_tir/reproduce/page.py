@@ -76,7 +76,7 @@ def table(miniature: Miniature, results: Sequence[Result]) -> list[list[str]]:
 def curves(miniature: Miniature, results: Sequence[Result], theme: Theme) -> Figure:
     """Two panels a row. A panel by N has its points at equal distances: 0, 2, 4, 20 are no scale."""
     rows = -(-len(miniature.panels) // 2)
-    figure, axes = new_figure(2.8 * rows, columns=2, rows=rows)
+    figure, axes = new_figure(3.0 * rows, columns=2, rows=rows)
     for ax, panel in zip(axes, miniature.panels, strict=False):
         ax.set(title=panel.title, xlabel=panel.x)
         places = (
@@ -106,7 +106,7 @@ def curves(miniature: Miniature, results: Sequence[Result], theme: Theme) -> Fig
         else:
             ax.set_ylim(0, 1.02)
             ax.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
-        legend_above(ax)
+        legend_above(ax, own_line=True)
     for ax in axes[len(miniature.panels) :]:
         ax.set_axis_off()
     return figure
