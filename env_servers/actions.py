@@ -4,6 +4,7 @@ can hold."""
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 STEP_CHARS = 1 << 17
@@ -17,7 +18,8 @@ class BadAction(Exception):
 
 
 def read_json(action: str) -> Any:
-    """Raises BadAction, also for JSON that could not be sent on: too deep, or half of a surrogate pair in a text."""
+    """Raises BadAction, also for JSON that could not be sent on: too deep, half of a surrogate pair in a text, or a
+    number that is not finite."""
     try:
         said = json.loads(action)
     except (ValueError, RecursionError) as e:
@@ -35,6 +37,8 @@ def _unsendable(said: Any, depth: int) -> str | None:
         except UnicodeEncodeError:
             return "it has half of a surrogate pair"
         return None
+    if isinstance(said, float) and not math.isfinite(said):
+        return f"{said} is no number of it"
     if not isinstance(said, list | dict):
         return None
     if not depth:

@@ -78,6 +78,8 @@ async def test_a_call_made_twice_counts_once():
         ('[{"arguments": {}}]', "bad_call", "no list"),
         ("[" * 50_000, "bad_call", "no JSON"),
         ('[{"name": "make_directory", "arguments": {"path": "\\ud83d"}}]', "bad_call", "half of a surrogate pair"),
+        ('[{"name": "make_directory", "arguments": {"path": 1e999}}]', "bad_call", "inf is no number"),
+        ('[{"name": "make_directory", "arguments": {"path": NaN}}]', "bad_call", "nan is no number"),
         (calls(("fly", {})), "unknown_function", "There is no function 'fly'"),
         (calls(("move", {"source": 1, "destination": "b"})), "refused", "valid string"),
     ],
