@@ -165,7 +165,8 @@ def test_bugs_are_mended_or_not_and_the_sessions_are_told_of(tmp_path):
     ]
     rows = [{"prompt": f"Mend it, {i}.\n", "label": "-", "meta": task()} for i in range(5)]
     lay_out(tmp_path, plays, rows, NEW=256, NAME="swe", PROTOCOL="choices.py:Choices", OPTIONS="")
-    said, found, items = evaluated(tmp_path, "--suite", "swe_like=rows.jsonl", name="swe_like")
+    evenly = ("--eval.temperature", "5")  # an untrained model has digits that it likes
+    said, found, items = evaluated(tmp_path, "--suite", "swe_like=rows.jsonl", *evenly, name="swe_like")
     assert (found["problems"], found["samples"], found["failed"]) == (5, 20, 0) and "viewed_first" in said
     signals = [s for i in items for s in i["signals"]]
     resolved = [s.get("evaluation") == "resolved" for s in signals]
