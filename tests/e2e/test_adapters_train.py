@@ -1,8 +1,8 @@
-"""Other people's environments on the real stack: a game as an OpenEnv server, an MCP server and one of GEM's, trained
-for two updates each.
+"""Other people's environments on the real stack: a game as an OpenEnv server, an MCP server, one of GEM's and a tool
+server that answers as verl-tool's does, trained for two updates each.
 
 Their packages are installed into environments of their own by pip. TIR_ADAPTERS_VENVS names a directory that has them
-already, as openenv/, mcp/ and gem/."""
+already, as openenv/, mcp/ and gem/. verl-tool is in no registry: what it sends over the wire is written here."""
 
 from __future__ import annotations
 
@@ -72,6 +72,30 @@ def guess(number: int) -> str:
 
 server.run("stdio")
 '''
+VERL_TOOL = """
+import sys
+from aiohttp import web
+
+
+def observe(action, extra):
+    if extra.get("finish"):
+        return "", True, True
+    right = action in ("1", "2", "3")
+    return {"obs": "Correct." if right else "wrong", "reward": float(right)}, right, True
+
+
+async def get_observation(request):
+    body = await request.json()
+    told = [observe(action, extra) for action, extra in zip(body["actions"], body["extra_fields"], strict=True)]
+    observations, dones, valids = zip(*told, strict=True)
+    return web.json_response({"observations": observations, "dones": dones, "valids": valids})
+
+
+app = web.Application()
+app.router.add_post("/get_observation", get_observation)
+web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
+"""
+GAMES = {"openenv": OPENENV, "mcp": MCP, "gem": "", "verl_tool": VERL_TOOL}
 OWN = """
 # Behind the page's Digits: a digit is a guess, as each of the games wants it; and a reward for the one that has none.
 import json
@@ -101,6 +125,8 @@ def earned(trajectory, task, context):
 
 def venv_of(extra: str, tmp_path: Path) -> Path:
     """Python of an environment that has the package and this project's servers."""
+    if extra == "verl_tool":
+        return Path(sys.executable)
     if "TIR_ADAPTERS_VENVS" in os.environ:
         return Path(os.environ["TIR_ADAPTERS_VENVS"]) / extra / "bin/python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=120)
@@ -116,8 +142,8 @@ def served(python: Path, adapter: str, tmp_path: Path) -> Iterator[str]:
     def in_front(*flags: str):
         return listening([str(python), "-m", f"env_servers.adapters.{adapter}", *flags, "--port"], **env)
 
-    (tmp_path / "game.py").write_text({"openenv": OPENENV, "mcp": MCP, "gem": ""}[adapter])
-    if adapter == "openenv":
+    (tmp_path / "game.py").write_text(GAMES[adapter])
+    if adapter in ("openenv", "verl_tool"):
         with (
             listening([str(python), str(tmp_path / "game.py")], **env) as game,
             in_front("--url", f"http://127.0.0.1:{game}") as port,
@@ -135,7 +161,12 @@ def served(python: Path, adapter: str, tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("adapter", "protocol", "reward"),
-    [("openenv", "own.py:Digits", "env"), ("mcp", "own.py:Tool", "own.py:earned"), ("gem", "own.py:Boxed", "env")],
+    [
+        ("openenv", "own.py:Digits", "env"),
+        ("mcp", "own.py:Tool", "own.py:earned"),
+        ("gem", "own.py:Boxed", "env"),
+        ("verl_tool", "own.py:Digits", "env"),
+    ],
 )
 def test_a_game_of_others_trains_and_its_reward_is_not_constant(adapter, protocol, reward, tmp_path):
     (tmp_path / "own.py").write_text(block("protocols.md", "python", "class Digits") + OWN)
