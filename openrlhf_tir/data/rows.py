@@ -11,6 +11,7 @@ left out below the top, so that a row is the same in whatever file it is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
         looked_at = shorten(str(asked(path, Path.absolute, "data.prompt_dataset")))
         raise ConfigError(
             f"Data set {shown(source)} does not exist (looked at {looked_at})."
-            " Set data.prompt_dataset to a file, a directory, or a name on the hub."
+            " Give a file, a directory, or a name on the hub."
         )
 
 
@@ -60,12 +61,21 @@ def _looks_local(source: str) -> bool:
     return source.startswith(("/", ".", "~")) or source.endswith(SUFFIXES) or source.count("/") > 1
 
 
+def files_read(source: str, split: str) -> list[Path]:
+    """The files that `read_rows` reads of a data set that is there, as far as they can be told without reading it."""
+    path = local_path(source, "data.prompt_dataset")
+    if asked(path, Path.is_file, "data.prompt_dataset"):
+        return [path]
+    if asked(path, Path.is_dir, "data.prompt_dataset"):
+        with suppress(ConfigError):  # reading says what is wrong with it
+            return [p for p in _files_of(path, split) if p.is_file()]
+    return []
+
+
 def _files_of(directory: Path, split: str) -> list[Path]:
     files = sorted(p for p in asked(directory, lambda d: [*d.iterdir()], "data.prompt_dataset") if p.suffix in SUFFIXES)
     if not files:
-        raise ConfigError(
-            f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Point data.prompt_dataset at one that does."
-        )
+        raise ConfigError(f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Give one that does.")
     of_split = [p for p in files if p.name.startswith(split)]
     if not of_split and any(p.name.startswith(SPLITS) for p in files):
         raise ConfigError(
@@ -105,7 +115,8 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     except (ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as e:
         what = f"is not readable after row {i}" if i else "is not a parquet file"
         raise DataError(
-            f"{path} {what}: {shorten(str(e).splitlines()[0] if str(e) else type(e).__name__)}. Convert it again."
+            f"{path} {what}: {shorten(str(e).splitlines()[0] if str(e) else type(e).__name__).rstrip('.')}."
+            " Convert it again."
         ) from None
 
 
