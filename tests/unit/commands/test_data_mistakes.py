@@ -63,6 +63,7 @@ def test_the_report_is_not_written_over_the_rows_that_stay(flag, here, capsys):
     ("line", "said"),
     [
         ("check ''", "'' is no data set."),
+        ("check nowhere.jsonl", "Set DATA to a file, a directory, or a name on the hub."),
         ("convert '' --out o.jsonl", "'' is no data set."),
         ("decontaminate rows.jsonl --against '' --out o.jsonl", "'' is no data set."),
         ("convert rows.jsonl --out ''", "--out . is a directory. Give the path of a file."),
