@@ -382,6 +382,13 @@ def _reward(c: Config) -> Iterator[str]:
             "reward 'remote' asks reward.remote_url, which is not set."
             " Give a Python file with a reward_func, or the URL of a reward server."
         )
+    if c.reward.remote_url and not c.reward.remote_url.endswith(":reward_func"):
+        for url in (u.strip() for u in c.reward.remote_url.split(",") if u.strip()):
+            if not url.startswith(("http://", "https://")):
+                yield (
+                    f"reward.remote_url has {url!r}, which is neither a Python file (path/file.py) nor the URL of a"
+                    " reward server. Write http://host:port/path."
+                )
     if c.reward.remote_url and "remote" not in c.reward.used:
         yield (
             f"reward.remote_url = {c.reward.remote_url!r} is asked by reward 'remote', and the reward is"

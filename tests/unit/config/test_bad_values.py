@@ -20,6 +20,7 @@ from openrlhf_tir.errors import ConfigError
         ({"vllm.max_model_len": 0}, "vllm.max_model_len = 0 is not accepted"),
         ({"vllm.max_model_len": 100}, "vllm.max_model_len = 100 tokens are fewer than data.max_len = 10240"),
         ({"reward.weights": {"math": 0, "env": 0}}, "are all 0, so every reward would be"),
+        ({"reward.remote_url": "http://a:1, ftp://b"}, "reward.remote_url has 'ftp://b', which is neither a Python"),
         ({"ds.zpg": 3}, "ds.zpg = 3 does not divide the 8 learner ranks"),
         ({"run_dir": ""}, "run_dir = '' is not accepted: a path is wanted, and the text is empty"),
         ({"train.max_steps": True}, "train.max_steps = True is not accepted: a whole number is wanted"),
