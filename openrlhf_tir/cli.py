@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(args, "unknown"):  # a command with configuration flags tells these with its other mistakes
             args.unknown = extra
         else:
-            check_unknown(extra)
+            check_unknown(extra, args.parser)
         return _module(args.command).run(args)
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)

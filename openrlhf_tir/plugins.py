@@ -210,6 +210,11 @@ def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Co
     to those that have them."""
 
     def complaint(thing: Any) -> str | None:
+        of_object = None if inspect.isclass(thing) else getattr(type(thing), "__call__", None)  # noqa: B004
+        if inspect.iscoroutinefunction(thing) or inspect.iscoroutinefunction(of_object):
+            return (
+                f"{getattr(thing, '__name__', type(thing).__name__)} is `async def`, and nobody awaits it: write `def`"
+            )
         try:
             signature = inspect.signature(thing)
         except (TypeError, ValueError):

@@ -25,6 +25,7 @@ done
 if ((${#hosts[@]} == 0)) && [[ -n ${SLURM_JOB_NODELIST:-} ]]; then
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 fi
+if ((${#hosts[@]} == 0)) && [[ " $* " == *" --help "* ]]; then exec "$venv/bin/python" -m openrlhf_tir.cli train "$@"; fi
 ((${#hosts[@]})) || { echo "No hosts: give --hosts head,worker1,... or run inside a SLURM allocation." >&2; exit 2; }
 head=${hosts[0]}
 [[ -x $venv/bin/ray ]] || { echo "There is no $venv/bin/ray. Run train_scripts/setup_env.sh on every node first." >&2; exit 2; }

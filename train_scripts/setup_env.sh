@@ -5,6 +5,7 @@
 #     --with-cpu-adam  also build DeepSpeed's cpu_adam, the only C++ op that a run can need (ds.adam_offload)
 # Environment: PYTHON (interpreter to use), TIR_VENV (where, default .venv).
 set -euo pipefail
+if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=${TIR_VENV:-.venv}

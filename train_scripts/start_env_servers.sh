@@ -24,6 +24,18 @@ shift $((OPTIND - 1))
 
 python=${TIR_VENV:-.venv}/bin/python
 if [[ -n $ray ]]; then exec "$python" -m openrlhf_tir.cluster.env_serve "$env" -n "$count" --host "$host" --port "$port" -- "$@"; fi
+module=$("$python" - "$env" <<'PY'
+import sys
+from importlib.util import find_spec
+from openrlhf_tir.cluster.env_process import SERVERS
+
+name = sys.argv[1]
+module = SERVERS.get(name, f"env_servers.{name}")
+if name not in SERVERS and not (name.isidentifier() and find_spec(module) and find_spec(f"{module}.__main__")):
+    sys.exit(f"start_env_servers.sh: unknown env {name!r}. Known: {', '.join(sorted(SERVERS))}.")
+print(module)
+PY
+) || exit 2
 ports=$(mktemp -d)
 pids=()
 # shellcheck disable=SC2317 # called by the trap
@@ -40,7 +52,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 for ((i = 0; i < count; i++)); do
-    "$python" -m "env_servers.$env" --host "$host" --port-file "$ports/$i" "$@" >&2 &
+    "$python" -m "$module" --host "$host" --port-file "$ports/$i" "$@" >&2 &
     pids+=($!)
 done
 

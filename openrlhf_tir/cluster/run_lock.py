@@ -41,10 +41,9 @@ def run_lock(
 ) -> Iterator[None]:
     """Hold the lock of `run_dir`, which is made. Raises ConfigError when another process holds it for longer than
     `wait_s`, and says which, or when the file system has no locks."""
-    run_dir.mkdir(parents=True, exist_ok=True)
     path = run_dir / FILE
     # not inherited by what this process starts: the lock ends with this process, not with its children
-    with path.open("a+") as file:
+    with _opened(path) as file:
         _take(file, path, clock() + wait_s, flock, clock, sleep)
         file.truncate(0)
         file.write(
@@ -53,6 +52,17 @@ def run_lock(
         )
         file.flush()
         yield
+
+
+def _opened(path: Path) -> IO[str]:
+    """Raises ConfigError where the directory cannot be made, or takes no files."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+")
+    except OSError as e:
+        raise ConfigError(
+            f"{path.parent} cannot be used as a directory to write in: {e.strerror or e}. Choose another."
+        ) from None
 
 
 def _take(file: IO[str], path: Path, give_up: float, flock, clock, sleep) -> None:

@@ -55,9 +55,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse(text: str) -> tuple[str, list[str]]:
+    from ..envs.probe import check_url
     from ..errors import ConfigError
 
     name, equals, urls = text.partition("=")
     if not equals or not name or not urls:
         raise ConfigError(f"--env {text!r} is not NAME=URL[,URL]. Write --env python_tir=http://host:8100.")
-    return name, [u.strip().rstrip("/") for u in urls.split(",")]
+    found = [u.strip().rstrip("/") for u in urls.split(",")]
+    for url in found:
+        check_url(url)
+    return name, found

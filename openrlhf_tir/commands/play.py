@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="directory of a run with logger.trajectories: show what it sampled, instead of sampling",
     )
-    parser.add_argument("--step", type=int, metavar="K", help="with RUN: the learner step; 1 is the first")
+    parser.add_argument(
+        "--step", type=whole(at_least=1), metavar="K", help="with RUN: the learner step; 1 is the first"
+    )
     parser.add_argument(
         "--dropped",
         nargs="?",
@@ -35,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REASON",
         help="with RUN: what was dropped before that step, for one reason or for any",
     )
-    parser.add_argument("--limit", type=int, default=8, metavar="N", help="with RUN: trajectories at most [8]")
+    parser.add_argument(
+        "--limit", type=whole(at_least=1), default=8, metavar="N", help="with RUN: trajectories at most [8]"
+    )
     parser.add_argument("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
     parser.add_argument(
         "--question", metavar="TEXT", help="ask this instead of a row of the data; goes through data.input_template"

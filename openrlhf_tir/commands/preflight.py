@@ -51,7 +51,7 @@ from .checks.host import (
     check_writable,
     runs_here,
 )
-from .checks.learner import check_budget, check_lora
+from .checks.learner import check_budget, check_lora, check_positions
 from .checks.load_elsewhere import load_elsewhere
 from .checks.roles import check_roles
 
@@ -256,6 +256,7 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
         fault := heads_fault(cfg.ds.ring_attn_size, heads, model.get("num_key_value_heads") or heads)
     ):
         raise ConfigError(fault)
+    check_positions(cfg, model)
     check_lora(cfg, path)
     return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
 

@@ -9,6 +9,7 @@ argparse rather than pydantic-settings' own command line, for OpenRLHF's way of 
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import tomllib
 import types
@@ -59,7 +60,10 @@ class Parser(argparse.ArgumentParser):
                 group = self.add_argument_group(f"{ENVS}.{name}")
                 for setting in settings_of_env(name):
                     _add(group, setting, None)
-        return super().parse_known_args(args, namespace)
+        namespace, extra = super().parse_known_args(args, namespace)
+        if not hasattr(namespace, "parser"):
+            namespace.parser = self  # of the innermost command
+        return namespace, extra
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message[0].upper()}{message[1:]}. See `{self.prog} --help`.")
@@ -261,10 +265,23 @@ def _pair(name: str, text: str) -> tuple[str, Any]:
         return key, value
 
 
-def check_unknown(extra: Sequence[str]) -> None:
-    """Raise for what argparse did not recognise."""
-    if lines := unknown_flags(extra):
+def check_unknown(extra: Sequence[str], parser: argparse.ArgumentParser | None = None) -> None:
+    """Raise for what argparse did not recognise. parser: of a command without configuration flags."""
+    if lines := unknown_flags(extra) if parser is None else _unknown_to(parser, extra):
         raise ConfigError("\n".join(lines))
+
+
+def _unknown_to(parser: argparse.ArgumentParser, extra: Sequence[str]) -> list[str]:
+    """A line for each flag that a command does not have, or for the first word where there is only that."""
+    flags = [word.partition("=")[0] for word in extra if word.startswith("-") and not NEGATIVE_NUMBER.match(word)]
+    lines = []
+    for flag in flags:
+        near = difflib.get_close_matches(flag, parser._option_string_actions, n=1, cutoff=0.6)
+        hint = f"Did you mean {near[0]}?" if near else f"See `{parser.prog} --help`."
+        lines.append(f"`{parser.prog}` has no flag {shown(flag)}. {hint}")
+    if extra and not lines:
+        lines.append(f"`{parser.prog}` does not take {shown(extra[0])}. See `{parser.prog} --help`.")
+    return lines
 
 
 def unknown_flags(extra: Sequence[str]) -> list[str]:

@@ -35,9 +35,8 @@ def real(*, above: float = 0.0, zero: bool = False) -> Callable[[str], float]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text[:60]!r} is no number") from None
         if not math.isfinite(value) or value < above or (value == above and not zero):
-            raise argparse.ArgumentTypeError(
-                f"{text[:60]} is out of range; give a finite number {'of at least' if zero else 'above'} {above:g}"
-            )
+            bound = f" {'of at least' if zero else 'above'} {above:g}" if math.isfinite(above) else ""
+            raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give a finite number{bound}")
         return value
 
     return of
@@ -45,8 +44,8 @@ def real(*, above: float = 0.0, zero: bool = False) -> Callable[[str], float]:
 
 def share(text: str) -> float:
     """A number from 0 to 1."""
-    value = real(zero=True)(text)
-    if value > 1:
+    value = real(above=-math.inf)(text)
+    if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give a share, 0 to 1")
     return value
 

@@ -49,6 +49,8 @@ def check_new_file(path: Path | None, flag: str) -> None:
         return
     if asked(path, Path.is_dir, flag):
         raise ConfigError(f"{flag} {path} is a directory. Give the path of a file.")
+    if asked(path, Path.exists, flag) and not path.is_file():
+        raise ConfigError(f"{flag} {path} is a pipe or a device. Give the path of a file.")
     if not asked(path.parent, Path.is_dir, flag) or not os.access(path.parent, os.W_OK):
         raise ConfigError(
             f"{flag} {path} cannot be written: there is no directory {path.parent} that takes new files."

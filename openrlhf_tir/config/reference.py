@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from .schema import Config
 from .settings import Setting, all_settings
@@ -59,6 +59,8 @@ def _type(annotation: Any) -> list[str]:
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return [name for arg in args for name in _type(arg)]
+    if origin is Annotated:
+        return _type(args[0])
     if origin is Literal:
         return [f"`{arg}`" for arg in args]
     if origin in (list, tuple):

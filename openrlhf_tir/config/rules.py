@@ -22,6 +22,7 @@ CRITIC_FREE = ("reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo
 def violations(c: Config) -> Iterator[str]:
     yield from _batch(c)
     yield from _lengths(c)
+    yield from _partition(c)
     yield from _data(c)
     wrong = [*environments.violations(c)]
     yield from wrong or _methods(c)
@@ -55,7 +56,7 @@ def _batch(c: Config) -> Iterator[str]:
     elif steps % k:
         yield (
             f"train.max_steps = {steps} updates end in the middle of a batch, of which each makes {k} ({_cut(c)}). "
-            f"Use {max(1, steps // k) * k} or {(steps // k + 1) * k}."
+            f"Use {' or '.join(str(n * k) for n in (steps // k, steps // k + 1) if n)}."
         )
     if samples % ranks:
         yield (
@@ -173,11 +174,25 @@ def _credit(c: Config) -> Iterator[str]:
         yield f"{said} {why}. Use reward 'env' added up, or credit = 'trajectory'."
 
 
+def _partition(c: Config) -> Iterator[str]:
+    ranks = c.actor.world_size
+    if ranks % min(c.ds.zpg, ranks):
+        yield (
+            f"ds.zpg = {c.ds.zpg} does not divide the {ranks} learner ranks, so ZeRO cannot partition by it. Use a"
+            " divisor of actor.num_nodes * actor.num_gpus_per_node, or 1."
+        )
+
+
 def _lengths(c: Config) -> Iterator[str]:
     if c.rollout.max_new_tokens >= c.data.max_len:
         yield (
             f"rollout.max_new_tokens = {c.rollout.max_new_tokens} leaves no room for a prompt in data.max_len ="
             f" {c.data.max_len}. Raise data.max_len."
+        )
+    if c.vllm.max_model_len is not None and c.vllm.max_model_len < c.data.max_len:
+        yield (
+            f"vllm.max_model_len = {c.vllm.max_model_len} tokens are fewer than data.max_len = {c.data.max_len}, to"
+            " which responses may grow: the engine would refuse them. Leave it unset, or lower data.max_len."
         )
 
 
@@ -367,6 +382,13 @@ def _reward(c: Config) -> Iterator[str]:
             "reward 'remote' asks reward.remote_url, which is not set."
             " Give a Python file with a reward_func, or the URL of a reward server."
         )
+    if c.reward.remote_url and not c.reward.remote_url.endswith(":reward_func"):
+        for url in (u.strip() for u in c.reward.remote_url.split(",") if u.strip()):
+            if not url.startswith(("http://", "https://")):
+                yield (
+                    f"reward.remote_url has {url!r}, which is neither a Python file (path/file.py) nor the URL of a"
+                    " reward server. Write http://host:port/path."
+                )
     if c.reward.remote_url and "remote" not in c.reward.used:
         yield (
             f"reward.remote_url = {c.reward.remote_url!r} is asked by reward 'remote', and the reward is"

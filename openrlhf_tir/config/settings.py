@@ -14,7 +14,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -168,7 +168,17 @@ def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str
         kept: dict[str, Any] = {}
         for key, value in node.items():
             name = f"{prefix}{key}"
-            if name in sections and isinstance(value, Mapping):
+            if "." in key and (name in sections or name in known):
+                problems.add(
+                    f"{shown(key)} in recipe {path} is one name, as it is quoted. Write it without quotes: the dot"
+                    " divides section and key."
+                )
+            elif prefix == f"{ENVS}." and not isinstance(value, Mapping):
+                problems.add(
+                    f"{name} in recipe {path} is {shown(value)}, and [{ENVS}] holds environments by name. Write"
+                    f" [{ENVS}.NAME] above it, or [env] where there is only one."
+                )
+            elif name in sections and isinstance(value, Mapping):
                 kept[key] = visit(value, f"{name}.")
             elif name in sections:
                 problems.add(
@@ -249,7 +259,7 @@ def attempt(
         if key not in known:
             problems.add(str(unknown_key(key, known, "among the overrides")))
     given = own_files.renamed(nest({k: v for k, v in overrides.items() if k in known}), own_files.absolute(Path()))
-    own = read_recipe(recipe, problems) if recipe else {}
+    own = {} if recipe is None else read_recipe(recipe, problems)
     table = _joined(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
     _leave_out_unprintable(table, problems)
     cfg = _validated(table, problems)
@@ -269,10 +279,19 @@ def _leave_out_unprintable(table: dict[str, Any], problems: Problems) -> None:
         value = node[leaf]
         if value == "unset" and type(None) in get_args(s.info.annotation):
             node[leaf] = None
-        elif why := _unprintable(value):
+        elif why := _unprintable(value) or _mistyped(value, s.info.annotation):
             problems.add(f"{s.name} = {shown(value)} is not accepted: {why}. Set --{s.name} to another value.")
             problems.leave_out(s.name)
             del node[leaf]
+
+
+def _mistyped(value: Any, annotation: Any) -> str | None:
+    """What pydantic would take for something else."""
+    if isinstance(value, bool) and annotation in (int, float, int | None, float | None):
+        return f"a {'whole number' if int in (annotation, *get_args(annotation)) else 'number'} is wanted"
+    if annotation is Path and value == "":
+        return "a path is wanted, and the text is empty"
+    return None
 
 
 def _unprintable(value: Any) -> str | None:
@@ -330,10 +349,20 @@ def _explain(err: Mapping[str, Any]) -> str:
     name = _place(err["loc"]).rstrip(".")
     field = next((s for s in settings_with(env_names([name])) if s.name == name), None)
     about = f" It means: {field.info.description}." if field and field.info.description else ""
+    if field and err["type"] in ("missing", "too_long", "tuple_type") and (count := _count(field.info.annotation)):
+        return f"{name} = {shown(err['input'])} is not accepted: it takes {count} values. Give as many.{about}"
     return (
         f"{name} = {shown(err['input'])} is not accepted: {err['msg'][0].lower()}{err['msg'][1:]}."
         f" Set --{name} to such a value.{about}"
     )
+
+
+def _count(annotation: Any) -> int:
+    """How many values a tuple has; 0 where their number is free."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is tuple:
+        return 0 if Ellipsis in parts else len(parts)
+    return max(map(_count, parts), default=0)
 
 
 def to_toml(cfg: Config, *, only_changes: bool = False) -> str:

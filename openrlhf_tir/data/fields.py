@@ -9,6 +9,8 @@ from typing import Any
 from ..config.paths import shorten, shown
 from ..errors import DataError
 
+BY_SCHEMA = "set data.row_schema to what the rows are"
+"""What errors advise where a row is not its schema's; a command that has no such setting puts its own in its place."""
 _MISSING = object()
 
 
@@ -27,10 +29,7 @@ def field(where: str, row: Mapping[str, Any], path: str, wanted: type, what: str
         done = f"{done}.{part}" if done else part
         if part not in node:
             columns = shorten(", ".join(map(str, node)))
-            raise DataError(
-                f"{where} has no field {done!r}, {what}. It has: {columns}."
-                " Fill it in, or set data.row_schema to what the rows are."
-            )
+            raise DataError(f"{where} has no field {done!r}, {what}. It has: {columns}. Fill it in, or {BY_SCHEMA}.")
         node = node[part]
     if not isinstance(node, wanted):
         raise DataError(f"{where}: {path} is {kind(node)}, not {what}. Correct or remove the row.")

@@ -122,7 +122,9 @@ def parse(text: str, where: str) -> Any:
         return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except json.JSONDecodeError as e:
         line = f"line {e.lineno} " if "\n" in text.strip() else ""
-        raise DataError(f"{where} is not JSON: {e.msg} at {line}column {e.colno}. Correct or remove it.") from None
+        raise DataError(
+            f"{where} is not JSON: {e.msg.removesuffix(' at')} at {line}column {e.colno}. Correct or remove it."
+        ) from None
     except RecursionError:
         raise DataError(f"{where} is nested too deeply to be read. Flatten it or remove it.") from None
     except _NotJson as e:

@@ -11,6 +11,7 @@ left out below the top, so that a row is the same in whatever file it is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from .json_rows import read_json
 Row = tuple[str, dict[str, Any]]
 SPLIT_SETTING = "data.prompt_split (or eval.split)"
 """What errors call the split; a command that has another name for it puts that in its place."""
+SETTING = "data.prompt_dataset"
+"""What errors call the data set, likewise."""
 SUFFIXES = (".jsonl", ".json", ".parquet")
 SPLITS = ("train", "test", "validation", "valid", "dev", "eval")
 
@@ -32,8 +35,8 @@ def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
 
     Raises ConfigError when there is no such data set or split, DataError for an unreadable line.
     """
-    path = local_path(source, "data.prompt_dataset")
-    is_file, is_dir = (asked(path, question, "data.prompt_dataset") for question in (Path.is_file, Path.is_dir))
+    path = local_path(source, SETTING)
+    is_file, is_dir = (asked(path, question, SETTING) for question in (Path.is_file, Path.is_dir))
     if is_file:
         yield from _read_file(path, bad)
     elif is_dir and not any(
@@ -41,7 +44,7 @@ def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
     ):
         for file in _files_of(path, split):
             yield from _read_file(file, bad)
-    elif not is_dir and asked(path, Path.exists, "data.prompt_dataset"):
+    elif not is_dir and asked(path, Path.exists, SETTING):
         raise ConfigError(
             f"Data set {shown(source)} is neither a file nor a directory (a pipe or a device)."
             " Write the rows into a file."
@@ -49,10 +52,10 @@ def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
     elif is_dir or not _looks_local(source):
         yield from _read_datasets(source, split)
     else:
-        looked_at = shorten(str(asked(path, Path.absolute, "data.prompt_dataset")))
+        looked_at = shorten(str(asked(path, Path.absolute, SETTING)))
         raise ConfigError(
             f"Data set {shown(source)} does not exist (looked at {looked_at})."
-            " Set data.prompt_dataset to a file, a directory, or a name on the hub."
+            f" Set {SETTING} to a file, a directory, or a name on the hub."
         )
 
 
@@ -60,11 +63,22 @@ def _looks_local(source: str) -> bool:
     return source.startswith(("/", ".", "~")) or source.endswith(SUFFIXES) or source.count("/") > 1
 
 
+def files_read(source: str, split: str) -> list[Path]:
+    """The files that `read_rows` reads of a data set that is there, as far as they can be told without reading it."""
+    path = local_path(source, SETTING)
+    if asked(path, Path.is_file, SETTING):
+        return [path]
+    if asked(path, Path.is_dir, SETTING):
+        with suppress(ConfigError):  # reading says what is wrong with it
+            return [p for p in _files_of(path, split) if p.is_file()]
+    return []
+
+
 def _files_of(directory: Path, split: str) -> list[Path]:
-    files = sorted(p for p in asked(directory, lambda d: [*d.iterdir()], "data.prompt_dataset") if p.suffix in SUFFIXES)
+    files = sorted(p for p in asked(directory, lambda d: [*d.iterdir()], SETTING) if p.suffix in SUFFIXES)
     if not files:
         raise ConfigError(
-            f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Point data.prompt_dataset at one that does."
+            f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Point {SETTING} at one that does."
         )
     of_split = [p for p in files if p.name.startswith(split)]
     if not of_split and any(p.name.startswith(SPLITS) for p in files):
@@ -105,7 +119,8 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     except (ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as e:
         what = f"is not readable after row {i}" if i else "is not a parquet file"
         raise DataError(
-            f"{path} {what}: {shorten(str(e).splitlines()[0] if str(e) else type(e).__name__)}. Convert it again."
+            f"{path} {what}: {shorten(str(e).splitlines()[0] if str(e) else type(e).__name__).rstrip('.')}."
+            " Convert it again."
         ) from None
 
 

@@ -19,17 +19,23 @@ from ..errors import ConfigError, Unavailable
 from ..protocol import EnvSchema, Health
 
 
+def check_url(url: str) -> None:
+    """Raises ConfigError for text that cannot be the URL of a server."""
+    if not url.startswith(("http://", "https://")):
+        said = "is none of http" if "://" in url else "has no scheme"
+        raise ConfigError(f"Environment URL {url!r} {said}. Write http://host:port.")
+    try:
+        urlsplit(url).port  # noqa: B018
+        url.encode()
+    except ValueError as e:
+        raise ConfigError(f"Environment URL {url!r} is no URL: {e}. Write http://host:port.") from None
+
+
 def probe_env(url: str, *, token: str | None = None, timeout_s: float = 5.0) -> tuple[Health, EnvSchema]:
     """GET /health and /schema. Raises Unavailable when the server does not answer, ConfigError when it wants a token or
     speaks another protocol."""
     base = url.rstrip("/")
-    if not base.startswith(("http://", "https://")):
-        raise ConfigError(f"Environment URL {url!r} has no scheme. Write http://host:port.")
-    try:
-        urlsplit(base).port  # noqa: B018
-        base.encode()
-    except ValueError as e:
-        raise ConfigError(f"Environment URL {url!r} is no URL: {e}. Write http://host:port.") from None
+    check_url(base)
     health, schema = _get(f"{base}/health", token, timeout_s), _get(f"{base}/schema", token, timeout_s)
     try:
         return Health.model_validate(health), EnvSchema.model_validate(schema)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..errors import EnvError
+from ..errors import EnvError, unknown
 from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
 from .math_outcome import call_facts
@@ -20,6 +20,9 @@ MOST = 1e30
 """What is further from 0, or NaN, is no measurement: one such value would be all that is left of a mean."""
 
 
+OPTIONS = ("correct_above", "signals")
+
+
 def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """`reward.env_reduce` over the replies' rewards; correct iff it is above option `correct_above` (0).
 
@@ -27,6 +30,8 @@ def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> R
     besides, for each name in option `signals` (one, or several in a list), the last number or truth that the replies
     had as a signal of that name, 0 where none had: recorded, and no part of the reward. Raises EnvError where the
     environment ended the episode and none of its replies had a reward."""
+    if strange := set(context.options) - set(OPTIONS):
+        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'env'.")
     given = [call.reward for call in trajectory.calls if call.reward is not None]
     ended = bool(trajectory.calls) and trajectory.calls[-1].done
     if ended and not given:

@@ -10,6 +10,7 @@ from ...data import templates
 from ...data.bad_rows import BadRows
 from ...data.prompts import env_of, render_text
 from ...data.prompts import problems as problems_of
+from ...data.rows import SETTING
 from ...errors import ConfigError, DataError
 from .envs import environments_of
 from .rows import check_row
@@ -34,7 +35,10 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
             "eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset."
         )
     if cfg.eval.dataset:
-        found, bad = _scan(cfg, cfg.held_out)
+        try:
+            found, bad = _scan(cfg, cfg.held_out)
+        except ConfigError as e:
+            raise type(e)(str(e).replace(SETTING, "eval.dataset")) from None
         facts += [f"{found.total()} problems for evaluation in {cfg.eval.dataset}{_by_env(found)}", *bad.facts()]
     return facts
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ...config import Config
 from ...config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
-from ...errors import ConfigError, Unavailable
+from ...errors import ConfigError, Unavailable, unknown
 from ...machine import gpu_count
 from ...memory_plan import memory_plan
 from ...model_size import push_bytes
@@ -82,8 +82,14 @@ def check_backend(cfg: Config, machine: Machine) -> None:
         )
 
 
+ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
+"""What transformers knows by name."""
+
+
 def check_gpus(cfg: Config, machine: Machine) -> list[str]:
     """Attention kernel and GPU count."""
+    if "/" not in (name := cfg.ds.attn_implementation) and name not in ATTENTION:  # a kernel of the hub has one
+        raise unknown("ds.attn_implementation", name, ATTENTION, "Use one of them: sdpa or eager on CPU.")
     flash = "flash_attention" in cfg.ds.attn_implementation
     here = runs_here(cfg)
     if flash and machine.gpus == 0 and here:
@@ -187,6 +193,7 @@ def check_writable(cfg: Config) -> None:
         ("run_dir", cfg.run_dir),
         ("ckpt.path", cfg.run_dir / cfg.ckpt.path),
         ("ckpt.output_dir", cfg.run_dir / cfg.ckpt.output_dir),
+        *([("logger.tensorboard_dir", cfg.run_dir / cfg.logger.tensorboard_dir)] if cfg.logger.tensorboard else []),
     ):
         try:
             above = next(p for p in (path, *path.parents) if os.path.lexists(p))

@@ -4,8 +4,10 @@ it is to train. Headers are read, nothing is loaded."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -31,6 +33,22 @@ def check_budget(cfg: Config) -> None:
                 f"data.max_len = {longest} tokens of prompt and response do not fit into a forward pass of {setting} ="
                 f" {tokens * ranks}. Raise {name} to {-(-longest // ranks)}, or lower data.max_len."
             )
+
+
+def check_positions(cfg: Config, model: Mapping[str, Any]) -> None:
+    """Raises ConfigError where vLLM would refuse the length of a sequence: `model`, its config.json, says how many
+    positions it has. Left to vLLM where they are scaled, or its own arguments say something."""
+    longest, there = cfg.vllm.max_model_len or cfg.data.max_len, model.get("max_position_embeddings")
+    rope = model.get("rope_parameters")
+    scaled = model.get("rope_scaling") or (isinstance(rope, dict) and rope.get("rope_type") != "default")
+    if cfg.rollout.engine != "vllm" or cfg.vllm.engine_args or scaled or "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in os.environ:
+        return
+    if isinstance(there, int) and longest > there:
+        name = "data.max_len" if cfg.vllm.max_model_len is None else "vllm.max_model_len"
+        raise ConfigError(
+            f"{name} = {longest} tokens of prompt and response, and the model has {there} positions"
+            f" (max_position_embeddings). Lower it to {there}, or take a model for longer texts."
+        )
 
 
 def check_lora(cfg: Config, model: Path) -> None:

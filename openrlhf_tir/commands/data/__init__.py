@@ -30,5 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    code: int = WHAT[args.what][0].run(args)
+    from ...data.rows import SETTING
+    from ...errors import ConfigError
+
+    try:
+        code: int = WHAT[args.what][0].run(args)
+    except ConfigError as e:
+        raise type(e)(str(e).replace(SETTING, "DATA")) from None
     return code

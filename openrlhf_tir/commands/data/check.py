@@ -26,17 +26,20 @@ def run(args: argparse.Namespace) -> int:
     from ...data.bad_rows import BadRows
     from ...errors import DataError
 
-    total = BadRows("skip", MOST_BAD)
+    total, good = BadRows("skip", MOST_BAD), 0
     for source in args.sources:
         bad = BadRows("skip", MOST_BAD)
-        for line in _look(data_of(args, [source], on_bad_row="skip"), bad):
+        rows, lines = _look(data_of(args, [source], on_bad_row="skip"), bad)
+        for line in lines:
             print(line)
+        good += rows
         total.count += bad.count
         total.listed += bad.listed
     if total.count and args.on_bad_row == "error":
         more = f"\n... and {total.count - len(total.listed)} more." if total.count > len(total.listed) else ""
         remedy = "Correct them, or leave them out: --on-bad-row skip here, --data.on_bad_row skip in a run."
         raise DataError("\n".join(total.listed) + more + f"\n{total.count} bad rows. {remedy}")
+    total.check_some_good(good, args.sources)  # as a run would end
     for line in total.listed:
         print(f"  bad: {line}")
     if total.count > len(total.listed):
@@ -44,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _look(cfg: Data, bad) -> list[str]:
-    """Lines about one source."""
+def _look(cfg: Data, bad) -> tuple[int, list[str]]:
+    """The good rows of one source, and lines about it."""
     from ...data.prepare.others import OTHERS, check_other
     from ...data.prepare.summary import Summary
     from ...data.prompts import rows_and_problems
@@ -66,7 +69,7 @@ def _look(cfg: Data, bad) -> list[str]:
     if not rows and not bad.count:
         raise DataError(f"{source} has no rows. Point at a data set with problems.")
     head = f"{source}: {rows + bad.count} rows{f' as {schema}' if schema else ''}: {rows} good, {bad.count} bad"
-    return [head, *(f"  {fact}" for fact in facts)]
+    return rows, [head, *(f"  {fact}" for fact in facts)]
 
 
 def _schema_of(source: str, row, cfg: Data) -> str:

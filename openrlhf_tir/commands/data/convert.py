@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.numbers import share, whole
-from ...config.paths import check_new_file
-from .rows import MOST_BAD, add_row_arguments, counting, data_of, tell
+from .rows import MOST_BAD, add_row_arguments, counting, data_of, files_of, tell
 
 EXAMPLES = """examples:
   openrlhf-tir data convert orz.json dapo.parquet --out train.jsonl       both in one file, as openrlhf-tir reads it
@@ -61,15 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ...data.bad_rows import BadRows
-    from ...data.prepare.convert import Augment, answers_of, converted
+    from ...data.prepare.convert import Answers, Augment, converted
     from ...data.prepare.files import check_target, write_rows
     from ...data.prepare.function_calls import SOURCES
     from ...data.prepare.official import writer
-    from ...errors import ConfigError
+    from ...errors import ConfigError, DataError
 
     writer(args.to)
-    check_target(args.out, args.sources)
-    check_new_file(args.out, "--out")
+    check_target(args.out, [*files_of(args), *([args.join] if args.join else [])])
     augment = Augment(args.mask_names, args.irrelevant, args.seed) if args.mask_names or args.irrelevant else None
     if augment and args.row_schema not in SOURCES:
         raise ConfigError(
@@ -77,10 +75,21 @@ def run(args: argparse.Namespace) -> int:
             " Name the one that these are with --row-schema, or leave them out."
         )
     bad, left_out = BadRows(args.on_bad_row, MOST_BAD), Counter[str]()
-    answers = answers_of(args.join, bad) if args.join else None
+    answers = Answers(args.join, bad) if args.join else None
     rows = converted(data_of(args), args.to, bad, left_out, augment, answers)
+
+    def check(count: int) -> None:
+        bad.check_some_good(count, args.sources)
+        if not count and not left_out:
+            raise DataError(f"{', '.join(args.sources)}: no rows, so nothing to convert. Give data with rows.")
+        if count and answers and not answers.used:
+            raise DataError(
+                f"--join {args.join}: none of its {len(answers)} ids is the 'id' of a row, so nothing would be joined."
+                " Give the file that belongs to the rows, or leave it out."
+            )
+
     with counting("convert") as tick:
-        count = write_rows(args.out, _ticked(rows, tick, lambda n: bad.check_some_good(n, args.sources)))
+        count = write_rows(args.out, _ticked(rows, tick, check))
     print(f"{count} rows of {args.to} in {args.out}")
     for why, n in left_out.most_common():
         print(f"  {n} left out, as the method does: {why}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...config import Data
 from ...config.numbers import share, whole
-from ...config.paths import check_new_file, shorten
-from .rows import MOST_BAD, add_row_arguments, counting, data_of, tell
+from ...config.paths import shorten
+from .rows import MOST_BAD, add_row_arguments, counting, data_of, files_of, tell
 
 if TYPE_CHECKING:
     from ...data.bad_rows import Bad, BadRows
@@ -61,14 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ...data.bad_rows import BadRows
     from ...data.prepare.decontaminate import Evaluations, Match, asked
-    from ...data.prepare.files import check_target, columns_of, write_rows
+    from ...data.prepare.files import check_apart, check_target, columns_of, write_rows
     from ...data.prompts import problems, rows_and_problems
     from ...data.rows import SPLIT_SETTING
     from ...errors import ConfigError
 
-    check_target(args.out, [*args.sources, *(text.rpartition("=")[2] for text in args.against)])
-    for path, flag in ((args.out, "--out"), (args.report, "--report")):
-        check_new_file(path, flag)
+    read = [*files_of(args), *_files_against(args)]
+    check_target(args.out, read)
+    if args.report:
+        check_target(args.report, read, "--report", (".jsonl",))
+        check_apart(args.out, args.report, "--out and --report")
     cfg, bad = data_of(args), BadRows(args.on_bad_row, MOST_BAD)
     unread = BadRows(args.on_bad_row, MOST_BAD)
     try:
@@ -102,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         count = write_rows(args.out, staying(), columns_of(args.sources))
     bad.check_some_good(count + len(gone), args.sources)
     if args.report:
-        write_rows(args.report.with_suffix(".jsonl") if args.report.suffix != ".jsonl" else args.report, gone)
+        write_rows(args.report, gone)
     print(
         f"{count} rows stay in {args.out}; {len(gone)} go, as they hold one of the {len(evaluations)} problems of"
         f" {', '.join(args.against)}"
@@ -120,6 +122,18 @@ def run(args: argparse.Namespace) -> int:
         tell(unread)
     tell(bad)
     return 0
+
+
+def _files_against(args: argparse.Namespace) -> list[Path]:
+    from ...data.rows import files_read
+    from ...evaluation.suites import SUITES
+
+    named = [(*text.partition("="), text) for text in args.against]
+    return [
+        path
+        for name, given, file, text in named
+        for path in files_read(file if given and name in SUITES else text, args.against_split)
+    ]
 
 
 def _problems(args: argparse.Namespace, text: str, bad: BadRows) -> Iterator[Problem]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from argparse import SUPPRESS
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...config import Data
 from ...config.numbers import whole
+from ...errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     from ...data.bad_rows import BadRows
@@ -27,17 +30,51 @@ def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str]
         metavar="DATA",
         help="JSONL, JSON or parquet file, a directory of them, or a name on the hub",
     )
-    group = parser.add_argument_group("how rows are read")
-    add = group.add_argument
-    add("--row-schema", metavar="NAME", help=f"whose rows these are: {', '.join(schemas)} [by their columns]")
+    parser.set_defaults(schemas=schemas)
+    group = parser.add_argument_group("how rows are read", "A run's own flags are understood too: --data.input_key.")
+
+    def add(flag: str, setting: str, **options: Any) -> None:
+        name = flag.removeprefix("--").replace("-", "_")
+        group.add_argument(flag, dest=name, **options)
+        group.add_argument(f"--data.{setting}", dest=name, **{**options, "default": SUPPRESS, "help": SUPPRESS})
+
     add(
-        "--input-key", default="prompt", metavar="COLUMN", help="column of the input, where there is no schema [prompt]"
+        "--row-schema",
+        "row_schema",
+        metavar="NAME",
+        help=f"whose rows these are: {', '.join(schemas)} [by their columns]",
     )
-    add("--label-key", default="label", metavar="COLUMN", help="column of the label, where there is no schema [label]")
-    add("--env-key", default="env", metavar="COLUMN", help="column that names the environment, if there is one [env]")
-    add("--split", default="train", metavar="NAME", help="of a directory or a data set of the hub [train]")
+    add(
+        "--input-key",
+        "input_key",
+        default="prompt",
+        metavar="COLUMN",
+        help="column of the input, where there is no schema [prompt]",
+    )
+    add(
+        "--label-key",
+        "label_key",
+        default="label",
+        metavar="COLUMN",
+        help="column of the label, where there is no schema [label]",
+    )
+    add(
+        "--env-key",
+        "env_key",
+        default="env",
+        metavar="COLUMN",
+        help="column that names the environment, if there is one [env]",
+    )
+    add(
+        "--split",
+        "prompt_split",
+        default="train",
+        metavar="NAME",
+        help="of a directory or a data set of the hub [train]",
+    )
     add(
         "--max-samples",
+        "max_samples",
         type=whole(at_least=1),
         default=100_000_000,
         metavar="N",
@@ -45,6 +82,7 @@ def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str]
     )
     add(
         "--on-bad-row",
+        "on_bad_row",
         choices=["error", "skip"],
         default="error",
         help="a row that cannot be used: end with exit code 2, or leave it out and list it [error]",
@@ -52,9 +90,14 @@ def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str]
 
 
 def data_of(args: argparse.Namespace, sources: Sequence[str] | None = None, **changes: object) -> Data:
-    """The `data` section that the flags say."""
+    """The `data` section that the flags say. Raises ConfigError for a schema or a source that cannot be one."""
+    given = list(args.sources if sources is None else sources)
+    if not all(source.strip() for source in given):
+        raise ConfigError("'' is no data set. Give a file, a directory, or a name on the hub.")
+    if args.row_schema is not None and args.row_schema not in args.schemas:
+        raise unknown("data.row_schema", args.row_schema, args.schemas, "Leave it out to have it told by the columns.")
     fields = {
-        "prompt_dataset": list(args.sources if sources is None else sources),
+        "prompt_dataset": given,
         "row_schema": args.row_schema,
         "input_key": args.input_key,
         "label_key": args.label_key,
@@ -64,6 +107,14 @@ def data_of(args: argparse.Namespace, sources: Sequence[str] | None = None, **ch
         "on_bad_row": args.on_bad_row,
     }
     return Data(**{**fields, **changes})
+
+
+def files_of(args: argparse.Namespace) -> list[Path]:
+    """The files behind the sources: none of them may be written."""
+    from ...data.rows import files_read
+
+    cfg = data_of(args)
+    return [file for source in cfg.datasets for file in files_read(source, cfg.prompt_split)]
 
 
 @contextmanager

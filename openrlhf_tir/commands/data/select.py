@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...config.numbers import share, whole
-from ...config.paths import check_new_file
-from .rows import MOST_BAD, add_row_arguments, counting, data_of, tell
+from ...config.numbers import real, share, whole
+from .rows import MOST_BAD, add_row_arguments, counting, data_of, files_of, tell
 
 EXAMPLES = """examples:
   openrlhf-tir data select train.jsonl --samples runs/first --pass-rate 0.2 0.8 --out harder.jsonl
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--learning-impact",
-        type=float,
+        type=real(above=-math.inf),
         nargs="?",
         const=0.6,
         metavar="X",
@@ -75,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
             f"--pass-rate {low:g} {high:g}: LOW is above HIGH, so no row can stay."
             f" Turn them round: --pass-rate {high:g} {low:g}."
         )
-    check_target(args.out, args.sources)
-    check_new_file(args.out, "--out")
+    check_target(args.out, [*files_of(args), *map(Path, args.samples)])
     cfg, bad = data_of(args), BadRows(args.on_bad_row, MOST_BAD)
     with counting("read samples") as tick:
         outcomes = read_outcomes(args.samples, tick)
@@ -85,6 +84,11 @@ def run(args: argparse.Namespace) -> int:
         for _, problem in rows_and_problems(cfg, BadRows(args.on_bad_row)):
             selection.look(problem)
             tick()
+    if selection.most_samples and not selection.sampled:
+        raise DataError(
+            f"No row has {args.min_samples} samples; the one with most has {selection.most_samples}."
+            " Lower --min-samples, or give more --samples."
+        )
     if not selection.sampled:
         raise DataError(
             f"None of the {selection.rows} rows of {', '.join(args.sources)} was sampled in {', '.join(args.samples)}."

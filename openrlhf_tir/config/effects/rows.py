@@ -32,6 +32,7 @@ def _without_floor(role: str) -> Callable[[Config], bool]:
 NOT_WHITENED = ("rloo", "group_norm", "dr_grpo", "opo", "flash_reinforce")
 GROUP_ESTIMATORS = ("reinforce_baseline", *NOT_WHITENED)
 """Ours, by what they leave unused; a test compares them with the registry, which is above this module."""
+WITHOUT_OPTIONS = {"apibank", "format", "math", "remote"}
 WITHOUT_FORMAT = {"env", "model", "remote"}
 """Rewards that others give. One's own may read the format."""
 
@@ -86,6 +87,27 @@ IDLE = [
         "actor.eps_clip actor.eps_clip_low_high",
         lambda c: c.actor.policy_loss is None and c.actor.policy_loss_type == "pg",
         "with --actor.policy_loss_type pg, which has no ratio to clip. Leave it out.",
+    ),
+    Idle(
+        "actor.policy_loss_options",
+        lambda c: c.actor.policy_loss is None,
+        "without --actor.policy_loss, the loss of one's own that is told of them. Set that, or leave it out.",
+    ),
+    Idle(
+        "algo.advantage.options",
+        lambda c: not _own(c.algo.advantage.estimator),
+        "with an estimator of ours: one of one's own is told of them."
+        " Name one in --algo.advantage.estimator, or leave it out.",
+    ),
+    Idle(
+        "filter.options",
+        lambda c: not any(map(_own, [*c.filter.order, c.filter.sample or ""])),
+        "with filters of ours: those of one's own are told of them. Name one in --filter.names, or leave it out.",
+    ),
+    Idle(
+        "reward.options",
+        lambda c: set(c.reward.used) <= WITHOUT_OPTIONS,
+        "with a reward that has none. Choose another, or leave it out.",
     ),
     Idle(
         "actor.dual_clip",
@@ -165,7 +187,7 @@ IDLE = [
         "while --ds.lora.rank is 0: all weights train. Set it, or leave it out.",
     ),
     Idle(
-        "train.new_ledger",
+        "train.resume_from train.new_ledger",
         lambda c: not c.train.resume,
         "without --train.resume: the run starts anew. Set that, or leave it out.",
     ),
@@ -310,6 +332,11 @@ ONE_ENVIRONMENT = Idle(
     lambda c: bool(c.envs),
     "with [envs.NAME]: each environment has its own. Give it as --envs.NAME.url and the like, or leave it out.",
 )
+
+
+def _own(name: str) -> bool:
+    """Whether it names a file or module of the user's."""
+    return ":" in name
 
 
 def _serves(cfg: Config) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .base import Section
+from .base import Beta, Section
 from .learner import Muon
 
 ON_RANKS = "the policy's, whose ranks it shares; another number is refused"
@@ -42,7 +42,7 @@ class Critic(Section):
     min_lr_ratio: float = Field(
         0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine"
     )
-    adam_betas: tuple[float, float] = (0.9, 0.95)
+    adam_betas: tuple[Beta, Beta] = (0.9, 0.95)
     adam_eps: float = Field(1e-8, gt=0, description="added to the root of Adam's second moment")
     l2: float = Field(0.0, ge=0, description="weight decay")
     max_norm: float = Field(1.0, gt=0, description="gradient clipping")

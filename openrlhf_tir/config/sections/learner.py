@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .base import Option, Section
+from .base import Beta, NonNegative, Option, Section
 
 ALL_LINEAR = "all-linear"
 
@@ -64,14 +64,16 @@ class Actor(Section):
     min_lr_ratio: float = Field(
         0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine"
     )
-    adam_betas: tuple[float, float] = (0.9, 0.95)
+    adam_betas: tuple[Beta, Beta] = Field(
+        (0.9, 0.95), description="what Adam's first and second moment keep of the past, each 0 to less than 1"
+    )
     adam_eps: float = Field(1e-8, gt=0, description="added to the root of Adam's second moment")
     l2: float = Field(0.0, ge=0, description="weight decay")
     max_norm: float = Field(1.0, gt=0, description="gradient clipping")
     optim: Literal["adam", "muon"] = "adam"
     muon: Muon = Field(default_factory=Muon)
     eps_clip: float = Field(0.2, gt=0, description="PPO clip range, both sides, when eps_clip_low_high is unset")
-    eps_clip_low_high: tuple[float, float] | None = Field(
+    eps_clip_low_high: tuple[NonNegative, NonNegative] | None = Field(
         (0.2, 0.28), description="clip-higher: the upper side is wider, so rare tokens can grow"
     )
     dual_clip: float | None = Field(None, gt=1, description="bounds the loss of negative advantages at c * A")

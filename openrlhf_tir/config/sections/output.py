@@ -22,7 +22,7 @@ class LoggerWandb(Section):
 class Eval(Section):
     dataset: str | None = None
     split: str = "test"
-    steps: int = Field(-1, description="evaluate every so many updates; -1: only before and after")
+    steps: int = Field(-1, ge=-1, description="evaluate every so many updates; -1: only before and after")
     n_samples_per_prompt: int = Field(4, ge=1)
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="of evaluation alone, like the temperature")

@@ -168,6 +168,10 @@ class Reward(Section):
 
     @model_validator(mode="after")
     def _weights_have_tables(self) -> Reward:
+        if self.weights and not any(self.weights.values()):
+            raise ValueError(
+                f"reward.weights = {self.weights} are all 0, so every reward would be. Give one another weight."
+            )
         if self.weights and (strange := sorted(set(self.options) - set(self.weights))):
             raise ValueError(
                 f"reward.options.{strange[0]} belongs to no reward of reward.weights ({', '.join(self.weights)}). "

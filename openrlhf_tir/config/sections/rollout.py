@@ -196,7 +196,11 @@ class Vllm(Section):
     enable_prefix_caching: bool = True
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     max_num_seqs: int = Field(256, ge=1, description="sequences decoded together")
-    max_model_len: int | None = Field(None, description="default: data.max_len")
+    max_model_len: int | None = Field(
+        None,
+        ge=1,
+        description="tokens of prompt and response that the engine takes, at least data.max_len, the default",
+    )
     kv_cache_mib: int | None = Field(None, ge=16, description="CPU only: memory of the KV cache")
     tool_call_parser: str | None = Field(
         None,

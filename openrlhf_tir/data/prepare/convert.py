@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...config import Data
-from ...errors import DataError
+from ...config.paths import asked
+from ...errors import ConfigError, DataError
 from .. import tool_n1
 from ..bad_rows import Bad
-from ..json_rows import read_json
 from ..prompts import Problem, rows_and_problems
 from ..rows import read_rows
 from . import function_calls, official
@@ -38,15 +39,15 @@ def converted(
     bad: Bad,
     left_out: Counter[str],
     augment: Augment | None = None,
-    answers: Mapping[str, Mapping[str, Any]] | None = None,
+    answers: Answers | None = None,
 ) -> Iterator[Any]:
-    """Rows of the schema `to`. `answers`: id -> fields that a row lacks. What Tool-N1's filter drops is counted in
+    """Rows of the schema `to`. `answers`: fields that a row lacks. What Tool-N1's filter drops is counted in
     `left_out`, by reason; a malformed row goes to `bad`.
 
     Raises ConfigError for an unknown schema, DataError as `bad` does.
     """
     write = official.writer(to)
-    for i, (problem, raw) in enumerate(_read(cfg, bad, left_out, augment, answers or {})):
+    for i, (problem, raw) in enumerate(_read(cfg, bad, left_out, augment, answers)):
         try:
             row = write(problem, i)
         except DataError as e:
@@ -56,11 +57,11 @@ def converted(
 
 
 def _read(
-    cfg: Data, bad: Bad, left_out: Counter[str], augment: Augment | None, answers: Mapping[str, Mapping[str, Any]]
+    cfg: Data, bad: Bad, left_out: Counter[str], augment: Augment | None, answers: Answers | None
 ) -> Iterator[tuple[Problem, Raw]]:
     source = function_calls.SOURCES.get(cfg.row_schema or "")
     if source is None:
-        found = rows_and_problems(cfg, bad, lambda row: _joined(row, answers.get(str(row.get("id")), {})))
+        found = rows_and_problems(cfg, bad, answers.joined if answers else lambda row: row)
         yield from ((problem, {}) for _, problem in found)
         return
     places: list[str] = []
@@ -92,18 +93,28 @@ def _read(
         )
 
 
-def _joined(row: Raw, answer: Mapping[str, Any]) -> Raw:
-    """A field that holds null is one that the row lacks."""
-    return {**row, **{name: value for name, value in answer.items() if row.get(name) is None}}
+class Answers:
+    """id -> the fields of a second file's rows: BFCL keeps its answers apart. `used`: rows that had one."""
 
+    def __init__(self, path: Path, bad: Bad) -> None:
+        self.used = 0
+        self._of: dict[str, Mapping[str, Any]] = {}
+        if not asked(path, Path.is_file, "--join"):
+            raise ConfigError(f"--join {path}: there is no such file. Correct the path.")
+        for where, row in read_rows(str(path), "train", bad):
+            if not isinstance(row.get("id"), str):
+                bad(DataError(f"{where} has no field 'id', text. It is what the files are joined by: fill it in."))
+                continue
+            if self._of.setdefault(row["id"], row) != row:
+                bad(
+                    DataError(f"{where} has the id {row['id']!r} of an earlier row and other fields. Keep one of them.")
+                )
 
-def answers_of(path: Any, bad: Bad) -> dict[str, Mapping[str, Any]]:
-    """id -> the fields of a second file's rows: BFCL keeps its answers apart."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for where, row in read_json(path, bad):
-        if not isinstance(row.get("id"), str):
-            bad(DataError(f"{where} has no field 'id', text. It is what the files are joined by: fill it in."))
-            continue
-        if found.setdefault(row["id"], row) != row:
-            bad(DataError(f"{where} has the id {row['id']!r} of an earlier row and other fields. Keep one of them."))
-    return found
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def joined(self, row: Raw) -> Raw:
+        """A field that holds null is one that the row lacks."""
+        answer = self._of.get(str(row.get("id")), {})
+        self.used += bool(answer)
+        return {**row, **{name: value for name, value in answer.items() if row.get(name) is None}}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...config.paths import shorten
+from ...config.paths import asked, check_new_file, shorten
 from ...errors import ConfigError, DataError
 from .. import checks
 from ..rows import SUFFIXES
@@ -19,16 +19,23 @@ from ..rows import SUFFIXES
 Row = dict[str, Any]
 
 
-def check_target(path: Path, sources: Iterable[str]) -> None:
-    """Raises ConfigError for a suffix that is not written, and for one of the sources."""
-    if path.suffix not in SUFFIXES:
+def check_target(path: Path, read: Iterable[Path], flag: str = "--out", suffixes: Sequence[str] = SUFFIXES) -> None:
+    """The file that a command writes at its end. Raises ConfigError for one that cannot be written, for a suffix that
+    is not, and for one of the files that the command reads: what they hold would be gone."""
+    check_new_file(path, flag)
+    if path.suffix not in suffixes:
         raise ConfigError(
-            f"--out {path} ends in {path.suffix!r}. Known: {', '.join(SUFFIXES)}. Name it"
+            f"{flag} {path} ends in {path.suffix!r}. Known: {', '.join(suffixes)}. Name it"
             f" {path.with_suffix('.jsonl').name}, for one object per line."
         )
-    for source in sources:
-        if Path(source).exists() and path.exists() and path.samefile(source):
-            raise ConfigError(f"--out {path} is one of the files that are read. Give it another name.")
+    if asked(path, Path.exists, flag) and any(asked(file, Path.exists, flag) and path.samefile(file) for file in read):
+        raise ConfigError(f"{flag} {path} is one of the files that are read. Give it another name.")
+
+
+def check_apart(one: Path, other: Path, flags: str) -> None:
+    """Raises ConfigError where a command would write two files over one another."""
+    if one.resolve() == other.resolve():
+        raise ConfigError(f"{flags} are both {one}: one would be written over the other. Give two names.")
 
 
 def columns_of(sources: Sequence[str]) -> Any:
@@ -106,7 +113,7 @@ def _write_parquet(path: Path, rows: list[Row], columns: Any) -> None:
         )
         pq.write_table(table, path)
     except (pa.ArrowException, TypeError, AttributeError, ValueError, OverflowError) as e:
-        said = shorten(str(e).splitlines()[0] if str(e) else type(e).__name__)
+        said = shorten(str(e).splitlines()[0] if str(e) else type(e).__name__).rstrip(".")
         raise DataError(
             f"The rows do not fit into one parquet table: {said}. A column has one type there: write .jsonl instead."
         ) from None

@@ -19,7 +19,7 @@ from ...config.paths import asked, local_path
 from ...errors import ConfigError, DataError
 from ...logs import trajectories
 from ..fields import kind
-from ..json_rows import read_json
+from ..rows import read_rows
 from .decontaminate import asked as question_of
 
 HALF = 0.5
@@ -59,7 +59,7 @@ def read_outcomes(sources: list[str], tick: Any = lambda: None) -> dict[str, Out
         if asked(path, Path.is_dir, "--samples"):
             lines: Iterator[tuple[str, Mapping[str, Any]]] = ((str(path), row) for row in trajectories.read(path))
         elif asked(path, Path.is_file, "--samples"):
-            lines = read_json(path)
+            lines = read_rows(str(path), "train")
         else:
             raise ConfigError(
                 f"--samples {source} does not exist. Give the directory of a run with --logger.trajectories 1, or a"

@@ -30,6 +30,8 @@ class Selection:
         self.outcomes, self.pass_rate, self.impact = outcomes, pass_rate, impact
         self.min_samples, self.keep_unsampled = min_samples, keep_unsampled
         self.rows = 0
+        self.most_samples = 0
+        """Samples of the row that has most."""
         self._of: dict[int, str] = {}
         """Place of a row -> its key in the outcomes."""
         self._scores: dict[str, float] = {}
@@ -41,8 +43,10 @@ class Selection:
     def look(self, p: Problem) -> None:
         keys = (row_id(p.input, p.label), asked(p.input).strip())
         key = next((k for k in keys if k in self.outcomes), None)
-        if key is not None and self.outcomes[key].total >= self.min_samples:
-            self._of[self.rows] = key
+        if key is not None:
+            self.most_samples = max(self.most_samples, self.outcomes[key].total)
+            if self.outcomes[key].total >= self.min_samples:
+                self._of[self.rows] = key
         self.rows += 1
 
     def kept(self, top: int | None = None) -> set[int]:

@@ -13,6 +13,7 @@ from ...config import Config
 from ...errors import ConfigError, DataError, TirError
 from ..bad_rows import MOST_LISTED, BadRows
 from ..chat_template import ChatTemplate
+from ..fields import BY_SCHEMA
 from ..rows import SPLIT_SETTING, read_rows
 from .chat import Chain
 from .pieces import Reader
@@ -76,7 +77,7 @@ def load_set(
         try:
             chains = reader(where, row)
         except DataError as e:
-            bad(e)
+            bad(DataError(str(e).replace(BY_SCHEMA, "name its columns by sft.input_key and sft.output_key")))
             continue
         found.counts["read"] += 1
         _add(found, chains, vocabulary, cfg.sft.max_len)
@@ -95,7 +96,7 @@ def load_set(
         )
         raise DataError(
             f"{', '.join(names)}: nothing is left to learn from ({why})."
-            f" Raise sft.max_len = {cfg.sft.max_len}, or give other rows."
+            f" {f'Raise sft.max_len = {cfg.sft.max_len}, or give' if found.counts['too_long'] else 'Give'} other rows."
         )
     return found
 

@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 STATE, LATEST, BEST = "controller.json", "latest", "best.json"
 NAME = re.compile(r"step_\d{6,}a?")
+EXPORT = re.compile(r"step_\d{6,}_hf")
+TEMPORARY = (".step_*.tmp", *(Path(name).with_suffix(".tmp").name for name in (LATEST, BEST)))
 SLACK = 1.05
 """A checkpoint may grow by so much over the one before, by groups that wait in replay."""
 NEWEST_WHOLE = "newest_whole"
@@ -263,8 +265,14 @@ class Checkpoints:
     # ---- resuming ----
 
     def clear(self) -> None:
-        """Forget all checkpoints: a new run starts here."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """Forget all checkpoints and their exports: a new run starts here. Whatever else is in the directory stays:
+        ckpt.path may name one that holds more."""
+        exports = [p for p in self.directory.glob("step_*_hf") if EXPORT.fullmatch(p.name)]
+        for path in [*self._directories(), *exports, self.directory / LATEST, self.directory / BEST]:
+            _remove(path)
+        self.tidy()
+        with suppress(OSError):  # it holds more, or is not there
+            self.directory.rmdir()
 
     @property
     def any(self) -> bool:
@@ -379,7 +387,7 @@ class Checkpoints:
 
     def tidy(self) -> list[str]:
         """Remove what a run that died in the middle of a checkpoint left."""
-        left = sorted([*self.directory.glob(".step_*.tmp"), *self.directory.glob("*.tmp")])
+        left = sorted(path for pattern in TEMPORARY for path in self.directory.glob(pattern))
         for path in left:
             _remove(path)
         return (

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.pipeline.checkpoints.lineage import check_unused
+from openrlhf_tir.pipeline.checkpoints.lineage import check_unused, checkpoints_of
 from openrlhf_tir.simulation.virtual_loop import run
 
 from ..fakes import FakeLearner, FakeRollout, pipeline
@@ -101,3 +102,30 @@ def test_no_more_prompts_roll_at_once_than_asked_for(tmp_path, at_once, most):
 def test_more_prompts_at_once_than_a_batch_of_a_synchronous_run_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"rollout\.vllm_generate_batch_size = 5 is more than rollout\.batch_size = 2"):
         pipeline(tmp_path, mode="sync", sampling={"vllm_generate_batch_size": 5})
+
+
+@pytest.mark.parametrize("path", ["", "..", "../mine"])
+def test_a_new_run_removes_its_own_checkpoints_and_nothing_else_of_the_directory(path, tmp_path):
+    """ckpt.path may name any directory: the run's, the one above it, one that others use."""
+    runs = tmp_path / "runs"
+    cfg = load(None, {"run_dir": str(runs / "a"), "ckpt.path": path})
+    directory = runs / "a" / path
+    others = [
+        runs / "b" / "metrics.jsonl",
+        runs / "a" / "metrics.jsonl",
+        directory / "thesis.tmp",
+        directory / "step_1",
+    ]
+    own = [directory / name for name in ("step_000002", "step_000002_hf", ".step_000004.tmp", "step_000004a")]
+    for file in [*others, *(d / "file" for d in own), directory / "latest", directory / "best.json"]:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    checkpoints_of(cfg).clear()
+    assert all(file.is_file() for file in others)
+    assert not any(p.exists() for p in [*own, directory / "latest", directory / "best.json"])
+
+
+def test_a_directory_that_held_checkpoints_alone_is_removed_with_them(tmp_path):
+    trained(tmp_path, ckpt={"save_hf": True})
+    checkpoints_of(load(None, {"run_dir": str(tmp_path)})).clear()
+    assert not (tmp_path / "ckpt").exists() and tmp_path.exists()

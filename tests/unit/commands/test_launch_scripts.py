@@ -139,3 +139,29 @@ def test_every_command_of_the_recipes_page_passes_on_a_machine_without_gpus(tmp_
         assert main(argv) == 0, f"{line}\n{capsys.readouterr().err}"
         tried.add(argv[argv.index("--recipe") + 1])
     assert tried == set(SAMPLES), "the page has a command for each"
+
+
+@pytest.mark.parametrize("script", ["setup_env.sh", "train.sh", "quickstart.sh", "zerotir_7b.sh", "zerotir_32b.sh"])
+def test_a_script_asked_for_help_gives_it(script, scripts):
+    """setup_env.sh knew no --help, and a script of several nodes asked for hosts first."""
+    shutil.copy(REPO / "train_scripts/setup_env.sh", scripts)
+    if script in ("train.sh", "quickstart.sh"):
+        (scripts / "setup_env.sh").write_text("exit 0\n")
+    env = {**os.environ, "PYTHONPATH": str(REPO), "TIR_VENV": str(scripts.parent / ".venv")}
+    for name in ("HOSTS", "SLURM_JOB_NODELIST"):
+        env.pop(name, None)
+    done = subprocess.run(
+        ["bash", scripts / script, "--help"], env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Make .venv" if script == "setup_env.sh" else "usage: openrlhf-tir ")
+
+
+def test_start_env_servers_names_the_servers_there_are():
+    env = {**os.environ, "TIR_VENV": sys.prefix}
+    done = subprocess.run(
+        ["bash", REPO / "train_scripts/start_env_servers.sh", "-e", "pyton_tir"],
+        env=env, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "unknown env 'pyton_tir'. Known: bfcl, echo, functions, gem," in done.stderr

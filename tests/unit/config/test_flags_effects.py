@@ -57,6 +57,11 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--train.env_mask_from has no effect with --train.env_mask false",
         ),
         ("--train.env_coef 0.1", "--train.env_coef has no effect while tool output is masked"),
+        ("--actor.policy_loss_options c=3", "--actor.policy_loss_options has no effect without --actor.policy_loss"),
+        ("--algo.advantage.options a=1", "--algo.advantage.options has no effect with an estimator of ours"),
+        ("--filter.options a=1", "--filter.options has no effect with filters of ours"),
+        ("--reward.options a=1", "--reward.options has no effect with a reward that has none"),
+        ("--train.resume_from step_000020", "--train.resume_from has no effect without --train.resume"),
         ("--ds.lora.alpha 32", "--ds.lora.alpha has no effect while --ds.lora.rank is 0"),
         ("--critic.learning_rate 1e-5", "--critic.learning_rate has no effect with an estimator that has no critic"),
         (

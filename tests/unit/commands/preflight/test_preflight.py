@@ -203,7 +203,7 @@ def test_a_mistake_of_the_data_alone_is_a_data_error_and_beside_others_a_config_
     assert len(refused(ready, reward__name="maths").splitlines()) == 2
 
 
-@pytest.mark.parametrize("setting", ["run_dir", "ckpt__path", "ckpt__output_dir"])
+@pytest.mark.parametrize("setting", ["run_dir", "ckpt__path", "ckpt__output_dir", "logger__tensorboard_dir"])
 def test_a_directory_below_a_file_is_refused(ready, tmp_path, setting):
     (tmp_path / "file").write_text("")
     assert (
@@ -369,3 +369,17 @@ def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_i
     assert "env.tools and env.template_rewrites are a messages protocol's" in refused(
         ready, env__tools=[{"type": "function"}]
     )
+
+
+def test_held_out_data_that_are_not_there_are_told_by_their_own_setting(ready):
+    said = refused(ready, eval__dataset="nowhere.jsonl")
+    assert "'nowhere.jsonl' does not exist" in said and "Set eval.dataset to a file" in said
+
+
+@pytest.mark.parametrize(
+    "body", ["async def f(t, k, c): return 1.0", "class F:\n    async def __call__(s, t, k, c): ...\nf = F()"]
+)
+def test_a_reward_that_nobody_would_await_is_refused(ready, tmp_path, body):
+    """Each sample failed with a coroutine for a number."""
+    (tmp_path / "own.py").write_text(body)
+    assert "is `async def`, and nobody awaits it: write `def`" in refused(ready, reward__name=f"{tmp_path}/own.py:f")

@@ -3,6 +3,9 @@ layers."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -53,3 +56,23 @@ def test_targets_in_a_mixture_of_experts_are_left_to_the_model_itself(ready, tmp
     weights_of(tmp_path / "model", [*LAYERS, "model.layers.0.mlp.experts.0.up_proj"])
     lora = {"ds.lora.rank": 4, "ds.lora.target_modules": ["gate_up_proj"]}
     assert check(load(None, {**ready, **lora}), machine=CPU)
+
+
+def test_sequences_longer_than_the_model_has_positions_for_are_refused_before_vllm_does(ready):
+    """vLLM says so when the engine starts, minutes later."""
+    config = Path(ready["actor.model_name_or_path"]) / "config.json"
+    facts = json.loads(config.read_text()) | {"max_position_embeddings": 4096}
+    config.write_text(json.dumps(facts))
+    said = refused(ready, data__max_len=5000, rollout__max_new_tokens=1000)
+    assert "data.max_len = 5000 tokens of prompt and response, and the model has 4096 positions" in said
+    said = refused(ready, data__max_len=4096, rollout__max_new_tokens=1000, vllm__max_model_len=4097)
+    assert "vllm.max_model_len = 4097 tokens" in said and "Lower it to 4096" in said
+    fits = {"data.max_len": 4096, "rollout.max_new_tokens": 1000}
+    check(load(None, {**ready, **fits}), machine=CPU)
+    config.write_text(json.dumps(facts | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}))
+    check(load(None, {**ready, **fits, "data.max_len": 5000}), machine=CPU)
+
+
+def test_an_attention_that_transformers_does_not_know_is_refused(ready):
+    said = refused(ready, ds__attn_implementation="flash_atention_2")
+    assert "Unknown ds.attn_implementation 'flash_atention_2'. Known: eager, flash_attention_2" in said

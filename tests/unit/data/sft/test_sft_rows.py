@@ -284,3 +284,9 @@ def test_an_end_that_the_tokenizer_does_not_have_is_refused_and_left_out_on_requ
     with pytest.raises(ConfigError, match=r"tokenizer has none.* sft\.append_eos = false"):
         tokenised(chains[True][0], endless)
     assert tokenised(chains[False][0], endless).trained == 1
+
+
+def test_a_row_without_a_column_is_told_of_the_settings_that_fine_tuning_has(tmp_path):
+    path = jsonl(tmp_path / "d.jsonl", [{"prompt": "1+1?", "label": "2"}])
+    with pytest.raises(DataError, match=r"no field 'response'.* name its columns by sft.input_key and sft.output_key"):
+        load(path)

@@ -1,0 +1,122 @@
+"""openrlhf-tir data with wrong arguments: one line, exit code 2, and no file of the user's is lost."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from openrlhf_tir.cli import main
+from tests.unit.data.test_data_prompts import jsonl
+
+ROWS = [{"prompt": "What is 1+1?", "label": "2"}, {"prompt": "What is 2+1?", "label": "3"}]
+
+
+def data(line: str) -> int:
+    return main(["data", *shlex.split(line)])
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jsonl(tmp_path / "rows.jsonl", ROWS)
+    jsonl(tmp_path / "test.jsonl", ROWS[:1])
+    jsonl(tmp_path / "judged.jsonl", [{"prompt": r["prompt"], "correct": i > 0} for i, r in enumerate(ROWS)])
+    jsonl(tmp_path / "extra.jsonl", [{"id": "a", "ground_truth": []}])
+    (tmp_path / "set").mkdir()
+    jsonl(tmp_path / "set" / "train.jsonl", ROWS)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "decontaminate rows.jsonl --against test.jsonl --out clean.jsonl --report rows.jsonl",
+        "decontaminate rows.jsonl --against test.jsonl --out clean.jsonl --report test.jsonl",
+        "decontaminate rows.jsonl --against test.jsonl --out test.jsonl",
+        "decontaminate rows.jsonl --against aime24=test.jsonl --out test.jsonl",
+        "select rows.jsonl --samples judged.jsonl --pass-rate 0 1 --out judged.jsonl",
+        "convert rows.jsonl --join extra.jsonl --out extra.jsonl",
+        "convert set --out set/train.jsonl",
+        "convert set --out set/../set/train.jsonl",
+    ],
+)
+def test_no_file_that_is_read_is_written_over(line, here, capsys):
+    before = {path: path.read_bytes() for path in here.rglob("*.jsonl") if path.is_file()}
+    assert data(line) == 2
+    assert "is one of the files that are read. Give it another name." in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in here.rglob("*.jsonl") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("flag", ["--report clean.jsonl", "--report set/../clean.jsonl"])
+def test_the_report_is_not_written_over_the_rows_that_stay(flag, here, capsys):
+    assert data(f"decontaminate rows.jsonl --against test.jsonl --out clean.jsonl {flag}") == 2
+    assert "--out and --report are both clean.jsonl" in capsys.readouterr().err
+    assert not (here / "clean.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("check ''", "'' is no data set."),
+        ("check nowhere.jsonl", "Set DATA to a file, a directory, or a name on the hub."),
+        ("convert '' --out o.jsonl", "'' is no data set."),
+        ("decontaminate rows.jsonl --against '' --out o.jsonl", "'' is no data set."),
+        ("convert rows.jsonl --out ''", "--out . is a directory. Give the path of a file."),
+        ("convert rows.jsonl --out pipe.jsonl", "--out pipe.jsonl is a pipe or a device."),
+        ("convert rows.jsonl --join no.json --out o.jsonl", "--join no.json: there is no such file."),
+        ("convert rows.jsonl --join set --out o.jsonl", "--join set: there is no such file."),
+        ("convert rows.jsonl --join extra.jsonl --out o.jsonl", "none of its 1 ids is the 'id' of a"),
+        ("check rows.jsonl --row-schema xlm", "Known: bfcl_multi_turn, dapo, hammer, orz, retool_sft,"),
+        ("check rows.jsonl --bogus 1", "`openrlhf-tir data check` has no flag '--bogus'. See `"),
+        ("check rows.jsonl --input_key x", "has no flag '--input_key'. Did you mean --input-key?"),
+        (
+            "select rows.jsonl --samples judged.jsonl --out o.jsonl --learning-impact nan",
+            "--learning-impact: nan is out of range; give a finite number.",
+        ),
+        (
+            "select rows.jsonl --samples judged.jsonl --out o.jsonl --pass-rate -1 1",
+            "--pass-rate: -1 is out of range; give a share, 0 to 1.",
+        ),
+        (
+            "select rows.jsonl --samples judged.jsonl --out o.jsonl --pass-rate 0 1 --min-samples 9",
+            "No row has 9 samples; the one with most has 1. Lower --min-samples",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(line, said, here, capsys):
+    assert data(line) == 2
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+    assert not (here / "o.jsonl").exists()
+
+
+def test_data_without_rows_is_not_converted_into_a_file_that_no_run_accepts(here, capsys):
+    (here / "none.jsonl").touch()
+    assert data("convert none.jsonl --out o.jsonl") == 2
+    assert "none.jsonl: no rows, so nothing to convert." in capsys.readouterr().err
+    assert not (here / "o.jsonl").exists()
+
+
+def test_skipping_every_row_is_no_success(here, capsys):
+    """A run ends with this message too."""
+    jsonl(here / "bad.jsonl", [1, 2])
+    assert data("check bad.jsonl --on-bad-row skip") == 2
+    assert "None of the 2 rows of bad.jsonl can be used." in capsys.readouterr().err
+
+
+def test_the_flags_that_messages_name_are_understood(here, capsys):
+    jsonl(here / "other.jsonl", [{"question": "1+1?", "gold": "2"}])
+    assert data("check other.jsonl") == 2
+    assert "Set --data.input_key to one of them." in capsys.readouterr().err
+    assert data("check other.jsonl --data.input_key question --data.label_key gold") == 0
+
+
+def test_samples_may_be_parquet(here, capsys):
+    pq.write_table(pa.Table.from_pylist([{"prompt": r["prompt"], "correct": True} for r in ROWS]), "judged.parquet")
+    assert data("select rows.jsonl --samples judged.parquet --pass-rate 1 1 --out o.jsonl") == 0
+    assert "2 of 2 rows in o.jsonl" in capsys.readouterr().out
