@@ -49,7 +49,7 @@ class Sample:
     @property
     def correct(self) -> bool:
         found = BOXED.search(self.text)
-        return bool(found) and found.group(1) == self.label
+        return found is not None and found.group(1) == self.label
 
 
 @torch.no_grad()

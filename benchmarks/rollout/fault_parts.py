@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.group import Envs, GroupRunner
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
 from openrlhf_tir.types import Completion, Group, RewardParts, Sampling, Task, Trajectory, Verdict
 
@@ -70,7 +70,7 @@ class IndexReward:
 
 
 def config(run_dir: Path, *, n: int = 16, **sections: dict) -> Config:
-    tree = {
+    tree: dict[str, Any] = {
         "run_dir": run_dir,
         "actor": {"num_gpus_per_node": 1},
         "rollout": {"batch_size": 8, "n_samples_per_prompt": n, "group_deadline_s": 300, "heartbeat_s": 1.0},
@@ -83,7 +83,7 @@ def config(run_dir: Path, *, n: int = 16, **sections: dict) -> Config:
     return Config.model_validate(tree)
 
 
-def runner(cfg: Config, envs: EnvClient, segment_s: float, name: str = "") -> GroupRunner:
+def runner(cfg: Config, envs: Envs, segment_s: float, name: str = "") -> GroupRunner:
     return GroupRunner(
         cfg, SleepingEngine(segment_s), ByteCodec(), envs, IndexReward(), lambda group: Verdict(True), name
     )
