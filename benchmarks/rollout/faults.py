@@ -43,7 +43,7 @@ from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.types import GroupKey, Task
 
 from .fault_actor import EmulatedActor
-from .fault_parts import config, fault_server, runner, sessions, set_fault, trained_on_a_fault
+from .fault_parts import START_TIMEOUT_S, config, fault_server, runner, sessions, set_fault, trained_on_a_fault
 
 ENV_FAULTS = ("hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "down")
 SEGMENT_S = 0.5
@@ -83,16 +83,25 @@ async def roll_forever(groups: GroupRunner, env: Env, lane: int) -> None:
 
 
 async def control(url: str) -> None:
-    """The same groups of one well environment, in its own process, until stdin ends: when valid trajectories ended."""
+    """The same groups of one well environment, in its own process, until stdin ends: a line when they roll, and when
+    valid trajectories ended."""
     cfg, env = config(Path.cwd(), n=SAMPLES), Env("control")
     async with EnvClient.of(cfg.env, {"control": url}) as client:
         groups = runner(cfg, client, SEGMENT_S)
         rolling = [asyncio.create_task(roll_forever(groups, env, lane)) for lane in range(GROUPS)]
+        print("rolling", flush=True)
         await asyncio.to_thread(sys.stdin.read)
         for task in rolling:
             task.cancel()
         await asyncio.gather(*rolling, return_exceptions=True)
     print(json.dumps(env.valid))
+
+
+async def rolls(beside: asyncio.subprocess.Process) -> None:
+    """Until the control has started: what it did not yet do in a window would be taken for the machine's mood."""
+    assert beside.stdout is not None
+    if not await asyncio.wait_for(beside.stdout.readline(), START_TIMEOUT_S):
+        raise RuntimeError(f"The control ended with {await beside.wait()}; its message is above.")
 
 
 async def measure_envs(faults: tuple[str, ...], window_s: float, down_s: float, directory: Path) -> dict:
@@ -107,6 +116,7 @@ async def measure_envs(faults: tuple[str, ...], window_s: float, down_s: float, 
         beside = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 26
         )
+        await rolls(beside)
         async with EnvClient.of(cfg.env, {"bad": bad_url, "good": good_url}) as client, asyncio.TaskGroup() as tg:
             groups = runner(cfg, client, SEGMENT_S)
             rolling = [tg.create_task(roll_forever(groups, env, lane)) for env in (bad, good) for lane in range(GROUPS)]
