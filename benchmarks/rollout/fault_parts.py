@@ -12,8 +12,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
 from openrlhf_tir.types import Completion, Group, RewardParts, Sampling, Task, Trajectory, Verdict
 
 START_TIMEOUT_S = 120.0
+PATIENCE_S = 180.0
+"""For what a busy machine may be late with; more and it does not come."""
 CALLS = 2
 
 
@@ -116,6 +118,16 @@ def fault_server(directory: Path, env: str = "echo", delay_s: float = 0.1) -> It
     finally:
         process.kill()
         process.wait()
+
+
+@asynccontextmanager
+async def patience(what: str) -> AsyncIterator[None]:
+    """Raises RuntimeError when the body takes longer than PATIENCE_S."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield
+    except TimeoutError:
+        raise RuntimeError(f"{what}: not within {PATIENCE_S:g} s.") from None
 
 
 async def set_fault(url: str, name: str, seconds: float = 0.0) -> None:
