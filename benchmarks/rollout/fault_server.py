@@ -24,7 +24,7 @@ HUGE_BYTES = 64 << 20
 
 class FaultServer:
     runner: web.AppRunner
-    """Of the last `start`."""
+    """The server of the last `start`."""
 
     def __init__(self, env: str, delay_s: float) -> None:
         self.env, self.delay_s, self.fault = env, delay_s, ""
