@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from openrlhf_tir.report.summary import FILE as FINISHED
 
 from .quickstart_runs import base_of, seed_of, train_from
 
-WAYS = {"uniform": (), "difficulty": ("--data.curriculum", "difficulty")}
+WAYS: dict[str, tuple[str, ...]] = {"uniform": (), "difficulty": ("--data.curriculum", "difficulty")}
 PASSES = 1000
 """More than a run needs: it ends by its updates."""
 
@@ -37,13 +37,13 @@ def groups(rows: Iterable[Mapping[str, Any]], stage: str) -> float:
     )
 
 
-def cost_of(rows: list[Mapping[str, Any]], updates: int) -> float:
+def cost_of(rows: Sequence[Mapping[str, Any]], updates: int) -> float:
     """Groups rolled for each trained one in the last third of so many updates."""
     late = [row for row in rows if row["step"] > updates - updates // 3]
     return groups(late, "rolled") / groups(late, "trained")
 
 
-def accuracy_of(rows: list[Mapping[str, Any]]) -> float:
+def accuracy_of(rows: Sequence[Mapping[str, Any]]) -> float:
     """Held out, of the last evaluation."""
     return [row["eval/accuracy"] for row in rows if "eval/accuracy" in row][-1]
 
@@ -63,7 +63,7 @@ def main() -> None:
     args = parser.parse_args()
     seed = seed_of(args.base) if args.base else args.seed
     base = base_of(seed, {seed: args.base} if args.base else {}, args.out)
-    flags = ("--data.max_samples", str(args.prompts), "--train.num_episodes", str(PASSES))
+    flags: tuple[str, ...] = ("--data.max_samples", str(args.prompts), "--train.num_episodes", str(PASSES))
     flags += ("--train.max_steps", str(args.updates), "--eval.steps", str(args.updates))
     out: dict[str, Any] = {"seed": seed, "prompts": args.prompts, "updates": args.updates}
     for name, curriculum in WAYS.items():

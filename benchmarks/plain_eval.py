@@ -16,9 +16,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 MAX_NEW_TOKENS, MAX_CALLS, BATCH = 140, 2, 64
 BOXED = re.compile(r"<answer>\\boxed\{([^{}]*)\}</answer>$")
 CODE = re.compile(r"```python\n(.*)\n?```$", re.DOTALL)
@@ -49,21 +46,33 @@ class Sample:
     @property
     def correct(self) -> bool:
         found = BOXED.search(self.text)
-        return bool(found) and found.group(1) == self.label
+        return found is not None and found.group(1) == self.label
 
 
-@torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--samples", type=int, default=256, help="problems, one sample each [256]")
     args = parser.parse_args()
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(args.run_dir / "model", dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(args.run_dir / "model")
     rows = [json.loads(line) for line in (args.run_dir / "data/test.jsonl").read_text().splitlines()][: args.samples]
     samples = [Sample(r) for r in rows]
+    answer(samples, args.run_dir / "model")
+    reported = json.loads((args.run_dir / "summary.json").read_text())["trained"]
+    n = len(samples)
+    accuracy, code = sum(s.correct for s in samples) / n, sum(s.calls > 0 for s in samples) / n
+    print(json.dumps({"plain_accuracy": accuracy, "plain_code_ratio": code, "samples": n, "reported": reported}))
+
+
+def answer(samples: list[Sample], model_dir: Path) -> None:
+    """All of them to their ends."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_grad_enabled(False)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
     while active := [s for s in samples if not s.done]:
         for start in range(0, len(active), BATCH):
             batch = active[start : start + BATCH]
@@ -78,10 +87,6 @@ def main() -> None:
                     s.done = True
                 else:
                     s.extend(tokenizer.decode([token]))
-    reported = json.loads((args.run_dir / "summary.json").read_text())["trained"]
-    n = len(samples)
-    accuracy, code = sum(s.correct for s in samples) / n, sum(s.calls > 0 for s in samples) / n
-    print(json.dumps({"plain_accuracy": accuracy, "plain_code_ratio": code, "samples": n, "reported": reported}))
 
 
 if __name__ == "__main__":

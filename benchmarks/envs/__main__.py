@@ -49,10 +49,12 @@ SYMPY = [
 ]
 """Snippets as a policy would write them; the sandbox's warm-up has none of them."""
 CONCURRENCIES = (1, 8, 64)
+Facts = dict[str, float | None]
+"""Name -> figure; None where what it needs is not installed."""
 
 
-async def compare(ours: Server, theirs: Server, rounds: int, seconds: float, *, quick: bool) -> dict[str, float]:
-    facts: dict[str, float] = {}
+async def compare(ours: Server, theirs: Server, rounds: int, seconds: float, *, quick: bool) -> Facts:
+    facts: Facts = {}
     for name, snippets in (("trivial", TRIVIAL), ("sympy", SYMPY)):
         ratios = []
         # their 64 sympy calls alone take a quarter of a minute
@@ -76,7 +78,7 @@ async def compare(ours: Server, theirs: Server, rounds: int, seconds: float, *, 
     return facts
 
 
-async def measure(args: argparse.Namespace) -> dict[str, float | None]:
+async def measure(args: argparse.Namespace) -> Facts:
     rounds, seconds = (1, 1.5) if args.quick else (3, 5.0)
     timeout = aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as http:
@@ -100,7 +102,7 @@ async def measure(args: argparse.Namespace) -> dict[str, float | None]:
     return facts | alone("benchmarks.envs.search", "--passages", str(20_000 if args.quick else args.passages))
 
 
-async def function_calls(http: aiohttp.ClientSession, seconds: float) -> dict[str, float]:
+async def function_calls(http: aiohttp.ClientSession, seconds: float) -> Facts:
     """Calls that change the state, of two domains at once."""
     _, task = make_task(0, domains=2, calls=(2, 4), distractors=4, variant="plain")
     call = {"name": task.gold[0][0].name, "arguments": task.gold[0][0].arguments}
@@ -112,7 +114,7 @@ async def function_calls(http: aiohttp.ClientSession, seconds: float) -> dict[st
     return {"functions_calls_per_s": round(load.per_s)}
 
 
-async def numerals(http: aiohttp.ClientSession, seconds: float) -> dict[str, float]:
+async def numerals(http: aiohttp.ClientSession, seconds: float) -> Facts:
     with started("env_servers.math", "--workers", "1") as (url, _):
         server = Server(url, http)
         one, many = await server.verify(1, 32, seconds), await server.verify(500, 2, seconds)
@@ -125,7 +127,7 @@ async def numerals(http: aiohttp.ClientSession, seconds: float) -> dict[str, flo
     }
 
 
-def puzzles() -> dict[str, float | None]:
+def puzzles() -> Facts:
     """None where reasoning-gym is not installed."""
     if not installed():
         print(f"puzzles: {MISSING}")
@@ -137,7 +139,7 @@ def puzzles() -> dict[str, float | None]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def alone(module: str, *flags: str) -> dict[str, float]:
+def alone(module: str, *flags: str) -> Facts:
     """In a process of its own: what it reports of memory, and what it leaves, is then its own."""
     command = [sys.executable, "-m", module, *flags]
     done = subprocess.run(
@@ -149,9 +151,8 @@ def alone(module: str, *flags: str) -> dict[str, float]:
 
 
 def _median(loads: list[Load]) -> Load:
-    return Load(
-        *(statistics.median(load[k] for load in loads) for k in range(3)), failed=sum(load.failed for load in loads)
-    )
+    per_s, p50_ms, p99_ms = (statistics.median(load[k] for load in loads) for k in range(3))
+    return Load(per_s, p50_ms, p99_ms, sum(load.failed for load in loads))
 
 
 def _show(what: str, **loads: Load) -> None:

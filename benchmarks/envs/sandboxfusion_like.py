@@ -39,9 +39,11 @@ async def run_as_sandboxfusion(request: RunCodeRequest) -> RunCodeReply:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
+        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        assert stdin is not None and stdout is not None and stderr is not None, "all three are pipes"
         if request.stdin:
-            process.stdin.write(request.stdin.encode())
-        process.stdin.close()
+            stdin.write(request.stdin.encode())
+        stdin.close()
         try:
             await asyncio.wait_for(process.wait(), request.run_timeout)
             status = "Finished"
@@ -54,8 +56,8 @@ async def run_as_sandboxfusion(request: RunCodeRequest) -> RunCodeReply:
             status=status,
             execution_time=time.perf_counter() - start,
             return_code=process.returncode if status == "Finished" else None,
-            stdout=(await process.stdout.read()).decode(),
-            stderr=(await process.stderr.read()).decode(),
+            stdout=(await stdout.read()).decode(),
+            stderr=(await stderr.read()).decode(),
         )
     outcome, message = parse_run_status(None, result)
     return RunCodeReply(status=outcome, message=message, run_result=result)

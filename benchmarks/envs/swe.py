@@ -19,6 +19,7 @@ import statistics
 import time
 from typing import Any
 
+from env_servers.swe.backend import Local
 from env_servers.swe.env import LIMITS, Shared, SweEnv
 from env_servers.swe.sources import bundled
 from env_servers.swe.start import new_sandbox, shared
@@ -43,6 +44,7 @@ async def sessions(ours: Shared, rounds: int) -> float:
 
 async def evaluations(ours: Shared, rounds: int) -> float:
     """Seconds, the median."""
+    assert isinstance(ours.backend, Local)
     times = []
     for i in range(rounds):
         source = bundled(("lru", "matrix")[i % 2])

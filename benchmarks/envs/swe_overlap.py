@@ -82,7 +82,8 @@ class EmulatedBackend:
     """Sessions that do nothing for as long as real ones would."""
 
     def __init__(self, given: Iterable[Emulated], pause: Callable[[float], Awaitable[None]]) -> None:
-        self.given, self.pause, self.gauges = {t.name: t for t in given}, pause, {}
+        self.given, self.pause = {t.name: t for t in given}, pause
+        self.gauges: dict[str, Callable[[], float]] = {}
 
     async def begin(self, task: SweTask) -> EmulatedWork:
         mine = self.given[task.repo]

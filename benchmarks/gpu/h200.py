@@ -29,6 +29,7 @@ import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from openrlhf_tir.machine import gpu_count
 
@@ -182,12 +183,12 @@ def batch(args: argparse.Namespace, step: int):
         key = GroupKey(0, step * args.groups + p)
         ts = [trajectory(key, i) for i in range(args.samples)]
         n = [t.model_tokens for t in ts]
-        truth = [t.reward > 0 for t in ts]
+        truth = [t.scored > 0 for t in ts]
         groups.append(Group(key, Task("", ""), ts))
         items.append(
             BatchItem(
                 GroupMeta(
-                    key, KEEP, list(range(len(ts))), [t.reward for t in ts], truth, truth, n, n, PROMPT_TOKENS, step
+                    key, KEEP, list(range(len(ts))), [t.scored for t in ts], truth, truth, n, n, PROMPT_TOKENS, step
                 ),
                 None,
             )
@@ -278,7 +279,7 @@ async def _engine(args: argparse.Namespace) -> dict:
         pushed = time.perf_counter() - start
         await vllm.proved(1)
         versions = {int(v) for c in await answering for v in c.versions}
-        arrays = {"prompts": np.asarray(canary.prompt_ids)}
+        arrays: dict[str, Any] = {"prompts": np.asarray(canary.prompt_ids)}
         for name, completions in (("before", before), ("after", after)):
             for i, c in enumerate(completions):
                 arrays |= {f"{name}_ids_{i}": c.token_ids, f"{name}_lp_{i}": c.logprobs}
@@ -354,7 +355,7 @@ def torch_alone(args: argparse.Namespace) -> dict:
     head = (torch.randn(vocabulary, hidden, device=device) * 0.02).to(dtype).requires_grad_()
     targets = torch.randint(0, vocabulary, (tokens,), device=device)
     of_head = {"device": device, "dtype": dtype, "requires_grad": True}
-    qkv = [torch.randn(1, heads, tokens, hidden // heads, **of_head) for _ in "qkv"]
+    q, k, v = (torch.randn(1, heads, tokens, hidden // heads, **of_head) for _ in "qkv")
 
     def measured(run) -> tuple[float, float]:
         """Seconds of the median of STEPS, GiB at most beyond what was there."""
@@ -369,14 +370,14 @@ def torch_alone(args: argparse.Namespace) -> dict:
             if gpu:
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
-            for tensor in (x, head, *qkv):
+            for tensor in (x, head, q, k, v):
                 tensor.grad = None
         peak = (torch.cuda.max_memory_allocated() - held) / 2**30 if gpu else 0.0
         return round(statistics.median(times[1:]), 5), round(peak, 3)
 
     chunked = measured(lambda: -chunked_scores(x, head, targets).log_probs.sum())
     plain = measured(lambda: cross_entropy((x @ head.T).float(), targets, reduction="sum"))
-    attended = measured(lambda: scaled_dot_product_attention(*qkv, is_causal=True).sum())
+    attended = measured(lambda: scaled_dot_product_attention(q, k, v, is_causal=True).sum())
     return {
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if gpu else "cpu",

@@ -73,6 +73,11 @@ def measure(model: Path, tokens: int, rounds: int, work: Path) -> dict[str, floa
     learner.step(batch, groups)  # the first of each allocates
     learner.save(work / "first")
     learner.written()
+
+    def saved_to_disk(directory: Path) -> None:
+        learner.save(directory)
+        learner.written()
+
     found: dict[str, list[float]] = {"wait_s": [], "blocking_s": [], "step_s": [], "step_writing_s": []}
     for i in range(rounds):
         found["step_s"].append(timed(lambda: learner.step(batch, groups)))
@@ -80,7 +85,7 @@ def measure(model: Path, tokens: int, rounds: int, work: Path) -> dict[str, floa
         found["wait_s"].append(saved)
         found["step_writing_s"].append(timed(lambda: learner.step(batch, groups)))
         learner.written()
-        found["blocking_s"].append(timed(lambda i=i: (learner.save(work / f"b{i}"), learner.written())))
+        found["blocking_s"].append(timed(lambda i=i: saved_to_disk(work / f"b{i}")))
         shutil.rmtree(work / f"a{i}")
         size = sum(f.stat().st_size for f in (work / f"b{i}").rglob("*") if f.is_file())
         shutil.rmtree(work / f"b{i}")

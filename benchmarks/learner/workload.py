@@ -68,7 +68,7 @@ def batch(size: Size, number: int, ranks: int) -> tuple[TrainBatch, list[Group]]
 
 def _meta(group: Group) -> GroupMeta:
     of = group.trajectories
-    rewards = [t.reward for t in of]
+    rewards = [t.scored for t in of]
     right = [r > 0 for r in rewards]
     lengths, written = [len(t.token_ids) for t in of], [t.model_tokens for t in of]
     return GroupMeta(

@@ -4,7 +4,7 @@ this little. Linux."""
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -45,7 +45,7 @@ class CpuTrace:
                 words = process.cmdline()  # empty once it has ended and nobody has asked for its exit code
                 name = name_of(words) if words else self._spent.get(process, (ENDED, 0.0))[0]
                 self._spent[process] = (name, used.user + used.system)
-        total: Counter[str] = Counter()
+        total: defaultdict[str, float] = defaultdict(float)
         for name, seconds in self._spent.values():
             total[name] += seconds
         self.points.append((time.time(), dict(total)))

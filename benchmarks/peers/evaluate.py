@@ -54,7 +54,8 @@ def first_near(steps: Sequence[Step]) -> int:
 
 def evaluate(work: Work, samples: int) -> dict[int, float]:
     torch.set_num_threads(work.threads)
-    out, found = Path(work.out), {}
+    out = Path(work.out)
+    found: dict[int, float] = {}
     weights, first = kept(out), first_near(steps_of(out))
     with sandbox(work.env_python, out) as tools:
         for step, path in weights.items():

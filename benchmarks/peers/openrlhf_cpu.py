@@ -68,9 +68,9 @@ def adapt() -> None:
     import openrlhf_tir.learner.openrlhf_adapter  # noqa: F401  imports what must come before the stubs
     from openrlhf_tir.learner.flash_attn_shim import flash_attn_importable
 
-    cuda.current_device = lambda: Device("cpu")  # type: ignore[assignment,return-value]
-    cuda.set_device = cuda.synchronize = cuda.empty_cache = lambda *_: None  # type: ignore[assignment]
-    cuda.current_stream = lambda *_: None  # type: ignore[assignment,return-value]
+    cuda.current_device = lambda: Device("cpu")
+    cuda.set_device = cuda.synchronize = cuda.empty_cache = lambda *_: None
+    cuda.current_stream = lambda *_: None
     with flash_attn_importable():
         import openrlhf.trainer.ppo_trainer
         import openrlhf.trainer.ray.ppo_actor

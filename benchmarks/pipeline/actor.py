@@ -58,6 +58,7 @@ class RolloutProcess:
         if run != self.run:
             return None, None
         me = asyncio.current_task()
+        assert me is not None, "a coroutine runs in a task"
         self.running.add(me)
         try:
             meta, group = await self.runner.run(key, task)

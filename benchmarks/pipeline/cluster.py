@@ -15,7 +15,7 @@ import asyncio
 import os
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 import ray
 
+from openrlhf_tir.simulation.parts import WeightlessLearner
 from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, PublishReport, StepReport, Task, TrainBatch
 
@@ -33,7 +34,7 @@ from .parts import Plan
 OBJECT_STORE = 2 << 30
 
 
-class EmulatedLearner:
+class EmulatedLearner(WeightlessLearner):
     """`ages[step]`: trained tokens of a step by their age in updates. `overruns`: steps whose emulation took longer
     than the step."""
 
@@ -67,9 +68,10 @@ class EmulatedPublisher:
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
         start = time.monotonic()
-        totals: Counter[str] = Counter()
+        totals: dict[str, float] = defaultdict(float)
         for stats in await asyncio.gather(*(a.push.remote(version) for a in self.actors)):
-            totals.update(stats)
+            for name, value in stats.items():
+                totals[name] += value
         totals["busy_s"] /= len(self.actors)
         self.on_totals(dict(totals))
         return PublishReport(version, time.monotonic() - start, "", 0.0)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from openrlhf_tir.simulation import engine_model
 from openrlhf_tir.simulation.engine_model import EngineModel, ScaledClock
 from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import Completion, GroupKey, Sampling
@@ -46,6 +47,7 @@ class ScriptedEngine:
     def __init__(self, workload: Workload, scale: float) -> None:
         self.workload, self.scale, self.version = workload, scale, 0
         self.model = EngineModel(workload.engine, ScaledClock(asyncio.get_running_loop(), scale))
+        self._requests: dict[engine_model.Sequence, _Request] = {}
         self._cached_by: dict[tuple[GroupKey, int], int] = {}
         """(group, sample) -> version under which its last segment ended."""
 
@@ -58,9 +60,11 @@ class ScriptedEngine:
         sequence = self.model.submit(
             len(token_ids), n, request.over, cached_tokens=len(token_ids) - fresh if by == self.version else 0
         )
+        self._requests[sequence] = request
         try:
             await request.done
         finally:
+            del self._requests[sequence]
             if request.done.cancelled():
                 self.model.cancel(sequence)
         versions = np.repeat([v for _, v in request.marks], np.diff([*(at for at, _ in request.marks), n])).astype(
@@ -78,6 +82,6 @@ class ScriptedEngine:
         self.model.pause()
         await asyncio.sleep(self.workload.engine.weight_push_s * self.scale)
         for sequence, written in self.model.in_flight():
-            sequence.on_done.__self__.marks.append((int(written), version))
+            self._requests[sequence].marks.append((int(written), version))
         self.version = version
         self.model.resume(recompute=True)

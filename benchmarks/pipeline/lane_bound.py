@@ -15,6 +15,7 @@ to P less). The last line is one JSON object."""
 
 from __future__ import annotations
 
+import argparse
 import json
 
 import numpy as np
@@ -73,6 +74,7 @@ def least_period_s(w: Workload, learner_s: float, *, throughout: bool) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     facts: dict[str, float] = {}
     for name, path in (("seed", SEED_WORKLOAD), ("tools", TOOLS_WORKLOAD)):
         w = Workload.read(path)

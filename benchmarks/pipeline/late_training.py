@@ -17,6 +17,7 @@ import argparse
 import json
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from openrlhf_tir.simulation.run import Result, configure, simulate
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Acceptance, Workload
@@ -77,7 +78,7 @@ def auto_over_best_fixed(seed: Workload, steps: int = 20) -> dict[str, float]:
     return facts | {"auto_over_best_fixed_min": min(facts.values())}
 
 
-def headline(seed: Workload) -> dict[str, float | str]:
+def headline(seed: Workload) -> dict[str, Any]:
     """The keys of `benchmarks.pipeline --late`, from the virtual clock."""
     late = {
         name: efficiency(seed, seed.late, simulated(seed, seed.late, None, depth))

@@ -30,8 +30,10 @@ OPEN, DATASET, EVERY = 256, 100_000, 50_000
 def grow(path: Path, lines: int, seed: int = 0) -> tuple[dict, list[GroupKey]]:
     """Writes the ledger; returns the last checkpoint's mark and what was open there."""
     rng, ledger = random.Random(seed), Ledger(path)
-    stream, opened, again = 0, [], []
-    mark, keys = ledger.mark(), []
+    stream = 0
+    opened: list[GroupKey] = []
+    again: list[tuple[int, int]] = []
+    mark, keys = ledger.mark(), list(opened)
     while ledger.lines < lines:
         while len(opened) < OPEN:
             prompt = again.pop() if again else divmod(stream, DATASET)

@@ -54,6 +54,8 @@ def outcome(run_dir: Path) -> Outcome:
     rows = [(s, t) for s, t in zip(columns["wall_s"], columns["trained_tokens"], strict=True) if t]
     seconds, tokens = ([sum(r[i] for r in rows[: k + 1]) for k in range(len(rows))] for i in (0, 1))
     said = summary.read(run_dir)
+    if said is None or said.trained is None:
+        raise ValueError(f"{run_dir} has no summary with an evaluation of the trained model: the run is not finished")
     return Outcome(seconds, tokens, said.trained.accuracy, said.overlap_ratio)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.simulation import parts
@@ -41,14 +42,14 @@ class Plan:
     def config(self, w: Workload, run_dir: str) -> Config:
         """What the pipeline is told. The last step is never reached: the run is cut after `steps`, with the engines at
         work as in mid-training."""
-        sections = {
+        sections: dict[str, dict[str, Any]] = {
             "vllm": {"num_engines": w.engine.count},
             "pipeline": {
                 "mode": "sync" if self.mode == SYNC_ROLLOUT else self.mode,
                 "max_staleness": self.staleness,
                 "depth": self.depth,
-            }
-            | {"fast_lane": self.fast_lane},
+                "fast_lane": self.fast_lane,
+            },
             "train": {"max_steps": 1_000_000},
             "ckpt": {"save_steps": -1},
         }

@@ -19,8 +19,10 @@ import json
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
@@ -30,7 +32,7 @@ from openrlhf_tir.simulation.parts import EndlessPrompts, SimulatedLearner, Simu
 from openrlhf_tir.simulation.run import Result, configure, simulate
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
-from openrlhf_tir.types import KEEP, GroupMeta
+from openrlhf_tir.types import KEEP, Group, GroupKey, GroupMeta, Task
 
 LEARNER_S = 40.0
 TOKENS = 8192
@@ -81,7 +83,7 @@ class OneTimer:
     def __init__(self, samples: int) -> None:
         self.samples = samples
 
-    async def run_group(self, key, task):
+    async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, dict[int, int]]:
         await asyncio.sleep(1 + key.prompt % 7)
         n = self.samples
         lengths = [TOKENS - (key.prompt * 31 + i * 17) % 1000 for i in range(n)]
@@ -93,13 +95,16 @@ class OneTimer:
             tokens,
         )
 
-    async def fetch(self, payloads):
+    async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
         return list(payloads)
 
-    def where(self, key):
+    async def store(self, group: Group) -> Group:
+        return group
+
+    def where(self, key: GroupKey) -> str:
         return "nowhere"
 
-    def engine_stats(self):
+    def engine_stats(self) -> dict[str, float]:
         return {"running": 2000.0, "waiting": 10.0, "preemptions": 0.0}
 
     def pause(self) -> None: ...

@@ -21,6 +21,7 @@ Prefill, tools and queues are left out. The last line is one JSON object.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
 
@@ -73,6 +74,7 @@ def least_period_s(
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     from openrlhf_tir.simulation.run import batch_rollout_s
 
     w = Workload.read(SEED_WORKLOAD)

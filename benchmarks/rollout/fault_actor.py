@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import ray
 
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.tokens import Tokens
 from openrlhf_tir.config import Config
-from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.envs.several import EnvClients
 from openrlhf_tir.logs.trajectories import TrajectoryLog
-from openrlhf_tir.types import Completion
+from openrlhf_tir.types import Canary, Completion
 
-from .fault_parts import runner
+from .fault_parts import SleepingEngine, runner
 
 
 class EmulatedActor(RolloutActor):
     """A rollout actor's process without a model. `cfg.rollout.max_wait_ms` is the engine's time per segment."""
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
-        self.envs = EnvClient.of(cfg.env, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
+        owner = ray.get_runtime_context().get_actor_id()
+        self.envs = EnvClients.of(cfg.environments, env_urls, token=tokens.env, owner=owner)
         self.runner = runner(cfg, self.envs, cfg.rollout.max_wait_ms / 1000, self.name)
-        self.engine = self.runner.engine
+        assert isinstance(self.runner.engine, SleepingEngine)
+        self.emulated = self.runner.engine
+        self.engine = self.emulated  # type: ignore[assignment]  # of the port it has what is asked of this actor
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
         return "http://emulated"
 
@@ -33,8 +37,10 @@ class EmulatedActor(RolloutActor):
     def load(self) -> dict[str, float]:
         return {}
 
-    async def update_weights(self, path, version: int, digest: str, canary=None, link=None) -> list[Completion]:
-        self.runner.engine.version = version
+    async def update_weights(
+        self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
+    ) -> list[Completion]:
+        self.emulated.version = version
         return []
 
     async def stop(self) -> None:

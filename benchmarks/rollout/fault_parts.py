@@ -12,20 +12,22 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.group import Envs, GroupRunner
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
 from openrlhf_tir.types import Completion, Group, RewardParts, Sampling, Task, Trajectory, Verdict
 
 START_TIMEOUT_S = 120.0
+PATIENCE_S = 180.0
+"""For what a busy machine may be late with; more and it does not come."""
 CALLS = 2
 
 
@@ -70,7 +72,7 @@ class IndexReward:
 
 
 def config(run_dir: Path, *, n: int = 16, **sections: dict) -> Config:
-    tree = {
+    tree: dict[str, Any] = {
         "run_dir": run_dir,
         "actor": {"num_gpus_per_node": 1},
         "rollout": {"batch_size": 8, "n_samples_per_prompt": n, "group_deadline_s": 300, "heartbeat_s": 1.0},
@@ -83,7 +85,7 @@ def config(run_dir: Path, *, n: int = 16, **sections: dict) -> Config:
     return Config.model_validate(tree)
 
 
-def runner(cfg: Config, envs: EnvClient, segment_s: float, name: str = "") -> GroupRunner:
+def runner(cfg: Config, envs: Envs, segment_s: float, name: str = "") -> GroupRunner:
     return GroupRunner(
         cfg, SleepingEngine(segment_s), ByteCodec(), envs, IndexReward(), lambda group: Verdict(True), name
     )
@@ -116,6 +118,16 @@ def fault_server(directory: Path, env: str = "echo", delay_s: float = 0.1) -> It
     finally:
         process.kill()
         process.wait()
+
+
+@asynccontextmanager
+async def patience(what: str) -> AsyncIterator[None]:
+    """Raises RuntimeError when the body takes longer than PATIENCE_S."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield
+    except TimeoutError:
+        raise RuntimeError(f"{what}: not within {PATIENCE_S:g} s.") from None
 
 
 async def set_fault(url: str, name: str, seconds: float = 0.0) -> None:

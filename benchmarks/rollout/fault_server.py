@@ -23,12 +23,13 @@ HUGE_BYTES = 64 << 20
 
 
 class FaultServer:
+    runner: web.AppRunner
+    """The server of the last `start`."""
+
     def __init__(self, env: str, delay_s: float) -> None:
         self.env, self.delay_s, self.fault = env, delay_s, ""
         self.open: set[str] = set()
         self.resets = self.steps = self.port = 0
-        self.site: web.TCPSite | None = None
-        self.runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         app = web.Application()
@@ -41,9 +42,8 @@ class FaultServer:
         )
         self.runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.1)
         await self.runner.setup()
-        self.site = web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True)
-        await self.site.start()
-        self.port = self.site._server.sockets[0].getsockname()[1]
+        await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
+        self.port = self.runner.addresses[0][1]
 
     async def set_fault(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -90,7 +90,8 @@ class FaultServer:
             case "hang":
                 await asyncio.sleep(3600)
             case "reset connection":
-                request.transport.abort()
+                if request.transport is not None:
+                    request.transport.abort()
                 return web.Response()
             case "500":
                 return web.json_response({"detail": "disk full"}, status=500)

@@ -43,10 +43,21 @@ from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.types import GroupKey, Task
 
 from .fault_actor import EmulatedActor
-from .fault_parts import config, fault_server, runner, sessions, set_fault, trained_on_a_fault
+from .fault_parts import (
+    START_TIMEOUT_S,
+    config,
+    fault_server,
+    patience,
+    runner,
+    sessions,
+    set_fault,
+    trained_on_a_fault,
+)
 
 ENV_FAULTS = ("hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "down")
 SEGMENT_S = 0.5
+LIVE = 500
+"""Trajectories of an actor when it is killed, at least."""
 GROUPS, SAMPLES = 24, 4
 """Rolling at once, per environment; many small ones, so that a window does not begin or end with a large group."""
 
@@ -83,16 +94,25 @@ async def roll_forever(groups: GroupRunner, env: Env, lane: int) -> None:
 
 
 async def control(url: str) -> None:
-    """The same groups of one well environment, in its own process, until stdin ends: when valid trajectories ended."""
+    """The same groups of one well environment, in its own process, until stdin ends: a line when they roll, and when
+    valid trajectories ended."""
     cfg, env = config(Path.cwd(), n=SAMPLES), Env("control")
     async with EnvClient.of(cfg.env, {"control": url}) as client:
         groups = runner(cfg, client, SEGMENT_S)
         rolling = [asyncio.create_task(roll_forever(groups, env, lane)) for lane in range(GROUPS)]
+        print("rolling", flush=True)
         await asyncio.to_thread(sys.stdin.read)
         for task in rolling:
             task.cancel()
         await asyncio.gather(*rolling, return_exceptions=True)
     print(json.dumps(env.valid))
+
+
+async def rolls(beside: asyncio.subprocess.Process) -> None:
+    """Until the control has started: what it did not yet do in a window would be taken for the machine's mood."""
+    assert beside.stdout is not None
+    if not await asyncio.wait_for(beside.stdout.readline(), START_TIMEOUT_S):
+        raise RuntimeError(f"The control ended with {await beside.wait()}; its message is above.")
 
 
 async def measure_envs(faults: tuple[str, ...], window_s: float, down_s: float, directory: Path) -> dict:
@@ -107,6 +127,7 @@ async def measure_envs(faults: tuple[str, ...], window_s: float, down_s: float, 
         beside = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 26
         )
+        await rolls(beside)
         async with EnvClient.of(cfg.env, {"bad": bad_url, "good": good_url}) as client, asyncio.TaskGroup() as tg:
             groups = runner(cfg, client, SEGMENT_S)
             rolling = [tg.create_task(roll_forever(groups, env, lane)) for env in (bad, good) for lane in range(GROUPS)]
@@ -135,8 +156,9 @@ async def one_fault(fault: str, bad: Env, bad_url: str, window_s: float, down_s:
     times.append(now())
     if fault != "down":
         await set_fault(bad_url, "")
-    while not bad.valid or bad.valid[-1] < times[2]:
-        await asyncio.sleep(0.02)
+    async with patience(f"a valid trajectory after {fault}"):
+        while not bad.valid or bad.valid[-1] < times[2]:
+            await asyncio.sleep(0.02)
     times.append(now())
     await asyncio.sleep(6 * SEGMENT_S)  # its groups are rolling again
     times.append(now())
@@ -184,12 +206,14 @@ async def measure_kill(directory: Path, groups: int) -> dict:
         victim = pool.members[0]
         pid = await victim.actor.pid.remote()
         rolling = [asyncio.create_task(roll(pool, i)) for i in range(groups)]
-        while (live := len([s for s in (await sessions(url))["open"] if s.startswith(victim.owner)])) < 500:
-            await asyncio.sleep(0.02)
+        async with patience(f"{LIVE} live trajectories at once of an actor, which a busy machine does not have"):
+            while (live := len([s for s in (await sessions(url))["open"] if s.startswith(victim.owner)])) < LIVE:
+                await asyncio.sleep(0.02)
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
-        while victim in pool.members or len(pool.members) < 2:
-            await asyncio.sleep(0.02)
+        async with patience("another actor in the dead one's place"):
+            while victim in pool.members or len(pool.members) < 2:
+                await asyncio.sleep(0.02)
         rejoin_s = time.monotonic() - killed
         ends = await asyncio.gather(*rolling, return_exceptions=True)
         orphans = [s for s in (await sessions(url))["open"] if s.startswith(victim.owner)]

@@ -23,6 +23,7 @@ from openrlhf_tir.cluster.collector import settle
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.logs.histogram import histogram, mean, quantile
+from openrlhf_tir.ports import Codec
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, EngineSpec, Lognormal, Workload
 from openrlhf_tir.types import GroupKey, Sampling
@@ -72,7 +73,7 @@ class Stretch:
         return time.process_time() - self.cpu, time.perf_counter() - self.wall, resident_mib() - self.mib
 
 
-async def ours(w: Workload, turns: int, codec: object, url: str | None = None, live: int = LIVE) -> dict[str, float]:
+async def ours(w: Workload, turns: int, codec: Codec, url: str | None = None, live: int = LIVE) -> dict[str, float]:
     cfg = workload_config(w, rollout={"max_wait_ms": WAIT_MS, "max_running": room_for(live)})
     envs = SleepingEnvs(w.env_capacity) if url is None else EnvClient.of(cfg.env, {ENV: url})
     actor = Actor(w, cfg, envs, 1.0, codec)
@@ -98,7 +99,7 @@ async def ours(w: Workload, turns: int, codec: object, url: str | None = None, l
     per_s = (done - at) / wall
     await asyncio.gather(*slots)
     cpu, wall, _ = start.until_now()
-    if url:
+    if isinstance(envs, EnvClient):
         await envs.close()
     return {
         "cpu_ms_per_turn": 1e3 * cpu / done,

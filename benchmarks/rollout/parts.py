@@ -6,15 +6,14 @@ Tools: in this process (SleepingEnvs), or EnvClient by HTTP"""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.episodes.group import GroupRunner
-from openrlhf_tir.ports import Codec
+from openrlhf_tir.episodes.group import Envs, GroupRunner
+from openrlhf_tir.ports import Codec, Engine
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
@@ -48,20 +47,30 @@ def script_of(w: Workload, scale: float) -> Callable[[str], Written]:
     return script
 
 
-class SleepingEnvs:
-    """Environments in this process: a call sleeps as long as its action says, at most `capacity` at once."""
+class InProcessSession:
+    """An EnvSession in this process, but for `step`: opened, begun and closed at no cost."""
 
     server = None
+    """Nothing goes down here."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Holds nothing."""
+
+    async def reset(self) -> str:
+        return ""
+
+
+class SleepingEnvs(InProcessSession):
+    """Environments in this process: a call sleeps as long as its action says, at most `capacity` at once."""
 
     def __init__(self, capacity: int) -> None:
         self.room = asyncio.Semaphore(capacity)
 
-    @asynccontextmanager
-    async def session(self, env: str, task: dict, *, seed: int) -> AsyncIterator[SleepingEnvs]:
-        yield self
-
-    async def reset(self) -> str:
-        return ""
+    def session(self, env: str, task: dict[str, Any], *, seed: int) -> SleepingEnvs:
+        return self
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
         seconds, tokens = action.split()
@@ -85,7 +94,7 @@ class CharCodec:
 
     encode_prompt = encode
 
-    def decode(self, token_ids: Any) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
         return "x" * len(token_ids)
 
 
@@ -93,7 +102,13 @@ class Actor:
     """One rollout actor's moving parts."""
 
     def __init__(
-        self, w: Workload, cfg: Config, envs: Any, scale: float, codec: Codec | None = None, engine: Any = None
+        self,
+        w: Workload,
+        cfg: Config,
+        envs: Envs,
+        scale: float,
+        codec: Codec | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.envs, self.codec = envs, codec or CharCodec()
         self.engine = engine or EmulatedEngine(w.engine, script_of(w, scale), time_scale=scale)

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.episodes.group import Envs
+from openrlhf_tir.ports import Codec, EnvSession
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
 from openrlhf_tir.simulation.virtual_loop import run as run_virtual
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
@@ -67,12 +69,12 @@ def clients(w: Workload, url: str) -> list[EnvClient]:
     return [EnvClient.of(cfg.env, {ENV: url}, owner=f"actor-{i}") for i in range(w.engine.count)]
 
 
-async def ours(w: Workload, scale: float, envs: list[Any], codec: Any) -> None:
+async def ours(w: Workload, scale: float, envs: Sequence[Envs], codec: Codec) -> None:
     actors = [Actor(w, workload_config(w), e, scale, codec) for e in envs]
     await asyncio.gather(*(actors[p % len(actors)].run(p) for p in range(w.prompts)))
 
 
-async def by_rounds(w: Workload, scale: float, envs: list[Any]) -> None:
+async def by_rounds(w: Workload, scale: float, envs: Sequence[Envs]) -> None:
     """Barrier; serial where an environment takes one call at a time."""
 
     async def engine_share(index: int) -> None:
@@ -100,7 +102,7 @@ async def by_rounds(w: Workload, scale: float, envs: list[Any]) -> None:
     await asyncio.gather(*(engine_share(i) for i in range(w.engine.count)))
 
 
-def openrlhf(w: Workload, scale: float, envs: list[Any], codec: Any) -> Callable[[], Awaitable[None]]:
+def openrlhf(w: Workload, scale: float, envs: Sequence[Envs], codec: Codec) -> Callable[[], Awaitable[None]]:
     """Imports openrlhf, which takes seconds: call the result for the run."""
     from types import SimpleNamespace
 
@@ -113,13 +115,14 @@ def openrlhf(w: Workload, scale: float, envs: list[Any], codec: Any) -> Callable
     class Instance(AgentInstanceBase):
         """Bound to one trajectory by its label: [engine, group, sample, turn]."""
 
+        session: EnvSession
+
         def __init__(self) -> None:
-            self.context = self.session = None
+            """The session is opened by `reset`."""
 
         async def reset(self, states: dict, **_: Any) -> dict:
             engine = states["label"][0]
-            self.context = envs[engine].session(ENV, {}, seed=0)
-            self.session = await self.context.__aenter__()
+            self.session = await envs[engine].session(ENV, {}, seed=0).__aenter__()
             await self.session.reset()
             return {"observation": states["observation"]}
 
@@ -127,7 +130,7 @@ def openrlhf(w: Workload, scale: float, envs: list[Any], codec: Any) -> Callable
             states["label"][3] += 1
             text, done = "", not states["action_text"]
             if done:
-                await self.context.__aexit__(None, None, None)
+                await self.session.__aexit__(None, None, None)
             else:
                 action = states["action_text"].removeprefix("<code>").removesuffix("</code>")
                 reply = await self.session.step(action, step_id=states["label"][3] - 1)

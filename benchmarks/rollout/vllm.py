@@ -13,8 +13,6 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,9 +22,10 @@ from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.episodes.group import GroupRunner, seed_for
 from openrlhf_tir.episodes.turns import make
+from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.types import GroupKey, Task
 
-from .parts import KEEP, NoReward
+from .parts import KEEP, InProcessSession, NoReward
 
 GROUPS, GROUP, TOKENS = 4, 16, 192
 QUESTION = "User: What is 123 * 45 mod 67? Think, and write code if you like.\nAssistant:"
@@ -56,15 +55,12 @@ def config() -> Config:
     )
 
 
-class NoTools:
-    server = None
+class NoTools(InProcessSession):
+    def session(self, env: str, task: dict[str, Any], *, seed: int) -> NoTools:
+        return self
 
-    @asynccontextmanager
-    async def session(self, env: str, task: dict, *, seed: int) -> AsyncIterator[NoTools]:
-        yield self
-
-    async def reset(self) -> str:
-        return ""
+    async def step(self, action: str, *, step_id: int) -> StepReply:
+        raise AssertionError(f"a call of a tool: {action}")
 
 
 async def bare(llm: Any, cfg: Config, prompt: list[int], name: str) -> tuple[int, float]:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from statistics import fmean
+from typing import Any
+
+import numpy as np
 
 from openrlhf_tir.envs.step_batches import StepBatches
 from openrlhf_tir.protocol import EnvSchema, StepReply, StepRequest
@@ -26,7 +28,7 @@ from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import Completion, Sampling
 
 from ..pipeline.config import ENV, workload_config
-from .parts import Actor, SleepingEnvs, script_of
+from .parts import Actor, InProcessSession, SleepingEnvs, script_of
 
 WAITS_MS = (0, 5, 20, 100, 500, 2000)
 SEEDS = 5
@@ -49,9 +51,8 @@ class StaticBatchEngine:
         if self.running is None:
             self.running = asyncio.create_task(self._work())
         await done
-        return Completion(
-            [1] * written.tokens, [0.0] * written.tokens, [0] * written.tokens, written.text, "stop", written.stop
-        )
+        ids, versions = np.ones(written.tokens, np.int32), np.zeros(written.tokens, np.int32)
+        return Completion(ids, np.zeros(written.tokens, np.float32), versions, written.text, "stop", written.stop)
 
     async def _work(self) -> None:
         await asyncio.sleep(0)  # those that were flushed together are here now
@@ -82,28 +83,19 @@ class BatchingEnv:
 
     async def _work(
         self, server: str, requests: Sequence[StepRequest], *, timeout_s: float
-    ) -> AsyncIterator[StepReply]:
+    ) -> AsyncGenerator[StepReply, None]:
         async with self.one_at_a_time:
             await asyncio.sleep(BATCH_S + ITEM_S * len(requests))
         for r in requests:
             yield StepReply(session_id=r.session_id, step_id=r.step_id, observation="x" * int(r.action.split()[1]))
 
-    @asynccontextmanager
-    async def session(self, env: str, task: dict, *, seed: int) -> AsyncIterator[BatchingSession]:
-        yield BatchingSession(self.batches, str(next(self.numbers)))
+    def session(self, env: str, task: dict[str, Any], *, seed: int) -> BatchingSession:
+        return BatchingSession(self.batches, str(next(self.numbers)))
 
 
-@dataclass(frozen=True, slots=True)
-class BatchingSession:
-    batches: StepBatches
-    name: str
-
-    @property
-    def server(self) -> None:
-        """None goes down here."""
-
-    async def reset(self) -> str:
-        return ""
+class BatchingSession(InProcessSession):
+    def __init__(self, batches: StepBatches, name: str) -> None:
+        self.batches, self.name = batches, name
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
         return await self.batches(

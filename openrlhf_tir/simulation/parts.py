@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from ..errors import PipelineError
 from ..pipeline.budget import Budget
 from ..pipeline.observer import Observer
 from ..types import GroupMeta, GroupState, PublishReport, StepReport, Task, TrainBatch
-from .rollout import SimulatedRollout
 
 TASK = Task("simulated", "0", "simulated")
 
@@ -53,25 +52,8 @@ class EndlessPrompts:
         self.at = state["at"]
 
 
-class SimulatedLearner:
-    """A step takes `seconds`, however many updates it makes. Counts trained tokens by their staleness, which is that of
-    the update they enter."""
-
-    def __init__(self, seconds: float, minibatches: int = 1, epochs: int = 1) -> None:
-        self.version, self.seconds, self.minibatches, self.epochs = 0, seconds, minibatches, epochs
-        self.busy_s = 0.0
-        self.staleness: Counter[int] = Counter()
-
-    async def step(self, batch: TrainBatch) -> StepReport:
-        await asyncio.sleep(self.seconds)
-        for epoch in range(self.epochs):
-            for b, item in enumerate(batch.items):
-                update = self.version + epoch * self.minibatches + b * self.minibatches // len(batch.items)
-                for version, tokens in item.payload.items():
-                    self.staleness[update - version] += tokens
-        self.busy_s += self.seconds
-        self.version += self.minibatches * self.epochs
-        return StepReport(self.version, {}, self.seconds, batch.num_tokens)
+class WeightlessLearner:
+    """What a learner does besides `step`, with no weights to write."""
 
     async def save(self, directory: Path) -> None:
         """Does nothing: there are no weights to write."""
@@ -98,10 +80,38 @@ class SimulatedLearner:
         """Does nothing: there are no weights to write."""
 
 
+class SimulatedLearner(WeightlessLearner):
+    """A step takes `seconds`, however many updates it makes. Counts trained tokens by their staleness, which is that of
+    the update they enter."""
+
+    def __init__(self, seconds: float, minibatches: int = 1, epochs: int = 1) -> None:
+        self.version, self.seconds, self.minibatches, self.epochs = 0, seconds, minibatches, epochs
+        self.busy_s = 0.0
+        self.staleness: Counter[int] = Counter()
+
+    async def step(self, batch: TrainBatch) -> StepReport:
+        await asyncio.sleep(self.seconds)
+        for epoch in range(self.epochs):
+            for b, item in enumerate(batch.items):
+                update = self.version + epoch * self.minibatches + b * self.minibatches // len(batch.items)
+                for version, tokens in item.payload.items():
+                    self.staleness[update - version] += tokens
+        self.busy_s += self.seconds
+        self.version += self.minibatches * self.epochs
+        return StepReport(self.version, {}, self.seconds, batch.num_tokens)
+
+
+class Pausing(Protocol):
+    """A rollout whose engines stop for a push, as SimulatedRollout's do."""
+
+    def pause(self) -> None: ...
+    def resume(self, version: int) -> None: ...
+
+
 class SimulatedPublisher:
     """Every engine pauses for the push; running prefixes are computed again by the model."""
 
-    def __init__(self, rollout: SimulatedRollout, seconds: float) -> None:
+    def __init__(self, rollout: Pausing, seconds: float) -> None:
         self.rollout, self.seconds = rollout, seconds
 
     @asynccontextmanager
