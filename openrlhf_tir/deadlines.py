@@ -38,18 +38,25 @@ class Deadline(NamedTuple):
         return f"{self.setting} = {self.seconds:g} s"
 
 
-async def within(deadline: Deadline, call: Awaitable[T], what: str) -> T:
+class GivenUp(Exception):
+    """`unless` came before the result."""
+
+
+async def within(deadline: Deadline, call: Awaitable[T], what: str, unless: asyncio.Future[None] | None = None) -> T:
     """The result of `call`, which is cancelled and not waited for any more when the deadline passes: then
-    DeadlineMissed is raised.
+    DeadlineMissed is raised. Or, once `unless` is done, GivenUp: many calls may have the same one.
 
     `what` begins the message: "The push of version 7 to rollout-2".
     """
     task = asyncio.ensure_future(call)
+    either: set[asyncio.Future[Any]] = {task} if unless is None else {task, unless}
     try:
         for _ in range(SLICES):
-            done, _ = await asyncio.wait({task}, timeout=deadline.seconds / SLICES)
-            if done:
+            done, _ = await asyncio.wait(either, timeout=deadline.seconds / SLICES, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
                 return task.result()
+            if done:
+                raise GivenUp
         raise DeadlineMissed(f"{what} was not over within {deadline}.")
     finally:
         if task.done():

@@ -18,7 +18,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
-from ..deadlines import Deadline, within
+from ..deadlines import Deadline, GivenUp, within
 from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, InfraError
 from ..types import Canary, Completion, GroupKey, Meeting, Transfer
 from .nodes import engine_room, shared_room
@@ -31,6 +31,28 @@ from .versions import wanted
 log = logging.getLogger(__name__)
 STOP = Deadline(20.0, "member.STOP")
 """An actor that is asked to stop aborts its requests and closes its sessions: seconds. Then it is killed."""
+
+
+class Once:
+    """Something that happens at most once, as one future for all who wait for it beside something else: a task for each
+    would cost a call as much as its answer's. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._future: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    @property
+    def future(self) -> asyncio.Future[None]:
+        if self._future is None:
+            self._future = asyncio.get_running_loop().create_future()
+            if self._is_set:
+                self._future.set_result(None)
+        return self._future
 
 
 @dataclass(eq=False)
@@ -54,7 +76,7 @@ class Member:
     """Servers on which it may hold sessions, processes behind a front port included; as of the last heartbeat."""
     failed_prompts: set[str] = field(default_factory=set)
     """Prompts that its engine failed on since it last answered one, though it says that it is well."""
-    given_up: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: Once = field(default_factory=Once)
 
     @property
     def name(self) -> str:
@@ -72,9 +94,11 @@ class Member:
         """
         deadline = setting if isinstance(setting, Deadline) else Deadline.of(self.cfg, setting)
         try:
-            return await within(deadline, self._answer(ref), f"{what} of {self.name}")
+            return await within(deadline, _result(ref), f"{what} of {self.name}", unless=self.given_up.future)
         except EngineGone:
             raise
+        except GivenUp:  # a stopped process would keep its caller
+            raise EngineGone(f"{self.name} was given up.") from None
         except (DeadlineMissed, EngineError) as e:
             why, error = str(getattr(e, "cause", None) or e), e  # what crossed Ray has its whole traceback as its text
         except ray.exceptions.RayError as e:
@@ -85,18 +109,6 @@ class Member:
         lost = f"{self.name} is lost with {len(self.running)} groups: {why}"
         self.on_death(self, why)
         raise EngineGone(lost) from error
-
-    async def _answer(self, ref: Awaitable[Any]) -> Any:
-        """What the actor answers. Raises EngineGone once it is given up: a stopped process would keep its caller."""
-        answer, given_up = asyncio.ensure_future(_result(ref)), asyncio.ensure_future(self.given_up.wait())
-        try:
-            await asyncio.wait({answer, given_up}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise EngineGone(f"{self.name} was given up.")
-            return answer.result()
-        finally:
-            answer.cancel()
-            given_up.cancel()
 
     async def run_group(self, ref: Awaitable[Any]) -> Any:
         """The metadata of a group that was started. The actor ends it at its deadline: this waits longer."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..weights import delta
 from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, raw, tensor_hash
 from ..weights.push_files import SPARE
 from .agreement import agree
@@ -172,6 +173,7 @@ def _write(weights: list[Weight], gathered: Buckets, path: Path, last: LastPush 
         raise
     if last is not None:
         last.digest = digest
+        delta.prepare(delta.compile_take_over, {DTYPES[w.tensor.dtype] for w in weights})
     return digest
 
 
@@ -184,7 +186,7 @@ def _opened(partial: Path) -> BinaryIO:
     return open(partial, "wb")
 
 
-def of_tensor(weight: Weight, hashes: list[bytes]) -> str:
+def of_tensor(weight: Weight, hashes: Iterable[bytes]) -> str:
     """Its hash from those of its chunks."""
     return tensor_hash(DTYPES[weight.tensor.dtype], full_shape(weight.tensor), hashes)
 
@@ -199,9 +201,10 @@ def store(fd: int, data: Any, at: int) -> None:
 
 def over_chunks(
     gathered: Buckets, task: Callable[[Weight, slice, np.ndarray], T], pool: ThreadPoolExecutor
-) -> Iterator[tuple[Weight, list[T]]]:
+) -> Iterator[tuple[Weight, Iterator[T]]]:
     """`task` on every chunk, [bytes] uint8, in the pool's threads, while the next bucket is gathered. Yields tensor by
-    tensor, in order; raises what a task raised."""
+    tensor, in order, its chunks' results as they come: all of them are to be taken before the next tensor is asked
+    for. Raises what a task raised."""
     before: list[tuple[Weight, list[Future[T]]]] = []
     for bucket in gathered:
         now = []
@@ -217,9 +220,9 @@ def over_chunks(
     yield from _results(before)
 
 
-def _results(begun: list[tuple[Weight, list[Future[T]]]]) -> Iterator[tuple[Weight, list[T]]]:
+def _results(begun: list[tuple[Weight, list[Future[T]]]]) -> Iterator[tuple[Weight, Iterator[T]]]:
     for weight, futures in begun:
-        yield weight, [f.result() for f in futures]
+        yield weight, (f.result() for f in futures)
 
 
 def _gathered(weights: list[Weight], sharded: bool, bucket_bytes: int) -> Buckets:

@@ -15,6 +15,7 @@ rounded. Memory is gone through once: delta_loops.py.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +71,30 @@ def take_over(old: np.ndarray, new: np.ndarray) -> Piece | None:
     gaps, differences, wides = _room.arrays(len(new), new.dtype)
     entries, wide = delta_loops.take_over(old, new, gaps, differences, wides)
     return Piece(gaps[:entries].copy(), differences[:entries].copy(), wides[:wide].copy()) if entries else None
+
+
+def prepare(compile_loop: Callable[[np.dtype], None], dtypes: Iterable[str]) -> None:
+    """The loop is compiled for them beside whatever comes next: a process's first delta would wait a second for it."""
+    begun = _begun.setdefault(compile_loop, set())
+    for integer in {integers(dtype) for dtype in dtypes} - begun:
+        begun.add(integer)
+        threading.Thread(target=compile_loop, args=(integer,), name=COMPILING).start()
+
+
+COMPILING = "compile a delta's loop"
+_begun: dict[Callable[[np.dtype], None], set[np.dtype]] = {}
+
+
+def compile_take_over(integer: np.dtype) -> None:
+    take_over(np.zeros(1, integer), np.ones(1, integer))
+
+
+def compile_apply(integer: np.dtype) -> None:
+    """For pieces as a delta file has them, which cannot be written to: another type."""
+    piece = (np.ones(1, np.uint8), np.ones(1, np.int8), np.empty(0, integer))
+    for part in piece:
+        part.flags.writeable = False
+    apply(Piece(*piece), np.zeros(1, integer))
 
 
 def apply(piece: Piece, data: np.ndarray) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -69,14 +68,18 @@ class Delta:
         self.path = path
         try:
             with open(path, "rb") as f:
-                # read at the disk's speed, and not fault by fault
-                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+                fd, end = f.fileno(), os.fstat(f.fileno()).st_size - _END.size
+                length, magic = _END.unpack(os.pread(fd, _END.size, max(0, end)))
+                if magic != MAGIC or os.pread(fd, len(MAGIC), 0) != MAGIC:
+                    raise ValueError("it does not begin or end as one")
+                if length > end:
+                    raise ValueError(f"an index of {length} bytes does not fit into it")
+                text = os.pread(fd, length, end - length)
+                # read at the disk's speed, and not fault by fault, while the index is: so the index is read before
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
                 # as a plain array: a memmap does its bookkeeping for every slice
                 self.file = np.asarray(np.memmap(f, np.uint8, mode="r"))
-            length, magic = _END.unpack(self.file[-_END.size :].tobytes())
-            if magic != MAGIC or self.file[: len(MAGIC)].tobytes() != MAGIC:
-                raise ValueError("it does not begin or end as one")
-            index = json.loads(self.file[-_END.size - length : -_END.size].tobytes())
+            index = json.loads(text)
             self.base, self.base_version = str(index["base"]), int(index["base_version"])
             self.digest = str(index["digest"])
             self._pieces: dict[tuple[str, int], list[list[int]]] = {}
@@ -100,7 +103,9 @@ class Delta:
         """What changes in chunk `part` of a tensor: (byte within the chunk, piece), ascending."""
         found = []
         for begin, at, entries, wides in sorted(self._pieces.get((name, part.start), [])):
-            cuts = np.cumsum([at, entries, entries, wides * ITEM_BYTES[dtype]])
-            gaps, narrow, wide = (self.file[a:b] for a, b in pairwise(cuts))
-            found.append((begin, Piece(gaps, narrow.view(np.int8), np.frombuffer(wide.tobytes(), integers(dtype)))))
+            narrow, wide = at + entries, at + 2 * entries
+            gaps, differences = self.file[at:narrow], self.file[narrow:wide].view(np.int8)
+            # a copy: it may begin anywhere
+            values = self.file[wide : wide + wides * ITEM_BYTES[dtype]].tobytes()
+            found.append((begin, Piece(gaps, differences, np.frombuffer(values, integers(dtype)))))
         return found

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,11 +58,16 @@ def tensors_digest(tensors: Iterable[tuple[str, Any]]) -> str:
         return combine({name: _of_tensor(*raw(tensor), pool) for name, tensor in tensors})
 
 
-def digest_file(path: Path) -> str:
-    """The digest of a safetensors file, which is read once. Raises WeightsUnverified when the file is missing, cut
-    short or no safetensors file."""
+def mapped(path: Path) -> np.ndarray:
+    """A file, [bytes] uint8, to be read."""
+    return np.memmap(path, np.uint8, mode="r")
+
+
+def digest_file(path: Path, of: Callable[[Path], np.ndarray] = mapped) -> str:
+    """The digest of a safetensors file, which is read once, by way of what `of` makes of it. Raises WeightsUnverified
+    when the file is missing, cut short or no safetensors file."""
     try:
-        data = np.memmap(path, np.uint8, mode="r")
+        data = of(path)
         with hashing_threads() as pool:
             return combine({e.name: _of_tensor(e.dtype, e.shape, data[e.begin : e.end], pool) for e in entries(data)})
     except (OSError, ValueError, KeyError, TypeError, struct.error) as e:

@@ -19,7 +19,7 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from filelock import FileLock
 
 from ..errors import DeltaRefused, WeightsUnverified
 from ..sizes import size
-from .delta import apply, integers
+from .delta import apply, compile_apply, integers, prepare
 from .delta_file import Delta
-from .digest import ChunkHash, Entry, chunks, combine, digest_file, entries, hashing_threads, tensor_hash
+from .digest import ChunkHash, Entry, chunks, combine, digest_file, entries, hashing_threads, mapped, tensor_hash
 from .node_rooms import PREFIX, Room, sweep
 
 log = logging.getLogger(__name__)
@@ -60,17 +60,17 @@ class NodeCopy:
                 return _announced(path, path, version, digest)
             note, source = _note(here), _identity(path)
             if note.get("digest") == digest and note.get("source") == source:
-                return here / COPY if note["copy"] else path
+                return _ready(here / COPY) if note["copy"] else path
             _forget(here)
             kept = self._take(path, here) if self.keep else None
             try:
-                proved = _announced(kept or path, path, version, digest)
+                proved = _announced(kept or path, path, version, digest, self._at_hand if kept else mapped)
             except WeightsUnverified:
                 if kept:
                     kept.unlink()
                 raise
             _prove(here, version, digest, source=source, copy=kept is not None)
-            return proved
+            return _ready(proved) if kept else proved
 
     def delta(self, path: Path, version: int, digest: str, link: str) -> Path:
         """The node's copy with the changes in `path`, to be loaded. Raises DeltaRefused, an engine's weights are then
@@ -133,6 +133,13 @@ class NodeCopy:
                 self._mapped = which, np.frombuffer(memory, np.uint8)
             return self._mapped[1]
 
+    def _at_hand(self, copy: Path) -> np.ndarray:
+        """`_bytes`, to be hashed: that maps their pages too, so that the next delta need not."""
+        try:
+            return self._bytes(copy)
+        except OSError:  # it may be read, and deltas will be refused
+            return mapped(copy)
+
     def _lose(self, copy: Path) -> None:
         self._mapped = None
         copy.unlink(missing_ok=True)
@@ -190,9 +197,15 @@ class NodeCopy:
         return None
 
 
-def _announced(file: Path, pushed: Path, version: int, digest: str) -> Path:
+def _ready(copy: Path) -> Path:
+    """The copy, which the next push may change: what that needs is compiled meanwhile."""
+    prepare(compile_apply, {e.dtype for e in entries(mapped(copy))})
+    return copy
+
+
+def _announced(file: Path, pushed: Path, version: int, digest: str, of: Callable[[Path], np.ndarray] = mapped) -> Path:
     """`file`, which is `pushed` or a copy of it, once its digest is the announced one. Raises WeightsUnverified."""
-    received = digest_file(file)
+    received = digest_file(file, of)
     if received != digest:
         raise WeightsUnverified(
             f"{pushed} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}."

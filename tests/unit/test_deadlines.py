@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.deadlines import Deadline, within
+from openrlhf_tir.deadlines import Deadline, GivenUp, within
 from openrlhf_tir.errors import DeadlineMissed
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -74,3 +74,29 @@ def test_deadlines_come_from_the_configuration_by_name():
     assert Deadline.of(cfg, "timeouts.push_s") == Deadline(7.0, "timeouts.push_s")
     both = Deadline.of(cfg, "timeouts.push_s") + Deadline.of(cfg, "rollout.unresponsive_s")
     assert str(both) == "timeouts.push_s + rollout.unresponsive_s = 307 s"
+
+
+def test_what_ends_many_calls_at_once_ends_those_under_way_and_those_to_come_and_not_what_was_answered():
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        over, hung = loop.create_future(), [loop.create_future() for _ in range(3)]
+        loop.call_later(5.0, over.set_result, None)
+        calls = [within(TEN, call, "A group", unless=over) for call in (*hung, later(4.9, "answered"))]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(f) for f in found] == [GivenUp] * 3 + [str] and loop.time() == 5.0
+        assert all(call.cancelled() for call in hung), "nobody waits for them"
+        with pytest.raises(GivenUp):
+            await within(TEN, later(1.0, "too late"), "A group", unless=over)
+        assert loop.time() == 5.0
+
+    run(scenario())
+
+
+def test_a_deadline_holds_also_where_something_else_may_end_the_call_before():
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        with pytest.raises(DeadlineMissed):
+            await within(TEN, loop.create_future(), "The push", unless=loop.create_future())
+        assert loop.time() == 10.0
+
+    run(scenario())

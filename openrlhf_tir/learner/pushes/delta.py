@@ -23,6 +23,7 @@ from ...weights.digest import ChunkHash, chunk_hash, combine, hashing_threads
 from ..lora import Weight, hf_weights
 from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_rank_0, over_chunks
 from .last_push import LastPush
+from .write_behind import write_behind
 
 BUFFER_BYTES = 4 * 2**20
 """A piece is three small writes: this thread has the interpreter's lock and a core to share with those that compare."""
@@ -59,7 +60,11 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
     base, last.digest = last.digest, None  # while it is neither the old weights nor the new
     assert base is not None
     try:
-        with open(partial, "wb", buffering=BUFFER_BYTES) as out, hashing_threads() as pool:
+        with (
+            open(partial, "wb", buffering=BUFFER_BYTES) as out,
+            hashing_threads() as pool,
+            write_behind(out.fileno()) as behind,
+        ):
             writer = DeltaWriter(out, base, base_version)
 
             def compared(weight: Weight, part: slice, data: np.ndarray) -> tuple[bytes, list[tuple[int, Piece]]]:
@@ -72,16 +77,21 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
 
             hashes = {}
             for weight, results in over_chunks(gathered, compared, pool):
-                hashes[weight.name] = of_tensor(weight, [h for h, _ in results])
-                for begin, piece in (at for _, pieces in results for at in pieces):
-                    if writer.size <= limit:
-                        writer.add(weight.name, begin, piece)
+                found = []
+                for hashed, pieces in results:
+                    found.append(hashed)
+                    for begin, piece in pieces:
+                        if writer.size <= limit:
+                            writer.add(weight.name, begin, piece)
+                    behind.follow(writer.size)
+                hashes[weight.name] = of_tensor(weight, found)
             last.digest = combine(hashes)
             if writer.size > limit:
                 partial.unlink()
                 return None
             changes = writer.end(last.digest)
             out.flush()
+            behind.end()
             os.fsync(out.fileno())
         os.replace(partial, path)
     except OSError:

@@ -249,18 +249,19 @@ def test_a_delta_that_is_not_there_is_refused(node, pushes):
 
 
 def held(root) -> list[str]:
-    """The copies that this process has in its address space."""
+    """The copies that this process has in its address space: where, and which file."""
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(root) in line]
 
 
-def test_a_copy_stays_in_a_process_between_deltas_and_leaves_it_with_the_next_full_push(node, pushes, root):
+def test_a_copy_stays_in_a_process_from_its_full_push_on_until_the_next_has_brought_another(node, pushes, root):
     node.full(*pushes.full(0))
-    assert not held(root)
+    first = held(root)
     for version in (1, 2):
         node.delta(*pushes.delta(version))
-        (line,) = held(root)
-    node.full(*pushes.full(3))
-    assert line and not held(root)
+        assert held(root) == first, "no delta maps it anew"
+    copy = node.full(*pushes.full(3))
+    (line,) = held(root)
+    assert line.split()[4:] == [str(copy.stat().st_ino), str(copy)], "nothing of the file before is left"
 
 
 def test_a_copy_that_an_engine_beside_it_has_replaced_is_the_one_that_is_changed(node, pushes, root):
@@ -389,7 +390,7 @@ def test_pieces_of_one_chunk_are_hashed_as_they_leave_it_whatever_their_order_an
 def test_engines_of_a_node_hash_and_patch_once(node, pushes, monkeypatch, root):
     hashed, patched = [], []
     real_hash, real_patch = node_copy.digest_file, node_copy._patched
-    monkeypatch.setattr(node_copy, "digest_file", lambda path: hashed.append(path) or real_hash(path))
+    monkeypatch.setattr(node_copy, "digest_file", lambda path, of: hashed.append(path) or real_hash(path, of))
     monkeypatch.setattr(node_copy, "_patched", lambda copy, delta: patched.append(copy) or real_patch(copy, delta))
     engines = [node, NodeCopy(keep=True, root=root), NodeCopy(keep=True, root=root)]
     pushed = pushes.full(0)
@@ -464,3 +465,34 @@ for same in [*range(9), 61, 62, 63, 64, 65]:
     told = {**os.environ, "NUMBA_BOUNDSCHECK": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_first_delta_of_a_process_compiles_nothing():
+    """It was done beside what followed the full push, on both sides."""
+    code = """
+import tempfile, threading
+from pathlib import Path
+import torch
+from numba.core.event import install_recorder
+from openrlhf_tir.learner import weights_file
+from openrlhf_tir.learner.pushes.delta import write_delta
+from openrlhf_tir.learner.pushes.last_push import LastPush
+from openrlhf_tir.weights.delta import COMPILING
+from openrlhf_tir.weights.node_copy import NodeCopy
+
+weights_file.agree = lambda fault: None
+module, last = torch.nn.Linear(700, 300).bfloat16(), LastPush()
+with tempfile.TemporaryDirectory() as directory:
+    path, node = Path(directory, "push", "v0.safetensors"), NodeCopy(keep=True, root=Path(directory, "node"))
+    node.full(path, 0, weights_file.write_weights(module, path, rank=0, sharded=False, last=last))
+    compiling = [thread for thread in threading.enumerate() if thread.name == COMPILING]
+    for thread in compiling:
+        thread.join()
+    module.weight.data[3, 5] += 1
+    with install_recorder("numba:compile") as compiled:
+        path = Path(directory, "push", "v1.delta")
+        node.delta(path, 1, *write_delta(module, path, last, base_version=0, rank=0, sharded=False))
+    print(len(compiling), [event.data["dispatcher"] for _, event in compiled.buffer])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)
+    assert ran.stdout == "2 []\n", ran.stderr

@@ -102,6 +102,59 @@ def test_there_is_no_delta_without_a_push_before_nor_when_most_weights_changed(t
     )
 
 
+def test_what_a_chunk_gave_is_taken_while_the_next_ones_of_its_tensor_are_compared(monkeypatch):
+    """One after the other would leave the cores idle while the changes of a large tensor are written."""
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+    from types import SimpleNamespace
+
+    import torch
+
+    from openrlhf_tir.learner.weights_file import over_chunks
+    from openrlhf_tir.weights import digest
+
+    monkeypatch.setattr(digest, "CHUNK_BYTES", 4)
+    taken = threading.Event()
+
+    def task(weight, part, data) -> int:
+        assert part.start == 0 or taken.wait(30), "the second chunk waits until the first one's result was taken"
+        return part.start
+
+    with ThreadPoolExecutor(1) as pool:
+        tensor = torch.arange(8, dtype=torch.uint8)
+        for _, results in over_chunks(iter([[(SimpleNamespace(name="w"), tensor)]]), task, pool):
+            assert next(results) == 0
+            taken.set()
+            assert list(results) == [4]
+
+
+def test_a_delta_goes_to_the_disk_while_it_is_written_and_a_disk_that_refuses_it_then_is_heard(tmp_path, monkeypatch):
+    from openrlhf_tir.learner.pushes import write_behind
+    from openrlhf_tir.learner.pushes.delta import write_delta
+    from openrlhf_tir.learner.pushes.last_push import LastPush
+    from openrlhf_tir.learner.weights_file import write_weights
+
+    module, last = model(), LastPush()
+    write_weights(module, tmp_path / "v0.safetensors", rank=0, sharded=False, last=last)
+    step(module, lr=1e-5)
+    monkeypatch.setattr(write_behind, "STEP_BYTES", 1)
+    path, begun = tmp_path / "v1.delta", []
+    with monkeypatch.context() as m:
+        m.setattr(write_behind.os, "fdatasync", lambda fd: begun.append(path.exists()))
+        assert write_delta(module, path, last, base_version=0, rank=0, sharded=False)
+    assert begun and not any(begun), "before it has its name"
+
+    def refuses(fd):
+        raise OSError(5, "Input/output error")
+
+    step(module, lr=1e-5)
+    with monkeypatch.context() as m:
+        m.setattr(write_behind.os, "fdatasync", refuses)
+        with pytest.raises(OSError, match="Input/output"):
+            write_delta(module, tmp_path / "v2.delta", last, base_version=1, rank=0, sharded=False)
+    assert last.digest is None and not list(tmp_path.glob("v2*"))
+
+
 @pytest.mark.parametrize("write", ["full", "delta"])
 def test_a_push_that_failed_in_the_middle_is_continued_by_nothing(tmp_path, monkeypatch, write):
     from openrlhf_tir.learner import weights_file

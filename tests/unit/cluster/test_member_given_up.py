@@ -1,0 +1,34 @@
+"""A rollout actor that is given up, as its controller's calls see it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_tir.cluster import member as members
+from openrlhf_tir.cluster.member import Member
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import EngineGone
+from openrlhf_tir.simulation.virtual_loop import run
+
+
+def test_calls_to_an_actor_that_is_killed_end_at_once_and_those_that_come_later_too(monkeypatch):
+    monkeypatch.setattr(members, "ray", SimpleNamespace(kill=lambda actor: None, exceptions=members.ray.exceptions))
+    deaths: list[str] = []
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        actor = Member(3, None, None, lambda member, why: deaths.append(why), Config())
+        answered, hung = loop.create_future(), loop.create_future()
+        loop.call_later(1.0, answered.set_result, "meta")
+        loop.call_later(2.0, actor.kill)
+        calls = [actor.call(ref, "rollout.unresponsive_s", "A group") for ref in (answered, hung)]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert found[0] == "meta" and isinstance(found[1], EngineGone) and str(found[1]) == "rollout-3 was given up."
+        with pytest.raises(EngineGone, match=r"rollout-3 was given up\."):
+            await actor.call(loop.create_future(), "rollout.unresponsive_s", "A group")
+        assert loop.time() == 2.0 and not deaths, "whoever gave it up knows"
+
+    run(scenario())
