@@ -93,8 +93,8 @@ class _Chunked(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, targets, lse, entropy, *kept = ctx.saved_tensors
         weight, bias, temperature = ctx.weight, ctx.bias, ctx.temperature
-        entropy_grad = ctx.entropy_grad and d_entropy is not None
-        d_hidden, scratch = torch.empty_like(hidden), _scratch(1 + entropy_grad, hidden, weight, lse.dtype)
+        d_entropy = d_entropy if ctx.entropy_grad else None
+        d_hidden, scratch = torch.empty_like(hidden), _scratch(1 + (d_entropy is not None), hidden, weight, lse.dtype)
         d_weight = torch.zeros(weight.shape, dtype=lse.dtype, device=weight.device) if ctx.needs_input_grad[1] else None
         d_bias = (
             torch.zeros(bias.shape, dtype=lse.dtype, device=bias.device)
@@ -109,7 +109,7 @@ class _Chunked(torch.autograd.Function):
             if cut is not None:
                 probs.masked_fill_(cut, 0.0)
             factor = d_log_probs[part].neg()[:, None]
-            if entropy_grad:
+            if d_entropy is not None:
                 d_logits = (
                     log_all.add_(entropy[part, None]).mul_(d_entropy[part].neg()[:, None]).add_(factor).mul_(probs)
                 )

@@ -159,8 +159,9 @@ class Ds(Section):
         0,
         ge=0,
         description=(
-            "memory of a rank for logits that the forward pass leaves to the backward, which computes the others again:"
-            " up to a quarter less time of the head for tokens * vocabulary * 2 bytes in bf16; changes no result"
+            "memory of a rank for logits that the forward pass keeps for the backward, which computes the others again;"
+            " all of them (tokens * vocabulary * 2 bytes in bf16) spare a quarter of the head's arithmetic, and change"
+            " no result"
         ),
     )
     overlap_comm: bool = False
