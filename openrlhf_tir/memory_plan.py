@@ -11,7 +11,8 @@ P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), T tokens of
                                          stage3_max_live_parameters)
                    w T h L + 1 layer     activations with gradient checkpointing: each layer's input, and one layer
                                          computed again
-                   2 chunks              logits, never [T, V] (learner/linear_head.py)
+                   2 chunks              logits, never [T, V] (learner/linear_head.py): of 256 tokens or 64 MiB
+                   ds.keep_logits_mib    logits kept from the forward pass for the backward, w T V at most
     engine GPU     P w / tp              weights
                    the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / min(tp,
                    k) bytes a token
@@ -47,8 +48,8 @@ RESERVE = 3 << 30
 """Bytes of a learner's GPU kept for the CUDA context, NCCL's buffers and fragments. A round figure, not measured."""
 ENGINE_RESERVE = 2 << 30
 """Bytes of an engine's share kept for activations of a prefill and CUDA graphs. A round figure, not measured."""
-CHUNK_BYTES = 64 << 20
-"""One chunk of logits of the learner's head, which holds two."""
+CHUNK_TOKENS, CHUNK_BYTES = 256, 64 << 20
+"""One chunk of logits of the learner's head, which holds two: the larger of both."""
 
 KEPT = ("weights", "gathered weights", "logits", "reserve", "reference model")
 """Parts of a learner rank that stay on its GPU while an engine beside it samples."""
@@ -64,13 +65,15 @@ REMEDIES = {
         "Set actor.gradient_checkpointing_enable, or lower train.max_tokens_per_gpu (not below data.max_len /"
         " ds.ring_attn_size)."
     ),
+    "kept logits": "Lower ds.keep_logits_mib.",
     "reference model": "Set ref.offload.",
 }
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder: hidden size, layers, attention heads and those of keys, their size, the MLP's inner size."""
+    """A decoder: hidden size, layers, attention heads and those of keys, their size, the MLP's inner size, and its
+    vocabulary (0 where config.json does not say)."""
 
     hidden: int
     layers: int
@@ -78,6 +81,7 @@ class Shape:
     keys: int
     head_dim: int
     inner: int
+    vocabulary: int
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> Shape | None:
@@ -100,6 +104,7 @@ class Shape:
                 int(text.get("num_key_value_heads") or heads),
                 int(text.get("head_dim") or hidden // heads),
                 inner,
+                int(text.get("vocab_size") or 0),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             return None
@@ -231,7 +236,8 @@ def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dic
         "optimiser": 0 if cfg.ds.adam_offload else states,
         "gathered weights": w * min(n, LIVE_PARAMETERS) if cfg.ds.zero_stage == 3 else 0,
         "activations": kept + w * tokens * shape.activations,
-        "logits": 2 * CHUNK_BYTES,
+        "logits": 2 * max(CHUNK_BYTES, 4 * CHUNK_TOKENS * shape.vocabulary),
+        "kept logits": min(cfg.ds.keep_logits_mib << 20, w * tokens * shape.vocabulary),
         "reserve": RESERVE,
     }
     host = states if cfg.ds.adam_offload else 0

@@ -67,6 +67,7 @@ FREE = (
     "train.micro_batch_size",
     "train.max_tokens_per_gpu",
     "ds.overlap_comm",
+    "ds.keep_logits_mib",
     "ref.offload",
     "reward.model_replicas",
     "reward.num_nodes",

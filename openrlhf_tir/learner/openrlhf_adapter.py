@@ -127,7 +127,7 @@ class PolicyModel(Actor):
         """How unevenly the last forward pass used the experts of a mixture; None for other models."""
         self.truncation, self.sequence_parallel = Truncation.of(cfg), strategy.sequence_parallel
         self.hf_config = self.model.config
-        self.head = ScoringHead(_output_layer(self.model))
+        self.head = ScoringHead(_output_layer(self.model), cfg.ds.keep_logits_mib << 20)
         join_small_layers(self.model)
         if frozen:
             self._offload = cfg.ref.offload  # where openrlhf's strategy looks for it

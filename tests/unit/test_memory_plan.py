@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.config import Config
-from openrlhf_tir.memory_plan import CHUNK_BYTES, ENGINE_RESERVE, RESERVE, memory_plan
+from openrlhf_tir.memory_plan import CHUNK_BYTES, CHUNK_TOKENS, ENGINE_RESERVE, RESERVE, memory_plan
 from tests.unit.test_model_size import QWEN3_30B_A3B, QWEN_7B
 
 GIB = 2**30
@@ -142,7 +142,21 @@ def test_the_cache_of_a_7b_engine_holds_what_its_shape_says(tmp_path):
 def test_the_heads_chunk_is_the_learners():
     from openrlhf_tir.learner import linear_head
 
-    assert linear_head.CHUNK_BYTES == CHUNK_BYTES
+    assert (linear_head.CHUNK_TOKENS, linear_head.CHUNK_BYTES) == (CHUNK_TOKENS, CHUNK_BYTES)
+
+
+def test_logits_are_two_chunks_of_the_vocabulary_and_what_is_kept_of_them(tmp_path):
+    """256 tokens of 152,064 logits are 148.5 MiB in float32; 16,000 tokens have 4,640.6 MiB of them in bf16."""
+
+    def plan(**ds):
+        actor = {"model_name_or_path": model(tmp_path, {**SMALL, "vocab_size": 152_064}), "num_gpus_per_node": 1}
+        return memory_plan(Config(actor=actor, train={"max_tokens_per_gpu": 16_000}, ds=ds), 6 * GIB)
+
+    assert plan().learner["logits"] == 297 * 2**20 and "kept logits" not in plan().learner
+    assert plan(keep_logits_mib=1024).learner["kept logits"] == GIB and not plan(keep_logits_mib=1024).faults(6 * GIB)
+    most = plan(keep_logits_mib=100_000)
+    assert most.learner["kept logits"] == 2 * 16_000 * 152_064
+    assert [fault for fault in most.faults(6 * GIB) if fault.endswith("for kept logits. Lower ds.keep_logits_mib.")]
 
 
 def test_of_a_model_of_experts_only_those_that_a_token_uses_are_active(tmp_path):

@@ -157,6 +157,15 @@ class Ds(Section):
             " multiplies what max_tokens_per_gpu allows; needs packing and sdpa"
         ),
     )
+    keep_logits_mib: int = Field(
+        0,
+        ge=0,
+        description=(
+            "memory of a rank for logits that the forward pass keeps for the backward, which computes the others again;"
+            " all of them (tokens * vocabulary * 2 bytes in bf16) spare a quarter of the head's arithmetic, and change"
+            " no result"
+        ),
+    )
     overlap_comm: bool = False
     experts_implementation: Literal["eager", "batched_mm", "grouped_mm", "deepgemm"] | None = Field(
         None, description="how the experts of a mixture are computed; unset: what transformers finds best"

@@ -115,6 +115,26 @@ def test_activations_are_recomputed_the_way_that_is_asked_for_with_equal_gradien
         np.testing.assert_allclose(found[name], grad, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("mib", [0, 1])
+def test_logits_are_kept_for_the_backward_pass_where_memory_is_given_for_them_with_equal_gradients(learner, mib):
+    import torch
+
+    ranked, logits = learner(ds={"keep_logits_mib": mib}), []
+
+    def save(x):
+        logits.extend([x.numel()] * (x.ndim == 2 and x.shape[-1] == ranked.model.hf_config.vocab_size))
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda x: x):
+        ranked.step(*batch())
+    assert bool(logits) == bool(mib)
+    plain = learner()
+    plain.step(*batch())
+    (expected,), (found,) = plain.engine.grads, ranked.engine.grads
+    for name, grad in expected.items():
+        np.testing.assert_array_equal(found[name], grad, err_msg=name)
+
+
 def test_experts_are_computed_as_asked_for_with_the_same_log_probs(learner, mixture):
     sequences = [row.token_ids.tolist() for row in ROWS]
     scored = {}
