@@ -64,7 +64,7 @@ def run(args):
     asyncio.run(main(sys.argv[1] * (sys.argv[1] != "polite"), float(sys.argv[3]) if len(sys.argv) > 3 else None))
 
 cli._module = lambda command: type("M", (), {"run": staticmethod(run)})
-parsed = type("A", (), {"command": "x"}), []
+parsed = type("A", (), {"command": "x", "parser": None}), []
 cli.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: parsed)})
 sys.exit(cli.main(["x"]))
 """
