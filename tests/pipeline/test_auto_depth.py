@@ -118,9 +118,9 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
 
 
 def test_while_the_gate_waits_auto_starts_no_more_than_the_next_step_needs(tmp_path):
-    """S = 2, B = 4. The first group takes 100 s, the others 1 s, half of them are dropped. After two steps a batch is
-    ready and the gate waits for the first. Two batches, one for this step and one for the next, are 8 accepted groups;
-    a number of groups goes on to the 12 that staleness allows."""
+    """S = 2, B = 4. The first group takes 100 s, the others 1 s, half of them are dropped; a step and push take .1 s.
+    After two a batch is ready and the gate waits for the first. Two batches, one for this step and one for the next,
+    are 8 accepted groups; a number of groups goes on to the 12 that staleness allows."""
 
     class FirstIsSlow(FakeRollout):
         async def run_group(self, key, task):
@@ -130,7 +130,8 @@ def test_while_the_gate_waits_auto_starts_no_more_than_the_next_step_needs(tmp_p
     def expected_at_each_start(name: str, depth) -> tuple[Pipeline, list[float]]:
         """Groups buffered and, at one of two, those rolling, whenever one started while the gate waited."""
         rollout = FirstIsSlow(fate=lambda r: "" if r.random() < 0.5 else "accuracy_high")
-        p = pipeline(tmp_path / name, S=2, B=4, depth=depth, max_steps=12, rollout=rollout)
+        flags = {"S": 2, "B": 4, "depth": depth, "max_steps": 12}
+        p = pipeline(tmp_path / name, rollout=rollout, learner=FakeLearner(0.01), **flags)
         found, issue = [], p.state.issue
 
         def watched(now: float):
