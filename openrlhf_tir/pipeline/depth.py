@@ -18,9 +18,9 @@ three hold:
                 nothing queues (by one per finished group until the first queue, then by B/8 per round of cap groups),
                 * 0.95 when more sequences wait than QUEUE of those running, * 0.7 when one was preempted for lack of
                 KV; a cut needs a round's half to show, so none follows earlier. The first step sets it to (W+1) B once
-                (W in budget.py): what queued before was a burst, all samples of all groups at their first token, and
-                says nothing of groups in mid-flight, of which few samples are left. From above, the cap comes down to
-                the engines' width in some rounds; from below it would climb for as many steps, the learner waiting.
+                (W in budget.py): the groups of a start are all young, most of their samples still to be written, and
+                queue where twice as many groups of all ages do not. From above, the cap comes down to the engines'
+                width in some rounds; from below it climbs for as many steps, the learner waiting.
 
 While a batch is ready and only the gate keeps it (`holds_at_gate`, asked by RunState), demand is START B, whatever
 E[L] / T: this batch and the next. What the gate waits for, the longest responses of its oldest groups, shares the
