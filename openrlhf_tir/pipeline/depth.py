@@ -17,7 +17,17 @@ three hold:
                 AIMD on what the engines say, as TCP finds the width of a path: cap starts at START B and grows while
                 nothing queues (by one per finished group until the first queue, then by B/8 per round of cap groups),
                 * 0.95 when more sequences wait than QUEUE of those running, * 0.7 when one was preempted for lack of
-                KV; a cut needs a round's half to show, so none follows earlier.
+                KV; a cut needs a round's half to show, so none follows earlier. The first step sets it to (W+1) B once
+                (W in budget.py): the groups of a start are all young, most of their samples still to be written, and
+                queue where twice as many groups of all ages do not. From above, the cap comes down to the engines'
+                width in some rounds; from below it climbs for as many steps, the learner waiting.
+
+While a batch is ready and only the gate keeps it (`holds_at_gate`, asked by RunState), demand is START B, whatever
+E[L] / T: this batch and the next. What the gate waits for, the longest responses of its oldest groups, shares the
+engines with all that starts meanwhile and is slowed by it, and a group that starts after the push instead has one
+version more until its own deadline. Without this a pipeline that the gate bounds feeds its own delay: slots of rejected
+groups are filled again, more roll, each slower, and the gate waits longer. Where few are accepted, the engines are the
+bound and not the gate: the next batch is not under way yet, so they are kept busy.
 
 Acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long window; `possible` takes the
 larger of their beta-binomial quantiles, so a rise is believed at once and a fall only when both have seen it: while
@@ -41,7 +51,7 @@ rate late in the seed workload's training, with 0.3 at 0.95."""
 GROW, CUT, CUT_PREEMPTED = 1 / 8, 0.95, 0.7
 START = 2
 """Batches: one to train, one that rolls meanwhile. From (S+1) B, small engines begin with a queue, whose latency then
-asks for more."""
+asks for more, and the first step comes later."""
 SHORT, LONG = 64, 256
 """Finished groups from which acceptance is measured."""
 
@@ -55,6 +65,9 @@ class Depth(Protocol):
 
     def wants(self, rolling: int, buffered: int) -> bool:
         """Whether one more group is useful; whether it is allowed is the budget's."""
+
+    def holds_at_gate(self, rolling: int, buffered: int) -> bool:
+        """Whether nothing may start while a batch is ready and only the staleness gate keeps the learner from it."""
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         """A group was judged `seconds` after dispatch; `rolling` others are on `engines` (Rollout.engine_stats)."""
@@ -79,6 +92,9 @@ class FixedDepth:
 
     def wants(self, rolling: int, buffered: int) -> bool:
         return rolling + buffered < self.depth
+
+    def holds_at_gate(self, rolling: int, buffered: int) -> bool:
+        return False
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         """Does nothing: a fixed depth learns from no outcome."""
@@ -120,8 +136,9 @@ class Window:
 class AutoDepth:
     """The control law above. One per run, fed by the loop; reads no clock."""
 
-    def __init__(self, *, batch_groups: int, risk: float) -> None:
-        self.B = batch_groups
+    def __init__(self, *, batch_groups: int, risk: float, most: int = 0) -> None:
+        """`most`: what the cap is set to by the first step, (W+1) B."""
+        self.B, self.most = batch_groups, most
         self.z = NormalDist().inv_cdf(1 - risk)
         self.cap = float(START * batch_groups)
         self.short, self.long = Window(SHORT), Window(max(LONG, 2 * batch_groups))
@@ -160,6 +177,9 @@ class AutoDepth:
         batches = START if self.latency_s is None or self.period_s is None else 1 + self.latency_s / self.period_s
         return buffered + self.acceptance * rolling < self.B * batches
 
+    def holds_at_gate(self, rolling: int, buffered: int) -> bool:
+        return buffered + self.acceptance * rolling >= START * self.B
+
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         self.short.add(accepted)
         self.long.add(accepted)
@@ -183,6 +203,8 @@ class AutoDepth:
             self.cap += self.B * GROW / self.cap if self._congested else 1.0
 
     def stepped(self, seconds: float) -> None:
+        if self.period_s is None:
+            self.cap = max(self.cap, float(self.most))
         self.period_s = seconds if self.period_s is None else 0.5 * (self.period_s + seconds)
 
     def facts(self) -> dict[str, float]:
@@ -196,5 +218,5 @@ def depth_for(cfg: Config) -> Depth:
     defaults: dict[str, int | Literal["auto"]] = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}
     depth = cfg.pipeline.depth or defaults[cfg.pipeline.mode]
     if depth == "auto":
-        return AutoDepth(batch_groups=B, risk=cfg.pipeline.overadmit_risk)
+        return AutoDepth(batch_groups=B, risk=cfg.pipeline.overadmit_risk, most=limit)
     return FixedDepth(depth)

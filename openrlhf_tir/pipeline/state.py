@@ -224,7 +224,9 @@ class RunState:
     # --- what may happen next
 
     def may_issue(self) -> bool:
-        return len(self.rolling) < self.at_once and self.budget.admits() and self.source.ready
+        if len(self.rolling) >= self.at_once or not self.budget.admits() or not self.source.ready:
+            return False
+        return not (self.waits_for_gate() and self.depth.holds_at_gate(len(self.rolling), len(self.replay)))
 
     def deadline(self, flight: Flight) -> int:
         """The last version at which the batch that trains it may begin."""
@@ -241,6 +243,10 @@ class RunState:
         return gate_open(
             self.version, self.B, buffered, map(self.deadline, self.rolling.values()), self.depth.possible, self.k
         )
+
+    def waits_for_gate(self) -> bool:
+        """A batch is ready and none in hand, but the gate is shut. It opens at the latest when nothing rolls."""
+        return not self.in_hand and len(self.replay) >= self.B and not self.gate_open()
 
     def batch_ready(self) -> bool:
         return len(self.replay) >= self.B or self.exhausted

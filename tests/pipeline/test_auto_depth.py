@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -114,6 +115,39 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
     assert len(p.learner.trained) == final["trained"] == p.state.budget.states["trained"]
     assert report.ended["requeued(surplus)"] == p.state.requeued["surplus"]
     assert sum(p.state.budget.states.values()) == p.state.budget.acquired == report.ended.total()
+
+
+def test_while_the_gate_waits_auto_starts_no_more_than_the_next_step_needs(tmp_path):
+    """S = 2, B = 4. The first group takes 100 s, the others 1 s, half of them are dropped; a step and push take .1 s.
+    After two a batch is ready and the gate waits for the first. Two batches, one for this step and one for the next,
+    are 8 accepted groups; a number of groups goes on to the 12 that staleness allows."""
+
+    class FirstIsSlow(FakeRollout):
+        async def run_group(self, key, task):
+            self.latency = lambda r: 100.0 if key.prompt == 0 else 1.0
+            return await super().run_group(key, task)
+
+    def expected_at_each_start(name: str, depth) -> tuple[Pipeline, list[float]]:
+        """Groups buffered and, at one of two, those rolling, whenever one started while the gate waited."""
+        rollout = FirstIsSlow(fate=lambda r: "" if r.random() < 0.5 else "accuracy_high")
+        flags = {"S": 2, "B": 4, "depth": depth, "max_steps": 12}
+        p = pipeline(tmp_path / name, rollout=rollout, learner=FakeLearner(0.01), **flags)
+        found, issue = [], p.state.issue
+
+        def watched(now: float):
+            if p.observer.now == "wait for gate" and now < 100.0:
+                found.append(len(p.state.replay) + 0.5 * len(p.state.rolling))
+            return issue(now)
+
+        p.state.issue = watched
+        run(p.run())
+        return p, found
+
+    auto, by_auto = expected_at_each_start("auto", "auto")
+    _, by_number = expected_at_each_start("fixed", 12)
+    assert max(by_auto, default=0.0) < 9 and max(by_number) >= 10
+    assert len(auto.learner.trained) == 48 and max(ages(auto.learner)) <= 2
+    assert auto.state.requeued["surplus"] == 0 and audit(auto.state.ledger.path).errors == []
 
 
 def test_a_run_that_ends_at_max_steps_gives_back_what_it_admitted_too_much(tmp_path):

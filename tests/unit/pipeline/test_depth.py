@@ -134,6 +134,27 @@ def test_the_engine_cap_doubles_per_round_until_something_queues():
     assert depth.cap == 24
 
 
+def test_the_first_step_sets_the_cap_to_what_staleness_allows_once_and_it_comes_down_from_there():
+    """B = 8, S = 3: 16 groups at the start, where all samples of all of them queue; 32 from the first step on."""
+    depth = depth_for(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": {"max_staleness": 3}}))
+    assert depth.cap == 16
+    learn(depth, [True] * 8, rolling=15, engines=QUEUES)
+    assert depth.cap == pytest.approx(15.2)
+    depth.stepped(1.0)
+    assert depth.cap == 32
+    learn(depth, [True] * 16, rolling=31, engines=QUEUES)
+    assert depth.cap == pytest.approx(30.4)
+    depth.stepped(1.0)
+    assert depth.cap == pytest.approx(30.4)
+
+
+def test_a_cap_above_what_staleness_allows_stays_at_the_first_step():
+    depth = AutoDepth(batch_groups=8, risk=0.01, most=32)
+    depth.cap = math.inf
+    depth.stepped(1.0)
+    assert depth.cap == math.inf
+
+
 def test_a_cap_that_does_not_bind_is_no_reason_to_raise_it():
     assert learn(auto(start=12), [True] * 12, rolling=5, engines=FREE).cap == 12
 
