@@ -89,7 +89,9 @@ class RolloutPool:
         version = mode.version if mode else None
         n = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
         while True:
-            async with self.fleet.router.place(task.prompt, n, lambda m: version in (None, m.version)) as member:
+            async with self.fleet.router.place(
+                task.prompt, n, lambda m: version is None or m.version == version
+            ) as member:
                 try:
                     return await self._run_on(member, key, task, mode)
                 except QueueFull as e:

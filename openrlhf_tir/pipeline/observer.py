@@ -57,7 +57,7 @@ class Rows(Protocol):
     """Where rows of metrics go; logs/metrics.py is one."""
 
     def log(self, step: int, values: Mapping[str, float], /) -> None: ...
-    def truncate_after(self, step: int, /) -> object: ...
+    def truncate_after(self, step: int, /, evaluated: bool = True) -> object: ...
 
 
 class Spans(Protocol):
@@ -224,9 +224,9 @@ class Observer:
         self._before = groups[-at_least:]
         return groups
 
-    def rewind(self, version: int) -> None:
-        """A resume: rows of steps after `version` never happened."""
-        self.metrics.truncate_after(version)
+    def rewind(self, version: int, evaluated: bool = True) -> None:
+        """A resume: rows of steps after `version` never happened, nor did its evaluation where it is made again."""
+        self.metrics.truncate_after(version, evaluated)
         self._last_step = time.monotonic()
 
 

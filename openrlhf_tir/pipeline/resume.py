@@ -232,8 +232,8 @@ class Saver:
         accepted = [(flight, BatchItem(meta, await self.rollout.store(group))) for flight, meta, group in rows]
         self.state.restore(facts, version, accepted)
         self.safe = self.saved = self.state.progress
-        if facts.get(OWED) and self.evaluates:
+        if owed := bool(facts.get(OWED)) and self.evaluates:
             self.evaluator.owes.add(version)
         for _, item in accepted:
             self.observer.selection.restored(item.meta)
-        self.observer.rewind(version)
+        self.observer.rewind(version, evaluated=not owed)

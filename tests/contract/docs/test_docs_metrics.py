@@ -49,7 +49,7 @@ class Rows:
     def add(self, *span):
         """Spans are no metrics."""
 
-    def truncate_after(self, step):
+    def truncate_after(self, step, evaluated=True):
         """Nothing to forget."""
 
 
