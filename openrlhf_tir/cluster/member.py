@@ -55,7 +55,7 @@ class Member:
     failed_prompts: set[str] = field(default_factory=set)
     """Prompts that its engine failed on since it last answered one, though it says that it is well."""
     version: int | None = None
-    """Of the weights that it was last proved to have; None before the first push."""
+    """The version of the weights that it was last proved to have; None before the first push."""
     given_up: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

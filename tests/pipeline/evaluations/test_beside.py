@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_tir.errors import ConfigError, EvaluationFailed, StallError
+from openrlhf_tir.errors import ConfigError, EvaluationFailed, StallError, Stopped
 from openrlhf_tir.simulation.virtual_loop import run
 
 from ..fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, ages, pipeline, what_stops
@@ -60,15 +60,15 @@ def evaluated(tmp_path, seconds: float = LONG_S, scores: tuple[float, ...] = (),
 
 
 def test_the_learner_goes_on_during_a_long_evaluation_as_far_as_staleness_admits(tmp_path):
-    """S = 4: what was sampled by version 5 is trained by five steps, those on 5, 6, 7, 8 and 9, all within a minute of
-    its push. The step on 10 needs weights that the engines get when the evaluation is over."""
-    p, samples = evaluated(tmp_path, S=4, eval_steps=5, max_steps=12)
+    """S = 4: what was sampled by version 8 is trained by five steps, those on 8, 9, 10, 11 and 12, all within a minute
+    of its push. The step on 13 needs weights that the engines get when the evaluation is over."""
+    p, samples = evaluated(tmp_path, S=4, eval_steps=8, max_steps=18)
     run(p.run())
     began, first, _ = p.learner.began, *samples.ended
-    assert [began[v] < first - LONG_S + 60 for v in range(5, 10)] == [True] * 5
-    assert first < began[10] < first + 60
-    assert p.publisher.versions == [0, 1, 2, 3, 4, 5, 10, 12]
-    assert samples.seen == [[5] * 11, [10] * 11]
+    assert [began[v] < first - LONG_S + 60 for v in range(8, 13)] == [True] * 5
+    assert first < began[13] < first + 60
+    assert p.publisher.versions == [0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16, 18]
+    assert samples.seen == [[8] * 11, [16] * 11]
     assert max(ages(p.learner)) == 4
 
 
@@ -214,6 +214,24 @@ def test_an_evaluation_that_fails_or_hangs_beside_training_ends_no_run(tmp_path)
     assert max(ages(p.learner)) <= 3
 
 
+def test_the_end_of_a_run_waits_for_the_last_evaluation_without_checkpoints_too(tmp_path):
+    """And can be stopped meanwhile."""
+    flags = {"S": 2, "eval_steps": 2, "max_steps": 4, "ckpt": {"disable_ds": True}}
+    rows = Rows()
+    p, samples = evaluated(tmp_path / "a", metrics=rows, **flags)
+    run(p.run())
+    assert rows.evaluations() == [(2, 2.0), (4, 4.0)]
+    p, _ = evaluated(tmp_path / "b", **flags)
+
+    async def stopped() -> float:
+        asyncio.get_running_loop().call_later(samples.ended[1] - LONG_S / 2, p.stop.ask, "SIGTERM")
+        with pytest.raises(Stopped):
+            await p.run()
+        return asyncio.get_running_loop().time()
+
+    assert run(stopped()) < samples.ended[1] - LONG_S / 3
+
+
 def test_a_mistake_in_the_key_ends_the_run_from_beside(tmp_path):
     p, _ = evaluated(tmp_path, S=3, eval_steps=2, max_steps=9, ckpt={"best_metric_key": "eval/acuracy"})
     assert "'eval/acuracy' is no evaluation metric" in what_stops(p, ConfigError)
@@ -226,7 +244,7 @@ def test_the_watchdog_sees_an_evaluation_that_makes_progress_and_names_one_that_
     p = pipeline(tmp_path / "b", S=1, eval_steps=2, max_steps=8, evaluate=lambda: slow(p, ticks=False), stall=100)
     said = what_stops(p, StallError)
     assert "the trainer waits for the engines, for the evaluation" in said and "at version 4" in said
-    assert "Version 4 was saved" in said
+    assert "Version 4 was saved" in said and p.publisher.versions[-1] == 2, "what waited for it does not go on"
 
 
 async def slow(p, ticks: bool) -> dict[str, float]:
