@@ -13,6 +13,7 @@
     |  |- DeadlineMissed      another process did not answer in time; names the setting
     |  |- EngineError         the rollout engine failed
     |  |  |- EngineGone       its process died
+    |  |  |- VersionGone      no engine is left that has the weights which are evaluated
     |  |- PayloadLost         the object store lost a sampled group, with the node that held it
     |  |- QueueFull           a rollout actor has no room; says when to try again
     |  |- RequestRefused      the engine is well and has no answer to this request (too long, beyond the vocabulary)
@@ -103,6 +104,10 @@ class EngineError(InfraError):
 
 class EngineGone(EngineError):
     reason = "actor_died"
+
+
+class VersionGone(EngineError):
+    reason = "version_gone"
 
 
 class LearnerDied(InfraError):

@@ -90,7 +90,7 @@ def train(name: str, seed: int, base: Path, out: Path, every: int, batches: int)
     run_dir, method = out / f"{name}-{seed}", METHODS[name]
     if not (run_dir / FINISHED).exists():
         of_updates = ("--train.max_steps", str(batches * method.updates), "--eval.steps", str(every * method.updates))
-        train_from(base, run_dir, seed, *of_updates, "--eval.max_samples", str(PROBLEMS), *method.flags)
+        train_from(base, run_dir, seed, *of_updates, "--eval.wait", "--eval.max_samples", str(PROBLEMS), *method.flags)
     return curve_of(run_dir)
 
 

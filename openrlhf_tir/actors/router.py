@@ -20,12 +20,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..errors import EngineGone, PipelineError
+from ..errors import EngineGone, PipelineError, VersionGone
 
 BALANCE = 1.25
 HOMES = 1 << 16
@@ -96,13 +96,14 @@ class Router(Generic[M]):
         self._notify()
 
     @asynccontextmanager
-    async def place(self, prompt: str, n: int = 1) -> AsyncIterator[M]:
-        """A member for a group of n trajectories, counted as its load meanwhile; waits while there is none.
+    async def place(self, prompt: str, n: int = 1, fits: Callable[[M], bool] = lambda member: True) -> AsyncIterator[M]:
+        """A member that `fits`, for a group of n trajectories, counted as its load meanwhile; waits while there is
+        none.
 
-        Raises PipelineError when there is none and none will come. A body that raises EngineGone was the member's
-        failure (see `blame`)."""
+        Raises PipelineError when there is none and none will come, VersionGone when there are some and none of them
+        fits. A body that raises EngineGone was the member's failure (see `blame`)."""
         key = _key(prompt)
-        seat = await self._wait(key, n)
+        seat = await self._wait(key, n, fits)
         seat.load += n
         try:
             yield seat.member
@@ -124,10 +125,13 @@ class Router(Generic[M]):
         if len(self._failed_on) > HOMES:
             self._failed_on.popitem(last=False)
 
-    async def _wait(self, key: bytes, n: int) -> Seat[M]:
+    async def _wait(self, key: bytes, n: int, fits: Callable[[M], bool]) -> Seat[M]:
         loop = asyncio.get_running_loop()
         while True:
-            able = [s for s in self.seats.values() if not s.suspect and not s.draining]
+            fitting = [s for s in self.seats.values() if fits(s.member)]
+            if self.seats and not fitting:
+                raise VersionGone("No rollout actor is left that has the weights which are evaluated.")
+            able = [s for s in fitting if not s.suspect and not s.draining]
             able = [s for s in able if s.name not in self.reserved] or able
             able = [s for s in able if s.name not in self._failed_on.get(key, ())] or able
             if ready := [s for s in able if s.full_until <= loop.time()]:

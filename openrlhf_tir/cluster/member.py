@@ -76,6 +76,8 @@ class Member:
     """Servers on which it may hold sessions, processes behind a front port included; as of the last heartbeat."""
     failed_prompts: set[str] = field(default_factory=set)
     """Prompts that its engine failed on since it last answered one, though it says that it is well."""
+    version: int | None = None
+    """The version of the weights that it was last proved to have; None before the first push."""
     given_up: Once = field(default_factory=Once)
 
     @property
@@ -138,6 +140,7 @@ class Member:
         await self.call(
             self.actor.proved.remote(version), "rollout.unresponsive_s", f"The verdict on version {version}"
         )
+        self.version = version
 
     async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list:
         return await self.call(self.actor.canary.remote(prompts, max_tokens, seed), "timeouts.push_s", "The canary")

@@ -84,10 +84,14 @@ class RolloutPool:
         return self.fleet.members
 
     async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Any]:
-        """Raises EngineGone when the actor died under it, PipelineError when none is left and none will come."""
+        """Raises EngineGone when the actor died under it, VersionGone when none is left of the version that `mode`
+        evaluates, PipelineError when none is left and none will come."""
+        version = mode.version if mode else None
         n = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
         while True:
-            async with self.fleet.router.place(task.prompt, n) as member:
+            async with self.fleet.router.place(
+                task.prompt, n, lambda m: version is None or m.version == version
+            ) as member:
                 try:
                     return await self._run_on(member, key, task, mode)
                 except QueueFull as e:

@@ -60,6 +60,9 @@ class EvalMode:
     top_p: float = 1.0
     max_calls: int | None = None
     """None: env.max_calls, as in training."""
+    version: int | None = None
+    """The weights that are evaluated: an engine that came up with younger ones meanwhile samples none of it. None:
+    whichever there are."""
 
 
 @dataclass(slots=True)

@@ -42,21 +42,22 @@ class MetricsLog:
         """Append one row. Mirrors get every `logging_steps`-th step, and every row that carries an evaluation."""
         values = {name: finite(value) for name, value in metrics.items() if name not in NOT_METRICS}
         self._writer.write({"step": int(step), "time": time.time(), **values})
-        if step % self._every and not any(name.startswith("eval/") for name in values):
+        if step % self._every and not _of_evaluation(values):
             return
         present = {name: value for name, value in values.items() if value is not None}
         for sink in self._sinks:
             sink.log(step, present)
 
-    def truncate_after(self, step: int) -> int:
+    def truncate_after(self, step: int, evaluated: bool = True) -> int:
         """Forget steps > `step`, which a resume takes back; returns how many rows went. TensorBoard purges them too.
+        Unless it is `evaluated`, the evaluation of `step` itself goes as well: it will be made again.
 
         Lines that are no rows go to metrics.jsonl.garbled. On a full disk the rows stay: new rows win over them."""
         self._writer.close()
         gone = 0
         try:
             rows, _ = set_aside(self.path, _is_row)
-            kept = [row for row in rows if row["step"] <= step]
+            kept = [row for row in rows if row["step"] <= (step if evaluated or not _of_evaluation(row) else step - 1)]
             replace_rows(self.path, kept)
             gone = len(rows) - len(kept)
         except OSError as e:
@@ -94,6 +95,11 @@ def read(run_dir: Path) -> dict[str, list]:
     rows = [merged[step] for step in sorted(merged)]
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _of_evaluation(row: Mapping[str, Any]) -> bool:
+    """Whether it has an evaluation's figures; then it has nothing else."""
+    return any(name.startswith("eval/") for name in row)
 
 
 def _is_row(row: dict[str, Any]) -> bool:

@@ -41,6 +41,8 @@ class Progress:
         self._marks: deque[tuple[int, float]] = deque([(start_step, clock())], maxlen=WINDOW + 1)
         self._clock = clock
         self._drops: Counter[str] = Counter()
+        self._evaluation = ""
+        """The latest one's accuracy, and the update that it is of."""
         self._bar = RichProgress(
             TextColumn("[bold]training"),
             BarColumn(bar_width=40),
@@ -58,6 +60,8 @@ class Progress:
             if name.startswith(("drops/", "failed/")) and value:
                 self._drops[name.removeprefix("drops/").replace("failed/", "failed ")] += int(value)
         figures = _figures(metrics, self._tools)
+        if self._evaluation:
+            figures.append(("eval", self._evaluation))
         if self._drops:
             figures.append(
                 (
@@ -76,6 +80,18 @@ class Progress:
             return
         self._bar.update(self._task, completed=step, eta=eta)
         self._live.update(Group(self._bar, _coloured(figures)), refresh=True)
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Tell of an evaluation, which may end some steps after the update that it is of."""
+        accuracy = metrics.get("eval/accuracy")
+        said = "failed" if accuracy is None else f"{accuracy:.1%}"
+        self._evaluation = f"{said} (update {step})"
+        shown = [f"evaluation of update {step}: {said if accuracy is None else f'accuracy {said}'}"]
+        for name, form in (("code_ratio", "{:.1%}"), ("calls", "{:.2f}")):
+            if metrics.get(f"eval/{name}") is not None:
+                label = self._tools if name == "code_ratio" else name
+                shown.append(f"{label} {form.format(metrics[f'eval/{name}'])}")
+        self._console.print("  ".join(shown), soft_wrap=True, markup=False, highlight=False)
 
     @property
     def eta_s(self) -> float | None:
@@ -148,7 +164,6 @@ def _figures(metrics: Mapping[str, float], tools: str) -> list[tuple[str, str]]:
     add("reward", "{:.3f}", "reward_mean")
     add("accuracy", "{:.1%}", "accuracy")
     add(tools, "{:.1%}", "code_ratio")
-    add("eval", "{:.1%}", "eval/accuracy")
     add("staleness", "{:.1f} (max {:.0f})", "staleness_mean", "staleness_max")
     add("rolling", "{:.0f}", "rolling")
     add("buffered", "{:.0f}", "buffered")

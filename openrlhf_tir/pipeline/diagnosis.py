@@ -4,7 +4,7 @@ nothing.
 trainer --replay--> rolling groups --actor, env--> outside        (each arrow is an edge that can be blocked)
         --gate----> the groups that must be trained first
         --drain---> rolling groups
-        --step, push, checkpoint, evaluate--> learner, engines
+        --step, push, checkpoint, evaluation--> learner, engines
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OUTSIDE = {
     "step": "the learner ranks, for the step",
     "push": "the learner's weights to be written, sent to every engine and proved",
     "checkpoint": "every rank's copy of its state",
-    "evaluate": "the engines, for the evaluation",
+    "wait for evaluation": "the engines, for the evaluation, before which they get no other weights",
 }
 """What the trainer waits for in the phases that the controller only looks at from outside."""
 

@@ -1,5 +1,15 @@
-"""Evaluation between two steps: the engines' weights -> metrics. It never ends a run: it is repeated, or reported as
+"""Evaluation during training: the engines' weights -> metrics. It never ends a run: it is repeated, or reported as
 failed.
+
+    push of v --> begin --------- held-out problems, beside the rollouts ---------> recorded as of v
+                    |
+                    +--> the learner trains on what staleness admits; the next push waits for the end of it all
+                    +--> sync, eval.wait: the learner waits
+
+While it is open the engines keep their weights: each of its samples is of version v. That is a push_every as long as
+staleness has room for, W + 1 batches (budget.py), so nothing is ever too old. A checkpoint of v is written when the
+figures are there, as the best or not; one of a later version waits for them, so that no crash loses an evaluation that
+a resume would not make again.
 
 Engines, environments and verifiers fail now and then; training survives that, so looking at the model must too. A
 failed evaluation has no figures, is no candidate for the best checkpoint, and the step's own checkpoint is taken as if
@@ -10,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..backoff import backoff_s
@@ -81,30 +92,106 @@ def _inner(error: BaseException) -> BaseException:
     return error
 
 
+@dataclass(slots=True, eq=False)
+class Evaluation:
+    """One, from its beginning on."""
+
+    version: int
+    running: asyncio.Task[None] = field(init=False)
+    score: float | None = None
+    """The figure of ckpt.best_metric_key; None: not yet, or there is none."""
+
+    async def ended(self) -> None:
+        await asyncio.wait({self.running})
+
+
 class Evaluator:
-    """`measure` gives the figures of the engines' weights."""
+    """`measure` gives the figures of the engines' weights; one evaluation at a time, as a task of `tasks`."""
 
     def __init__(
-        self, cfg: Config, measure: Callable[[], Coroutine[Any, Any, dict[str, float]]] | None, observer: Observer
+        self,
+        cfg: Config,
+        measure: Callable[[], Coroutine[Any, Any, dict[str, float]]] | None,
+        observer: Observer,
+        tasks: asyncio.TaskGroup,
     ) -> None:
         self.key, self.tries, self.timeout_s = cfg.ckpt.best_metric_key, cfg.eval.max_tries, cfg.eval.timeout_s
-        self.measure, self.observer = measure, observer
+        self.waits = cfg.eval.wait or cfg.batches_ahead == 0
+        """The learner waits for each; without a batch ahead it has nothing else to do."""
+        self.measure, self.observer, self.tasks = measure, observer, tasks
+        self.owes: set[int] = set()
+        """Versions whose evaluation is due, and not recorded yet. A checkpoint of one says so (resume.py)."""
+        self.latest: Evaluation | None = None
+        self.given_up = False
+        """The latest was given up, as the run ends."""
         self._known = False
         """An evaluation of this run had a figure of that key."""
 
+    @property
+    def open(self) -> bool:
+        """Whether one is under way. Meanwhile no weights are pushed, so that all its samples are of one version."""
+        return self.latest is not None and not self.latest.running.done()
+
+    async def begin(self, version: int) -> None:
+        """Evaluate the weights that were just pushed, if that is due. Returns with its end where the learner waits."""
+        if version in self.owes:
+            self.latest = Evaluation(version)
+            self.latest.running = self.tasks.create_task(self._run(self.latest), name=f"evaluation of {version}")
+            if self.waits:
+                await self.ended()
+
+    async def ended(self) -> float:
+        """Until none is open: the trainer's wait. Returns the seconds it took; never, where the run ends over it."""
+        if self.latest is None or not self.open:
+            return 0.0
+        since = asyncio.get_running_loop().time()
+        with self.observer.phase("wait for evaluation", self.latest.version):
+            await self.latest.ended()
+            if self.given_up:
+                await asyncio.get_running_loop().create_future()
+        return asyncio.get_running_loop().time() - since
+
+    def of(self, version: int) -> Evaluation | None:
+        """The evaluation of this version, if it is the latest."""
+        return self.latest if self.latest is not None and self.latest.version == version else None
+
+    def may_beat(self, best: float, evaluation: Evaluation) -> bool:
+        """Whether its weights are the best so far, or may turn out to be."""
+        undecided = not evaluation.running.done() and self.key != "none"
+        return undecided or (evaluation.score is not None and evaluation.score > best)
+
+    async def give_up(self, version: int) -> None:
+        """A run that ends, at `version`, waits for no evaluation. A resume makes up for one of that version; one of an
+        earlier version, whose weights are no more, has failed."""
+        if self.latest is None or not self.open:
+            return
+        self.given_up = True
+        self.latest.running.cancel()
+        await self.latest.ended()
+        if self.latest.version != version:
+            log.warning(
+                "The evaluation of version %d is given up: the run ends, at version %d. It counts as failed.",
+                self.latest.version,
+                version,
+            )
+            self._record(self.latest.version, {"eval/failed": 1.0, FAILED: 0.0})
+
+    async def _run(self, evaluation: Evaluation) -> None:
+        evaluation.score = await self.evaluate(evaluation.version)
+
     async def evaluate(self, version: int) -> float | None:
-        """Logs the figures, or how many samples are missing; returns that of ckpt.best_metric_key, if there is one.
+        """Records the figures, or how many samples are missing; returns that of ckpt.best_metric_key, if there is one.
 
         Raises ConfigError when no evaluation has such a figure. One may be missing: that of an environment all of whose
         samples were lost, or of a part of the reward that no sample has this time.
         """
         assert self.measure is not None, "asked for an evaluation without a measurement"
-        with self.observer.phase("evaluate", version):
+        with self.observer.evaluating(version):
             figures = await attempt(self.measure, f"version {version}", tries=self.tries, timeout_s=self.timeout_s)
         if isinstance(figures, EvaluationFailed):
-            self.observer.metrics.log(version, {"eval/failed": 1.0, FAILED: float(figures.failed)})
+            self._record(version, {"eval/failed": 1.0, FAILED: float(figures.failed)})
             return None
-        self.observer.metrics.log(version, figures)
+        self._record(version, figures)
         if self.key == "none":
             return None
         if self.key not in figures and (self._known or figures.get(FAILED)):
@@ -119,3 +206,8 @@ class Evaluator:
             )
         self._known = True
         return figures[self.key]
+
+    def _record(self, version: int, figures: dict[str, float]) -> None:
+        """Under the version that was measured, whatever the learner has come to meanwhile."""
+        self.observer.evaluated(version, figures)
+        self.owes.discard(version)

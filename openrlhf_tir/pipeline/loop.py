@@ -6,7 +6,8 @@
     produce   prompts               flights             a slot, an open gate of the push   a filtered group, a step
     roll      a flight              a buffered group    the rollout actor                  the group's deadline
     train     B buffered groups     a new version       replay, the staleness gate         roll
-    push      a new version         verified weights    (drain modes) rolling groups       roll
+    push      a new version         verified weights    evaluate; in drain modes roll      evaluate, roll
+    evaluate  verified weights      figures, the best   engines, beside all but push       its deadline
 
 One asyncio task per stage and flight, in the controller, which holds metadata and references only. Between two awaits
 the state is consistent: a slot, its ledger line and its flight change together, so a checkpoint may cut anywhere."""
@@ -59,13 +60,11 @@ class Pipeline:
         self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer
         self.tasks = asyncio.TaskGroup()
         """All that runs; what fails there ends the run."""
-        self.before = 0
-        """The version before the latest step."""
         self.rollouts: dict[int, asyncio.Task[None]] = {}
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
         self.state = state = RunState(cfg, prompts, ledger, observer.group, observer.left)
-        self.saver = Saver(cfg, state, learner, rollout, checkpoints, observer, self.tasks, complete)
-        self.evaluator = Evaluator(cfg, measure, observer)
+        self.evaluator = Evaluator(cfg, measure, observer, self.tasks)
+        self.saver = Saver(cfg, state, learner, rollout, checkpoints, observer, self.evaluator, self.tasks, complete)
         self.health = Health(cfg)
         self.watchdog = Watchdog(
             cfg.stall_timeout_s, lambda: describe(state, observer, rollout), self.saver.rescue, cfg.run_dir
@@ -92,6 +91,8 @@ class Pipeline:
                 await self.saver.restore()
         self.saver.ready = True
         await self.push()
+        await self.evaluator.begin(self.version)  # which a resumed run owes
+        await self.saver.save()
         producing = self.tasks.create_task(self.produce(), name="produce")
         try:
             while self.version < self.state.max_steps and (items := await self.next_batch()):
@@ -145,7 +146,7 @@ class Pipeline:
     async def step(self, items: list[BatchItem]) -> None:
         """The batch in hand -> a new version, or several, in the engines too where a push is due; then what is due."""
         state, start = self.state, asyncio.get_running_loop().time()
-        batch, self.before = train_batch(self.cfg, self.version, items), self.version
+        batch = train_batch(self.cfg, self.version, items)
         async with self.publisher.changing():
             state.begin_step(start)
             with self.observer.phase("step", self.version):
@@ -155,26 +156,26 @@ class Pipeline:
                 self.health.not_finite(report, items)
                 return
             state.trained(report)
+            if state.due(self.cfg.eval.steps):
+                self.evaluator.owes.add(self.version)
         self.health.trained(report)
         self.observer.selection.trained(item.meta for item in items)
         try:
             if self.push_due:
+                start += await self.evaluator.ended()
                 await self.push()
             state.stepped(asyncio.get_running_loop().time() - start)
             state.check()
         finally:  # a stop gives the push up; the step is done, is saved at this boundary, and has its row
             facts = self.rollout.engine_stats() | state.depth.facts() | state.source.prompts.facts()
             self.observer.step(report, state.budget, facts)
-        score = await self.evaluator.evaluate(self.version) if self.due(self.cfg.eval.steps) else None
-        best = score is not None and score > self.saver.best
-        if best or self.due(self.cfg.ckpt.save_steps):
-            await self.saver.save(score if best else None)
-        if self.cfg.ckpt.save_hf and self.due(self.cfg.ckpt.save_steps):
-            await self.saver.export()
+        await self.evaluator.begin(self.version)
+        await self.saver.save()
 
     async def push(self) -> None:
         """Engines get the learner's weights, verified, before anything of the next version can be trained."""
         state = self.state
+        await self.evaluator.ended()
         if self.cfg.pipeline.drain:  # without a lock: an engine that joins may be what the last groups wait for
             state.pause()
             with self.observer.phase("drain", self.version):
@@ -190,10 +191,8 @@ class Pipeline:
 
     @property
     def push_due(self) -> bool:
-        """Every pipeline.push_every batches; an evaluation and the end need the last weights, whatever the count."""
-        last = self.version >= self.state.max_steps
-        return last or self.state.unpushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
-
-    def due(self, every: int) -> bool:
-        """Whether what happens every so many updates happens now: after the batch that reached or passed the number."""
-        return every > 0 and self.version // every > self.before // every
+        """Every pipeline.push_every batches; an evaluation and the end need the last weights, whatever the count. While
+        one is open, only when staleness has no room for another batch."""
+        every = self.state.ahead + 1 if self.evaluator.open else self.cfg.pipeline.push_every
+        needed = self.version >= self.state.max_steps or self.version in self.evaluator.owes
+        return needed or self.state.unpushed >= every

@@ -28,7 +28,6 @@ TRACKS = {
     "push": "weights",
     "drain": "weights",
     "checkpoint": "ckpt",
-    "evaluate": "eval",
 }
 METRICS = {
     "wait for replay": "replay_wait_s",
@@ -38,7 +37,7 @@ METRICS = {
     "step": "step_s",
     "push": "push_s",
     "checkpoint": "checkpoint_s",
-    "evaluate": "evaluate_s",
+    "wait for evaluation": "evaluate_s",
 }
 
 
@@ -58,7 +57,7 @@ class Rows(Protocol):
     """Where rows of metrics go; logs/metrics.py is one."""
 
     def log(self, step: int, values: Mapping[str, float], /) -> None: ...
-    def truncate_after(self, step: int, /) -> object: ...
+    def truncate_after(self, step: int, /, evaluated: bool = True) -> object: ...
 
 
 class Spans(Protocol):
@@ -68,9 +67,10 @@ class Spans(Protocol):
 
 
 class Display(Protocol):
-    """What shows a step to a person; logs/progress.py is one."""
+    """What shows a step, and an evaluation, to a person; logs/progress.py is one."""
 
     def update(self, step: int, row: Mapping[str, float], /) -> None: ...
+    def evaluated(self, step: int, figures: Mapping[str, float], /) -> None: ...
 
 
 class Observer:
@@ -121,6 +121,21 @@ class Observer:
             self._seconds[METRICS[name]] += end - start
             if name in TRACKS:
                 self.trace.add(TRACKS[name], f"{name} {version}", start, end)
+
+    @contextmanager
+    def evaluating(self, version: int) -> Iterator[None]:
+        """An evaluation, which is no phase of the trainer's: named in the trace."""
+        self.on_phase()
+        start = time.time()
+        try:
+            yield
+        finally:
+            self.trace.add("eval", f"evaluate {version}", start, time.time())
+
+    def evaluated(self, version: int, figures: Mapping[str, float]) -> None:
+        """An evaluation's figures, or that it failed: a row of the version that it measured."""
+        self.metrics.log(version, figures)
+        self.progress.evaluated(version, figures)
 
     def group(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
         self.selection.ended(end, meta)
@@ -209,9 +224,9 @@ class Observer:
         self._before = groups[-at_least:]
         return groups
 
-    def rewind(self, version: int) -> None:
-        """A resume: rows of steps after `version` never happened."""
-        self.metrics.truncate_after(version)
+    def rewind(self, version: int, evaluated: bool = True) -> None:
+        """A resume: rows of steps after `version` never happened, nor did its evaluation where it is made again."""
+        self.metrics.truncate_after(version, evaluated)
         self._last_step = time.monotonic()
 
 

@@ -83,6 +83,8 @@ class RunState:
         """An update since the last push must have changed the weights."""
         self.version, self.pushed = 0, 0
         """Updates behind the learner's weights, and behind those of the engines."""
+        self.before = 0
+        """The version before the latest batch."""
         self.on_judged: Callable[[GroupMeta], None] = lambda meta: None
         """Told of every group that was rolled and judged, kept or not."""
         self.requeued: Counter[str] = Counter()
@@ -174,7 +176,7 @@ class RunState:
             self.method.counts(item.meta)
             self.source.ended(flight.key, item.meta)
         self.source.batch_trained()
-        self.version = report.version
+        self.before, self.version = self.version, report.version
         self.moved = self.moved or report.must_change_weights
         self.budget.unpushed = self.unpushed
         self._tell_the_end_is_near()
@@ -236,6 +238,10 @@ class RunState:
     def unpushed(self) -> int:
         """Batches that were trained since the engines got weights; of their updates some may have been left out."""
         return -((self.pushed - self.version) // self.k)
+
+    def due(self, every: int) -> bool:
+        """Whether what happens every so many updates happens now: after the batch that reached or passed the number."""
+        return every > 0 and self.version // every > self.before // every
 
     def gate_open(self) -> bool:
         """Whether the next step leaves every remaining group trainable within S (budget.py)."""
@@ -311,7 +317,7 @@ class RunState:
 
     def restore(self, facts: dict[str, Any], version: int, accepted: list[tuple[Flight, BatchItem]]) -> None:
         """The inverse of `cut`, in a new state. Events after it never happened; what rolled is queued anew."""
-        self.version = version
+        self.before = self.version = version
         self.source.restore(facts["source"])
         if "method" in facts:  # not in checkpoints of older versions
             self.method.restore(facts["method"])

@@ -3,8 +3,9 @@
     ask ---> nothing more is dispatched ---> the running step ends, or the grace does ---> checkpoint at the boundary
     ---> Stopped
 
-A push, an evaluation and a drain are given up: a resume begins with a push. Only a step and the copy of the learner's
-state are waited for, because in their middle there is nothing to save.
+A push, an evaluation and a drain are given up: a resume begins with a push, and with the evaluation of the version that
+was saved, if that was due. Only a step and the copy of the learner's state are waited for, because in their middle
+there is nothing to save.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ async def wind_down(training: asyncio.Task[Any], state: RunState, saver: Saver, 
         async with asyncio.timeout_at(stop.deadline):
             await state.signal.until(lambda: training.done() or not (state.stepping or saver.copying))
             await _cancelled(training)
+            await saver.evaluator.give_up(state.version)
             if not saver.ready:
                 return "It had not begun to train: nothing is to be saved."
             await saver.finish()
@@ -78,6 +80,7 @@ async def wind_down(training: asyncio.Task[Any], state: RunState, saver: Saver, 
         return f"No checkpoint could be written ({type(e).__name__}: {e}). {saver.last_committed()}"
     finally:
         await _cancelled(training)
+        await saver.evaluator.give_up(state.version)
     return f"{saver.last_committed()} It took {time.monotonic() - started:.1f} s."
 
 

@@ -110,6 +110,7 @@ class Train:
             str(self.updates),
             "--eval.steps",
             str(self.every),
+            "--eval.wait",  # they take as long as several updates: training beside them would be of older samples
             "--eval.max_samples",
             str(PROBLEMS),
         ]

@@ -193,12 +193,16 @@ class FakePublisher:
 class MemoryMetrics:
     def __init__(self) -> None:
         self.rows: dict[int, dict] = {}
+        self.evaluated: list[int] = []
+        """The version of each evaluation that is recorded."""
 
     def log(self, step, row):
         self.rows[step] = dict(row)
+        self.evaluated += [step] * any(name.startswith("eval/") for name in row)
 
-    def truncate_after(self, step):
+    def truncate_after(self, step, evaluated=True):
         self.rows = {s: r for s, r in self.rows.items() if s <= step}
+        self.evaluated = [s for s in self.evaluated if s <= step - (not evaluated)]
 
 
 class Silent:
@@ -206,6 +210,7 @@ class Silent:
 
     def add(self, *args, **kwargs): ...
     def update(self, *args): ...
+    def evaluated(self, *args): ...
     @contextmanager
     def span(self, *args):
         yield

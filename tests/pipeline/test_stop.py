@@ -109,7 +109,7 @@ def test_an_evaluation_and_a_drain_are_given_up_for_a_stop(tmp_path):
     async def forever():
         await asyncio.sleep(1e6)
 
-    p = pipeline(tmp_path / "a", B=2, prompts=FakePrompts(8), evaluate=forever, eval_steps=1)
+    p = pipeline(tmp_path / "a", B=2, prompts=FakePrompts(8), evaluate=forever, eval_steps=1, eval={"wait": True})
     assert stopped(p, 10.0)[1] < PAUSE_S and p.saver.saved[0] == 1
     latencies = iter([0.5, 0.5, 0.5, 0.5] + [900.0] * 20)
     p = pipeline(

@@ -112,9 +112,9 @@ def scores(sampled: EvalResult, greedy: EvalResult) -> Scores:
     return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy, envs=envs)
 
 
-def mode_of(cfg: Config) -> EvalMode:
-    """How evaluation samples: the section `eval`."""
-    return EvalMode(cfg.eval.n_samples_per_prompt, cfg.eval.temperature, cfg.eval.top_p, cfg.eval.max_calls)
+def mode_of(cfg: Config, version: int | None = None) -> EvalMode:
+    """How evaluation samples: the section `eval`; `version`: of which weights."""
+    return EvalMode(cfg.eval.n_samples_per_prompt, cfg.eval.temperature, cfg.eval.top_p, cfg.eval.max_calls, version)
 
 
 async def evaluate(

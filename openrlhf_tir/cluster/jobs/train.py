@@ -289,9 +289,9 @@ async def _attempt(
     """Wire the loop and run it with the learner ranks that are up."""
 
     async def evaluate_now() -> dict[str, float]:
-        silent = without_calls(cfg, cfg.eval.max_calls)
+        silent, mode = without_calls(cfg, cfg.eval.max_calls), mode_of(cfg, pipeline.state.pushed)
         tick = pipeline.watchdog.beat
-        return evaluation_row(await evaluate(services.rollout, inputs.held_out, mode_of(cfg), silent, tick=tick))
+        return evaluation_row(await evaluate(services.rollout, inputs.held_out, mode, silent, tick=tick))
 
     if cfg.rollout.agent == "external":
         urls = ", ".join(m.url for m in services.pool.members)

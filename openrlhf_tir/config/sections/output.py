@@ -36,6 +36,14 @@ class Eval(Section):
         description="how often an evaluation is tried before it is reported as failed; training goes on in any case",
     )
     timeout_s: float = Field(14_400.0, gt=0, description="an evaluation that takes longer is given up")
+    wait: bool = Field(
+        False,
+        description=(
+            "the learner waits for the figures; else it trains on as far as pipeline.max_staleness admits before the"
+            " next push, which waits, and copies its state first where they may make a best checkpoint"
+            " (ckpt.best_metric_key); always so in mode sync"
+        ),
+    )
 
 
 class Ckpt(Section):

@@ -44,10 +44,12 @@ class Rows:
     def update(self, step, values):
         self.names |= set(values)
 
+    evaluated = update
+
     def add(self, *span):
         """Spans are no metrics."""
 
-    def truncate_after(self, step):
+    def truncate_after(self, step, evaluated=True):
         """Nothing to forget."""
 
 
@@ -75,7 +77,7 @@ def logged() -> set[str]:
             raise OSError("down")
 
         one_try = cfg.model_copy(update={"eval": cfg.eval.model_copy(update={"max_tries": 1})})
-        await Evaluator(one_try, broken, observer).evaluate(1)
+        await Evaluator(one_try, broken, observer, asyncio.TaskGroup()).evaluate(1)
 
     asyncio.run(phases())
     tally = Tally("cpu")

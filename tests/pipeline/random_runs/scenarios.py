@@ -9,8 +9,8 @@ still breaks it.
                         still fails
 
 Every life must complete or end by an error with a name. In the end no token is older than S, every prompt ended exactly
-once, the ledger's audit is clean, every step has one row of metrics, and the final weights' own record of what they
-were trained on is what the ledger says."""
+once, the ledger's audit is clean, every step has one row of metrics, every evaluation that was due is recorded once,
+and the final weights' own record of what they were trained on is what the ledger says."""
 
 from __future__ import annotations
 
@@ -199,6 +199,8 @@ class Life:
         state, wrong = self.pipeline.state, []
         if self.learner.stale:
             wrong.append(f"trained beyond S = {self.s.S}: {', '.join(map(str, self.learner.stale))}")
+        if self.pipeline.evaluation.mixed:
+            wrong.append(f"evaluated with samples of another version: {self.pipeline.evaluation.mixed}")
         if sum(state.budget.states.values()) != state.budget.acquired:
             wrong.append(f"slots do not add up: {state.budget.states}")
         return wrong
@@ -251,6 +253,9 @@ def _at_the_end(s: Scenario, life: Life, run_dir: Path) -> list[str]:
             wrong.append(f"not every prompt ended once: {report.ended}, {str(e)[:100]}")
     if sorted(life.metrics.rows) != (steps := [*range(1, life.pipeline.version + 1)]):
         wrong.append(f"rows of metrics for {sorted(life.metrics.rows)}, steps {steps}")
+    due = [*range(s.eval_steps, life.pipeline.version + 1, s.eval_steps)] if s.eval_steps > 0 else []
+    if sorted(life.metrics.evaluated) != due:
+        wrong.append(f"evaluations of {life.metrics.evaluated} are recorded, due are {due}")
     if life.pipeline.saver.saved and report.committed_trained != report.trained:
         wrong.append("trained, and not in a checkpoint")
     return wrong

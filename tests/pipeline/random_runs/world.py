@@ -113,14 +113,15 @@ class World:
             raise EngineGone(NO_START)
         return Actor(self, index)
 
-    async def run_group(self, key: GroupKey, task):
+    async def run_group(self, key: GroupKey, task, wanted: int | None = None):
+        """`wanted`: the version that is evaluated."""
         seconds, dropped = self.latency(self.rng), self.rng.random() < self.drop
         if self.env_hangs and key.epoch != EVALUATION:
             self.env_hangs -= 1
             seconds = 30.0  # the group's deadline
             dropped = None
         while True:  # as RolloutPool does
-            async with self.fleet.router.place(task.prompt) as actor:
+            async with self.fleet.router.place(task.prompt, 1, lambda a: wanted in (None, a.version)) as actor:
                 if self.refusals:
                     self.refusals -= 1
                     self.fleet.router.full(actor.name, 1)
@@ -233,6 +234,10 @@ class Evaluation:
 
     def __init__(self, world: World) -> None:
         self.world, self.faults = world, Counter()
+        self.version = lambda: 0
+        """Of the weights that are evaluated."""
+        self.mixed: list[str] = []
+        """Samples of another version, each beside the one that was evaluated."""
 
     async def __call__(self) -> dict[str, float]:
         if self.faults["fail"] > 0:
@@ -241,9 +246,13 @@ class Evaluation:
         if self.faults["hang"] > 0:
             self.faults["hang"] -= 1
             await asyncio.get_running_loop().create_future()
+        version = self.version()
         async with asyncio.TaskGroup() as tasks:
-            for i in range(2):
-                tasks.create_task(self.world.run_group(GroupKey(EVALUATION, i), FakePrompts(1).task(i)))
+            samples = [
+                tasks.create_task(self.world.run_group(GroupKey(EVALUATION, i), FakePrompts(1).task(i), version))
+                for i in range(2)
+            ]
+        self.mixed += [f"{version}: {v}" for s in samples if (v := s.result()[0].oldest_version) != version]
         return {"eval/accuracy": self.world.rng.random()}
 
 
@@ -281,6 +290,7 @@ def pipeline_in(
         measure=evaluation,
     )
     pipeline.evaluation = evaluation
+    evaluation.version = lambda: pipeline.state.pushed
     return pipeline
 
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from openrlhf_tir.actors.router import BALANCE, Router
-from openrlhf_tir.errors import EngineGone, PipelineError
+from openrlhf_tir.errors import EngineGone, PipelineError, VersionGone
 
 PROMPTS = [f"p{i}" for i in range(60)]
 
@@ -86,6 +86,30 @@ async def test_a_full_member_is_asked_again_when_it_said_so():
     start = asyncio.get_running_loop().time()
     assert await home(r, "p") == "a"
     assert asyncio.get_running_loop().time() - start >= 0.05
+
+
+async def test_an_evaluation_goes_only_where_its_weights_are():
+    """b came up with younger ones. a is full for a moment: the group waits for it; when a is gone, there is none."""
+    r = router("a", "b")
+
+    async def placed() -> str:
+        async with r.place("p", 1, lambda member: member == "a") as member:
+            return member
+
+    r.full("a", 0.05)
+    assert [await placed() for _ in range(3)] == ["a"] * 3
+    r.full("a", 60.0)
+    waiting = asyncio.create_task(placed())
+    await asyncio.sleep(0.01)
+    r.leave("a")
+    with pytest.raises(VersionGone):
+        await waiting
+    r.leave("b")
+    waiting = asyncio.create_task(placed())
+    await asyncio.sleep(0.01)
+    assert not waiting.done(), "with nobody left it waits, as every group does, for whoever comes"
+    r.join("a", "a")
+    assert await waiting == "a"
 
 
 async def test_a_draining_member_ends_its_groups_and_gets_no_more():

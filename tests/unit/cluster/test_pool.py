@@ -9,7 +9,8 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.deadlines import Deadline
-from openrlhf_tir.errors import EngineError, EngineGone, PayloadLost
+from openrlhf_tir.episodes.group import EvalMode
+from openrlhf_tir.errors import EngineError, EngineGone, PayloadLost, VersionGone
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
@@ -265,6 +266,32 @@ def test_an_engine_that_says_it_is_well_and_fails_three_prompts_in_a_row_is_repl
         await c.pool.stop()
 
     run(scenario())
+
+
+def test_an_evaluation_goes_to_the_engines_that_were_proved_to_have_its_weights(cluster):
+    """Two of version 1, one that came up with version 3: four groups of an evaluation of version 1, and of training."""
+
+    async def go() -> None:
+        c = cluster()
+        await c.pool.fleet.start()
+        try:
+            for member, version in zip(c.pool.members, (1, 3, 1), strict=True):
+                await member.proved(version)
+
+            async def where(mode: EvalMode | None) -> set[str]:
+                keys = [GroupKey(0, i) for i in range(4)]
+                tasks = [Task(f"{mode} {k.prompt}", "0") for k in keys]
+                ended = await asyncio.gather(*map(c.pool.run_group, keys, tasks, [mode] * 4))
+                return {meta.actor for meta, _ in ended}
+
+            assert await where(EvalMode(2, 1.0, version=1)) == {"rollout-0", "rollout-2"}
+            assert await where(None) == {"rollout-0", "rollout-1", "rollout-2"}
+            with pytest.raises(VersionGone):
+                await where(EvalMode(2, 1.0, version=2))
+        finally:
+            await c.pool.stop()
+
+    run(go())
 
 
 def test_a_payload_that_is_lost_with_its_node_is_named(cluster):

@@ -62,6 +62,17 @@ def test_truncate_after_drops_the_rows_of_rolled_back_steps_only(tmp_path):
     assert metrics.read(tmp_path)["loss"] == [1.0, 2.0, 3.0, 40.0]
 
 
+def test_an_evaluation_that_is_made_again_takes_the_row_of_the_one_before(tmp_path):
+    """Of version 2: recorded after step 3, and made again by a resume from version 2. That of version 1 stays."""
+    with MetricsLog(tmp_path, PLAIN) as log:
+        for step, row in ((1, "loss"), (1, "eval/accuracy"), (2, "loss"), (3, "loss"), (2, "eval/accuracy")):
+            log.log(step, {row: float(step)})
+        assert log.truncate_after(2, evaluated=False) == 2
+        log.log(2, {"eval/accuracy": 0.5})
+    found = metrics.read(tmp_path)
+    assert found["loss"] == [1.0, 2.0] and found["eval/accuracy"] == [1.0, 0.5]
+
+
 def test_a_line_torn_by_a_kill_is_ignored_and_cut_before_the_next_row(tmp_path):
     with MetricsLog(tmp_path, PLAIN) as log:
         log.log(1, {"loss": 1.0})

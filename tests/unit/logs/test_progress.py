@@ -123,3 +123,17 @@ def test_a_fault_inside_a_bar_is_not_reported_as_done():
     with pytest.raises(KeyError), bar("set-up", None, console):
         raise KeyError("x")
     assert console.file.getvalue() == "set-up: starts\n"
+
+
+def test_an_evaluation_is_told_with_the_update_that_it_is_of():
+    """That of update 20 ends after step 22."""
+    console = Console(file=io.StringIO(), width=200)
+    with Progress(30, console) as progress:
+        progress.update(22, {"reward_mean": 0.5})
+        progress.evaluated(20, {"eval/accuracy": 0.453, "eval/code_ratio": 0.801, "eval/calls": 1.2})
+        progress.update(23, {"reward_mean": 0.5})
+        progress.evaluated(24, {"eval/failed": 1.0})
+    lines = console.file.getvalue().splitlines()
+    assert lines[1] == "evaluation of update 20: accuracy 45.3%  code 80.1%  calls 1.20"
+    assert "eval" not in lines[0] and "eval 45.3% (update 20)" in lines[2]
+    assert lines[3] == "evaluation of update 24: failed"
