@@ -38,7 +38,7 @@ def make_batch(groups: Sequence[Group], world_size: int, step: int = 0) -> Train
                 group.key,
                 KEEP,
                 [t.index for t in valid],
-                [t.reward for t in valid],
+                [t.reward or 0.0 for t in valid],
                 [t.reward == 1.0 for t in valid],
                 [True] * len(valid),
                 [len(t.token_ids) for t in valid],
