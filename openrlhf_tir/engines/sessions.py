@@ -109,6 +109,12 @@ class AgentSession:
             self._silence.cancel()
         self._silence = asyncio.get_running_loop().call_later(self._idle_s, self._silent)
 
+    def left(self) -> None:
+        """Its task was taken by an agent that never heard of it: silence means nothing until another takes it."""
+        self.taken, self.override_sampling = False, False
+        if self._silence:
+            self._silence.cancel()
+
     def close(self) -> None:
         if self._silence:
             self._silence.cancel()

@@ -87,3 +87,10 @@ class Agents:
         session.taken, session.override_sampling = True, override_sampling
         session.alive()
         return session
+
+    def give_back(self, session: AgentSession | None) -> None:
+        """On offer again: the agent that took it left before it was told."""
+        if session is not None and not session.outcome.done():
+            session.left()
+            self.offered += 1
+            self._offers.put_nowait(session)

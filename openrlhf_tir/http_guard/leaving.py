@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -12,15 +12,22 @@ from starlette.types import Receive
 T = TypeVar("T")
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for it: seen by no client, only by middlewares and logs."""
+LOOKS = 8
+"""Turns of the event loop in which an end of file that has arrived becomes what `receive` says, and some to spare."""
 
 
 class ClientLeft(Exception):
     """The client closed its connection before it had the answer."""
 
 
-async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def unless_client_leaves(
+    receive: Receive, work: Coroutine[Any, Any, T], give_back: Callable[[T], None] | None = None
+) -> T:
     """The result of `work`. When the client hangs up first, `work` is cancelled and has ended before ClientLeft is
     raised.
+
+    `give_back` gets a result that must not be lost with a client who hung up before `work` ended, which a busy event
+    loop reads later.
 
     The request's body must have been read: what `receive` says next is that the client left.
     """
@@ -29,7 +36,14 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientLeft
-        return working.result()
+        result = working.result()
+        if give_back is not None:
+            for _ in range(LOOKS):
+                await asyncio.sleep(0)
+            if leaving.done():
+                give_back(result)
+                raise ClientLeft
+        return result
     finally:
         working.cancel()
         leaving.cancel()

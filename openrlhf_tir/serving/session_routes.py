@@ -108,7 +108,7 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
         """Take a training task (rollout.agent = "external"). End it with its reward; silence for rollout.agent_idle_s
         fails it."""
         session = await unless_client_leaves(
-            request.receive, agents.take(body.wait_s, override_sampling=body.override_sampling)
+            request.receive, agents.take(body.wait_s, override_sampling=body.override_sampling), agents.give_back
         )
         if session is None:
             return Response(status_code=204)

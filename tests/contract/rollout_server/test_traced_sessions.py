@@ -4,6 +4,7 @@ in OpenAI's shape."""
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -45,6 +46,24 @@ async def test_an_agent_that_hung_up_while_it_waited_gets_no_task(client, servic
     running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math"), 0))
     task = (await client.post("/agent/tasks", json={"wait_s": 5})).json()
     assert task["prompt"] == "1+1?"
+    await client.delete(f"/sessions/{task['session_id']}")
+    await running
+
+
+async def test_a_task_that_a_killed_agent_had_asked_for_is_on_offer_again(client, service):
+    """Its connection is closed when the task comes, and a busy event loop has not read that yet."""
+    killed = socket.create_connection((client.base_url.host, client.base_url.port))
+    head = f"POST /agent/tasks HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json"
+    killed.sendall(f'{head}\r\nContent-Length: 14\r\n\r\n{{"wait_s": 30}}'.encode())
+    async with asyncio.timeout(10):
+        while not service.agents._offers._getters:
+            await asyncio.sleep(0.01)
+    running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math"), 0))
+    killed.close()
+    while service.agents._offers._getters:
+        await asyncio.sleep(0)
+    task = (await client.post("/agent/tasks", json={"wait_s": 4})).json()
+    assert task["prompt"] == "1+1?" and service.agents.offered == 0
     await client.delete(f"/sessions/{task['session_id']}")
     await running
 
