@@ -93,6 +93,7 @@ EXAMPLES = {
     "ds.grad_accum_dtype": ("fp32", "fp32"),
     "ds.lora.dropout": ("0.1", 0.1),
     "ds.lora.target_modules": ("q_proj v_proj", ["q_proj", "v_proj"]),
+    "reward.remote_url": ("http://10.0.0.1:5000/get_reward", "http://10.0.0.1:5000/get_reward"),
     "rollout.batch_size": ("64", 64),
     "rollout.n_samples_per_prompt": ("8", 8),
     "rollout.max_new_tokens": ("77", 77),
