@@ -1,0 +1,35 @@
+"""`check-env` on the adapters: what holds for our servers holds for other people's environments behind them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from openrlhf_tir.envs.check import Options, check_server
+from openrlhf_tir.envs.check.actions import Actions
+
+from . import served, venv_of
+
+pytestmark = pytest.mark.long
+
+
+def guess(number: int) -> str:
+    return json.dumps([{"name": "guess", "arguments": {"number": number}}])
+
+
+ACTIONS = {
+    "openenv": Actions(valid="7", ending="1"),
+    "mcp": Actions(valid=guess(7), failing="no JSON"),
+    "gem": Actions(valid=r"\boxed{7}"),
+    "verl_tool": Actions(valid="7", ending="1"),
+}
+
+
+@pytest.mark.parametrize("adapter", ACTIONS)
+async def test_an_adapter_keeps_every_promise(adapter, tmp_path):
+    with served(venv_of(adapter, tmp_path), adapter, tmp_path) as url:
+        asked = Options(steps=60, concurrency=8, flood=16, timeout_s=20.0)
+        found = await check_server(url, ACTIONS[adapter], asked)
+    assert not [(f.check, f.fact) for f in found if f.verdict == "fail"]
+    assert sum(f.verdict == "pass" for f in found) > len(found) / 2
