@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         bad.check_some_good(count, args.sources)
         if not count and not left_out:
             raise DataError(f"{', '.join(args.sources)}: no rows, so nothing to convert. Give data with rows.")
-        if count and answers and not answers.used:
+        if count and answers is not None and not answers.used:
             raise DataError(
                 f"--join {args.join}: none of its {len(answers)} ids is the 'id' of a row, so nothing would be joined."
                 " Give the file that belongs to the rows, or leave it out."

@@ -61,7 +61,7 @@ def _read(
 ) -> Iterator[tuple[Problem, Raw]]:
     source = function_calls.SOURCES.get(cfg.row_schema or "")
     if source is None:
-        found = rows_and_problems(cfg, bad, answers.joined if answers else lambda row: row)
+        found = rows_and_problems(cfg, bad, lambda row: row if answers is None else answers.joined(row))
         yield from ((problem, {}) for _, problem in found)
         return
     places: list[str] = []

@@ -26,6 +26,7 @@ def here(tmp_path, monkeypatch):
     jsonl(tmp_path / "test.jsonl", ROWS[:1])
     jsonl(tmp_path / "judged.jsonl", [{"prompt": r["prompt"], "correct": i > 0} for i, r in enumerate(ROWS)])
     jsonl(tmp_path / "extra.jsonl", [{"id": "a", "ground_truth": []}])
+    jsonl(tmp_path / "nameless.jsonl", [{"ground_truth": []}])
     (tmp_path / "set").mkdir()
     jsonl(tmp_path / "set" / "train.jsonl", ROWS)
     os.mkfifo(tmp_path / "pipe.jsonl")
@@ -71,6 +72,10 @@ def test_the_report_is_not_written_over_the_rows_that_stay(flag, here, capsys):
         ("convert rows.jsonl --join no.json --out o.jsonl", "--join no.json: there is no such file."),
         ("convert rows.jsonl --join set --out o.jsonl", "--join set: there is no such file."),
         ("convert rows.jsonl --join extra.jsonl --out o.jsonl", "none of its 1 ids is the 'id' of a"),
+        (
+            "convert rows.jsonl --join nameless.jsonl --on-bad-row skip --out o.jsonl",
+            "none of its 0 ids is the 'id' of",
+        ),
         ("check rows.jsonl --row-schema xlm", "Known: bfcl_multi_turn, dapo, hammer, orz, retool_sft,"),
         ("check rows.jsonl --bogus 1", "`openrlhf-tir data check` has no flag '--bogus'. See `"),
         ("check rows.jsonl --input_key x", "has no flag '--input_key'. Did you mean --input-key?"),
