@@ -6,19 +6,22 @@
 # The training image needs shared memory for Ray's object store and file pushes: docker run --gpus all --shm-size 64g ...
 
 FROM python:3.11-slim-bookworm AS env
+# hadolint ignore=DL3008  # an old version of a package is gone from the archive within weeks
 RUN apt-get update && apt-get install -y --no-install-recommends bubblewrap && rm -rf /var/lib/apt/lists/*
 WORKDIR /app
 COPY setup.py pyproject.toml LICENSE ./
 COPY openrlhf_tir openrlhf_tir
 COPY env_servers env_servers
-RUN pip install --no-cache-dir ".[env]" && useradd --create-home tir
-USER tir
+# hadolint ignore=DL3013  # what stands here, with the versions of its pyproject.toml
+RUN pip install --no-cache-dir ".[env]" && useradd --create-home --uid 1000 tir
+USER 1000
 EXPOSE 8000
 ENTRYPOINT ["python", "-m", "env_servers.python_tir", "--host", "0.0.0.0", "--port", "8000"]
 
 # wget is what KubeRay asks a pod's health with (before 1.6): pods without it are ended.
 FROM nvidia/cuda:13.0.1-devel-ubuntu22.04 AS train
 ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PATH=/opt/venv/bin:$PATH
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends software-properties-common \
     && add-apt-repository ppa:deadsnakes/ppa \

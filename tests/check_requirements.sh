@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Resolver check, needs an index: do the pins agree with what the packages themselves ask for? Minutes; the static part is tests/unit/test_requirements.py.
+# Resolver check, needs an index: do the pins agree with what the packages themselves ask for? Minutes; the static part is tests/unit/house/test_requirements.py.
 #   check_requirements.sh [cpu|gpu ...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

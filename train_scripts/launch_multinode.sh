@@ -45,6 +45,7 @@ pid_file="/tmp/openrlhf_tir_ray_$port.pid"
 REJOIN_S=10
 
 kept=() # what holds a worker's Ray up
+# shellcheck disable=SC2329 # called by the trap
 tear_down() {
     trap - EXIT
     echo "stopping Ray on ${hosts[*]}" >&2

@@ -38,7 +38,7 @@ PY
 ) || exit 2
 ports=$(mktemp -d)
 pids=()
-# shellcheck disable=SC2317 # called by the trap
+# shellcheck disable=SC2329 # called by the trap
 stop() {
     trap - EXIT
     if ((${#pids[@]})); then
