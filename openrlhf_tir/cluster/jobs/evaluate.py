@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,8 +16,9 @@ from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
 from ...logs.progress import bar
 from ...pipeline.evaluation import attempt
 from ...pipeline.observer import reward_parts
-from ...report.summary import EnvScores, Scores
+from ...report.summary import Scores
 from ...types import GroupKey, GroupMeta, Task
+from .measured import EnvResult, EvalResult, scores
 
 if TYPE_CHECKING:
     from ..services import Services
@@ -34,40 +34,6 @@ class Samples(Protocol):
     """A RolloutPool, or what takes its turn before it."""
 
     async def run_group(self, key: GroupKey, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any]: ...
-
-
-@dataclass(slots=True)
-class EnvResult:
-    """What an evaluation found in one environment of several, over its valid samples."""
-
-    accuracy: float
-    code_ratio: float | None
-    """None where no call can be made."""
-    calls: float
-    samples: int
-    failed: int
-
-
-@dataclass(slots=True)
-class EvalResult:
-    """Fractions over all valid samples. `failed` counts those lost to infrastructure, no part of the fractions."""
-
-    accuracy: float
-    code_ratio: float | None
-    """None where no call can be made."""
-    format_ok: float
-    """NaN where the reward says nothing of it."""
-    code_correct: float
-    samples: int
-    failed: int
-    calls: float = 0.0
-    """Calls per response."""
-    by_kind: dict[str, tuple[float, float | None]] = field(default_factory=dict)
-    """Kind of problem -> its accuracy and code ratio."""
-    parts: dict[str, float] = field(default_factory=dict)
-    """`reward/PART`: its mean over the samples of the groups that have it."""
-    by_env: dict[str, EnvResult] = field(default_factory=dict)
-    """Environment -> its own figures; empty where all tasks are of one."""
 
 
 async def evaluate_held_out(
@@ -95,21 +61,6 @@ async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], wh
         services.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
         return None
     return scores(*figures)
-
-
-def scores(sampled: EvalResult, greedy: EvalResult) -> Scores:
-    """As the run's summary holds them; by environment those that both evaluations have."""
-    envs = {
-        env: EnvScores(
-            accuracy=figures.accuracy,
-            code_ratio=figures.code_ratio,
-            calls=figures.calls,
-            greedy_accuracy=greedy.by_env[env].accuracy,
-        )
-        for env, figures in sampled.by_env.items()
-        if env in greedy.by_env
-    }
-    return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy, envs=envs)
 
 
 def mode_of(cfg: Config, version: int | None = None) -> EvalMode:

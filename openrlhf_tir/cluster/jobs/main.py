@@ -26,9 +26,10 @@ from ...report.sweep import sweep_png
 from ...toy.lessons import QUICKSTART
 from ..services import running_services
 from .chat_tools import with_tools
-from .evaluate import EvalResult, evaluate_held_out, scores
+from .evaluate import evaluate_held_out
 from .evaluate_suites import Evaluated, evaluate_plan, tasks_of
 from .inputs import load_inputs
+from .measured import EvalResult, scores
 from .play import pick_task
 from .play import play as _play
 from .toy import ToyBase, make_base

@@ -27,8 +27,9 @@ from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
 from ..services import Services
-from .evaluate import EvalResult, evaluate_held_out
+from .evaluate import evaluate_held_out
 from .inputs import Inputs
+from .measured import EvalResult
 
 
 class ToyBase:

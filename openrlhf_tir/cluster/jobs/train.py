@@ -43,8 +43,9 @@ from ..rollout_actor import ENDPOINTS
 from ..services import Services
 from . import exported
 from .control import followed
-from .evaluate import EvalResult, evaluate, mode_of, try_to_evaluate
+from .evaluate import evaluate, mode_of, try_to_evaluate
 from .inputs import Inputs, TaskPrompts
+from .measured import evaluation_row, scores_row
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ async def run_training(
         if not resuming:
             metrics.truncate_after(-1)
             if base:
-                metrics.log(0, _eval_row(base))
+                metrics.log(0, scores_row(base))
         rl_started = time.monotonic()
         # the last push stays until the evaluation is over: an engine that is replaced meanwhile needs it
         async with AsyncExitStack() as pushing:
@@ -103,7 +104,7 @@ async def run_training(
             if inputs.held_out:
                 trained = await try_to_evaluate(services, cfg, inputs.held_out, "the trained model")
                 if trained:
-                    metrics.log(version, _eval_row(trained))
+                    metrics.log(version, scores_row(trained))
     with _not_fatal("the audit of the ledger"):
         _say_audit(services.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
@@ -327,27 +328,6 @@ async def _attempt(
             ledger.close()
             timeline.close()
     return pipeline.version
-
-
-def evaluation_row(sampled: EvalResult) -> dict[str, float]:
-    """As metrics.jsonl has it; without what is None."""
-    row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/calls": sampled.calls}
-    row |= {f"eval/{part}": mean for part, mean in sampled.parts.items()}
-    row |= {"eval/failed_samples": float(sampled.failed)}
-    for env, figures in sampled.by_env.items():
-        row |= {
-            f"eval/{env}/accuracy": figures.accuracy,
-            f"eval/{env}/code_ratio": figures.code_ratio,
-            f"eval/{env}/calls": figures.calls,
-        }
-    return {name: value for name, value in row.items() if value is not None}
-
-
-def _eval_row(s: summaries.Scores) -> dict[str, float]:
-    row = {f"eval/{name}": value for name, value in s.model_dump(exclude={"envs"}).items()}
-    return row | {
-        f"eval/{env}/{name}": value for env, scores in s.envs.items() for name, value in scores.model_dump().items()
-    }
 
 
 def _read_base(cfg: Config) -> summaries.Scores | None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_tir.cluster.jobs.evaluate import evaluate, scores, summarise
+from openrlhf_tir.cluster.jobs.evaluate import evaluate, summarise
 from openrlhf_tir.cluster.jobs.main import _plain
-from openrlhf_tir.cluster.jobs.train import evaluation_row
+from openrlhf_tir.cluster.jobs.measured import evaluation_row, scores
 from openrlhf_tir.episodes.group import EvalMode
 from openrlhf_tir.errors import EngineError, EvaluationFailed
 from openrlhf_tir.types import GroupKey, Task

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from openrlhf_tir.cluster.jobs.evaluate import EvalResult
+from openrlhf_tir.cluster.jobs.measured import EvalResult
 from openrlhf_tir.toy import lessons
 
 

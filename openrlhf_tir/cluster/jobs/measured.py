@@ -1,0 +1,77 @@
+"""Measured: what an evaluation found -> a row of metrics.jsonl, and what the run's summary holds of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...report.summary import EnvScores, Scores
+
+
+@dataclass(slots=True)
+class EnvResult:
+    """What an evaluation found in one environment of several, over its valid samples."""
+
+    accuracy: float
+    code_ratio: float | None
+    """None where no call can be made."""
+    calls: float
+    samples: int
+    failed: int
+
+
+@dataclass(slots=True)
+class EvalResult:
+    """Fractions over all valid samples. `failed` counts those lost to infrastructure, no part of the fractions."""
+
+    accuracy: float
+    code_ratio: float | None
+    """None where no call can be made."""
+    format_ok: float
+    """NaN where the reward says nothing of it."""
+    code_correct: float
+    samples: int
+    failed: int
+    calls: float = 0.0
+    """Calls per response."""
+    by_kind: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    """Kind of problem -> its accuracy and code ratio."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """`reward/PART`: its mean over the samples of the groups that have it."""
+    by_env: dict[str, EnvResult] = field(default_factory=dict)
+    """Environment -> its own figures; empty where all tasks are of one."""
+
+
+def scores(sampled: EvalResult, greedy: EvalResult) -> Scores:
+    """As the run's summary holds them; by environment those that both evaluations have."""
+    envs = {
+        env: EnvScores(
+            accuracy=figures.accuracy,
+            code_ratio=figures.code_ratio,
+            calls=figures.calls,
+            greedy_accuracy=greedy.by_env[env].accuracy,
+        )
+        for env, figures in sampled.by_env.items()
+        if env in greedy.by_env
+    }
+    return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy, envs=envs)
+
+
+def evaluation_row(sampled: EvalResult) -> dict[str, float]:
+    """As metrics.jsonl has it; without what is None."""
+    row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/calls": sampled.calls}
+    row |= {f"eval/{part}": mean for part, mean in sampled.parts.items()}
+    row |= {"eval/failed_samples": float(sampled.failed)}
+    for env, figures in sampled.by_env.items():
+        row |= {
+            f"eval/{env}/accuracy": figures.accuracy,
+            f"eval/{env}/code_ratio": figures.code_ratio,
+            f"eval/{env}/calls": figures.calls,
+        }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def scores_row(s: Scores) -> dict[str, float]:
+    row = {f"eval/{name}": value for name, value in s.model_dump(exclude={"envs"}).items()}
+    return row | {
+        f"eval/{env}/{name}": value for env, scores in s.envs.items() for name, value in scores.model_dump().items()
+    }
