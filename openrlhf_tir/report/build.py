@@ -23,6 +23,7 @@ from . import samples_page, summary
 from .bias import BIAS_CURVES
 from .curves import CURVES, Columns
 from .environments import ENV_CURVES, names_of
+from .held_out import HELD_OUT_CURVES, ks_of
 from .page import Picture, Run, render
 from .style import DARK, LIGHT, Theme, png, themed
 from .timeline import middle, timeline
@@ -95,10 +96,8 @@ def _on(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Ca
 
 def _plots(columns: Columns, spans: list[timelines.Span]) -> list[_Plot]:
     """The figures in the order of the page: what was learned, then the overlap, then the rest."""
-    curves = [
-        _Plot(c.file, c.title, c.caption, _on(columns, c.draw))
-        for c in (*CURVES, *(ENV_CURVES if names_of(columns) else ()), *BIAS_CURVES)
-    ]
+    of_some = (HELD_OUT_CURVES if ks_of(columns) else ()) + (ENV_CURVES if names_of(columns) else ())
+    curves = [_Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *of_some, *BIAS_CURVES)]
     window = middle(spans)
     whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
     close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."

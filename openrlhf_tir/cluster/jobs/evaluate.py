@@ -13,12 +13,12 @@ from ...config import Config
 from ...config.environments import without_calls
 from ...episodes.group import EvalMode
 from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
+from ...evaluation.scores.pass_at_k import ks_of, pass_at_k, pass_hat_k
 from ...logs.progress import bar
 from ...pipeline.evaluation import attempt
 from ...pipeline.observer import reward_parts
-from ...report.summary import Scores
 from ...types import GroupKey, GroupMeta, Task
-from .measured import EnvResult, EvalResult, scores
+from .measured import EnvResult, EvalResult, HeldOut
 
 if TYPE_CHECKING:
     from ..services import Services
@@ -49,8 +49,8 @@ async def evaluate_held_out(
     return sampled, greedy
 
 
-async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], what: str) -> Scores | None:
-    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do without."""
+async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], what: str) -> HeldOut | None:
+    """The figures, or None when eval.max_tries evaluations failed, which is said: training and export do without."""
     figures = await attempt(
         lambda: evaluate_held_out(services, cfg, tasks, what),
         what,
@@ -60,7 +60,7 @@ async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], wh
     if isinstance(figures, EvaluationFailed):
         services.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
         return None
-    return scores(*figures)
+    return HeldOut.of(*figures)
 
 
 def mode_of(cfg: Config, version: int | None = None) -> EvalMode:
@@ -147,6 +147,9 @@ def summarise(
         samples=len(correct),
         failed=failed,
         calls=float(np.average([m.stats.get("calls", 0.0) for m in metas], weights=weights)),
+        response_tokens=float(np.concatenate([m.response_tokens for m in metas]).mean()),
+        pass_at=_by_k(metas, n, pass_at_k),
+        pass_hat=_by_k(metas, n, pass_hat_k),
         parts=reward_parts(metas, [len(m.correct) for m in metas]),
         by_env=_by_env(tasks, ended, n, without_calls),
         by_kind={
@@ -154,6 +157,13 @@ def summarise(
             for kind, of in sorted(kinds.items())
         },
     )
+
+
+def _by_k(metas: list[GroupMeta], n: int, figure: Callable[[int, int, int], float]) -> dict[int, float]:
+    """k > 1 (1 is the accuracy) -> the mean of `figure` over problems; without a k that none has the samples for."""
+    counts = [(len(m.correct), sum(m.correct)) for m in metas]
+    enough = {k: [figure(valid, right, k) for valid, right in counts if valid >= k] for k in ks_of(n) if k > 1}
+    return {k: float(np.mean(of_problems)) for k, of_problems in enough.items() if of_problems}
 
 
 def _code_ratio(metas: list[GroupMeta], without_calls: Collection[str]) -> float | None:

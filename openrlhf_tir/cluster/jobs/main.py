@@ -29,7 +29,7 @@ from .chat_tools import with_tools
 from .evaluate import evaluate_held_out
 from .evaluate_suites import Evaluated, evaluate_plan, tasks_of
 from .inputs import load_inputs
-from .measured import EvalResult, scores
+from .measured import EvalResult, HeldOut
 from .play import pick_task
 from .play import play as _play
 from .toy import ToyBase, make_base
@@ -160,7 +160,7 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
         cold = base.config(base.init)
         inputs = load_inputs(cold)
         async with running_services(cold, model=str(base.init)) as services:
-            figures = scores(*await make_base(services, base, inputs))
+            figures = HeldOut.of(*await make_base(services, base, inputs))
             async with services.learning():
                 await services.learner.reload(rl)
             # of the problems only: with games, the base is measured on all

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pydantic import BaseModel
+
 from ...report.summary import EnvScores, Scores
 
 
@@ -33,6 +35,12 @@ class EvalResult:
     failed: int
     calls: float = 0.0
     """Calls per response."""
+    response_tokens: float = 0.0
+    """Tokens per response, those of tools included."""
+    pass_at: dict[int, float] = field(default_factory=dict)
+    """k, from 2 to n -> pass@k, the mean over the problems with at least k valid samples."""
+    pass_hat: dict[int, float] = field(default_factory=dict)
+    """The same of pass^k."""
     by_kind: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     """Kind of problem -> its accuracy and code ratio."""
     parts: dict[str, float] = field(default_factory=dict)
@@ -59,7 +67,12 @@ def scores(sampled: EvalResult, greedy: EvalResult) -> Scores:
 def evaluation_row(sampled: EvalResult) -> dict[str, float]:
     """As metrics.jsonl has it; without what is None."""
     row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/calls": sampled.calls}
+    row |= {"eval/response_tokens": sampled.response_tokens}
+    row |= {f"eval/pass_at_{k}": value for k, value in sampled.pass_at.items()}
+    row |= {f"eval/pass_hat_{k}": value for k, value in sampled.pass_hat.items()}
     row |= {f"eval/{part}": mean for part, mean in sampled.parts.items()}
+    if len(sampled.by_kind) > 1:
+        row |= {f"eval/kind/{kind}/accuracy": accuracy for kind, (accuracy, _) in sampled.by_kind.items()}
     row |= {"eval/failed_samples": float(sampled.failed)}
     for env, figures in sampled.by_env.items():
         row |= {
@@ -70,8 +83,17 @@ def evaluation_row(sampled: EvalResult) -> dict[str, float]:
     return {name: value for name, value in row.items() if value is not None}
 
 
-def scores_row(s: Scores) -> dict[str, float]:
-    row = {f"eval/{name}": value for name, value in s.model_dump(exclude={"envs"}).items()}
-    return row | {
-        f"eval/{env}/{name}": value for env, scores in s.envs.items() for name, value in scores.model_dump().items()
-    }
+class HeldOut(BaseModel):
+    """Both evaluations of one model, as a run keeps them: base.json is one."""
+
+    scores: Scores
+    """For the run's summary."""
+    row: dict[str, float]
+    """For metrics.jsonl: `evaluation_row`, and what is right of the greedy responses."""
+
+    @classmethod
+    def of(cls, sampled: EvalResult, greedy: EvalResult) -> HeldOut:
+        told = scores(sampled, greedy)
+        by_env = {f"eval/{env}/greedy_accuracy": of_env.greedy_accuracy for env, of_env in told.envs.items()}
+        row = evaluation_row(sampled) | {"eval/greedy_accuracy": told.greedy_accuracy} | by_env
+        return cls(scores=told, row=row)

@@ -45,7 +45,7 @@ from . import exported
 from .control import followed
 from .evaluate import evaluate, mode_of, try_to_evaluate
 from .inputs import Inputs, TaskPrompts
-from .measured import evaluation_row, scores_row
+from .measured import HeldOut, evaluation_row
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ async def run_training(
     cfg: Config,
     inputs: Inputs,
     *,
-    base: summaries.Scores | None = None,
+    base: HeldOut | None = None,
     setup_s: float = 0.0,
     cold_start_s: float = 0.0,
 ) -> summaries.Summary:
@@ -93,7 +93,7 @@ async def run_training(
         if not resuming:
             metrics.truncate_after(-1)
             if base:
-                metrics.log(0, scores_row(base))
+                metrics.log(0, base.row)
         rl_started = time.monotonic()
         # the last push stays until the evaluation is over: an engine that is replaced meanwhile needs it
         async with AsyncExitStack() as pushing:
@@ -104,7 +104,7 @@ async def run_training(
             if inputs.held_out:
                 trained = await try_to_evaluate(services, cfg, inputs.held_out, "the trained model")
                 if trained:
-                    metrics.log(version, scores_row(trained))
+                    metrics.log(version, trained.row)
     with _not_fatal("the audit of the ledger"):
         _say_audit(services.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
@@ -115,8 +115,8 @@ async def run_training(
         raise InfraError(_not_exported(model, e, checkpoints)) from e
     columns = metrics_log.read(cfg.run_dir)
     summary = summaries.Summary(
-        base=base,
-        trained=trained,
+        base=base and base.scores,
+        trained=trained and trained.scores,
         steps=version,
         seconds=summaries.Durations(
             setup=setup_s,
@@ -330,11 +330,11 @@ async def _attempt(
     return pipeline.version
 
 
-def _read_base(cfg: Config) -> summaries.Scores | None:
+def _read_base(cfg: Config) -> HeldOut | None:
     """The base model's figures that an interrupted run left."""
     path = cfg.run_dir / BASE
     try:
-        return summaries.Scores.model_validate_json(path.read_text()) if cfg.train.resume and path.exists() else None
+        return HeldOut.model_validate_json(path.read_text()) if cfg.train.resume and path.exists() else None
     except (OSError, ValueError) as e:  # pydantic's ValidationError among them
         log.warning("%s cannot be read (%s): the base model is evaluated again.", path, e)
         return None

@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.cluster.jobs.evaluate import evaluate, summarise
 from openrlhf_tir.cluster.jobs.main import _plain
-from openrlhf_tir.cluster.jobs.measured import evaluation_row, scores
+from openrlhf_tir.cluster.jobs.measured import HeldOut, evaluation_row, scores
 from openrlhf_tir.episodes.group import EvalMode
 from openrlhf_tir.errors import EngineError, EvaluationFailed
 from openrlhf_tir.types import GroupKey, Task
@@ -71,6 +71,41 @@ def test_where_no_call_can_be_made_there_is_no_code_ratio():
     assert [name for name in rows[1] if name.endswith("code_ratio")] == ["eval/code_ratio", "eval/game/code_ratio"]
     told = replace(sums, used_code=[True, False])
     assert summarise(tasks[:1], [told], 2, {"sums"}).code_ratio == 0.5, "an agent told of it"
+
+
+def sampled(i: int, right: int, of: int, tokens: int = 10):
+    valid = [True] * right + [False] * (of - right)
+    return replace(meta(i), correct=valid, used_code=[False] * of, response_tokens=[tokens] * of)
+
+
+def test_pass_at_k_and_pass_hat_k_are_means_over_problems_with_samples_enough():
+    """Of 4 samples 4, 1 and 0 are right: pass@2 = (1 + 3/6 + 0) / 3, pass^2 = (1 + 0 + 0) / 3. A fourth problem lost
+    one of its samples: nothing of k = 4 is said of it, and of k = 2 with its 2 right of 3 1 and 1/3."""
+    ended = [sampled(0, 4, 4), sampled(1, 1, 4), sampled(2, 0, 4)]
+    figures = summarise(TASKS[:3], ended, 4)
+    assert figures.pass_at == pytest.approx({2: 0.5, 4: 2 / 3})
+    assert figures.pass_hat == pytest.approx({2: 1 / 3, 4: 1 / 3})
+    lost = replace(sampled(3, 2, 3), failures={"timeout": 1})
+    figures = summarise(TASKS[:4], [*ended, lost], 4)
+    assert figures.pass_at == pytest.approx({2: 2.5 / 4, 4: 2 / 3})
+    assert figures.pass_hat == pytest.approx({2: (1 + 1 / 3) / 4, 4: 1 / 3})
+    assert summarise(TASKS[:1], [lost], 4).pass_at == {2: 1.0}, "no problem has four"
+    assert summarise(TASKS[:1], [sampled(0, 1, 1)], 1).pass_at == {}, "one sample: that is the accuracy"
+
+
+def test_the_row_before_and_after_a_run_has_all_that_one_during_it_has_and_the_greedy_share():
+    tasks = [Task("p", "0", meta={"kind": kind}) for kind in ("easy", "hard")]
+    found = summarise(tasks, [replace(sampled(0, 2, 2, 30), stats={"calls": 1.0, "seen": 0.5}), sampled(1, 0, 2)], 2)
+    greedy = summarise(tasks, [sampled(0, 1, 1), sampled(1, 1, 1)], 1)
+    during = evaluation_row(found)
+    assert (during["eval/pass_at_2"], during["eval/pass_hat_2"], during["eval/response_tokens"]) == (0.5, 0.5, 20.0)
+    assert (during["eval/kind/easy/accuracy"], during["eval/kind/hard/accuracy"]) == (1.0, 0.0)
+    assert during["eval/reward/seen"] == 0.5
+    around = HeldOut.of(found, greedy)
+    assert around.row == during | {"eval/greedy_accuracy": 1.0} and around.scores == scores(found, greedy)
+    assert HeldOut.model_validate_json(around.model_dump_json()) == around, "base.json"
+    one = evaluation_row(summarise(tasks[:1], [sampled(0, 1, 2)], 2))
+    assert not [name for name in one if name.startswith("eval/kind/")]
 
 
 def test_more_than_two_percent_are_refused_with_how_many_and_why():

@@ -48,6 +48,8 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
         "failed/timeout": 1,
     }
     extra |= {"response_tokens_mean": 90.0, "entropy": 0.4, "canary_max_diff": 0.0, "tokens_per_s": 900.0}
+    extra |= {"eval/pass_at_2": 0.6, "eval/pass_at_4": 0.7, "eval/pass_hat_4": 0.3}
+    extra |= {"eval/kind/sums/accuracy": 0.9, "eval/kind/games/accuracy": 0.1}
     extra |= {"n_calls/0": 0.75, "n_calls/9_up": 0.25}
     extra |= {"selection/env/echo/trained": 2, "mismatch_mean_abs": 1e-5, "lag_share": 0.5}
     write_metrics(tmp_path, **extra)
@@ -56,9 +58,10 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     (tmp_path / "config.toml").write_text(to_toml(Config(logger=Logger(wandb={"key": "SECRET"}))))
     page = build_report(tmp_path).read_text()
     learned = {"accuracy", "parts", "response", "n_calls", "drops", "staleness", "health", "selection", "off_policy"}
+    learned.add("held_out")
     ran = {"step_time", "throughput"}
     assert plots(tmp_path) == learned | ran | {"timeline", "timeline_zoom"}
-    assert page.count("data:image/png;base64,") == 26
+    assert page.count("data:image/png;base64,") == 28
     assert not re.search(r'(src|href|srcset)="(?!data:)', page)
     assert "+60.0 pp" in page and "SECRET" not in page and "(hidden)" in page
     assert "Remarks" not in page
