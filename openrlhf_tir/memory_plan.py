@@ -12,6 +12,7 @@ P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), T tokens of
                    w T h L + 1 layer     activations with gradient checkpointing: each layer's input, and one layer
                                          computed again
                    2 chunks              logits, never [T, V] (learner/linear_head.py): of 256 tokens or 64 MiB
+                   (4 + w) V h           the head's gradient: summed up over chunks in fp32, then as weights are
                    ds.keep_logits_mib    logits kept from the forward pass for the backward, w T V at most
     engine GPU     P w / tp              weights
                    the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / min(tp,
@@ -230,6 +231,7 @@ def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dic
         if cfg.actor.gradient_checkpointing_enable
         else w * tokens * shape.activations * (shape.layers - 1)
     )
+    head = (4 + (w if w < 4 else 0)) * shape.vocabulary * shape.hidden
     parts = {
         "weights": (share * w if cfg.ds.zero_stage == 3 else n * w) * models,
         "gradients": share * GRADIENT_BYTES[cfg.ds.grad_accum_dtype] * trained,
@@ -237,6 +239,7 @@ def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dic
         "gathered weights": w * min(n, LIVE_PARAMETERS) if cfg.ds.zero_stage == 3 else 0,
         "activations": kept + w * tokens * shape.activations,
         "logits": 2 * max(CHUNK_BYTES, 4 * CHUNK_TOKENS * shape.vocabulary),
+        "head's gradient": head * (cfg.ds.lora.rank == 0),
         "kept logits": min(cfg.ds.keep_logits_mib << 20, w * tokens * shape.vocabulary),
         "reserve": RESERVE,
     }

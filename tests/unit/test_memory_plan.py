@@ -58,6 +58,7 @@ def test_each_part_is_what_the_arithmetic_of_the_page_says(small):
         "gathered weights": 2 * N,
         "activations": 2 * 1000 * 8 * 3 + 2 * 1000 * layer,
         "logits": 2 * CHUNK_BYTES,
+        "head's gradient": (4 + 2) * 50 * 8,
         "reserve": RESERVE,
     }
     assert plan.engine == {"weights": N, "KV cache": 40 * GIB - N - ENGINE_RESERVE, "reserve": ENGINE_RESERVE}
@@ -76,6 +77,8 @@ COPY = 12 * N // 4
     [
         ({"ds": {"adam_offload": True}}, "optimiser", 0, 3 * N + COPY),
         ({"ds": {"lora": {"rank": 4}}}, "optimiser", 0, 2 * N // 4),
+        ({"ds": {"lora": {"rank": 4}}}, "head's gradient", 0, 2 * N // 4),
+        ({"ds": {"param_dtype": "fp32"}}, "head's gradient", 4 * 50 * 8, COPY),
         ({"train": {"enable_ema": True}}, "optimiser", 3 * N, N + COPY + N),
         ({"ds": {"grad_accum_dtype": "bf16"}}, "gradients", 2 * N // 4, COPY),
         ({"ds": {"zero_stage": 2}}, "weights", 2 * N, COPY + 2 * N // 4),
