@@ -37,22 +37,25 @@ class Samples(Protocol):
 
 
 async def evaluate_held_out(
-    services: Services, cfg: Config, tasks: list[Task], what: str
+    services: Services, cfg: Config, tasks: list[Task], what: str, sampled: EvalResult | None = None
 ) -> tuple[EvalResult, EvalResult]:
-    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises
-    EvaluationFailed."""
+    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. `sampled`: where they
+    are known already. Raises EvaluationFailed."""
     n, silent = cfg.eval.n_samples_per_prompt, without_calls(cfg, cfg.eval.max_calls)
-    with bar(f"evaluate {what}", (n + 1) * len(tasks), services.console) as advance:
-        sampled = await evaluate(services.rollout, tasks, mode_of(cfg), silent, tick=lambda: advance(n))
+    with bar(f"evaluate {what}", (n * (sampled is None) + 1) * len(tasks), services.console) as advance:
+        if sampled is None:
+            sampled = await evaluate(services.rollout, tasks, mode_of(cfg), silent, tick=lambda: advance(n))
         once = EvalMode(1, 0.0, max_calls=cfg.eval.max_calls)
         greedy = await evaluate(services.rollout, tasks, once, silent, tick=advance)
     return sampled, greedy
 
 
-async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], what: str) -> HeldOut | None:
+async def try_to_evaluate(
+    services: Services, cfg: Config, tasks: list[Task], what: str, sampled: EvalResult | None = None
+) -> HeldOut | None:
     """The figures, or None when eval.max_tries evaluations failed, which is said: training and export do without."""
     figures = await attempt(
-        lambda: evaluate_held_out(services, cfg, tasks, what),
+        lambda: evaluate_held_out(services, cfg, tasks, what, sampled),
         what,
         tries=cfg.eval.max_tries,
         timeout_s=cfg.eval.timeout_s,

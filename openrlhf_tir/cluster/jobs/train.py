@@ -45,7 +45,7 @@ from . import exported
 from .control import followed
 from .evaluate import evaluate, mode_of, try_to_evaluate
 from .inputs import Inputs, TaskPrompts
-from .measured import HeldOut, evaluation_row
+from .measured import EvalResult, HeldOut, evaluation_row
 
 log = logging.getLogger(__name__)
 
@@ -95,14 +95,15 @@ async def run_training(
             if base:
                 metrics.log(0, base.row)
         rl_started = time.monotonic()
+        seen: dict[int, EvalResult] = {}
         # the last push stays until the evaluation is over: an engine that is replaced meanwhile needs it
         async with AsyncExitStack() as pushing:
             async with followed(cfg, services.pool):
-                version = await _pipeline(services, cfg, inputs, checkpoints, metrics, resuming, pushing)
+                version = await _pipeline(services, cfg, inputs, checkpoints, metrics, resuming, pushing, seen)
             training_s = time.monotonic() - rl_started
             trained = None
             if inputs.held_out:
-                trained = await try_to_evaluate(services, cfg, inputs.held_out, "the trained model")
+                trained = await try_to_evaluate(services, cfg, inputs.held_out, "the trained model", seen.get(version))
                 if trained:
                     metrics.log(version, trained.row)
     with _not_fatal("the audit of the ledger"):
@@ -207,8 +208,10 @@ async def _pipeline(
     metrics: metrics_log.MetricsLog,
     resume: bool,
     pushing: AsyncExitStack,
+    seen: dict[int, EvalResult],
 ) -> int:
-    """The loop to its end; returns the final version, whose push stays until `pushing` is closed.
+    """The loop to its end; returns the final version, whose push stays until `pushing` is closed. `seen`: the latest
+    evaluation, by the version that it measured.
 
     Dead learner ranks: all of them start again from the last checkpoint, the engines stay up.
     """
@@ -236,7 +239,7 @@ async def _pipeline(
         try:
             if tolerance is None:
                 tolerance = await _calibrated(services, cfg, publisher)
-            return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume)
+            return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
             if not left or lost.split(RESTARTED)[1] is not None:
@@ -286,13 +289,18 @@ async def _attempt(
     metrics: metrics_log.MetricsLog,
     publisher: WeightPublisher,
     resume: bool,
+    seen: dict[int, EvalResult],
 ) -> int:
     """Wire the loop and run it with the learner ranks that are up."""
 
     async def evaluate_now() -> dict[str, float]:
-        silent, mode = without_calls(cfg, cfg.eval.max_calls), mode_of(cfg, pipeline.state.pushed)
-        tick = pipeline.watchdog.beat
-        return evaluation_row(await evaluate(services.rollout, inputs.held_out, mode, silent, tick=tick))
+        silent, version = without_calls(cfg, cfg.eval.max_calls), pipeline.state.pushed
+        found = await evaluate(
+            services.rollout, inputs.held_out, mode_of(cfg, version), silent, tick=pipeline.watchdog.beat
+        )
+        seen.clear()
+        seen[version] = found
+        return evaluation_row(found)
 
     if cfg.rollout.agent == "external":
         urls = ", ".join(m.url for m in services.pool.members)

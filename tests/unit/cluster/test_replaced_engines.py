@@ -112,23 +112,27 @@ async def lose_one_and_wait(c) -> None:
     await asyncio.sleep(60)
 
 
+@pytest.mark.parametrize(("evaluated_last", "again"), [(3, "of the loop's evaluation"), (2, None)])
 def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_the_last_weights(
-    cluster, tmp_path, monkeypatch
+    evaluated_last, again, cluster, tmp_path, monkeypatch
 ):
+    """Sampled figures of the final weights that the loop has are not made again."""
     from openrlhf_tir.cluster.jobs import train
 
     cfg = config(tmp_path, engines=2, vllm={"canary_tolerance": 0.1})
-    seen = []
+    found, known = [], {}
 
-    async def attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume):
+    async def attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
         session.learner.version, session.learner.weights = 3, 7.0
         await publisher.publish(3)
+        seen[evaluated_last] = "of the loop's evaluation"
         return 3
 
-    async def evaluated(session, cfg, tasks, what):
+    async def evaluated(session, cfg, tasks, what, sampled=None):
+        known[what] = sampled
         if what == "the trained model":
             await lose_one_and_wait(cluster)
-            seen.extend((m.name, m.actor.weights) for m in cluster.pool.members)
+            found.extend((m.name, m.actor.weights) for m in cluster.pool.members)
 
     async def go():
         await cluster.pool.fleet.start()
@@ -149,7 +153,8 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
         monkeypatch.setattr(train, name, fake)
     monkeypatch.setattr(train, "push_directory", lambda run_dir, *a, **k: run_dir / "push")
     run(go())
-    assert sorted(seen) == [("rollout-0", 7.0), ("rollout-1", 7.0)]
+    assert known == {"the base model": None, "the trained model": again}
+    assert sorted(found) == [("rollout-0", 7.0), ("rollout-1", 7.0)]
 
 
 def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
@@ -160,7 +165,7 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
     assert cfg.canary_tolerance is None
     session = session_of(cluster)
 
-    async def attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume):
+    async def attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
         assert publisher.tolerance is not None
         return 1
 
@@ -169,7 +174,9 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
         prepare(session)
         try:
             async with AsyncExitStack() as pushing:
-                return await train._pipeline(session, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing)
+                return await train._pipeline(
+                    session, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing, {}
+                )
         finally:
             await cluster.pool.stop()
 

@@ -38,7 +38,7 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
         async def replace_learner(self, cfg):
             joins.append(self.pool.on_join)
 
-    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume):
+    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
         joins.append(services.pool.on_join)
         if len(joins) == 1:
             raise BaseExceptionGroup("", [train.LearnerDied("rank 0 is gone")])
@@ -55,7 +55,7 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
             stop=StopRequest(20.0),
         )
         async with AsyncExitStack() as pushing:
-            return await train._pipeline(services, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing)
+            return await train._pipeline(services, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing, {})
 
     monkeypatch.setattr(train, "_attempt", attempt)
     assert run(go()) == 7
@@ -88,7 +88,7 @@ def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_train
                 else train.LearnerDied("rank 1 is gone.")
             )
 
-    async def trained(services, cfg, inputs, checkpoints, metrics, resume, pushing):
+    async def trained(services, cfg, inputs, checkpoints, metrics, resume, pushing, seen):
         if saved:
             await pipeline(tmp_path, max_steps=2, prompts=FakePrompts(8), learner=services.learner).run()
         return 2
