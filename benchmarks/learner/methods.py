@@ -56,7 +56,12 @@ METHODS = {
     "dr_grpo": Method(("--algo.advantage.estimator", "dr_grpo", "--actor.loss_agg_mode", "seq-mean-token-sum-norm")),
     "rloo": Method(("--algo.advantage.estimator", "rloo")),
     "cispo": Method(("--actor.policy_loss_type", "cispo", "--actor.eps_clip_low_high", "1.0", "4.0")),
-    "gspo": Method(("--algo.advantage.estimator", "group_norm", "--actor.policy_loss_type", "gspo")),
+    "gspo": Method(
+        (
+            *("--algo.advantage.estimator", "group_norm", "--actor.policy_loss_type", "gspo"),
+            *("--actor.eps_clip_low_high", "0.01", "0.013"),  # a mean over a sequence: at PPO's .2 nothing is clipped
+        )
+    ),
     "four_updates": Method(
         ("--train.batch_size", "32", "--actor.learning_rate", "1.5e-4", "--pipeline.max_staleness", "7"), updates=4
     ),
