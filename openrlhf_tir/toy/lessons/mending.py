@@ -34,7 +34,7 @@ REPO, FILE = "f", "f.py"
 PATH = f"/tmp/{REPO}/{FILE}"
 TURNS = 3
 SHOWN = 40
-"""Characters of a result that are shown (env.output_max_tokens): the file, and nothing of what is said about the
+"""Characters of a result that are shown (env.output_max_tokens): the file, and two words of what is said about the
 command that read it."""
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 NUMBERS = range(100, 1000)

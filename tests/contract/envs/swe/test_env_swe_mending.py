@@ -13,8 +13,10 @@ from env_servers.env import Env
 from env_servers.swe.env import LIMITS, SweEnv
 from env_servers.swe.start import new_sandbox, shared
 from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.reproduce.methods import skyrl
 from openrlhf_tir.toy.lessons import mending
-from tests.unit.toy.mending_episode import played
+from openrlhf_tir.toy.tokenizer import encode
+from tests.unit.toy.mending_episode import episode_of, played
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
 
@@ -57,6 +59,26 @@ async def test_what_is_taught_is_what_the_sessions_say_and_the_hidden_tests_judg
                 assert [call.outcome for call in episode.calls] == (["ok"] * 3 if verdict[2] else ["model_error", "ok"])
     finally:
         await asyncio.shield(sandbox.close())
+
+
+async def test_a_guess_a_look_and_an_edit_fit_into_the_miniatures_lengths_and_are_judged():
+    row = mending.rows(1, "train", 42)[0]
+    right = mending.Formula(row["prompt"][-5], int(row["prompt"][-4:-1]))
+    (wrong,) = [f for f in _formulas() if f.file == row["meta"]["files"]["f.py"]]
+    guess = wrong._replace(number=next(n for n in (201, 202, 203) if n not in (right.number, wrong.number)))
+    calls = [mending.edit(guess.text, right.text), mending.READ, mending.edit(wrong.text, right.text)]
+    sandbox = new_sandbox(LIMITS, evaluations=1)
+    env = SweEnv(
+        shared(sandbox, evaluations=1, command_s=5.0, test_s=20.0, max_turns=9, mirror=None, sessions=4, memory=2 << 30)
+    )
+    try:
+        episode = await episode_of(encode("".join(calls)), right.question, OfRow(env, row["meta"]))
+    finally:
+        await env.close()
+        await sandbox.close()
+    last, most = episode.calls[-1], int(skyrl.LENGTHS[skyrl.LENGTHS.index("--rollout.max_new_tokens") + 1])
+    assert last.truncated and (last.reward, last.signals["viewed_first"]) == (1.0, False)
+    assert sum(len(segment.token_ids) for segment in episode.segments[:-1]) <= most, "the last call is not cut"
 
 
 async def test_a_wrong_edit_of_a_whole_repository_fails_its_hidden_tests_which_are_not_in_it():
