@@ -57,6 +57,10 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--train.env_mask_from has no effect with --train.env_mask false",
         ),
         ("--train.env_coef 0.1", "--train.env_coef has no effect while tool output is masked"),
+        (
+            "--actor.pi_old learner --actor.policy_loss_type pg",
+            "--actor.pi_old has no effect with --actor.policy_loss_type pg",
+        ),
         ("--actor.policy_loss_options c=3", "--actor.policy_loss_options has no effect without --actor.policy_loss"),
         ("--algo.advantage.options a=1", "--algo.advantage.options has no effect with an estimator of ours"),
         ("--filter.options a=1", "--filter.options has no effect with filters of ours"),
