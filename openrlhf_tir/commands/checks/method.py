@@ -17,13 +17,17 @@ from .envs import environments_of
 
 OF_TOKENS, OF_SEQUENCES = 0.01, 0.1
 """A clip range below the first is none for ratios of tokens, one from the second on none for means of their logs."""
+HORIZON = 10_000
+"""What an unset algo.kl.horizon is."""
+OF_LENGTH = 20
+"""A response has so many times the tokens over which the discount falls to 1/e: e^-20 is left at its beginning."""
 LORA_RATE = 1e-6
 """The default of actor.learning_rate, chosen for training all weights."""
 
 
 def check_method(cfg: Config) -> list[str]:
     """Remarks. Raises ConfigError where nothing could be learned."""
-    if faults := [*_groups_of_one(cfg)]:
+    if faults := [*_groups_of_one(cfg), *_greedy(cfg), *_beside_the_policy(cfg)]:
         raise ConfigError("\n".join(faults))
     return [*remarks(cfg)]
 
@@ -32,6 +36,7 @@ def remarks(c: Config) -> Iterator[str]:
     yield from _clip(c)
     yield from _means_over_sequences(c)
     yield from _ratio_of_one(c)
+    yield from _discount(c)
     yield from _kl(c)
     yield from _lora(c)
 
@@ -52,6 +57,29 @@ def _groups_of_one(c: Config) -> Iterator[str]:
                 " Set filter.names, e.g. to none.",
                 e.section,
             )
+
+
+def _greedy(c: Config) -> Iterator[str]:
+    if c.rollout.top_k == 1:
+        yield (
+            "rollout.top_k = 1 leaves one token to sample, of probability 1: all responses to a prompt are the same,"
+            " and no token has a gradient. Use 0, which leaves all."
+        )
+
+
+def _beside_the_policy(c: Config) -> Iterator[str]:
+    kl, samples = c.algo.kl, c.rollout.batch_size * c.rollout.n_samples_per_prompt
+    if kl.target is not None and (kl.horizon or HORIZON) <= samples / 5:
+        yield (
+            f"algo.kl.horizon = {kl.horizon or HORIZON} samples is no more than a fifth of a batch of {samples}: one"
+            " batch whose KL is below algo.kl.target would make the coefficient 0 or negative, which rewards the KL."
+            f" Use more, e.g. {5 * samples}."
+        )
+    if c.algo.advantage.estimator == "gae" and (c.critic.updates or 1) > samples:
+        yield (
+            f"critic.updates = {c.critic.updates} parts are more than the {samples} samples of a batch, so the critic"
+            " would make fewer updates. Lower it."
+        )
 
 
 def _clip(c: Config) -> Iterator[str]:
@@ -127,6 +155,20 @@ def _ratio_of_one(c: Config) -> Iterator[str]:
             "actor.pi_old = 'learner' with one update per batch makes every ratio 1: nothing is clipped, and tokens up"
             f" to S = {c.max_staleness} updates old are trained as if they were fresh. Use actor.pi_old = 'engine', or"
             " set algo.advantage.is_correction_level = 'token'."
+        )
+
+
+def _discount(c: Config) -> Iterator[str]:
+    gamma, most = c.algo.advantage.gamma, c.rollout.max_new_tokens
+    if (
+        c.algo.advantage.estimator in ("reinforce", "gae")
+        and gamma < 1
+        and (within := 1 / (1 - gamma)) < most / OF_LENGTH
+    ):
+        yield (
+            f"algo.advantage.gamma = {gamma:g} discounts by tokens: a reward is worth a third {within:.0f} tokens"
+            f" before the end, and next to nothing at the beginning of a response of rollout.max_new_tokens = {most}."
+            " Use 1."
         )
 
 

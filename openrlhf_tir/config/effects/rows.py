@@ -210,6 +210,11 @@ IDLE = [
         lambda c: c.ds.zero_stage != 3,
         "with --ds.zero_stage 2: it partitions the weights of stage 3. Leave it out.",
     ),
+    Idle(
+        "ref.offload",
+        lambda c: c.ds.zero_stage != 3,
+        "with --ds.zero_stage 2: what is offloaded are the weights that stage 3 partitions. Leave it out.",
+    ),
     Idle("pipeline.overadmit_risk", lambda c: not _auto(c), "unless --pipeline.depth is auto. Leave it out."),
     Idle(
         "rollout.max_batch",

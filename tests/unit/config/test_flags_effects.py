@@ -85,6 +85,10 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--train.ema_beta 0.9", "--train.ema_beta has no effect without --train.enable_ema"),
         ("--ds.zero_stage 2 --ds.zpg 4", "--ds.zpg has no effect with --ds.zero_stage 2"),
         (
+            "--ds.zero_stage 2 --algo.kl.init_coef 0.1 --ref.offload",
+            "--ref.offload has no effect with --ds.zero_stage 2",
+        ),
+        (
             "--pipeline.overadmit_risk 0.1 --pipeline.depth 128",
             "--pipeline.overadmit_risk has no effect unless --pipeline.depth is auto",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from openrlhf_tir.algorithms.kl import Coefficient
 from openrlhf_tir.cli import main
 from openrlhf_tir.commands.checks.method import remarks
 from openrlhf_tir.commands.preflight import check
@@ -54,6 +55,10 @@ MISTAKES = [
         GSPO | IN_REWARD | {"algo.advantage.estimator": "group_norm"},
         "algo.kl.init_coef = 0.001 in the reward gives each token an advantage of its own",
     ),
+    (
+        {"algo.advantage.estimator": "gae", "algo.advantage.gamma": 0.99},
+        "algo.advantage.gamma = 0.99 discounts by tokens: a reward is worth a third 100 tokens before the end",
+    ),
     (IN_REWARD | {"algo.kl.estimator": "k3"}, "algo.kl.estimator = 'k3' in the reward hardly holds"),
     (
         ASYNC | {"actor.pi_old": "learner"},
@@ -88,6 +93,8 @@ def test_what_trains_and_is_surely_a_mistake_is_remarked_on(settings, said):
             "algo.advantage.is_correction_threshold": [0.02],
         },
         IN_REWARD,
+        {"algo.advantage.estimator": "gae", "algo.advantage.gamma": 0.999},
+        {"algo.advantage.estimator": "reinforce", "algo.advantage.gamma": 0.99, "rollout.max_new_tokens": 512},
         {"pipeline.mode": "sync", "actor.pi_old": "learner"},
         ASYNC | {"actor.pi_old": "learner", "train.batch_size": 512},
         {"ds.lora.rank": 16, "actor.learning_rate": 1e-5},
@@ -141,6 +148,32 @@ def test_a_group_of_one_is_trained_where_no_filter_drops_it(ready, estimator):
     assert check(load(None, {**ready, **one, "filter.names": []}), machine=CPU)
     said = refused({**ready, **one})
     assert "has 'zero_variance', which drops every group of one response" in said
+
+
+def test_a_policy_that_is_sampled_greedily_has_nothing_to_learn_from(ready):
+    assert "rollout.top_k = 1 leaves one token to sample" in refused(ready, rollout__top_k=1)
+
+
+@pytest.mark.parametrize(("horizon", "value"), [(2048, 0.008), (409, -0.00001), (None, 0.0096)])
+def test_a_coefficient_of_the_kl_that_one_batch_would_turn_round_is_refused(ready, horizon, value):
+    """By 1 - 0.2 * samples / horizon, where the KL is still 0."""
+    beta = Coefficient(0.01, target=0.1, horizon=horizon or 10_000)
+    beta.update(0.0, 2048)
+    assert beta.value == pytest.approx(value, abs=2e-5)
+    kl = {"algo.kl.init_coef": 0.01, "algo.kl.target": 0.1} | ({"algo.kl.horizon": horizon} if horizon else {})
+    batch = {"rollout.batch_size": 2, "rollout.n_samples_per_prompt": 1024}
+    if value > 0:
+        assert check(load(None, {**ready, **kl, **batch}), machine=CPU)
+    else:
+        assert "algo.kl.horizon = 409 samples is no more than a fifth of a batch of 2048" in refused(
+            {**ready, **kl, **batch}
+        )
+
+
+def test_a_critic_has_no_more_updates_than_samples(ready):
+    said = refused(ready, algo__advantage__estimator="gae", critic__updates=5)
+    assert "critic.updates = 5 parts are more than the 4 samples of a batch" in said
+    assert check(load(None, {**ready, "algo.advantage.estimator": "gae", "critic.updates": 4}), machine=CPU)
 
 
 def test_only_training_asks_for_a_group():
