@@ -126,7 +126,7 @@ def _means_over_sequences(c: Config) -> Iterator[str]:
         yield (
             f"algo.advantage.estimator = {adv.estimator!r} {centred}, and the loss of {mean} is a mean over responses:"
             " where the right ones are longer than the wrong ones, or shorter, their advantages have a mean that is not"
-            " 0, and all are pushed one way. Use an estimator that compares responses, e.g. group_norm or rloo, or"
+            " 0, and all are pushed one way. Use one that is centred over responses, e.g. group_norm or rloo, or"
             f" {'another loss' if gspo else 'token-mean'}."
         )
     of_tokens = {
@@ -186,7 +186,7 @@ def _lora(c: Config) -> Iterator[str]:
     if rank and a.optim == "adam" and a.learning_rate <= LORA_RATE:
         yield (
             f"actor.learning_rate = {a.learning_rate:g} is a step for training all weights, and ds.lora.rank = {rank}:"
-            " with it adapters move the model some ten times less. Raise it, e.g. to 1e-5."
+            " adapters move the model more than ten times less with it. Raise it, e.g. to 2e-5."
         )
 
 
