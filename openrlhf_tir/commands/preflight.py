@@ -53,6 +53,7 @@ from .checks.host import (
 )
 from .checks.learner import check_budget, check_lora, check_positions
 from .checks.load_elsewhere import load_elsewhere
+from .checks.method import check_method
 from .checks.roles import check_roles
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,9 @@ def check(
     problems = Problems() if problems is None else problems
     check_names(cfg, problems)
     facts = own_code(cfg) + (updates_of(cfg) if training else [])
+    if training:
+        with problems.caught():
+            facts += check_method(cfg)
     for place, name in openrlhf_files(cfg).items():
         with problems.caught():
             if not _missing(name):

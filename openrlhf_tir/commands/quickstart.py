@@ -23,7 +23,8 @@ def run(args: argparse.Namespace) -> int:
     from .preflight import check
 
     cfg = config_of(args, makes_data=True)
-    check(cfg, model=False, data=False)
+    for fact in check(cfg, model=False, data=False):
+        print(f"check: {fact}", flush=True)
     from ..cluster.run_lock import run_lock
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):

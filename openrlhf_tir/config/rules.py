@@ -156,6 +156,9 @@ def _credit(c: Config) -> Iterator[str]:
             adv.estimator == "flash_reinforce"
         ),
         "rollout.agent = 'external' tells nothing of calls": c.rollout.agent == "external",
+        "actor.policy_loss_type = 'gspo' trains all tokens of a response by the mean of their advantages": (
+            c.actor.policy_loss_type == "gspo"
+        ),
     }
     for e in c.environments.values():
         of, rewards = "" if e.section == "env" else f"{e.section}.", list(e.reward.weights) or [e.reward.name]

@@ -64,9 +64,11 @@ def _check_enough(cfg: Config, found: Counter[str], rows: int, named: str) -> li
     ]
     steps = rows * cfg.train.num_episodes // b * cfg.updates_per_batch
     if steps < cfg.train.max_steps and not cfg.data.prompt_probs and not any(shares.values()):
+        scheduled = cfg.actor.lr_warmup_ratio or cfg.actor.lr_scheduler in ("linear", "cosine")
         facts.append(
             f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups"
-            " shorten that. Raise train.num_episodes for more"
+            f" shorten that{', and the schedule of the learning rate is for all of them' if scheduled else ''}."
+            " Raise train.num_episodes for more"
         )
     return facts
 

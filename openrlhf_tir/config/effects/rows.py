@@ -89,6 +89,15 @@ IDLE = [
         "with --actor.policy_loss_type pg, which has no ratio to clip. Leave it out.",
     ),
     Idle(
+        "actor.pi_old",
+        lambda c: (
+            c.actor.policy_loss is None
+            and c.actor.policy_loss_type == "pg"
+            and c.algo.advantage.is_correction_level == "off"
+        ),
+        "with --actor.policy_loss_type pg, which has no ratio, and no IS correction. Leave it out.",
+    ),
+    Idle(
         "actor.policy_loss_options",
         lambda c: c.actor.policy_loss is None,
         "without --actor.policy_loss, the loss of one's own that is told of them. Set that, or leave it out.",
@@ -200,6 +209,11 @@ IDLE = [
         "ds.zpg",
         lambda c: c.ds.zero_stage != 3,
         "with --ds.zero_stage 2: it partitions the weights of stage 3. Leave it out.",
+    ),
+    Idle(
+        "ref.offload",
+        lambda c: c.ds.zero_stage != 3,
+        "with --ds.zero_stage 2: what is offloaded are the weights that stage 3 partitions. Leave it out.",
     ),
     Idle("pipeline.overadmit_risk", lambda c: not _auto(c), "unless --pipeline.depth is auto. Leave it out."),
     Idle(

@@ -58,6 +58,20 @@ class Advantage(Section):
                 f"algo.advantage.is_correction_gating = '{self.is_correction_gating}' has an upper bound only, and the"
                 f" threshold is {self.is_correction_threshold}. Give one value, e.g. 0.02."
             )
+        bounds, gating = self.is_correction_threshold, self.is_correction_gating
+        said = f"algo.advantage.is_correction_threshold = {bounds} with is_correction_gating = '{gating}'"
+        low, high = bounds if len(bounds) == 2 else (0.0, bounds[0])
+        if gating == "ratio" and not (low <= 1 <= high and low < high):
+            raise ValueError(
+                f"{said} is no band around 1, the ratio where both policies agree: just those tokens would be left out"
+                " or cut. Use low <= 1 <= high, e.g. 0.5 5.0; divergences have gatings of their own, binary_kl and tv."
+            )
+        if gating != "ratio" and high <= 0:
+            raise ValueError(f"{said} leaves out whatever differs at all. Use a value above 0, e.g. 0.02.")
+        if gating == "tv" and high >= 1:
+            raise ValueError(
+                f"{said} is never reached: two probabilities differ by less than 1. Lower it, e.g. to 0.1."
+            )
         return self
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.algorithms.losses.diagnostics import MAXIMA, SUMS, Tally
+from openrlhf_tir.cluster.jobs.measured import EnvResult, EvalResult, HeldOut
 from openrlhf_tir.config import Config
 from openrlhf_tir.data import PromptStream
 from openrlhf_tir.data.curriculum import Settings
@@ -89,13 +90,23 @@ def logged() -> set[str]:
     depth.cap = 4.0
     report = StepReport(version=1, metrics=tally.metrics(), seconds=0.1, trained_tokens=4)
     observer.step(report, Budget(batch_groups=2, max_staleness=1), depth.facts())
-    evaluated = {f"eval/{n}" for n in fields("report/summary.py", "Scores") if n != "envs"}
-    evaluated |= {f"eval/{part}" for part in reward_parts([meta], [1])}
-    evaluated |= {f"eval/guess/{n}" for n in fields("report/summary.py", "EnvScores")}
-    curriculum = PromptStream(2, 0, curriculum=Settings(2, 0.5, 8.0, [(0.0, 1.0)] * 2)).facts()
-    return (
-        rows.names | set(curriculum) | written_in("cluster/jobs/train.py", "eval/") | evaluated | learner_and_engines()
+    guess = EnvResult(accuracy=0.5, code_ratio=0.5, calls=1.0, samples=2, failed=0)
+    found = EvalResult(
+        accuracy=0.5,
+        code_ratio=0.5,
+        format_ok=1.0,
+        code_correct=0.5,
+        samples=2,
+        failed=0,
+        pass_at={2: 0.5},
+        pass_hat={2: 0.5},
+        by_kind={"easy": (0.5, 0.5), "hard": (0.5, 0.5)},
+        parts=reward_parts([meta], [1]),
+        by_env={"guess": guess},
     )
+    evaluated = HeldOut.of(found, found).row
+    curriculum = PromptStream(2, 0, curriculum=Settings(2, 0.5, 8.0, [(0.0, 1.0)] * 2)).facts()
+    return rows.names | set(curriculum) | set(evaluated) | learner_and_engines()
 
 
 def written_in(path: str, prefix: str) -> set[str]:
@@ -106,12 +117,6 @@ def written_in(path: str, prefix: str) -> set[str]:
         for n in ast.walk(tree)
         if isinstance(n, ast.Constant) and isinstance(n.value, str) and re.fullmatch(prefix + r"\w+", n.value)
     }
-
-
-def fields(path: str, cls: str) -> list[str]:
-    tree = ast.parse((REPO / "openrlhf_tir" / path).read_text())
-    (found,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == cls]
-    return [n.target.id for n in found.body if isinstance(n, ast.AnnAssign)]
 
 
 def returned(path: str, function: str) -> set[str]:

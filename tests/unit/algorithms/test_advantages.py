@@ -80,6 +80,18 @@ def test_whitening_weighs_tokens_not_trajectories():
     assert whiten(adv[1], masks[1], mean, scale).tolist() == pytest.approx([-1.7320508])
 
 
+def test_what_is_centred_over_tokens_is_not_over_responses():
+    """A right response of three tokens, a wrong one of one: 3 * .58 - 1.73 = 0, and (.58 - 1.73) / 2 = -.58. A loss
+    that is a mean over responses then pushes every response down, which preflight remarks on."""
+    adv, masks = [np.ones(3), -np.ones(1)], [THREE, np.array([True])]
+    mean, scale = mean_and_scale(moments(adv, masks))
+    whitened = [whiten(a, m, mean, scale) for a, m in zip(adv, masks, strict=True)]
+    for of_tokens in (whitened, run("opo", [1, 0], masks=masks)):
+        assert sum(sum(a) for a in of_tokens) == pytest.approx(0.0)
+        assert np.mean([np.mean(a) for a in of_tokens]) < -0.2
+    assert np.mean([a[0] for a in run("group_norm", [1, 0], masks=masks)]) == pytest.approx(0.0)
+
+
 def test_whitening_ignores_tool_output_and_leaves_zero_there():
     trained = np.array([True, False, True])
     assert moments([np.array([2.0, 99.0, 4.0])], [trained]).tolist() == [2.0, 6.0, 20.0]

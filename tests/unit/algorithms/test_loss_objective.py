@@ -97,6 +97,24 @@ def test_is_correction_that_would_do_nothing_is_refused():
         Config(actor={"policy_loss_type": "gspo"}, algo={"advantage": {"is_correction_level": "token"}})
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        # Out of the band are the tokens on which both policies agree, of ratio 1: all, at the first update.
+        ({"is_correction_threshold": (5.0, 0.5)}, "is no band around 1"),
+        ({"is_correction_threshold": (0.02,)}, "is no band around 1"),
+        ({"is_correction_threshold": (2.0, 5.0)}, "is no band around 1"),
+        ({"is_correction_threshold": (0.5,), "is_correction_mode": "clip"}, "is no band around 1"),
+        ({"is_correction_threshold": (0.0,), "is_correction_gating": "binary_kl"}, "whatever differs at all"),
+        ({"is_correction_threshold": (1.0,), "is_correction_gating": "tv"}, "is never reached"),
+    ],
+)
+def test_a_band_that_leaves_out_everything_or_nothing_is_refused(settings, said):
+    with pytest.raises(ValueError, match=said):
+        Config(algo={"advantage": {"is_correction_level": "token", **settings}})
+    assert Config(algo={"advantage": settings}), "without a level nothing looks at it"
+
+
 def test_without_is_correction_nothing_is_filtered():
     assert "is_filtered" not in evaluate(Config())[2]
 
@@ -134,6 +152,14 @@ def test_gspo_clips_by_the_sequences_mean_log_ratio():
     # log 2 and -log 2 cancel: the sequence's ratio is 1, nothing is clipped
     metrics = evaluate(Config(actor={"policy_loss_type": "gspo"}), ratios=(2.0, 0.5, 1.0))[2]
     assert metrics["clip_low"] == metrics["clip_high"] == 0.0
+
+
+def test_gspo_trains_all_tokens_of_a_response_by_the_mean_of_their_advantages():
+    """So credit to turns is refused with it, and remarked on what else is of tokens. (3 + 0 - 1.5) / 3 = .5."""
+    on_policy = {"ratios": (1.0, 1.0, 1.0), "advantages": (3.0, 0.0, -1.5)}
+    assert evaluate(Config(), **on_policy)[1] == pytest.approx([-1.0, 0.0, 0.5])
+    of_response = evaluate(Config(actor={"policy_loss_type": "gspo"}), **on_policy)[1]
+    assert of_response == pytest.approx([-0.5 / 3] * 3)
 
 
 def test_the_diagnostics_of_stale_and_fresh_tokens_are_told_apart():

@@ -90,6 +90,10 @@ def test_the_learner_gives_credit_by_turn_when_asked_to():
             },
             "discounts by tokens",
         ),
+        (
+            {"reward": {"name": "env"}, "actor": {"policy_loss_type": "gspo"}},
+            "'gspo' trains all tokens of a response by the mean of their advantages",
+        ),
     ],
 )
 def test_credit_that_has_nothing_to_split_is_refused(tree, why):

@@ -57,6 +57,10 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--train.env_mask_from has no effect with --train.env_mask false",
         ),
         ("--train.env_coef 0.1", "--train.env_coef has no effect while tool output is masked"),
+        (
+            "--actor.pi_old learner --actor.policy_loss_type pg",
+            "--actor.pi_old has no effect with --actor.policy_loss_type pg",
+        ),
         ("--actor.policy_loss_options c=3", "--actor.policy_loss_options has no effect without --actor.policy_loss"),
         ("--algo.advantage.options a=1", "--algo.advantage.options has no effect with an estimator of ours"),
         ("--filter.options a=1", "--filter.options has no effect with filters of ours"),
@@ -80,6 +84,10 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ),
         ("--train.ema_beta 0.9", "--train.ema_beta has no effect without --train.enable_ema"),
         ("--ds.zero_stage 2 --ds.zpg 4", "--ds.zpg has no effect with --ds.zero_stage 2"),
+        (
+            "--ds.zero_stage 2 --algo.kl.init_coef 0.1 --ref.offload",
+            "--ref.offload has no effect with --ds.zero_stage 2",
+        ),
         (
             "--pipeline.overadmit_risk 0.1 --pipeline.depth 128",
             "--pipeline.overadmit_risk has no effect unless --pipeline.depth is auto",
