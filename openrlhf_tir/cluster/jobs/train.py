@@ -239,6 +239,7 @@ async def _pipeline(
         try:
             if tolerance is None:
                 tolerance = await _calibrated(services, cfg, publisher)
+            seen.clear()  # what is trained again comes to other weights
             return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])

@@ -40,6 +40,8 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
 
     async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
         joins.append(services.pool.on_join)
+        assert not seen, "weights of the attempt before"
+        seen[7] = "an evaluation"
         if len(joins) == 1:
             raise BaseExceptionGroup("", [train.LearnerDied("rank 0 is gone")])
         return 7
