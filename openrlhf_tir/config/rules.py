@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CRITIC_FREE = ("reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo", "opo", "flash_reinforce")
 """Our estimators that have no critic; a test compares them with the registry, which is above this module."""
+WHOLE_BATCH = ("reinforce", "reinforce_baseline", "flash_reinforce", "gae")
+"""Our estimators whose advantages need the whole batch (Estimator.whole_batch); the same test compares them."""
 
 
 def violations(c: Config) -> Iterator[str]:
@@ -35,6 +37,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from _pipeline(c)
     yield from _pushes(c)
     yield from _fast_lane(c)
+    yield from _early(c)
     yield from _ends(c)
     yield from _reward(c)
 
@@ -365,6 +368,29 @@ def _fast_lane(c: Config) -> Iterator[str]:
         yield (
             f"pipeline.fast_lane = {lane!r} moves the responses of our own turn loop,"
             " and here agents write them. Leave it off."
+        )
+
+
+def _early(c: Config) -> Iterator[str]:
+    """What would need the whole batch before its first gradient. (An estimator of one's own says so itself, which
+    preflight asks.)"""
+    if c.pipeline.early_accumulation == "off":
+        return
+    said, estimator = "pipeline.early_accumulation = 'on'", c.algo.advantage.estimator
+    if c.pipeline.drain:
+        yield (
+            f"{said} does not go with pipeline.mode = '{c.pipeline.mode}', whose pushes wait for every running group: a"
+            " batch is whole before its step could begin. Leave it off, or use mode = 'pipeline'."
+        )
+    if estimator in WHOLE_BATCH:
+        yield (
+            f"{said} begins before the batch is whole, and algo.advantage.estimator = {estimator!r} makes advantages of"
+            " the whole batch. Use one that compares within a group (group_norm, dr_grpo, rloo, opo), or leave it off."
+        )
+    if (k := c.updates_per_batch) > 1:
+        yield (
+            f"{said} begins the batch's one update early, and a batch makes {k} ({_cut(c)}), whose samples are drawn"
+            " from all of it. Make one update per batch, or leave it off."
         )
 
 

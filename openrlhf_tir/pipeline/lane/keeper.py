@@ -150,7 +150,8 @@ class LaneKeeper:
         most = max(0, len(load) - 1) if self.fixed is not None else len(load) // 2
         most = most if self.fixed is None else min(most, self.fixed)
         rolled = self.responses / self.state.depth.facts().get("acceptance", 1.0)
-        cluster = Cluster(len(load), self.slots, rolled, step_s, self.state.ahead, *self.speeds.line())
+        before_s = (self.state.work_s or step_s) - step_s
+        cluster = Cluster(len(load), self.slots, rolled, step_s, self.state.ahead, *self.speeds.line(), before_s)
         self.size = best_size(
             cluster, self.lengths.positions_K, survival_K, self._longest, most, least=most if self.fixed else 0
         )

@@ -31,7 +31,17 @@ class Engines:
 
 def state(**facts) -> SimpleNamespace:
     return SimpleNamespace(
-        **({"version": 3, "step_s": 60.0, "ahead": 4, "rolling": {}, "depth": SimpleNamespace(facts=dict)} | facts)
+        **(
+            {
+                "version": 3,
+                "step_s": 60.0,
+                "work_s": 60.0,
+                "ahead": 4,
+                "rolling": {},
+                "depth": SimpleNamespace(facts=dict),
+            }
+            | facts
+        )
     )
 
 
