@@ -396,9 +396,9 @@ class RunState:
         self._tell_the_end_is_near()
 
 
-PARTS = 8
-"""Parts that a batch is taken early in, at most: the last waits for no more than an eighth of a step, and each is large
-enough to fill micro batches."""
+PARTS = 16
+"""Parts that a batch is taken early in, at most: what the step then does beside the groups that kept it waiting is less
+than a sixteenth of it, and with some hundred samples a part fills micro batches of some ranks."""
 
 
 def part_groups(cfg: Config) -> int:

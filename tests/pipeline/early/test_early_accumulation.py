@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_tir.errors import Stopped
 from openrlhf_tir.pipeline.budget import gate_open, may_take_early, surplus_by_deadline
+from openrlhf_tir.pipeline.lane.pace import left_s
+from openrlhf_tir.pipeline.lane.sizing import Cluster, best_size
 from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.simulation.parts import SimulatedLearner
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import GroupState, StepReport
+from openrlhf_tir.types import GroupState, StepReport, TrainBatch
 
 from ..fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, ages, pipeline, seconds_of
 
@@ -55,6 +60,55 @@ def test_whatever_is_accepted_a_part_that_may_be_taken_pushes_no_group_out(B, k,
     with_it = surplus_by_deadline(0, B, buffered[part:] + accepted, k, places - part)
     assert sum(with_it.values()) == sum(without.values())
     assert gate_open(0, B, buffered[part:] + accepted, [], updates=k, places=places - part)
+
+
+# --- what knows of the learner's time
+
+
+@pytest.mark.parametrize(
+    ("stepping", "begun_s", "deadline", "left"),
+    [
+        (False, 0.0, 3, 40.0),  # a batch of 50 s, of which 10 remain for the step: 40 come before it
+        (False, 30.0, 3, 10.0),
+        (False, 45.0, 3, 0.0),
+        (False, 30.0, 5, 10.0 + 2 * 60),
+        (True, 0.0, 4, 6.0 + 40.0),  # the step under way began 4 s ago; then the next batch's first groups
+        (True, 0.0, 5, 6.0 + 40.0 + 60),
+    ],
+)
+def test_the_gate_asks_for_a_group_once_the_groups_before_it_are_accumulated(stepping, begun_s, deadline, left):
+    state = SimpleNamespace(
+        version=3, k=1, step_s=10.0, work_s=50.0, early_s=begun_s, stepping=stepping, step_began=100.0
+    )
+    assert left_s(state, deadline, 60.0, 104.0) == pytest.approx(left)
+
+
+def test_a_lane_is_planned_for_the_window_that_early_accumulation_leaves():
+    """The longest of a batch has the time of what the learner does before the batch is whole, and steps follow each
+    other no faster than the learner makes them."""
+    positions_K, survival_K = np.linspace(0, 1000, 11), np.linspace(1, 0.01, 11)
+
+    def period(step_s: float, before_s: float, ahead: int = 1) -> float:
+        of = Cluster(2, 64, 32.0, step_s, ahead, 0.05, 0.001, before_s)
+        return best_size(of, positions_K, survival_K, 1000.0, 0).period_s
+
+    assert 30.0 < period(10.0, 20.0) < period(30.0, 0.0)
+    assert period(10.0, 20.0, ahead=16) == 30.0
+
+
+async def test_a_simulated_part_takes_its_share_and_the_step_the_rest():
+    learner = SimulatedLearner(0.08, batch_groups=8)
+    items = [SimpleNamespace(payload={0: 3}, meta=SimpleNamespace(trained_tokens=3)) for _ in range(8)]
+
+    def batch(of: list) -> TrainBatch:
+        return TrainBatch(0, of, {})
+
+    await learner.accumulate(batch(items[:6]))
+    assert learner.busy_s == pytest.approx(0.06)
+    report = await learner.step(batch(items[6:]))
+    assert (learner.busy_s, report.seconds, report.trained_tokens) == (pytest.approx(0.08), pytest.approx(0.02), 24)
+    assert learner.staleness == {0: 24}
+    assert (await learner.step(batch(items))).seconds == pytest.approx(0.08)
 
 
 # --- the loop
