@@ -392,6 +392,29 @@ def _early(c: Config) -> Iterator[str]:
             f"{said} begins the batch's one update early, and a batch makes {k} ({_cut(c)}), whose samples are drawn"
             " from all of it. Make one update per batch, or leave it off."
         )
+    if c.algo.kl.init_coef and not c.algo.kl.use_loss:
+        yield (
+            f"{said} leaves no KL in the reward, whose mean over the batch moves its coefficient. Set algo.kl.use_loss,"
+            " or leave it off."
+        )
+    for name, value in {"actor.optim": "muon", "ds.param_dtype": "fp16", "ds.zero_stage": 2}.items():
+        section, _, field = name.partition(".")
+        if getattr(getattr(c, section), field) == value:
+            yield (
+                f"{said} divides the summed gradients at the optimiser's step, which DeepSpeed does for Adam in bf16 or"
+                f" fp32 with ZeRO-3; {name} = {value!r}. Change it, or leave {said.partition(' ')[0]} off."
+            )
+    terms = {"the policy's": c.loss_by_token}
+    if c.actor.entropy_coef:
+        terms["actor.entropy_coef's"] = True
+    if c.algo.kl.init_coef and c.algo.kl.use_loss:
+        terms["algo.kl's"] = c.actor.loss_agg_mode != "seq-mean-token-mean"
+    if len(set(terms.values())) > 1 or (c.actor.aux_loss_coef and (c.loss_sum_norm or not c.loss_by_token)):
+        yield (
+            f"{said} divides the whole loss by one number when the batch is whole, and here it is a mean over tokens in"
+            " one term (entropy, auxiliary loss) and over sequences in another. Set actor.loss_agg_mode ="
+            " 'token-mean', leave the other term out, or leave it off."
+        )
 
 
 def _ends(c: Config) -> Iterator[str]:

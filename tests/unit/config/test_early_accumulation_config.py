@@ -35,11 +35,35 @@ def test_it_is_off_unless_it_is_asked_for():
             {"train__batch_size": 1024, "pipeline__max_staleness": 3, "train__max_steps": 10},
             "and a batch makes 2 .* Make one update per batch",
         ),
+        ({"algo__kl__init_coef": 0.1}, "leaves no KL in the reward"),
+        ({"actor__optim": "muon"}, "actor.optim = 'muon'"),
+        ({"ds__zero_stage": 2}, "ds.zero_stage = 2"),
+        ({"ds__param_dtype": "fp16"}, "ds.param_dtype = 'fp16'"),
+        (
+            {"actor__loss_agg_mode": "seq-mean-token-mean", "actor__entropy_coef": 0.01},
+            "divides the whole loss by one number",
+        ),
+        ({"actor__policy_loss_type": "gspo", "algo__kl__init_coef": 0.1, "algo__kl__use_loss": True}, "by one number"),
+        ({"actor__loss_agg_mode": "seq-mean-token-sum-norm", "actor__aux_loss_coef": 0.01}, "by one number"),
     ],
 )  # fmt: skip
 def test_what_needs_the_whole_batch_is_refused_with_a_remedy(overrides, why):
     with pytest.raises(ConfigError, match=why):
         config(**overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"actor__entropy_coef": 0.01},
+        {"actor__loss_agg_mode": "seq-mean-token-mean", "algo__kl__init_coef": 0.1, "algo__kl__use_loss": True},
+        {"actor__loss_agg_mode": "seq-mean-token-sum-norm", "actor__entropy_coef": 0.01},
+        {"actor__policy_loss_type": "gspo"},
+        {"actor__aux_loss_coef": 0.01},
+    ],
+)
+def test_terms_that_are_means_over_the_same_number_are_not_refused(overrides):
+    assert config(**overrides).pipeline.early_accumulation == "on"
 
 
 @pytest.mark.parametrize(("more", "refused"), [("", True), (", by_group=True", False)])
