@@ -227,9 +227,15 @@ class Learner(Protocol):
     version: int
     """Number of updates behind the current weights."""
 
+    async def accumulate(self, part: TrainBatch) -> None:
+        """Forward and backward of a part of the batch that the next `step` completes; no weight changes. `part.step` is
+        the version. A `load` makes what was accumulated void. Asked only with pipeline.early_accumulation. Raises
+        InfraError when a rank died."""
+
     async def step(self, batch: TrainBatch) -> StepReport:
         """One optimiser update for each of `batch.updates`, less those whose gradient is not finite; the version counts
-        them. Raises InfraError when a rank died."""
+        them. After `accumulate` the batch is what its parts left, and the update and its report are of all of them.
+        Raises InfraError when a rank died."""
 
     async def publish(self, path: Path) -> str:
         """Write the full weights, HF names, as safetensors to `path`; return their digest."""

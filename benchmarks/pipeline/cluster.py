@@ -36,24 +36,36 @@ OBJECT_STORE = 2 << 30
 
 class EmulatedLearner(WeightlessLearner):
     """`ages[step]`: trained tokens of a step by their age in updates. `overruns`: steps whose emulation took longer
-    than the step."""
+    than the step. A part that is accumulated takes its share of a step, by groups, and the step the rest."""
 
-    def __init__(self, actor: Any, learner_s: float, scale: float) -> None:
-        self.actor, self.seconds, self.version = actor, learner_s * scale, 0
-        self.ages: dict[int, Counter[int]] = {}
+    def __init__(self, actor: Any, learner_s: float, scale: float, batch_groups: int) -> None:
+        self.actor, self.seconds, self.version, self.batch_groups = actor, learner_s * scale, 0, batch_groups
+        self.ages: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self.overruns = 0
+        self._begun: list[TrainBatch] = []
+
+    async def accumulate(self, part: TrainBatch) -> None:
+        self._begun.append(part)
+        await self._work(part, self.seconds * len(part.items) / self.batch_groups)
 
     async def step(self, batch: TrainBatch) -> StepReport:
-        start = time.monotonic()
-        ages, late = await self.actor.step.remote(
-            self.version, start + self.seconds, *(item.payload for item in batch.items)
-        )
-        self.ages[self.version] = ages
-        self.overruns += late > 0 < self.seconds
+        start, parts = time.monotonic(), [*self._begun, batch]
+        groups = sum(len(part.items) for part in parts)
+        await self._work(batch, self.seconds * max(0.0, 1 - (groups - len(batch.items)) / self.batch_groups))
+        self._begun.clear()
         self.version += 1
         return StepReport(
-            self.version, {"trained_groups": float(len(batch.items))}, time.monotonic() - start, batch.num_tokens
+            self.version,
+            {"trained_groups": float(groups)},
+            time.monotonic() - start,
+            sum(part.num_tokens for part in parts),
         )
+
+    async def _work(self, batch: TrainBatch, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        ages, late = await self.actor.step.remote(self.version, until, *(item.payload for item in batch.items))
+        self.ages[self.version] += ages
+        self.overruns += late > 0 < seconds
 
 
 class EmulatedPublisher:

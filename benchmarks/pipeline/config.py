@@ -25,6 +25,7 @@ def workload_config(w: Workload, run_dir: str = "runs/emulated", **sections: dic
             "drift_check": 0.0,  # the emulated engine's tokens say nothing
         },
         "vllm": {"max_num_seqs": w.engine.max_running},
+        "algo": {"advantage": {"estimator": "group_norm"}},  # with which all settings of the pipeline go
         "env": {
             "name": ENV,
             "protocol": "retool",

@@ -30,6 +30,7 @@ class Plan:
     staleness: int | None = None
     depth: int | str | None = None
     fast_lane: int | str = "off"
+    early: str = "off"
 
     @property
     def name(self) -> str:
@@ -49,6 +50,7 @@ class Plan:
                 "max_staleness": self.staleness,
                 "depth": self.depth,
                 "fast_lane": self.fast_lane,
+                "early_accumulation": self.early,
             },
             "train": {"max_steps": 1_000_000},
             "ckpt": {"save_steps": -1},

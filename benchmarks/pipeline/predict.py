@@ -29,6 +29,7 @@ SPLIT = {
     "wait for replay": "replay_wait",
     "wait for gate": "gate_wait",
     "drain": "drain",
+    "accumulate": "accumulate",
     "step": "step",
     "push": "push",
 }

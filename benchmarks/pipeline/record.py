@@ -15,7 +15,7 @@ from openrlhf_tir.simulation.workload import Workload
 
 from .parts import Plan
 
-PHASES = ("replay_wait_s", "gate_wait_s", "drain_s", "step_s", "push_s")
+PHASES = ("replay_wait_s", "gate_wait_s", "drain_s", "accumulate_s", "step_s", "push_s")
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class Record:
             steps_s=walls,
             trained_tokens_per_s=sum(r.facts["trained_tokens"] for r in counted) / wall,
             split=split,
-            learner_idle=1 - split["step"] * n / wall,
+            learner_idle=1 - (split["accumulate"] + split["step"]) * n / wall,
             engine_idle=1 - (last.engines.get("busy_s", 0.0) - first.engines.get("busy_s", 0.0)) / wall,
             engine_use=decoded / wall / saturated,
             staleness={age: histogram[age] / tokens for age in sorted(histogram)},

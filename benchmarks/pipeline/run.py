@@ -28,7 +28,7 @@ async def run_mode(c: Cluster, plan: Plan) -> ModeFigures:
     at the start too."""
     await c.begin(plan)
     record = Record(plan.steps)
-    learner = EmulatedLearner(c.learner_actor, plan.learner_s, plan.scale)
+    learner = EmulatedLearner(c.learner_actor, plan.learner_s, plan.scale, c.workload.prompts)
     with tempfile.TemporaryDirectory() as scratch:
         ledger = Ledger(Path(scratch, "ledger.jsonl"))
         pipeline = Pipeline(

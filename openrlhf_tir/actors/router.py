@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -35,11 +35,20 @@ M = TypeVar("M")
 
 @dataclass(eq=False, slots=True)
 class Seat(Generic[M]):
-    """A member as the router sees it. `load` counts live trajectories."""
+    """A member as the router sees it. `load` counts the trajectories of its groups, those that have ended included."""
 
     name: str
     member: M
     load: int = 0
+    live: int | None = None
+    """Those that have not ended, wherever their group is at home, with what was placed since somebody looked; None:
+    nobody looks."""
+
+    @property
+    def weight(self) -> int:
+        """What new groups are kept away by."""
+        return self.load if self.live is None else self.live
+
     suspect: bool = False
     draining: bool = False
     full_until: float = 0.0
@@ -82,6 +91,12 @@ class Router(Generic[M]):
         """These members get no new groups while others can."""
         self.reserved = frozenset(names)
 
+    def looked(self, live: Mapping[str, int]) -> None:
+        """Member -> trajectories under way there, as somebody has just seen. Where responses move, or a group's few
+        long ones outlive the others, the groups alone say little. Empty: nobody looks any more."""
+        for seat in self.seats.values():
+            seat.live = live.get(seat.name)
+
     async def drained(self, name: str) -> None:
         """Give the member nothing more; returns when its last group has ended, or it left."""
         if name in self.seats:
@@ -105,6 +120,8 @@ class Router(Generic[M]):
         key = _key(prompt)
         seat = await self._wait(key, n, fits)
         seat.load += n
+        if seat.live is not None:
+            seat.live += n
         try:
             yield seat.member
             if seat.name not in self._failed_on.get(key, ()):
@@ -147,10 +164,10 @@ class Router(Generic[M]):
                 continue  # a full one wants to be asked again
 
     def _choose(self, ready: list[Seat[M]], key: bytes, n: int) -> Seat[M]:
-        mean = sum(s.load for s in ready) / len(ready)
+        mean = sum(s.weight for s in ready) / len(ready)
         home = self.seats.get(self._homes.get(key, ""))
-        if home not in ready or home.load > BALANCE * mean + n:
-            home = min(ready, key=lambda s: s.load)
+        if home not in ready or home.weight > BALANCE * mean + n:
+            home = min(ready, key=lambda s: s.weight)
         self._homes[key] = home.name
         self._homes.move_to_end(key)
         if len(self._homes) > HOMES:

@@ -8,7 +8,7 @@ keeper -> under_way: every actor says how far its trajectories are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,9 @@ class PoolLanes:
         """Without those that are to leave, whose guests would have to move again, and those that do not answer."""
         return [seat.name for seat in self.pool.fleet.router.seats.values() if not seat.draining and not seat.suspect]
 
-    def reserve(self, lanes: Collection[str]) -> None:
+    def reserve(self, lanes: Collection[str], live: Mapping[str, int]) -> None:
         self.pool.fleet.router.reserve(lanes)
+        self.pool.fleet.router.looked(live)
         self.pool.lane_engines = float(len(lanes))
 
     async def under_way(self) -> list[UnderWay]:

@@ -74,6 +74,9 @@ class LearnerRank:
     def step(self, batch: TrainBatch, *groups: Any) -> dict[str, float]:
         return self.inner.step(batch, list(groups))
 
+    def accumulate(self, batch: TrainBatch, *groups: Any) -> None:
+        self.inner.accumulate(batch, list(groups))
+
     @ray.method(concurrency_group="io")
     def written(self) -> dict[str, tuple[int, str]]:
         """On a thread of its own: a step must not wait for the disk, nor the acknowledgement for the step."""
@@ -98,6 +101,8 @@ class LearnerGroup:
         """`group`: the ranks' own reservation, which ends with them; None where it is shared."""
         self.cfg, self.ranks, self._placement = cfg, ranks, group
         self.version = 0
+        self._accumulated = 0
+        """Trained tokens of the parts that the next step completes."""
 
     @classmethod
     async def reserve(cls, cfg: Config) -> PlacementGroup:
@@ -156,15 +161,20 @@ class LearnerGroup:
             await asyncio.sleep(backoff_s(attempt - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))
         return await cls.start(cfg, shared)
 
+    async def accumulate(self, part: TrainBatch) -> None:
+        light, payloads = _for_all(part)
+        calls = [r.accumulate.remote(light, *payloads) for r in self.ranks]
+        await self._all(calls, "accumulate", "timeouts.learner_s")
+        self._accumulated += part.num_tokens
+
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()
-        items = [type(item)(item.meta, None) for item in batch.items]
-        light = ray.put(TrainBatch(batch.step, items, batch.rank_of, batch.cuts))  # once, not for each rank
-        payloads = [item.payload for item in batch.items]
+        light, payloads = _for_all(batch)
         told = await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s")
         metrics = told[0]
         self.version += int(metrics["updates"])
-        report = StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
+        tokens, self._accumulated = self._accumulated + batch.num_tokens, 0
+        report = StepReport(self.version, metrics, time.monotonic() - start, tokens)
         if not report.finite or metrics.get("updates_left_out"):
             report.left_out = (await self._call("why_left_out"))[0]
         return report
@@ -198,7 +208,7 @@ class LearnerGroup:
         return {path: facts for files in parts for path, facts in files.items()}
 
     async def load(self, directory: Path) -> int:
-        self.version = (await self._call("load", directory))[0]
+        self.version, self._accumulated = (await self._call("load", directory))[0], 0
         return self.version
 
     async def onload(self) -> None:
@@ -220,7 +230,7 @@ class LearnerGroup:
     async def reload(self, cfg: Config) -> None:
         """Same processes, anew: cfg's model, a fresh optimiser, version 0."""
         await self._call("reload", cfg)
-        self.cfg, self.version = cfg, 0
+        self.cfg, self.version, self._accumulated = cfg, 0, 0
 
     async def stop(self) -> None:
         try:
@@ -263,6 +273,13 @@ class LearnerGroup:
             cause = getattr(errors[0], "cause", None)
             raise cause if isinstance(cause, OSError) else errors[0]
         return [call.result() for call in calls]
+
+
+def _for_all(batch: TrainBatch) -> tuple[Any, list[Any]]:
+    """(a reference to `batch` without its payloads, the payloads): what every rank is sent. The batch is put into Ray's
+    store once, not for each rank."""
+    items = [type(item)(item.meta, None) for item in batch.items]
+    return ray.put(TrainBatch(batch.step, items, batch.rank_of, batch.cuts)), [item.payload for item in batch.items]
 
 
 async def _result(ref: Any) -> Any:

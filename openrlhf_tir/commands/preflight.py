@@ -133,7 +133,12 @@ def check_names(cfg: Config, problems: Problems) -> None:
     for e in environments_of(cfg):
         check_names_of_env(cfg, e, problems)
     with problems.caught():
-        get_estimator(cfg.algo.advantage.estimator)
+        if get_estimator(cfg.algo.advantage.estimator).whole_batch and cfg.pipeline.early_accumulation == "on":
+            problems.add(
+                f"pipeline.early_accumulation = 'on' begins before the batch is whole, and algo.advantage.estimator ="
+                f" {cfg.algo.advantage.estimator!r} does not say that it needs no more than its group. If that is so,"
+                " make it Estimator(function, whiten=False, by_group=True); else leave early_accumulation off."
+            )
     for name in openrlhf_files(cfg).values():
         if _missing(name):
             problems.add(

@@ -152,6 +152,11 @@ class Config(Section):
         return self.pi_old == "learner" and self.updates_per_batch > 1
 
     @property
+    def loss_by_token(self) -> bool:
+        """Whether the policy's loss is a mean over tokens (or sequences times a constant), not over sequences."""
+        return self.actor.loss_agg_mode != "seq-mean-token-mean" and self.actor.policy_loss_type != "gspo"
+
+    @property
     def loss_sum_norm(self) -> float | None:
         """The constant of actor.loss_agg_mode = 'seq-mean-token-sum-norm'; None in other modes."""
         wanted = self.actor.loss_agg_mode == "seq-mean-token-sum-norm"

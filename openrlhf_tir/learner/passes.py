@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..config import Config
+from ..config import Actor, Config, Critic
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .optim.muon import muon_as, set_lr
 from .packing import MicroBatch, Row, collate, plan
@@ -55,19 +55,45 @@ class Passes:
     ) -> float:
         """Forward and backward of all micro batches, then one optimiser step at `lr`. Returns the sum of the losses
         over micro batches and ranks."""
-        engine, optim = (model.model, self.cfg.actor) if isinstance(model, PolicyModel) else (model, self.cfg.critic)
+        summed = self.accumulate(model, optimizer, rows, names, objective, last=True)
+        self.apply(model, optimizer, lr)
+        return summed
+
+    def accumulate(
+        self,
+        model: Any,
+        optimizer: torch.optim.Optimizer,
+        rows: Sequence[Row],
+        names: Mapping[str, type],
+        objective: Forward,
+        *,
+        last: bool,
+    ) -> float:
+        """Forward and backward of all micro batches; `last`: nothing more comes before the optimiser's step, which
+        DeepSpeed takes only after a pass that was told so. Returns the sum of the losses over micro batches and
+        ranks."""
+        engine, optim = self._of(model)
         model.train()
         summed = torch.zeros(1, dtype=torch.float64, device=self.device)
-        batches = list(self.micro_batches(rows, names))
+        batches = list(self.micro_batches(rows, names)) or [([], collate([], names, self.device))] * last
         with muon_as(optim, self.device):
             for k, (_, micro) in enumerate(batches):
-                engine.set_gradient_accumulation_boundary(k == len(batches) - 1)
+                engine.set_gradient_accumulation_boundary(last and k == len(batches) - 1)
                 loss = objective(micro)
                 self.strategy.backward(loss, model, optimizer)
                 summed += loss.detach()
+        return self.strategy.sum_over_rows(summed).item()
+
+    def apply(self, model: Any, optimizer: torch.optim.Optimizer, lr: float) -> None:
+        """The optimiser's step at `lr`, on what was accumulated."""
+        _, optim = self._of(model)
+        with muon_as(optim, self.device):
             set_lr(optimizer, lr, optim)
             self.strategy.optimizer_step(optimizer, model, None)
-        return self.strategy.sum_over_rows(summed).item()
+
+    def _of(self, model: Any) -> tuple[Any, Actor | Critic]:
+        """The DeepSpeed engine, and the settings of its optimiser."""
+        return (model.model, self.cfg.actor) if isinstance(model, PolicyModel) else (model, self.cfg.critic)
 
     def ask(
         self, model: torch.nn.Module, rows: Sequence[Row], names: Mapping[str, type], forward: Forward

@@ -24,15 +24,18 @@ import torch
 import torch.distributed as dist
 
 from ..algorithms.advantages import get_estimator
+from ..algorithms.advantages.whiten import moments
 from ..algorithms.aggregate import GlobalCounts
 from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..config.sections.output import OF_AVERAGE
+from ..errors import ConfigError
 from ..types import Changes, Group, Meeting, TrainBatch, Transfer
 from ..weights.broadcast.sender import Sender
 from .agreement import agree
 from .balance import lpt
 from .device_states import device_states
+from .early import Begun, forget_gradients, gradients_divided
 from .ema import WeightAverage
 from .export import write_model_files
 from .lora import ADAPTER, adapter_weights, hf_weights
@@ -51,31 +54,13 @@ from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, rows_of, sh
 from .saved.background import BackgroundWriter
 from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
+from .update_metrics import over_updates
 from .weight_shards import write_shards
 from .weights_file import write_file, write_weights
 
 K = TypeVar("K")
 V = TypeVar("V")
 ADAPTER_DIRECTORY = "adapter"
-
-
-def over_updates(parts: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The metrics of a batch from those of its updates: `updates` counts those that were made, whose loss and grad_norm
-    are averaged; lr is the last.
-
-    None was finite: loss and norm are those of the last, so that they say it. Of several, `grad_norm_max` and how many
-    were left out besides."""
-    made = [part for part in parts if math.isfinite(part["grad_norm"])]
-    if len(parts) == 1 or not made:
-        return parts[-1] | {"updates": float(len(made))}
-    mean = {name: sum(part[name] for part in made) / len(made) for name in ("loss", "grad_norm")}
-    largest = max(part["grad_norm"] for part in made)
-    return mean | {
-        "lr": made[-1]["lr"],
-        "updates": float(len(made)),
-        "grad_norm_max": largest,
-        "updates_left_out": float(len(parts) - len(made)),
-    }
 
 
 class Zero3Rank:
@@ -107,6 +92,7 @@ class Zero3Rank:
         self.writer = BackgroundWriter()
         self.last = LastPush() if cfg.vllm.sync_delta else None
         self.left_out: list[str] = []
+        self.begun: Begun | None = None
         for engine in self._engines().values():
             engine.checkpoint_engine = self.writer
         self._version = 0
@@ -116,15 +102,29 @@ class Zero3Rank:
         """Policy updates behind the current weights. Fine-tuning steps do not count: no rollout came between."""
         return self._version
 
+    def accumulate(self, batch: TrainBatch, groups: Sequence[Group]) -> None:
+        """Forward and backward of a part of the batch that the next `step` completes; no weight changes (early.py).
+        groups[b] is the payload of batch.items[b]. What fails makes all parts void."""
+        self.states.needed("A step")
+        self._begin(batch)
+        try:
+            self._add(batch, groups, last=False)
+        except BaseException:
+            self._forget()
+            raise
+
     def step(self, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
         """The batch's updates, one optimiser step each. groups[b] is the payload of batch.items[b]. Returns the metrics
         of the global batch, the same on every rank: loss, grad_norm (before clipping), lr, updates, and those of
         algorithms/losses/diagnostics.py.
 
         A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the
-        version does not count it."""
+        version does not count it. After `accumulate` the batch is what its parts left, and the update and its metrics
+        are of all of them."""
         self.states.needed("A step")
         self.left_out = []
+        if self.begun:
+            return self._completed(self.begun, batch, groups)
         judged: dict[str, float] = {}
         samples = batch_samples(batch, groups, self.cfg, self.estimator)
         mine = share(samples, batch.rank_of, self.strategy.shard)
@@ -150,10 +150,8 @@ class Zero3Rank:
     ) -> dict[str, float]:
         """Metrics; `updates` says by how many the version is to move."""
         old = self._old_logprobs(mine, total) if self.cfg.recomputes_old else None
-        kl = KlInLoss(self.cfg, self.roles.coef.value, self.device) if self.cfg.algo.kl.use_loss else None
-        names = (
-            FIELDS | ({} if old is None else {OLD: np.float32}) | ({} if kl is None else {KlInLoss.FIELD: np.float32})
-        )
+        kl = self._kl_in_loss()
+        names = self._fields(kl) | ({} if old is None else {OLD: np.float32})
         tally, parts, version = Tally(self.device), [], self._version
         for rank_of in batch.updates:
             part = share(samples, rank_of, self.strategy.shard)
@@ -167,13 +165,78 @@ class Zero3Rank:
             if math.isfinite(parts[-1]["grad_norm"]):
                 version += 1
             else:
-                scored = log_probs(self.model, self.passes, rows, of="trained")
-                found = self._gathered(dict.fromkeys(faults(part, rows, scored)))
-                self.left_out.append(told(batch, version, found))
+                self.left_out.append(self._not_finite(batch, part, rows, version))
+        return over_updates(parts) | self._told(tally, kl)
+
+    def _told(self, tally: Tally, kl: KlInLoss | None) -> dict[str, float]:
+        """What the micro batches of all ranks gathered, as metrics."""
         for sums in (tally.sums, tally.gated, tally.distances, *([kl.sums] if kl else [])):
             sums.copy_(self.strategy.sum_over_rows(sums))
         dist.all_reduce(tally.maxima, dist.ReduceOp.MAX)
-        return over_updates(parts) | tally.metrics() | (kl.metrics() if kl else {})
+        return tally.metrics() | (kl.metrics() if kl else {})
+
+    def _begin(self, batch: TrainBatch) -> None:
+        """The first part begins a batch; what cannot be trained in parts is refused before a run starts."""
+        if self.estimator.whole_batch or len(batch.updates) > 1:
+            raise ConfigError(
+                f"A part of the batch at version {batch.step} was to be trained, and"
+                f" {self.cfg.algo.advantage.estimator!r} in {len(batch.updates)} updates needs the whole of it. Set"
+                " pipeline.early_accumulation = 'off'."
+            )
+        self.begun = self.begun or Begun(self.cfg, self.model, self.passes, self._version, self._kl_in_loss())
+
+    def _add(self, batch: TrainBatch, groups: Sequence[Group], *, last: bool) -> None:
+        assert self.begun is not None, "a part has begun it"
+        mine = share(batch_samples(batch, groups, self.cfg, self.estimator), batch.rank_of, self.strategy.shard)
+        if self.roles:
+            mine, _ = self.roles.judged(mine, self.model, self.passes, self._sum)
+        rows = to_rows(mine, moments([], []), self._version, self.cfg, self.estimator)
+        counts, names = (
+            replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm),
+            self._fields(self.begun.kl),
+        )
+        self.begun.add((batch, mine, rows), counts, names, self.optimizer, last=last)
+
+    def _completed(self, begun: Begun, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
+        """The one update of the parts so far and of `batch`, the last."""
+        lr = self.lr_at(self._version)
+        try:
+            self._add(batch, groups, last=True)
+            with gradients_divided(self.engine, begun.divisor):
+                norm = self._apply(lr)
+        except BaseException:
+            self._forget()
+            raise
+        self.begun = None
+        metrics = over_updates([{"loss": begun.loss, "grad_norm": norm, "lr": lr}])
+        metrics |= self._told(begun.tally, begun.kl)
+        if metrics["updates"]:
+            metrics |= self.roles.trained(
+                [], metrics, begun.trajectories, self._version, self.passes, self._trained_counts
+            )
+        else:
+            self.left_out = [self._not_finite(*part, self._version) for part in begun.parts]
+        self._version += int(metrics["updates"])
+        return metrics
+
+    def _forget(self) -> None:
+        """What was accumulated is void."""
+        if self.begun:
+            self.begun = None
+            forget_gradients(self.engine)
+
+    def _kl_in_loss(self) -> KlInLoss | None:
+        return KlInLoss(self.cfg, self.roles.coef.value, self.device) if self.cfg.algo.kl.use_loss else None
+
+    @staticmethod
+    def _fields(kl: KlInLoss | None) -> dict[str, type]:
+        """Of a row whose loss has that KL."""
+        return FIELDS | ({} if kl is None else {KlInLoss.FIELD: np.float32})
+
+    def _not_finite(self, batch: TrainBatch, samples: Sequence[Sample], rows: Sequence[Row], version: int) -> str:
+        """Which tensor of which trajectory is not, of the samples that the update on `version` had of `batch`."""
+        scored = log_probs(self.model, self.passes, rows, of="trained")
+        return told(batch, version, self._gathered(dict.fromkeys(faults(samples, rows, scored))))
 
     def why_left_out(self) -> list[str]:
         """For each update of the last step whose gradient was not finite: which tensor of which
@@ -337,6 +400,7 @@ class Zero3Rank:
         """Returns the version. The checkpoint may be of another number of ranks. Raises ConfigError for one without the
         critic that this run has."""
         self.states.needed("The loading of a checkpoint")
+        self._forget()
         directory = Path(directory)
         facts = load_rank(self._engines(), directory, rank=self.rank, world_size=self.world_size)
         if self.average:
@@ -366,11 +430,16 @@ class Zero3Rank:
         self, rows: Sequence[Row], names: Mapping[str, type], objective: Forward, counts: GlobalCounts, lr: float
     ) -> dict[str, float]:
         """Forward and backward of all micro batches, then one optimiser step at `lr`."""
-        summed = self.passes.update(self.model, self.optimizer, rows, names, objective, lr)
+        summed = self.passes.accumulate(self.model, self.optimizer, rows, names, objective, last=True)
+        return {"loss": counts.unscale(summed), "grad_norm": self._apply(lr), "lr": lr}
+
+    def _apply(self, lr: float) -> float:
+        """The optimiser's step on what was accumulated; the norm of the gradient, before clipping."""
+        self.passes.apply(self.model, self.optimizer, lr)
         norm = self.strategy.get_grad_norm(self.model)
         if self.average and math.isfinite(norm):
             self.average.update()
-        return {"loss": counts.unscale(summed), "grad_norm": norm, "lr": lr}
+        return norm
 
     def _counts(self, trained_per_row: Sequence[float]) -> GlobalCounts:
         tokens, sequences = self._sum(np.array([sum(trained_per_row), sum(n > 0 for n in trained_per_row)], np.float64))

@@ -90,11 +90,12 @@ def _is_span(row: dict[str, Any]) -> bool:
 def overlap_ratio(spans: Iterable[Span], busy_track_prefix: str = "engine/", step_track: str = "learner") -> float:
     """Share (0..1) of learner-step time during which at least one engine request was decoding; 0.0 without a step.
 
-    |union(steps) & union(decodes)| / |union(steps)|. Steps are the spans "step ..." of `step_track`; decodes are the
-    spans "decode..." of the tracks that start with `busy_track_prefix`, so canary requests and pauses do not count.
+    |union(steps) & union(decodes)| / |union(steps)|. Steps are the spans "step ..." and "accumulate ..." of
+    `step_track`; decodes are the spans "decode..." of the tracks that start with `busy_track_prefix`, so canary
+    requests and pauses do not count.
     """
     spans = list(spans)
-    steps = union(s.interval for s in spans if s.track == step_track and s.name.startswith("step"))
+    steps = union(s.interval for s in spans if s.track == step_track and s.name.startswith(("step", "accumulate")))
     busy = union(s.interval for s in spans if s.track.startswith(busy_track_prefix) and s.name.startswith("decode"))
     return length(intersection(steps, busy)) / length(steps) if length(steps) > 0 else 0.0
 

@@ -28,6 +28,20 @@ possible(n) < n more may be accepted than fit; then #{buffered, due by d} > ((d 
 excess, which no order of steps can train in time, is *surplus*: it does not count above, and it is dropped when the
 gate opens. Nothing due before v + k is left rolling or buffered by a step, so the bound S holds in both cases; what
 `possible` gets wrong costs surplus, never staleness.
+
+*Early* (pipeline.early_accumulation): part of a batch is taken, and its gradients are made, before the rest is there.
+With t groups taken, l = B - t places are left, and everything above holds with l in the place of the first B: by d
+there are l + ((d - v) // k) * B places from the step at v on, its own counted. Each part is of the groups first due of
+those buffered; it may be taken when, D being the last deadline in it and l what it leaves,
+
+    for every d < D:    #{rolling, due by d}  <=  l + ((d - v) // k) * B            all of them, likely or not
+
+A part so taken pushes nothing out and shuts no gate: for d >= D a place and a group due by d go together, so that what
+is due by d exceeds the places exactly as far as it did before. For d < D nothing due by d stays buffered (those were
+taken first), what rolls is all there is, and it has its places even if all of it is accepted. What is issued later has
+a deadline that no group under way is behind, V = u + W*k; for d = V it is admission that speaks, which counts the taken
+ones among `training`: buffered + possible(rolling) <= l + W*B. A group that fails and is issued again is due later than
+it was. So a part can wait for the others as long as it takes: surplus, gate and bound are those of a run without.
 """
 
 from __future__ import annotations
@@ -48,29 +62,49 @@ def gate_open(
     rolling: Iterable[int],
     possible: Callable[[int], int] = lambda rolling: rolling,
     updates: int = 1,
+    places: int | None = None,
 ) -> bool:
     """Whether the step at `version` leaves every remaining group trainable in time (Hall's condition above).
 
-    `buffered`, `rolling`: deadlines of all groups, those of the next batch included; `updates`: k, of a batch.
+    `buffered`, `rolling`: deadlines of all groups, those of the next batch included; `updates`: k, of a batch;
+    `places` that the batch at `version` has left, None: all B.
     """
     waiting, under_way = Counter(buffered), Counter(rolling)
+    places = batch_groups if places is None else places
     kept = rolls = 0
     for d in sorted(waiting.keys() | under_way.keys()):
         room = (d - version) // updates * batch_groups
-        kept = min(kept + waiting[d], room + batch_groups)
+        kept = min(kept + waiting[d], room + places)
         rolls += under_way[d]
-        if (room <= 0 and rolls) or max(0, kept - batch_groups) + possible(rolls) > room:
+        if (room <= 0 and rolls) or max(0, kept - places) + possible(rolls) > room:
             return False
     return True
 
 
-def surplus_by_deadline(version: int, batch_groups: int, buffered: Iterable[int], updates: int = 1) -> dict[int, int]:
+def may_take_early(
+    version: int, batch_groups: int, part: Iterable[int], rolling: Iterable[int], places: int, updates: int = 1
+) -> bool:
+    """Whether a part of the batch at `version` may be taken now (the condition above). `part`: deadlines of the groups
+    first due of those buffered; `rolling`: of all that roll; `places` that the batch has left after it."""
+    last = max(part, default=version)
+    rolls = 0
+    for d, n in sorted(Counter(rolling).items()):
+        rolls += n
+        if d < last and rolls > places + (d - version) // updates * batch_groups:
+            return False
+    return True
+
+
+def surplus_by_deadline(
+    version: int, batch_groups: int, buffered: Iterable[int], updates: int = 1, places: int | None = None
+) -> dict[int, int]:
     """Deadline -> how many of the buffered groups due then cannot be trained in time, though every step from `version`
-    on takes B."""
+    on takes B. `places`: see gate_open."""
     kept, over = 0, {}
+    places = batch_groups if places is None else places
     for d, n in sorted(Counter(buffered).items()):
         kept += n
-        excess = kept - ((d - version) // updates + 1) * batch_groups
+        excess = kept - (d - version) // updates * batch_groups - places
         if excess > 0:
             over[d] = excess
             kept -= excess
@@ -94,7 +128,10 @@ class Budget:
         """Groups that the steps left can use at most; None: no end in sight."""
         self.unpushed = 0
         """Batches that were trained since the engines got weights."""
-        self._paused = False
+        self.early = 0
+        """Groups of `training` whose batch is not whole yet: the learner still waits, so depth counts them as
+        buffered."""
+        self.paused = False
 
     @property
     def rolling(self) -> int:
@@ -107,11 +144,11 @@ class Budget:
     def admits(self) -> bool:
         """Whether one more group may start now."""
         rolling, accepted = self.rolling, self.states[GroupState.BUFFERED] + self.states[GroupState.TRAINING]
-        if self._paused or accepted + self.depth.possible(rolling + 1) > self.limit - self.unpushed * self.batch_groups:
+        if self.paused or accepted + self.depth.possible(rolling + 1) > self.limit - self.unpushed * self.batch_groups:
             return False
         if self.still_needed is not None and accepted + self.depth.likely(rolling) >= self.still_needed:
             return False
-        return self.depth.wants(rolling, self.states[GroupState.BUFFERED])
+        return self.depth.wants(rolling, self.states[GroupState.BUFFERED] + self.early)
 
     def enter(self, state: GroupState = GroupState.ROLLING) -> None:
         """A group takes a slot: a new one rolls; one restored from a checkpoint may be buffered already."""
@@ -132,10 +169,10 @@ class Budget:
 
     def pause(self) -> None:
         """Admit nothing until `resume`."""
-        self._paused = True
+        self.paused = True
 
     def resume(self) -> None:
-        self._paused = False
+        self.paused = False
         self.signal.notify()
 
     def check(self, **actual: int) -> None:

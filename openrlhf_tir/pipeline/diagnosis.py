@@ -25,6 +25,7 @@ from .state import RunState
 
 OUTSIDE = {
     "turn": "the engines to leave the shared GPUs, and the learner to be there",
+    "accumulate": "the learner ranks, for the gradients of a part of the batch",
     "step": "the learner ranks, for the step",
     "push": "the learner's weights to be written, sent to every engine and proved",
     "checkpoint": "every rank's copy of its state",
@@ -68,7 +69,8 @@ def _edge(state: RunState, phase: str, rolling: list[Flight]) -> str:
     if phase == "drain":
         return f"the engines to drain before a push: {len(rolling)} groups still roll"
     if phase == "wait for replay":
-        return f"replay: {len(state.replay)}/{state.B} groups are there"
+        begun = f", of which {len(state.in_hand)} have their gradients" if state.in_hand else ""
+        return f"replay: {len(state.replay) + len(state.in_hand)}/{state.B} groups are there{begun}"
     return OUTSIDE.get(phase, f"'{phase}'")
 
 

@@ -6,6 +6,7 @@
     produce   prompts               flights             a slot, an open gate of the push   a filtered group, a step
     roll      a flight              a buffered group    the rollout actor                  the group's deadline
     train     B buffered groups     a new version       replay, the staleness gate         roll
+    (early)   some of the B         their gradients     as many as a part has              roll
     push      a new version         verified weights    evaluate; in drain modes roll      evaluate, roll
     evaluate  verified weights      figures, the best   engines, beside all but push       its deadline
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +60,14 @@ class Pipeline:
         complete: Callable[[Path], None] = lambda directory: None,
     ) -> None:
         self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer
-        self.tasks = asyncio.TaskGroup()
-        """All that runs; what fails there ends the run."""
+        self.tasks = asyncio.TaskGroup()  # all that runs; what fails there ends the run
         self.rollouts: dict[int, asyncio.Task[None]] = {}
-        self.stop = stop or StopRequest(cfg.train.stop_grace_s)
+        self.stop, self.health = stop or StopRequest(cfg.train.stop_grace_s), Health(cfg)
         self.state = state = RunState(cfg, prompts, ledger, observer.group, observer.left)
         self.evaluator = Evaluator(cfg, measure, observer, self.tasks)
         self.saver = Saver(cfg, state, learner, rollout, checkpoints, observer, self.evaluator, self.tasks, complete)
-        self.health = Health(cfg)
-        self.watchdog = Watchdog(
-            cfg.stall_timeout_s, lambda: describe(state, observer, rollout), self.saver.rescue, cfg.run_dir
-        )
+        said = partial(describe, state, observer, rollout)
+        self.watchdog = Watchdog(cfg.stall_timeout_s, said, self.saver.rescue, cfg.run_dir)
         observer.on_phase = self.watchdog.beat
 
     async def run(self, resume: bool = False) -> None:
@@ -95,8 +94,8 @@ class Pipeline:
         await self.saver.save()
         producing = self.tasks.create_task(self.produce(), name="produce")
         try:
-            while self.version < self.state.max_steps and (items := await self.next_batch()):
-                await self.step(items)
+            while self.version < self.state.max_steps and (rest := await self.next_batch()):
+                await self.step(rest)
         finally:
             producing.cancel()
         for dispatch in abandon(self.state):
@@ -135,18 +134,30 @@ class Pipeline:
             raise await self.health.why_unproductive(self.rollout)
 
     async def next_batch(self) -> list[BatchItem]:
-        """The B groups dispatched first, once the gate is open; fewer when the prompts are through; none at the end."""
-        with self.observer.phase("wait for replay", self.version):
-            await self.state.signal.until(self.state.batch_ready)
-        with self.observer.phase("wait for gate", self.version):
-            await self.state.signal.until(self.state.gate_open)
-        drop_surplus(self.state)
-        return self.state.take()
+        """The B groups dispatched first, less those accumulated, once the gate is open; at the end fewer, then none."""
+        state = self.state
+        while True:
+            with self.observer.phase("wait for replay", self.version):
+                await state.signal.until(lambda: state.part_ready() or state.batch_ready())
+            with self.observer.phase("wait for gate", self.version):
+                await state.signal.until(lambda: state.part_ready() or state.gate_open())
+            if state.step_due():
+                drop_surplus(state)
+                return state.take()
+            await self.accumulate()
 
-    async def step(self, items: list[BatchItem]) -> None:
-        """The batch in hand -> a new version, or several, in the engines too where a push is due; then what is due."""
-        state, start = self.state, asyncio.get_running_loop().time()
-        batch = train_batch(self.cfg, self.version, items)
+    async def accumulate(self) -> None:
+        """A part of the batch -> its gradients. What allows it lasts while an engine joins, as replay only gains."""
+        async with self.publisher.changing():
+            part, start = self.state.take_part(), asyncio.get_running_loop().time()
+            with self.observer.phase("accumulate", self.version):
+                await self.learner.accumulate(train_batch(self.cfg, self.version, part))
+            self.state.accumulated(asyncio.get_running_loop().time() - start)
+
+    async def step(self, rest: list[BatchItem]) -> None:
+        """The batch in hand, `rest` not accumulated -> new versions, in the engines too if that is due; what is due."""
+        state, start, batch = self.state, asyncio.get_running_loop().time(), train_batch(self.cfg, self.version, rest)
+        items = [item for _, item in state.in_hand]
         async with self.publisher.changing():
             state.begin_step(start)
             with self.observer.phase("step", self.version):
@@ -161,7 +172,7 @@ class Pipeline:
         self.health.trained(report)
         self.observer.selection.trained(item.meta for item in items)
         try:
-            if self.push_due:
+            if state.push_due(evaluating=self.evaluator.open, owed=self.version in self.evaluator.owes):
                 start += await self.evaluator.ended()
                 await self.push()
             state.stepped(asyncio.get_running_loop().time() - start)
@@ -174,25 +185,16 @@ class Pipeline:
 
     async def push(self) -> None:
         """Engines get the learner's weights, verified, before anything of the next version can be trained."""
-        state = self.state
         await self.evaluator.ended()
         if self.cfg.pipeline.drain:  # without a lock: an engine that joins may be what the last groups wait for
-            state.pause()
+            self.state.pause()
             with self.observer.phase("drain", self.version):
-                await state.signal.until(lambda: not state.rolling)
+                await self.state.signal.until(lambda: not self.state.rolling)
         with self.observer.phase("push", self.version):
-            self.observer.pushed(await self.publisher.publish(self.version, must_differ=state.moved))
-        state.push_done()
+            self.observer.pushed(await self.publisher.publish(self.version, must_differ=self.state.moved))
+        self.state.push_done()
 
     @property
     def version(self) -> int:
         """Updates behind the learner's weights."""
         return self.state.version
-
-    @property
-    def push_due(self) -> bool:
-        """Every pipeline.push_every batches; an evaluation and the end need the last weights, whatever the count. While
-        one is open, only when staleness has no room for another batch."""
-        every = self.state.ahead + 1 if self.evaluator.open else self.cfg.pipeline.push_every
-        needed = self.version >= self.state.max_steps or self.version in self.evaluator.owes
-        return needed or self.state.unpushed >= every

@@ -24,6 +24,7 @@ MAX_EXPLAINED = 100
 """Faults that are told in words, over a run."""
 TRACKS = {
     "turn": "learner",
+    "accumulate": "learner",
     "step": "learner",
     "push": "weights",
     "drain": "weights",
@@ -34,6 +35,7 @@ METRICS = {
     "wait for gate": "gate_wait_s",
     "drain": "drain_s",
     "turn": "turn_s",
+    "accumulate": "accumulate_s",
     "step": "step_s",
     "push": "push_s",
     "checkpoint": "checkpoint_s",

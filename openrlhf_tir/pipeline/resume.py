@@ -139,7 +139,7 @@ class Saver:
         with self.observer.phase("checkpoint", self.state.version):
             async with self._one:
                 await self.settled()
-                if self.saved != self.state.progress and not self.state.stepping:
+                if self.saved != self.state.progress and not self.state.learning:
                     await self._take(due=True)
             await self.settled()
 
@@ -210,7 +210,7 @@ class Saver:
         """A checkpoint of a run that stalled, if the learner is idle; says what became of it."""
         if not self.writes:
             return "No checkpoint is written, as ckpt.disable_ds says."
-        if self.state.stepping or self.copying or not self.ready:
+        if self.state.learning or self.copying or not self.ready:
             return "The learner is in the middle of a step or a checkpoint; the checkpoint before counts."
         await self.evaluator.give_up(self.state.version)
         await self.finish()

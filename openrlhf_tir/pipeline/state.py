@@ -2,8 +2,10 @@
 is consistent.
 
     issue ----> ROLLING --settle--> BUFFERED --take--> TRAINING (the batch in hand) --trained--> TRAINED
-                   |                   |                   |
+                   |                   |  take_part        |
                    +-------------------+-------------------+--> FILTERED, FAILED, REQUEUED
+
+The batch in hand comes in one piece, or grows by parts whose gradients the learner accumulates (budget.py, *early*).
 
 A group's slot (budget), its line (ledger), its flight and its place (rolling, replay or the batch in hand) change in
 one call, so a checkpoint may cut between any two. `check` compares all four.
@@ -24,7 +26,7 @@ from ..replay.buffer import ReplayBuffer
 from ..replay.ledger import Ledger
 from ..replay.lines import BEGINNING, Mark
 from ..types import BatchItem, GroupKey, GroupMeta, GroupState, StepReport, Task
-from .budget import Budget, gate_open
+from .budget import Budget, gate_open, may_take_early
 from .depth import depth_for
 from .method_state import MethodState
 from .signal import Signal
@@ -56,7 +58,7 @@ class RunState:
         on_leave: LeaveListener = lambda *_: None,
     ) -> None:
         self.B, self.S, self.max_steps = cfg.rollout.batch_size, cfg.max_staleness, cfg.train.max_steps
-        self.max_reissues = cfg.train.max_reissues
+        self.max_reissues, self.push_every = cfg.train.max_reissues, cfg.pipeline.push_every
         self.k, self.ahead = cfg.updates_per_batch, cfg.batches_ahead
         """Updates of a batch, and how many batches ahead of the learner a group may be issued (W in budget.py)."""
         self.world_size = cfg.actor.world_size
@@ -72,13 +74,24 @@ class RunState:
         self.rolling: dict[int, Flight] = {}
         self.at_once = cfg.rollout.vllm_generate_batch_size or math.inf
         self.in_hand: list[tuple[Flight, BatchItem]] = []
-        """The batch that was taken from replay, until the learner's step on it has ended."""
+        """The batch that was taken from replay, or its first parts, until the learner's step on it has ended."""
+        self.whole = False
+        """Nothing more comes to the batch in hand."""
+        self.part = part_groups(cfg)
+        """Groups that are taken early at once; 0: none are."""
         self.stepping = False
         """The learner is in the middle of a step: its weights are of no version, so there is nothing to save."""
+        self.accumulating = False
+        """The learner makes the gradients of a part of the batch in hand; its weights are those of the version."""
         self.step_began = 0.0
         """When the latest step began, in the event loop's seconds."""
+        self.early_s = 0.0
+        """Seconds that the learner has spent on parts of the batch in hand."""
         self.step_s: float | None = None
-        """What a step and its push take, a moving mean; None before the first."""
+        """What a step and its push take, a moving mean; None before the first. With parts that were accumulated before
+        it is the rest that takes so long: all of it is `work_s`."""
+        self.work_s: float | None = None
+        """What all of a batch and its push take of the learner's time, a moving mean; None before the first."""
         self.moved = False
         """An update since the last push must have changed the weights."""
         self.version, self.pushed = 0, 0
@@ -147,10 +160,21 @@ class RunState:
                 self.on_leave(GroupState.REQUEUED, accepted.meta, reason)
 
     def take(self) -> list[BatchItem]:
-        """The B oldest dispatched of replay, or as many as there are, are the batch in hand. Raises PipelineError when
-        one is beyond S."""
-        taken = self.replay.take(min(self.B, len(self.replay)))
-        self.in_hand = [(self.flights[dispatch], item) for dispatch, item in taken]
+        """The oldest dispatched of replay, or as many as there are, make the batch in hand whole: those that were not
+        in it before. Raises PipelineError when one is beyond S."""
+        self.whole, self.budget.early = True, 0
+        return self._into_hand(min(self.places, len(self.replay)))
+
+    def take_part(self) -> list[BatchItem]:
+        """The groups of replay that are due first go into the batch in hand, which still waits for others; only when
+        `part_ready`. Raises PipelineError as `take` does."""
+        part = self._into_hand(self.part)
+        self.accumulating, self.budget.early = True, len(self.in_hand)
+        return part
+
+    def _into_hand(self, n: int) -> list[BatchItem]:
+        taken = self.replay.take(n)
+        self.in_hand += [(self.flights[dispatch], item) for dispatch, item in taken]
         self.budget.move(GroupState.BUFFERED, GroupState.TRAINING, len(taken))
         for _, item in taken:
             if self.version + self.k - 1 - item.meta.oldest_version > self.S:
@@ -164,10 +188,18 @@ class RunState:
         """The learner trains the batch in hand; no checkpoint has it from here on. `now` in the loop's seconds."""
         self.stepping, self.step_began = True, now
 
+    def accumulated(self, seconds: float) -> None:
+        """The learner has spent so long on the part that was taken last."""
+        self.accumulating = False
+        self.early_s += seconds
+        self.signal.notify()
+
     def stepped(self, seconds: float) -> None:
-        """A step and its push have taken so long."""
+        """A step and its push have taken so long, without the parts that were accumulated before."""
+        work, self.early_s = self.early_s + seconds, 0.0
         self.step_s = seconds if self.step_s is None else 0.5 * (self.step_s + seconds)
-        self.depth.stepped(seconds)
+        self.work_s = work if self.work_s is None else 0.5 * (self.work_s + work)
+        self.depth.stepped(work)
 
     def trained(self, report: StepReport) -> None:
         """The step on the batch in hand has ended; the learner's weights are a new version, the engines' not yet."""
@@ -184,13 +216,14 @@ class RunState:
     def not_trained(self, reason: str) -> None:
         """The step on the batch in hand changed nothing: its groups fail for good, the version stays. (Issued again
         they would do the same.)"""
+        self.early_s = 0.0
         for flight, item in self._batch_ended(GroupState.FAILED):
             self.ledger.ended(GroupState.FAILED, flight.key, reason=reason)
             self.source.ended(flight.key, item.meta)
             self.on_leave(GroupState.FAILED, item.meta, reason)
 
     def _batch_ended(self, end: GroupState) -> list[tuple[Flight, BatchItem]]:
-        batch, self.in_hand, self.stepping = self.in_hand, [], False
+        batch, self.in_hand, self.whole, self.stepping = self.in_hand, [], False, False
         for flight, _ in batch:
             del self.flights[flight.dispatch]
         self.budget.move(GroupState.TRAINING, end, len(batch))
@@ -228,7 +261,8 @@ class RunState:
     def may_issue(self) -> bool:
         if len(self.rolling) >= self.at_once or not self.budget.admits() or not self.source.ready:
             return False
-        return not (self.waits_for_gate() and self.depth.holds_at_gate(len(self.rolling), len(self.replay)))
+        there = len(self.replay) + self.budget.early
+        return not (self.waits_for_gate() and self.depth.holds_at_gate(len(self.rolling), there))
 
     def deadline(self, flight: Flight) -> int:
         """The last version at which the batch that trains it may begin."""
@@ -239,6 +273,12 @@ class RunState:
         """Batches that were trained since the engines got weights; of their updates some may have been left out."""
         return -((self.pushed - self.version) // self.k)
 
+    def push_due(self, *, evaluating: bool, owed: bool) -> bool:
+        """Every pipeline.push_every batches; an evaluation that is `owed` and the end need the last weights, whatever
+        the count. While one is open (`evaluating`), only when staleness has no room for another batch."""
+        every = self.ahead + 1 if evaluating else self.push_every
+        return owed or self.version >= self.max_steps or self.unpushed >= every
+
     def due(self, every: int) -> bool:
         """Whether what happens every so many updates happens now: after the batch that reached or passed the number."""
         return every > 0 and self.version // every > self.before // every
@@ -246,16 +286,40 @@ class RunState:
     def gate_open(self) -> bool:
         """Whether the next step leaves every remaining group trainable within S (budget.py)."""
         buffered = [self.deadline(self.flights[d]) for d in self.replay.dispatches()]
-        return gate_open(
-            self.version, self.B, buffered, map(self.deadline, self.rolling.values()), self.depth.possible, self.k
-        )
+        rolling = map(self.deadline, self.rolling.values())
+        return gate_open(self.version, self.B, buffered, rolling, self.depth.possible, self.k, self.places)
 
     def waits_for_gate(self) -> bool:
-        """A batch is ready and none in hand, but the gate is shut. It opens at the latest when nothing rolls."""
-        return not self.in_hand and len(self.replay) >= self.B and not self.gate_open()
+        """A batch is ready and none is stepped on, but the gate is shut. It opens at the latest when nothing rolls."""
+        return not self.whole and len(self.replay) >= self.places and not self.gate_open()
+
+    @property
+    def places(self) -> int:
+        """Places that the batch in hand has left."""
+        return self.B - len(self.in_hand)
 
     def batch_ready(self) -> bool:
-        return len(self.replay) >= self.B or self.exhausted
+        """Whether replay fills the batch in hand, as far as it ever will."""
+        return len(self.replay) >= self.places or self.exhausted
+
+    def step_due(self) -> bool:
+        """Whether the batch can be made whole now and stepped on."""
+        return self.batch_ready() and self.gate_open()
+
+    def part_ready(self) -> bool:
+        """Whether a part of the batch may be taken early (budget.py). One group at least stays for the step, which the
+        end of the prompts may make the last. None is begun in a run that is asked to stop."""
+        if not self.part or self.budget.paused or len(self.replay) <= self.part or self.places <= self.part:
+            return False
+        first = self.replay.dispatches()[: self.part]
+        rolling = map(self.deadline, self.rolling.values())
+        due = [self.deadline(self.flights[d]) for d in first]
+        return may_take_early(self.version, self.B, due, rolling, self.places - self.part, self.k)
+
+    @property
+    def learning(self) -> bool:
+        """The learner is at work, so that nothing else can be asked of it."""
+        return self.stepping or self.accumulating
 
     @property
     def exhausted(self) -> bool:
@@ -278,12 +342,12 @@ class RunState:
         return self.version, self.ledger.ends
 
     def cut(self) -> Cut:
-        """The state as a checkpoint keeps it. What is buffered or in hand will be buffered; what rolls will be issued
-        again.
+        """The state as a checkpoint keeps it. What is buffered or in hand will be buffered, and its gradients, where
+        they were begun, are made anew; what rolls will be issued again.
 
         Raises PipelineError in the middle of a step, ConservationError when a group is missing.
         """
-        if self.stepping:
+        if self.learning:
             raise PipelineError(
                 f"The learner is in the middle of the step on version {self.version}, of which there is nothing to"
                 " save. A bug in the loop."
@@ -330,3 +394,16 @@ class RunState:
             self.replay.add(flight.place, item)
             self.budget.enter(GroupState.BUFFERED)
         self._tell_the_end_is_near()
+
+
+PARTS = 16
+"""Parts that a batch is taken early in, at most: what the step then does beside the groups that kept it waiting is less
+than a sixteenth of it, and with some hundred samples a part fills micro batches of some ranks."""
+
+
+def part_groups(cfg: Config) -> int:
+    """Groups of a part that is taken early, with which each learner rank has a trajectory at least; 0: none is."""
+    if cfg.pipeline.early_accumulation == "off":
+        return 0
+    of_ranks = math.ceil(cfg.shards / cfg.rollout.n_samples_per_prompt)
+    return max(math.ceil(cfg.rollout.batch_size / PARTS), of_ranks)

@@ -63,7 +63,7 @@ async def wind_down(training: asyncio.Task[Any], state: RunState, saver: Saver, 
     started = time.monotonic()
     try:
         async with asyncio.timeout_at(stop.deadline):
-            await state.signal.until(lambda: training.done() or not (state.stepping or saver.copying))
+            await state.signal.until(lambda: training.done() or not (state.learning or saver.copying))
             await _cancelled(training)
             await saver.evaluator.give_up(state.version)
             if not saver.ready:
@@ -71,7 +71,7 @@ async def wind_down(training: asyncio.Task[Any], state: RunState, saver: Saver, 
             await saver.finish()
     except TimeoutError:
         saver.give_up()
-        what = "The running step" if state.stepping else "The checkpoint"
+        what = "The running step" if state.learning else "The checkpoint"
         return (
             f"{what} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up."
             f" {saver.last_committed()}"

@@ -13,7 +13,8 @@ from .state import RunState
 def drop_surplus(state: RunState) -> None:
     """Called when the gate is open, before the batch is taken: what then remains can be trained within S."""
     flights = [state.flights[dispatch] for dispatch in state.replay.dispatches()]
-    for deadline, n in surplus_by_deadline(state.version, state.B, map(state.deadline, flights), state.k).items():
+    deadlines = map(state.deadline, flights)
+    for deadline, n in surplus_by_deadline(state.version, state.B, deadlines, state.k, state.places).items():
         state.requeue([f.dispatch for f in flights if state.deadline(f) == deadline][-n:], "surplus")
 
 

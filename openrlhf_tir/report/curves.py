@@ -202,6 +202,7 @@ def step_time(columns: Columns, theme: Theme) -> Figure | None:
     phases = {
         "replay_wait_s": ("wait for groups", theme.series[3]),
         "gate_wait_s": ("wait for staleness gate", theme.series[1]),
+        "accumulate_s": ("gradients of a batch's first groups", theme.series[6]),
         "step_s": ("learner step", theme.series[0]),
         "drain_s": ("drain", theme.series[5]),
         "push_s": ("weight push", theme.series[4]),

@@ -18,6 +18,8 @@ from ..pipeline.observer import Observer
 from ..types import GroupMeta, GroupState, PublishReport, StepReport, Task, TrainBatch
 
 TASK = Task("simulated", "0", "simulated")
+PHASES = ("wait for replay", "wait for gate", "drain", "accumulate", "step", "push")
+"""The trainer's, whose seconds are told of each step."""
 
 
 class EndlessPrompts:
@@ -81,24 +83,40 @@ class WeightlessLearner:
 
 
 class SimulatedLearner(WeightlessLearner):
-    """A step takes `seconds`, however many updates it makes. Counts trained tokens by their staleness, which is that of
-    the update they enter."""
+    """A step takes `seconds`, however many updates it makes; a part of it that is accumulated before, its share of them
+    by groups, and the step the rest. Counts trained tokens by their staleness, which is that of the update they
+    enter."""
 
-    def __init__(self, seconds: float, minibatches: int = 1, epochs: int = 1) -> None:
+    def __init__(self, seconds: float, minibatches: int = 1, epochs: int = 1, batch_groups: int = 0) -> None:
+        """`batch_groups`: B, of which a part is a share; asked for only where parts are accumulated."""
         self.version, self.seconds, self.minibatches, self.epochs = 0, seconds, minibatches, epochs
+        self.batch_groups = batch_groups
         self.busy_s = 0.0
         self.staleness: Counter[int] = Counter()
+        self._begun_s, self._begun_tokens = 0.0, 0
+
+    async def accumulate(self, part: TrainBatch) -> None:
+        seconds = self.seconds * len(part.items) / self.batch_groups
+        await asyncio.sleep(seconds)
+        self._count(part)
+        self.busy_s += seconds
+        self._begun_s, self._begun_tokens = self._begun_s + seconds, self._begun_tokens + part.num_tokens
 
     async def step(self, batch: TrainBatch) -> StepReport:
-        await asyncio.sleep(self.seconds)
+        left, tokens = max(0.0, self.seconds - self._begun_s), self._begun_tokens + batch.num_tokens
+        await asyncio.sleep(left)
+        self._begun_s, self._begun_tokens = 0.0, 0
+        self._count(batch)
+        self.busy_s += left
+        self.version += self.minibatches * self.epochs
+        return StepReport(self.version, {}, left, tokens)
+
+    def _count(self, batch: TrainBatch) -> None:
         for epoch in range(self.epochs):
             for b, item in enumerate(batch.items):
                 update = self.version + epoch * self.minibatches + b * self.minibatches // len(batch.items)
                 for version, tokens in item.payload.items():
                     self.staleness[update - version] += tokens
-        self.busy_s += self.seconds
-        self.version += self.minibatches * self.epochs
-        return StepReport(self.version, {}, self.seconds, batch.num_tokens)
 
 
 class Pausing(Protocol):
@@ -170,7 +188,7 @@ class StepRecorder(Observer):
             "trained_tokens": report.trained_tokens,
             "surplus": self.ends["requeued/surplus"],
             "rejected": self.ends["filtered"],
-            **{f"{name}_s": self.spent[name] for name in ("wait for replay", "wait for gate", "drain", "step", "push")},
+            **{f"{name}_s": self.spent[name] for name in PHASES},
             **extra,
             **self.probe(),
         }

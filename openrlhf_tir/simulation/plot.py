@@ -11,7 +11,7 @@ from ..report.style import LIGHT, legend_above, new_figure, themed
 from .run import Result
 from .table import ages
 
-SPENT = ("step", "push", "drain", "wait for gate", "wait for replay")
+SPENT = ("accumulate", "step", "push", "drain", "wait for gate", "wait for replay")
 
 
 def plot(r: Result, title: str, engines: int, saturated_tokens_per_s: float) -> Figure:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..actors.router import Router
@@ -180,9 +180,10 @@ class SimulatedRollout:
     def engines(self) -> list[str]:
         return [a.name for a in self.alive]
 
-    def reserve(self, lanes: Collection[str]) -> None:
+    def reserve(self, lanes: Collection[str], live: Mapping[str, int]) -> None:
         self.lanes = lanes
         self.router.reserve(lanes)
+        self.router.looked(live)
 
     async def under_way(self) -> list[UnderWay]:
         groups = sorted((g for a in self.alive for g in a.groups), key=lambda g: g.key)

@@ -22,7 +22,7 @@ from ..pipeline.loop import Pipeline
 from ..replay.ledger import Ledger
 from ..types import GroupKey
 from .faults import Fault, script_faults
-from .parts import TASK, EndlessPrompts, SimulatedLearner, SimulatedPublisher, StepRecorder
+from .parts import PHASES, TASK, EndlessPrompts, SimulatedLearner, SimulatedPublisher, StepRecorder
 from .rollout import SimulatedRollout
 from .virtual_loop import run
 from .workload import Acceptance, Workload
@@ -127,7 +127,8 @@ async def _simulate(
 ) -> Result:
     wall, cpu = time.perf_counter(), time.process_time()
     loop = asyncio.get_running_loop()
-    learner, figures = SimulatedLearner(learner_s, cfg.minibatches, cfg.train.max_epochs), StepRecorder()
+    learner = SimulatedLearner(learner_s, cfg.minibatches, cfg.train.max_epochs, cfg.rollout.batch_size)
+    figures = StepRecorder()
     rollout = SimulatedRollout(
         workload,
         loop,
@@ -190,7 +191,7 @@ def _result(
         engine_use=over("engine_tokens") / (seconds * saturated),
         learner_idle=1 - over("learner_busy_s") / seconds,
         learner_s=learner.seconds,
-        phases_s={name: over(f"{name}_s") for name in ("wait for replay", "wait for gate", "drain", "step", "push")},
+        phases_s={name: over(f"{name}_s") for name in PHASES},
         staleness=dict(sorted(Counter(learner.staleness).items())),
         ends=dict(figures.ends),
         acceptance=acceptance,
@@ -214,6 +215,7 @@ def configure(workload: Workload, **pipeline: object) -> Config:
             },
             "vllm": {"num_engines": workload.engine.count},
             "pipeline": pipeline,
+            "algo": {"advantage": {"estimator": "group_norm"}},  # with which all settings of the pipeline go
             "train": {"max_steps": workload.steps},
             "ckpt": {"save_steps": -1},
         }

@@ -24,6 +24,7 @@ from openrlhf_tir.toy.task import write_data
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
+EARLY = ("--algo.advantage.estimator", "group_norm", "--pipeline.early_accumulation", "on")
 
 
 def command(run_dir: Path, *more: str) -> list[str]:
@@ -95,10 +96,15 @@ def assert_every_prompt_is_trained_once(run_dir: Path, rollbacks: int) -> None:
 
 @pytest.mark.slow
 def test_a_run_whose_learner_is_killed_with_9_trains_every_prompt_once_and_exports_a_model(run_dir):
-    process = start(run_dir)
+    """The learner begins on a batch while its last groups roll, before the kill and after it."""
+    process = start(run_dir, *EARLY)
     kill_a_rank(run_dir, psutil.Process(process.pid), process)
     assert process.wait(timeout=480) == 0, (run_dir / "log").read_text()[-3000:]
     assert_every_prompt_is_trained_once(run_dir, rollbacks=1)
+    columns = metrics.read(run_dir)
+    began = [(s or 0) > 0 for s in columns["accumulate_s"]]
+    assert sum(began) > 1 and columns["updates"] == [1.0] * STEPS
+    assert all(g > 0 for g in columns["grad_norm"])
     s = summary.read(run_dir)
     assert s.steps == STEPS and Path(s.model, "config.json").exists() and (run_dir / "report.html").exists()
     _plain_transformers_loads(Path(s.model))

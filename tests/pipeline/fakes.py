@@ -146,11 +146,19 @@ class FakeLearner:
     def __init__(self, seconds: float = 1.0, crash_at: int | None = None, write_seconds: float = 0.0) -> None:
         self.version, self.seconds, self.crash_at, self.write_seconds = 0, seconds, crash_at, write_seconds
         self.trained: list[tuple[int, GroupKey, int]] = []
+        self.begun: list[tuple[int, GroupKey, int]] = []
+        """What was accumulated since the last step."""
+
+    async def accumulate(self, part):
+        await asyncio.sleep(self.seconds / 4)
+        assert part.step == self.version
+        self.begun += [(self.version, item.meta.key, item.meta.oldest_version) for item in part.items]
 
     async def step(self, batch):
         await asyncio.sleep(self.seconds)
         if self.version == self.crash_at:
             raise RuntimeError("crash")
+        self.trained, self.begun = self.trained + self.begun, []
         for cut in batch.updates:
             self.trained += [
                 (self.version, batch.items[b].meta.key, batch.items[b].meta.oldest_version)
@@ -166,7 +174,7 @@ class FakeLearner:
         await asyncio.sleep(self.write_seconds)
 
     async def load(self, directory: Path):
-        self.version = json.loads((directory / "learner.json").read_text())["version"]
+        self.version, self.begun = json.loads((directory / "learner.json").read_text())["version"], []
         return self.version
 
     async def export(self, directory: Path):
@@ -218,8 +226,8 @@ class Silent:
 
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
     """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps,
-    reissues, stall, push_every, evaluate (a coroutine function), eval_steps; train, eval, sampling (rollout), ckpt:
-    more fields of these sections."""
+    reissues, stall, push_every, early, evaluate (a coroutine function), eval_steps; train, eval, sampling (rollout),
+    ckpt: more fields of these sections."""
     rollout = rollout or FakeRollout()
     mode, B = flags.get("mode", "pipeline"), flags.get("B", 2)
     S = flags.get("S", 2 if mode == "pipeline" else None)
@@ -240,7 +248,9 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
                 "depth": flags.get("depth", allowed),
                 "stall_timeout_s": flags.get("stall", 1000),
                 "push_every": flags.get("push_every", 1),
+                "early_accumulation": flags.get("early", "off"),
             },
+            "algo": {"advantage": {"estimator": "rloo"}},
             "train": {
                 "max_steps": flags.get("max_steps", 10),
                 "max_reissues": flags.get("reissues", 2),

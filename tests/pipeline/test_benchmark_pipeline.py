@@ -104,7 +104,7 @@ def test_figures_count_what_comes_after_the_warm_up(workload):
     assert f.step_s == pytest.approx(16 / 3) and f.steps_s == [4, 4, 8]
     assert f.trained_tokens_per_s == 96 / 16
     assert f.split == pytest.approx(
-        {"replay_wait": 1, "gate_wait": 0, "drain": 0, "step": 2, "push": 0, "other": 16 / 3 - 3}
+        {"replay_wait": 1, "gate_wait": 0, "drain": 0, "accumulate": 0, "step": 2, "push": 0, "other": 16 / 3 - 3}
     )
     assert f.learner_idle == pytest.approx(1 - 6 / 16)
     assert f.engine_idle == pytest.approx(1 - 6 / 16)

@@ -6,6 +6,7 @@ the batch is whitened (docs/algorithms.md).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -50,7 +51,7 @@ def get_estimator(name: str) -> Estimator:
         return ESTIMATORS[name]
     own = plugins.load(ESTIMATOR, name)
     made = own if isinstance(own, Estimator) else Estimator(own, whiten=False)
-    return Estimator(partial(_checked, made.fn, name), made.whiten, made.critic)
+    return replace(made, fn=partial(_checked, made.fn, name))
 
 
 def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.ndarray]:

@@ -36,11 +36,18 @@ class Estimator:
     """`fn` turns one group into advantages; `whiten` says whether the batch's advantages are then whitened (whiten.py).
 
     `critic`: what `fn` gives are rewards per token; the learner has a critic, and GAE makes advantages of them
-    (../gae.py)."""
+    (../gae.py). `by_group`: `fn` reads of the batch its group only, not AdvantageInputs.batch_rewards."""
 
     fn: AdvantageFn
     whiten: bool
     critic: bool = False
+    by_group: bool = False
+
+    @property
+    def whole_batch(self) -> bool:
+        """Whether a group's advantages are known only once the whole batch is there: pipeline.early_accumulation must
+        be off."""
+        return self.whiten or self.critic or not self.by_group
 
     def __call__(self, inputs: AdvantageInputs) -> list[np.ndarray]:
         return self.fn(inputs)

@@ -18,4 +18,4 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens((rewards_G - rewards_G.mean()) / (std + EPS), inputs)
 
 
-group_norm = Estimator(_advantages, whiten=False)  # the group's std has scaled it
+group_norm = Estimator(_advantages, whiten=False, by_group=True)  # the group's std has scaled it

@@ -18,4 +18,4 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(inputs.rewards_G - baseline, inputs)
 
 
-opo = Estimator(_advantages, whiten=False)
+opo = Estimator(_advantages, whiten=False, by_group=True)

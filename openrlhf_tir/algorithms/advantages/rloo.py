@@ -17,4 +17,4 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(rewards_G - others_G, inputs)
 
 
-rloo = Estimator(_advantages, whiten=False)  # the leave-one-out baseline centres it
+rloo = Estimator(_advantages, whiten=False, by_group=True)  # the leave-one-out baseline centres it

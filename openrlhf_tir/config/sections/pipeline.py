@@ -67,6 +67,15 @@ class Pipeline(Section):
             " measured with vLLM, hence off"
         ),
     )
+    early_accumulation: Literal["on", "off"] = Field(
+        "off",
+        description=(
+            "on: the learner begins on the groups of a batch that are there while its last ones, the longest responses,"
+            " still roll; only the optimiser's step waits for them, so that they have longer until the staleness gate;"
+            " the same gradient but for rounding. For estimators that compare within a group (group_norm, dr_grpo,"
+            " rloo, opo), one update per batch, mode pipeline"
+        ),
+    )
     stall_timeout_s: float | None = Field(
         None,
         gt=0,

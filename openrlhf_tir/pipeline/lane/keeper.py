@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -51,8 +51,9 @@ class MovingRollout(Protocol):
         """Stop an UnderWay of the last look where it is, and have it go on there. False when it has ended, or the
         engine is gone."""
 
-    def reserve(self, lanes: Collection[str]) -> None:
-        """These engines get no new groups."""
+    def reserve(self, lanes: Collection[str], live: Mapping[str, int]) -> None:
+        """These engines get no new groups; the others by how many responses are under way on each, `live`. Empty: as
+        without a lane."""
 
     @property
     def engines(self) -> Sequence[str]:
@@ -81,7 +82,7 @@ async def fast_lane(
         async with background("fast lane", keeper.run, attempts=FOR_EVER):
             yield
     finally:  # what comes after the run, an evaluation, has all engines
-        rollout.reserve(())
+        rollout.reserve((), {})
 
 
 class LaneKeeper:
@@ -118,7 +119,7 @@ class LaneKeeper:
                 await self.tick(asyncio.get_running_loop().time())
             except Exception:
                 # lanes that nobody fills would be idle: until a look succeeds again all engines get groups
-                self.rollout.reserve(())
+                self.rollout.reserve((), {})
                 raise
 
     async def tick(self, now: float) -> None:
@@ -131,7 +132,7 @@ class LaneKeeper:
         if load and self.state.version != self._sized_at and self.state.step_s is not None and known:
             self._sized_at = self.state.version
             self._resize(live, load, self.state.step_s)
-        self.rollout.reserve(self.policy.lanes)
+        self.rollout.reserve(self.policy.lanes, load)
         if self.size is None or not self.policy.lanes:
             return
         a, b = self.speeds.line()
@@ -150,7 +151,8 @@ class LaneKeeper:
         most = max(0, len(load) - 1) if self.fixed is not None else len(load) // 2
         most = most if self.fixed is None else min(most, self.fixed)
         rolled = self.responses / self.state.depth.facts().get("acceptance", 1.0)
-        cluster = Cluster(len(load), self.slots, rolled, step_s, self.state.ahead, *self.speeds.line())
+        before_s = (self.state.work_s or step_s) - step_s
+        cluster = Cluster(len(load), self.slots, rolled, step_s, self.state.ahead, *self.speeds.line(), before_s)
         self.size = best_size(
             cluster, self.lengths.positions_K, survival_K, self._longest, most, least=most if self.fixed else 0
         )
@@ -169,8 +171,6 @@ class LaneKeeper:
             for engine, spent in seconds.items():
                 lane = engine in self.policy.lanes
                 if not lane or load[engine] <= SETTLED * self.policy.places:
-                    self.speeds.measured(
-                        lane=lane, tokens=tokens[engine], seconds=spent, sharers=min(self.slots, load[engine])
-                    )
+                    self.speeds.measured(lane=lane, tokens=tokens[engine], seconds=spent, sharers=load[engine])
         self._before = {(r.group, r.sample): (r.engine, r.tokens) for r in live}
         self._then = now

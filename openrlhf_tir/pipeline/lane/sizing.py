@@ -1,9 +1,9 @@
 """Sizing: how many engines should be lanes, and with how many places? The division under which steps can follow each
 other fastest.
 
-With steps every P seconds, of which the learner takes T and the push p, a group has W(P) = (S + 1 - LATE) P - T - p for
-its longest response, which is x tokens: the first k on a full engine, the rest on a lane. A token takes t(n) = a + b n
-seconds where n share an engine, which then writes n / t(n) a second.
+With steps every P seconds, of which the learner takes T once the batch is whole and the push p, a group has W(P) = (S +
+1 - LATE) P - T - p for its longest response, which is x tokens: the first k on a full engine, the rest on a lane. A
+token takes t(n) = a + b n seconds where n share an engine, which then writes n / t(n) a second.
 
     lanes     m engines with s places write m s / t(s): what the batch's responses have beyond k, so k follows from P, m
               and s
@@ -35,8 +35,9 @@ ROUNDS = 12
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`engines` of `slots` sequences each; a batch is `responses` and its step takes `step_s`, push included; `ahead`:
-    batches (W in budget.py)."""
+    """`engines` of `slots` sequences each; a batch is `responses` and its step takes `step_s`, push included; of that
+    `before_s` more are spent on it before it is whole (pipeline.early_accumulation); `ahead`: batches (W in
+    budget.py)."""
 
     engines: int
     slots: int
@@ -45,6 +46,7 @@ class Cluster:
     ahead: int
     a_s: float
     b_s: float
+    before_s: float = 0.0
 
     def token_s(self, sharers: float) -> float:
         return self.a_s + self.b_s * sharers
@@ -79,7 +81,8 @@ def _places(slots: int) -> Iterable[int]:
 
 
 def _period(c: Cluster, m: int, places: int, positions_K: np.ndarray, beyond_K: np.ndarray, longest: float) -> float:
-    low, high = c.step_s, LONGEST_PERIOD * c.step_s
+    low = c.step_s + c.before_s
+    high = LONGEST_PERIOD * low
     if _fits(c, m, places, positions_K, beyond_K, longest, low):
         return low
     for _ in range(ROUNDS):

@@ -2,7 +2,8 @@
 
 A step of an engine reads all weights once, whoever takes part (a), and works for each sequence (b). As measured by the
 progress of responses, so that pushes, prefixes that are computed again and tool calls are in it: a response waits for
-all of them."""
+all of them. It waits for a place too: of an engine to which more come than it has places, all are sharers, and a token
+of each takes so much longer."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class Speeds:
         self._all, self._lanes = Measured(), Measured()
 
     def measured(self, *, lane: bool, tokens: float, seconds: float, sharers: float) -> None:
-        """Responses wrote `tokens` in `seconds`, theirs added up, on engines that `sharers` shared."""
+        """Responses wrote `tokens` in `seconds`, theirs added up, on engines that `sharers` shared, queues included."""
         if seconds > 0 and tokens > 0:
             (self._lanes if lane else self._all).add(tokens, seconds, sharers * seconds)
 

@@ -137,7 +137,7 @@ def returned(path: str, function: str) -> set[str]:
 def learner_and_engines() -> set[str]:
     """What needs DeepSpeed or Ray: read from the source. The end-to-end tests look at rows of real runs."""
     roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_") | VALUES
-    learner = returned("learner/zero3.py", "_update") | returned("learner/zero3.py", "over_updates") | roles
+    learner = returned("learner/zero3.py", "_update") | returned("learner/update_metrics.py", "over_updates") | roles
     return learner | returned("cluster/pool.py", "engine_stats") | returned("cluster/rollout_actor.py", "load")
 
 

@@ -1,8 +1,8 @@
 """Random runs of the loop: a seed -> a configuration and a list of faults -> what broke. And the shortest list that
 still breaks it.
 
-    scenario(seed)      mode, S, B, push_every, checkpoints, evaluations, epochs, and up to ten events over up to four
-                        processes ("lives")
+    scenario(seed)      mode, S, B, push_every, early accumulation, checkpoints, evaluations, epochs, and up to ten
+                        events over up to four processes ("lives")
     play(s, directory)  runs it, a resume after every life that ended early, then without faults to the end; ->
                         sentences about what is wrong
     shrink(s, fails)    delta debugging (Zeller and Hildebrandt, 2002) over the events: drop chunks for as long as it
@@ -83,6 +83,7 @@ class Scenario:
     depth: str | None
     drop: float
     write_s: float
+    early: str
     events: tuple[Event, ...]
 
 
@@ -92,11 +93,14 @@ def scenario(seed: int) -> Scenario:
     S = {"sync": 0, "one_step": 1}.get(mode) if mode in ("sync", "one_step") else r.randint(1, 4)
     lives = r.randint(1, 4)
     events = [_event(r, lives) for _ in range(r.randint(0, 10))]
+    B = r.randint(1, 3)
+    # of a source of its own: the rest of a seed's scenario stays what it was
+    early = random.Random(f"early {seed}").random() < 0.6 and mode == "pipeline"
     return Scenario(
         seed,
         mode,
         S,
-        B=r.randint(1, 3),
+        B=3 * B if early else B,
         push_every=r.randint(1, S + 1),
         save_steps=r.choice([-1, 1, 2, 3]),
         eval_steps=r.choice([-1, -1, 2, 3]),
@@ -107,6 +111,7 @@ def scenario(seed: int) -> Scenario:
         depth=r.choice([None, "auto"]) if mode.startswith("pipeline") else None,
         drop=r.choice([0.0, 0.2, 0.6]),
         write_s=r.choice([0.0, 0.5, 3.0]),
+        early="on" if early else "off",
         events=tuple(sorted(events, key=lambda e: (e.life, e.at, e.hops))),
     )
 
@@ -136,6 +141,7 @@ class Life:
                 "max_staleness": s.S if s.mode.startswith("pipeline") else None,
                 "push_every": s.push_every,
                 "depth": s.depth,
+                "early_accumulation": s.early,
             },
             "train": {"max_steps": s.max_steps},
             "ckpt": {"save_steps": s.save_steps},
@@ -201,6 +207,10 @@ class Life:
             wrong.append(f"trained beyond S = {self.s.S}: {', '.join(map(str, self.learner.stale))}")
         if self.pipeline.evaluation.mixed:
             wrong.append(f"evaluated with samples of another version: {self.pipeline.evaluation.mixed}")
+        if self.learner.overlaps:
+            wrong.append(f"the learner was at work when it was asked: {self.learner.overlaps}")
+        if any(n > self.s.B for n in self.learner.sizes):
+            wrong.append(f"steps on {self.learner.sizes} groups, B = {self.s.B}")
         if sum(state.budget.states.values()) != state.budget.acquired:
             wrong.append(f"slots do not add up: {state.budget.states}")
         return wrong

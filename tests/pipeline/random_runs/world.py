@@ -23,7 +23,7 @@ from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger
-from openrlhf_tir.types import Completion, GroupKey, StepReport, Verdict
+from openrlhf_tir.types import BatchItem, Completion, GroupKey, StepReport, Verdict
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from ..fakes import FakePrompts, MemoryMetrics, Silent, group_of
@@ -177,27 +177,53 @@ class WorldLearner:
         """Name -> how many of the next calls go wrong so: die, hang, nan (of a step), mute (no weights are given, for
         ever), copy (a checkpoint's copy never ends), full (of a write), stuck (a write that never ends)."""
         self.stale: list[GroupKey] = []
+        self.begun: list[BatchItem] = []
+        """What was accumulated since the last step."""
+        self.busy = False
+        self.overlaps: list[str] = []
+        """What was asked while it was at work, which it could not answer then."""
+        self.sizes: list[int] = []
+        """Groups of each step, its parts included."""
 
     def _strikes(self, fault: str) -> bool:
         struck = self.faults[fault] > 0
         self.faults[fault] -= struck
         return struck
 
-    async def step(self, batch) -> StepReport:
-        await asyncio.sleep(self.step_s)
+    def _asked(self, what: str) -> None:
+        if self.busy:
+            self.overlaps.append(what)
+
+    async def _works(self, seconds: float, batch) -> None:
+        self._asked("step")
+        if not batch.items or batch.step != self.version:
+            self.overlaps.append(f"{len(batch.items)} groups of version {batch.step} at {self.version}")
+        self.busy = True
+        await asyncio.sleep(seconds)
         if self._strikes("hang"):
             await asyncio.get_running_loop().create_future()
         if self._strikes("die"):
             raise LearnerGone("told to die")
+        self.busy = False
+
+    async def accumulate(self, part) -> None:
+        await self._works(0.25, part)
+        self.begun += part.items
+
+    async def step(self, batch) -> StepReport:
+        await self._works(self.step_s, batch)
+        items, self.begun = self.begun + batch.items, []
         if self._strikes("nan"):
             return StepReport(self.version, {"grad_norm": float("nan"), "lr": 1.0}, self.step_s, 1)
-        self.stale += [i.meta.key for i in batch.items if self.version - i.meta.oldest_version > self.S]
-        self.lineage += [(i.meta.key.epoch, i.meta.key.prompt) for i in batch.items]
+        self.stale += [i.meta.key for i in items if self.version - i.meta.oldest_version > self.S]
+        self.lineage += [(i.meta.key.epoch, i.meta.key.prompt) for i in items]
+        self.sizes.append(len(items))
         self.version += 1
         return StepReport(self.version, {"grad_norm": 1.0, "lr": 1.0}, self.step_s, batch.num_tokens)
 
     async def publish(self, path: Path) -> str:
         version = self.version
+        self._asked("publish")
         await asyncio.sleep(PUSH_S)
         if self._strikes("mute"):
             await asyncio.get_running_loop().create_future()
@@ -206,11 +232,13 @@ class WorldLearner:
 
     async def score(self, sequences):
         version = self.version
+        self._asked("score")
         await asyncio.sleep(PUSH_S)
         assert self.version == version, "scored while it stepped"
         return [np.full(len(s) - 1, -float(version)) for s in sequences]
 
     async def save(self, directory: Path) -> None:
+        self._asked("save")
         await asyncio.sleep(0.0625)
         if self._strikes("copy"):
             await asyncio.get_running_loop().create_future()
@@ -226,6 +254,7 @@ class WorldLearner:
     async def load(self, directory: Path) -> int:
         said = json.loads((directory / "learner.json").read_text())
         self.version, self.lineage = said["version"], [tuple(prompt) for prompt in said["lineage"]]
+        self.begun = []
         return self.version
 
 
@@ -265,6 +294,7 @@ def pipeline_in(
             "run_dir": run_dir,
             "actor": {"num_gpus_per_node": 1},
             "ckpt": {"save_steps": -1},
+            "algo": {"advantage": {"estimator": "rloo"}},
             **sections,
             "rollout": {"n_samples_per_prompt": 2, "group_deadline_s": 30, **sections.get("rollout", {})},
             "pipeline": {"stall_timeout_s": 500, **sections.get("pipeline", {})},

@@ -32,6 +32,16 @@ def test_an_estimator_says_whether_the_batch_is_whitened(tmp_path):
     assert get_estimator(own(tmp_path, "mine = Estimator(lambda i: i, whiten=True)")).whiten is True
 
 
+def test_an_estimator_needs_the_whole_batch_unless_it_says_that_its_group_is_enough(tmp_path):
+    """Every place of a field counts: one's own is wrapped, and keeps what it says."""
+    said = {"": True, ", by_group=True": False, ", by_group=True, critic=True": True}
+    for i, (more, whole) in enumerate(said.items()):
+        text = f"mine{i} = Estimator(lambda i: i, whiten=False{more})"
+        (tmp_path / str(i)).mkdir()
+        assert get_estimator(own(tmp_path / str(i), text, f"mine{i}")).whole_batch is whole
+    assert get_estimator(own(tmp_path, "def mine(i): return i")).whole_batch
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

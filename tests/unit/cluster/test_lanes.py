@@ -79,13 +79,28 @@ async def test_a_lane_gets_no_new_groups_while_there_is_another_engine(lanes, po
     router = pool.fleet.router
     router.join("rollout-0", "a")
     router.join("rollout-1", "b")
-    lanes.reserve({"rollout-0"})
+    lanes.reserve({"rollout-0"}, {"rollout-0": 0, "rollout-1": 9})
     for prompt in "xyz":
         async with router.place(prompt) as member:
             assert member == "b"
     router.leave("rollout-1")
     async with router.place("w") as member:
         assert member == "a"
+
+
+async def test_new_groups_go_where_the_fewest_responses_are_under_way_not_where_the_fewest_groups_are(lanes, pool):
+    """rollout-0 has two groups, of which one response is left; rollout-1 has one group of 16 and a guest."""
+    router = pool.fleet.router
+    router.join("rollout-0", "a")
+    router.join("rollout-1", "b")
+    async with router.place("x", 16), router.place("y", 16), router.place("z", 16):
+        assert (router.seats["rollout-0"].load, router.seats["rollout-1"].load) == (32, 16)
+        lanes.reserve((), {"rollout-0": 1, "rollout-1": 17})
+        async with router.place("w", 16) as member, router.place("v", 16) as another:
+            assert (member, another) == ("a", "a") or (member, another) == ("a", "b")
+            assert router.seats["rollout-0"].weight + router.seats["rollout-1"].weight == 18 + 32
+        lanes.reserve((), {})
+        assert router.seats["rollout-0"].weight == 32
 
 
 async def test_an_actor_that_is_to_leave_or_does_not_answer_is_no_lane(lanes, pool):

@@ -11,7 +11,7 @@ from openrlhf_tir.cli import COMMANDS, main
 from openrlhf_tir.config.effects.rows import GROUP_ESTIMATORS, IDLE, NOT_WHITENED, ONE_ENVIRONMENT
 from openrlhf_tir.config.openrlhf_flags import RULES
 from openrlhf_tir.config.openrlhf_renamed import NAMES, advice
-from openrlhf_tir.config.rules import CRITIC_FREE
+from openrlhf_tir.config.rules import CRITIC_FREE, WHOLE_BATCH
 from openrlhf_tir.config.settings import known_keys
 
 
@@ -273,6 +273,7 @@ def test_the_estimators_named_by_effects_are_the_registrys():
     assert {n for n, e in ESTIMATORS.items() if not e.whiten} == set(NOT_WHITENED)
     assert set(ESTIMATORS) - {"reinforce", "gae"} == set(GROUP_ESTIMATORS)
     assert {n for n, e in ESTIMATORS.items() if not e.critic} == set(CRITIC_FREE)
+    assert {n for n, e in ESTIMATORS.items() if e.whole_batch} == set(WHOLE_BATCH)
 
 
 @pytest.mark.parametrize("value", ["-1", "-0.5", "-1e-3", "-.5", "-2.", "-1E+3", "-inf", "-nan"])

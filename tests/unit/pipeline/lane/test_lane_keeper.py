@@ -25,13 +25,23 @@ class Engines:
             raise OSError("a bug in the look")
         return []
 
-    def reserve(self, lanes) -> None:
+    def reserve(self, lanes, live) -> None:
         self.reserved.append(set(lanes))
 
 
 def state(**facts) -> SimpleNamespace:
     return SimpleNamespace(
-        **({"version": 3, "step_s": 60.0, "ahead": 4, "rolling": {}, "depth": SimpleNamespace(facts=dict)} | facts)
+        **(
+            {
+                "version": 3,
+                "step_s": 60.0,
+                "work_s": 60.0,
+                "ahead": 4,
+                "rolling": {},
+                "depth": SimpleNamespace(facts=dict),
+            }
+            | facts
+        )
     )
 
 
@@ -53,7 +63,7 @@ def test_looks_that_fail_however_often_free_the_lanes_and_end_no_run():
 
     async def main() -> None:
         async with fast_lane(cfg, state(), rollout):
-            rollout.reserve(reserved)
+            rollout.reserve(reserved, {})
             rollout.faults = faults = 2 * ATTEMPTS
             await asyncio.sleep(3600)
             assert not rollout.faults

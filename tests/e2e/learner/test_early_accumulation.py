@@ -1,0 +1,116 @@
+"""A batch that real ZeRO-3 ranks train in parts, against the same batch in one step.
+
+Everything runs in tests/e2e/support/early_runs.py."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.weights.digest import digest_file
+
+from ..support.early_runs import CUTS, METHODS
+from ..support.tiny_model import save_tiny
+
+pytestmark = pytest.mark.slow
+WORLDS = (1, 2)
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    out = tmp_path_factory.mktemp("early")
+    save_tiny(out / "model", scale=1.0)
+    return out
+
+
+@pytest.fixture(scope="module")
+def results(workdir):
+    """results[world][rank]; both sizes run at the same time."""
+    import torch.multiprocessing as mp
+
+    from ..support.early_runs import run
+
+    runs = [
+        mp.spawn(run, (world, _free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
+    ]
+    for context in runs:
+        while not context.join(timeout=180):
+            pass
+    return {w: [pickle.loads((workdir / f"early-{w}-{r}.pkl").read_bytes()) for r in range(w)] for w in WORLDS}
+
+
+def apart(a: dict[str, np.ndarray], b: dict[str, np.ndarray], of: dict[str, np.ndarray]) -> float:
+    """Of how much of what was moved from `of` to `b`, `a` is elsewhere: relative L2 of all weights together."""
+    ours, theirs, start = (np.concatenate([x[k].astype(np.float64).ravel() for k in sorted(x)]) for x in (a, b, of))
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs - start))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("method", METHODS)
+def test_parts_make_the_update_of_the_whole_batch(results, workdir, method, cut, world):
+    found = results[world][0]["methods"][method]
+    (whole, weights, version), (metrics, in_parts, now) = found["whole"], found[cut]
+    assert version == now == 2
+    bf16 = "bf16" in method
+    for one, several in zip(whole, metrics, strict=True):
+        assert several == pytest.approx(one, rel=2e-2 if bf16 else 2e-4, abs=1e-5)
+        assert one["grad_norm"] > 0
+    if not bf16:  # whose weights have 8 bits: the least difference of a gradient is one of their last
+        assert apart(in_parts, weights, _start(workdir, weights)) < 2e-3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_rank_and_two_tell_and_make_the_same(results, method):
+    (one, ours, _), (two, theirs, _) = (results[w][0]["methods"][method]["each"] for w in WORLDS)
+    assert one == [pytest.approx(m, rel=2e-2 if "bf16" in method else 2e-4, abs=1e-5) for m in two]
+    assert all(np.allclose(ours[k], theirs[k], atol=1e-2 if "bf16" in method else 2e-5) for k in ours)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_between_parts_the_weights_are_those_before_and_can_be_scored_pushed_and_saved(results, workdir, world):
+    found = results[world][0]
+    digest, version, scores = found["between"]
+    assert (digest, version) == (found["plain_start"], 0)
+    assert found["published"] == digest_file(workdir / f"between-{world}.safetensors") == digest
+    assert all(np.isfinite(s).all() for s in scores)
+    assert apart(found["went_on"], found["whole"], _start(workdir, found["whole"])) < 2e-3
+    assert found["from_between"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_was_accumulated_is_void_after_a_load_and_after_a_failure(results, world):
+    for found in results[world]:
+        assert found["void_after_load"]
+        assert (found["failed"], found["void_after_a_failure"]) == ("DataError", True)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_part_that_is_not_finite_is_named_and_the_batch_changes_nothing(results, world):
+    found = results[world][0]
+    updates, digest, why, version = found["not_finite"]
+    assert (updates, digest, version) == (0, found["plain_start"], 0)
+    assert len(why) == 2 and "all that enters its loss is finite" in why[0]
+    assert "advantages of" in why[1] and "sample 1" in why[1]
+    assert found["after_not_finite"]
+
+
+def test_an_estimator_that_needs_the_whole_batch_is_refused(results):
+    said = results[1][0]["refused"]
+    assert "'reinforce_baseline' in 1 updates needs the whole of it. Set pipeline.early_accumulation = 'off'" in said
+
+
+def _start(workdir, like):
+    from safetensors.numpy import load_file
+
+    start = load_file(workdir / "model" / "model.safetensors")
+    return {k: start[k] for k in like}
