@@ -11,7 +11,8 @@ share S(k) of responses that get to token k, when every position k has the n wit
 The least period P is the one whose responses cost no more than the engines have in it. Left out, so that nothing can be
 faster: prefill, prefixes that are computed again, tools, moves, whole numbers of engines and of sequences, queues. Two
 cases: all groups start right after a push (W = (S+1) P - T - (S+1) p), or throughout the period as places fall free (up
-to P less). The last line is one JSON object."""
+to P less). Each without and with early accumulation, where the step that waits for the longest takes one part of T. The
+last line is one JSON object."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ import json
 
 import numpy as np
 
+from openrlhf_tir.pipeline.state import PARTS
 from openrlhf_tir.simulation.run import batch_rollout_s
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, TOOLS_WORKLOAD, EngineSpec, Workload
 
@@ -59,13 +61,14 @@ def cost_s(engine: EngineSpec, survival_K: np.ndarray, width: float, window_s: f
     return at(high)[1]
 
 
-def least_period_s(w: Workload, learner_s: float, *, throughout: bool) -> float:
+def least_period_s(w: Workload, learner_s: float, *, throughout: bool, early: bool = False) -> float:
     survival_K, width = survival(w)
     push_s, responses = w.engine.weight_push_s, w.prompts * w.samples_per_prompt
     period = max(learner_s + push_s, w.prompts / w.saturated_groups_per_s)
     while True:
         phases = (np.arange(PHASES) + 0.5) / PHASES if throughout else [0.0]
-        windows = [(S + 1 - phase) * period - learner_s - (S + 1) * push_s for phase in phases]
+        closing_s = learner_s / PARTS if early else learner_s
+        windows = [(S + 1 - phase) * period - closing_s - (S + 1) * push_s for phase in phases]
         if responses * np.mean(
             [cost_s(w.engine, survival_K, width, window) for window in windows]
         ) <= w.engine.count * (period - push_s):
@@ -81,8 +84,13 @@ def main() -> None:
         rollout_s = batch_rollout_s(w)
         learner_s = FAST_LEARNER * rollout_s
         bound_s = max(learner_s, w.prompts / w.saturated_groups_per_s)
-        for case, throughout in (("after_a_push", False), ("throughout", True)):
-            period = least_period_s(w, learner_s, throughout=throughout)
+        for case, throughout, early in (
+            ("after_a_push", False, False),
+            ("throughout", True, False),
+            ("after_a_push_early", False, True),
+            ("throughout_early", True, True),
+        ):
+            period = least_period_s(w, learner_s, throughout=throughout, early=early)
             facts |= {f"{name}_{case}_step_s": round(period, 1), f"{name}_{case}_of_bound": round(bound_s / period, 3)}
             print(
                 f"{name}, S = {S}, groups start {case.replace('_', ' ')}: at least {period:.1f} s a step,"
