@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Submit a training run to a Ray cluster: submit_ray_job.sh --run-dir /shared/runs/a --recipe zerotir_7b ...   [any flag of `openrlhf-tir train`]
 # Environment: RAY_ADDRESS (dashboard, default http://127.0.0.1:8265), TIR_JOB_FLAGS (more flags for `ray job submit`, e.g. --no-wait),
-#   TIR_COMMAND (train, or another command). NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
+#   TIR_COMMAND (train, or another command), TIR_PYTHON (the head node's interpreter that has the requirements, default python). NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
 # The repository travels as the job's working directory, so the nodes need the requirements, not the code. A recipe of your own, and the
 # files of your own that it or a flag names (path/file.py:function), are copied along.
 set -euo pipefail
@@ -34,4 +34,4 @@ print(json.dumps({
 PY
 read -r -a job_flags <<< "${TIR_JOB_FLAGS:-}"
 "$venv/bin/ray" job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" --working-dir . --runtime-env "$runtime_env" "${job_flags[@]}" \
-    -- python -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "${args[@]}"
+    -- "${TIR_PYTHON:-python}" -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "${args[@]}"

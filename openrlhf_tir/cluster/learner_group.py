@@ -163,8 +163,7 @@ class LearnerGroup:
 
     async def accumulate(self, part: TrainBatch) -> None:
         light, payloads = _for_all(part)
-        calls = [r.accumulate.remote(light, *payloads) for r in self.ranks]
-        await self._all(calls, "accumulate", "timeouts.learner_s")
+        await self._all([r.accumulate.remote(light, *payloads) for r in self.ranks], "accumulate", "timeouts.learner_s")
         self._accumulated += part.num_tokens
 
     async def step(self, batch: TrainBatch) -> StepReport:

@@ -35,12 +35,10 @@ from ..weights.broadcast.sender import Sender
 from .agreement import agree
 from .balance import lpt
 from .device_states import device_states
-from .early import Begun, forget_gradients, gradients_divided
 from .ema import WeightAverage
 from .export import write_model_files
 from .lora import ADAPTER, adapter_weights, hf_weights
 from .minibatches import critic_parts
-from .not_finite import faults, told
 from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .packing import Row
@@ -54,7 +52,9 @@ from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, rows_of, sh
 from .saved.background import BackgroundWriter
 from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
-from .update_metrics import over_updates
+from .updates.early import Begun, forget_gradients, gradients_divided
+from .updates.metrics import over_updates
+from .updates.not_finite import faults, told
 from .weight_shards import write_shards
 from .weights_file import write_file, write_weights
 
@@ -230,7 +230,7 @@ class Zero3Rank:
 
     @staticmethod
     def _fields(kl: KlInLoss | None) -> dict[str, type]:
-        """Of a row whose loss has that KL."""
+        """The fields of a row whose loss has that KL."""
         return FIELDS | ({} if kl is None else {KlInLoss.FIELD: np.float32})
 
     def _not_finite(self, batch: TrainBatch, samples: Sequence[Sample], rows: Sequence[Row], version: int) -> str:

@@ -119,26 +119,18 @@ def written_in(path: str, prefix: str) -> set[str]:
     }
 
 
-def returned(path: str, function: str) -> set[str]:
-    """Keys of the dictionaries in a function's return statements."""
+def named(path: str, function: str) -> set[str]:
+    """Keys of the dictionaries that a function makes."""
     tree = ast.parse((REPO / "openrlhf_tir" / path).read_text())
     (found,) = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
-    returns = [n for n in ast.walk(found) if isinstance(n, ast.Return)]
-    return {
-        k.value
-        for r in returns
-        for n in ast.walk(r)
-        if isinstance(n, ast.Dict)
-        for k in n.keys
-        if isinstance(k, ast.Constant)
-    }
+    return {k.value for n in ast.walk(found) if isinstance(n, ast.Dict) for k in n.keys if isinstance(k, ast.Constant)}
 
 
 def learner_and_engines() -> set[str]:
     """What needs DeepSpeed or Ray: read from the source. The end-to-end tests look at rows of real runs."""
     roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_") | VALUES
-    learner = returned("learner/zero3.py", "_update") | returned("learner/update_metrics.py", "over_updates") | roles
-    return learner | returned("cluster/pool.py", "engine_stats") | returned("cluster/rollout_actor.py", "load")
+    learner = named("learner/zero3.py", "_update") | named("learner/updates/metrics.py", "over_updates") | roles
+    return learner | named("cluster/pool.py", "engine_stats") | named("cluster/rollout_actor.py", "load")
 
 
 def test_every_metric_that_a_run_logs_is_in_the_glossary(logged):

@@ -77,7 +77,7 @@ class Cluster:
         answers = f"exec 3<>/dev/tcp/{self.a.address}/6379 && exec 4<>/dev/tcp/127.0.0.1/8265"
         wait(lambda: self.a.can(answers), None, self.directory / "head.log")
         self.rejoin()
-        return self._train(f"bash {ROOT}/train_scripts/submit_ray_job.sh", (), steps, {})
+        return self._train(f"bash {ROOT}/train_scripts/submit_ray_job.sh", (), steps, {"TIR_PYTHON": sys.executable})
 
     def _train(self, script: str, flags: tuple[str, ...], steps: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
         words = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from openrlhf_tir.learner.not_finite import faults, told
 from openrlhf_tir.learner.packing import Row
 from openrlhf_tir.learner.rows import Sample
+from openrlhf_tir.learner.updates.not_finite import faults, told
 from tests.e2e.support.learner_batch import group_of, make_batch, trajectory
 
 TRAJECTORIES = [trajectory(i, [1], [("model", [5, 6], 0)], 1.0) for i in range(6)]

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..types import TrainBatch
-from .packing import Row
-from .rows import Sample
+from ...types import TrainBatch
+from ..packing import Row
+from ..rows import Sample
 
 NAMED = 4
 """Trajectories of a tensor that are named in a message."""

@@ -17,15 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..algorithms.aggregate import GlobalCounts
-from ..algorithms.losses.diagnostics import Tally
-from ..config import Config
-from ..types import TrainBatch
-from .objective import KlInLoss, PolicyObjective
-from .openrlhf_adapter import PolicyModel
-from .packing import Row
-from .passes import Passes
-from .rows import Sample
+from ...algorithms.aggregate import GlobalCounts
+from ...algorithms.losses.diagnostics import Tally
+from ...config import Config
+from ...types import TrainBatch
+from ..objective import KlInLoss, PolicyObjective
+from ..openrlhf_adapter import PolicyModel
+from ..packing import Row
+from ..passes import Passes
+from ..rows import Sample
 
 Part = tuple[TrainBatch, Sequence[Sample], Sequence[Row]]
 """A part of the batch, and what this rank has of it: samples, and the rows of those that count."""
@@ -40,7 +40,7 @@ class Begun:
         self.tally = Tally(passes.device)
         ranks = passes.strategy.world_size
         self.counts = GlobalCounts(0.0, 0.0, ranks, sum_norm=cfg.loss_sum_norm)
-        """Of all parts so far, over all ranks."""
+        """Those of all parts so far, over all ranks."""
         self.parts: list[Part] = []
         """What is named where the gradient is not finite."""
         self._over_one = GlobalCounts(1.0, 1.0, ranks, sum_norm=cfg.loss_sum_norm)
@@ -48,7 +48,7 @@ class Begun:
 
     @property
     def trajectories(self) -> int:
-        """Of all parts so far and all ranks."""
+        """Those of all parts so far and all ranks."""
         return sum(len(batch.rank_of) for batch, _, _ in self.parts)
 
     @property
