@@ -173,7 +173,7 @@ def _write(weights: list[Weight], gathered: Buckets, path: Path, last: LastPush 
         raise
     if last is not None:
         last.digest = digest
-        delta.prepare(delta.compile_encode, {DTYPES[w.tensor.dtype] for w in weights})
+        delta.prepare(delta.compile_take_over, {DTYPES[w.tensor.dtype] for w in weights})
     return digest
 
 

@@ -59,11 +59,17 @@ def integers(dtype: str) -> np.dtype:
 
 def encode(old: np.ndarray, new: np.ndarray) -> Piece | None:
     """What makes `new` of `old`, both [n] signed integers of one size; None when nothing does."""
+    return take_over(old.copy(), new)
+
+
+def take_over(old: np.ndarray, new: np.ndarray) -> Piece | None:
+    """`encode`; and `old` then is `new`, by writing what changed only: the memory that stays as it is need not be
+    written back."""
     from . import delta_loops
 
     assert len(old) == len(new)
     gaps, differences, wides = _room.arrays(len(new), new.dtype)
-    entries, wide = delta_loops.encode(old, new, gaps, differences, wides)
+    entries, wide = delta_loops.take_over(old, new, gaps, differences, wides)
     return Piece(gaps[:entries].copy(), differences[:entries].copy(), wides[:wide].copy()) if entries else None
 
 
@@ -79,12 +85,8 @@ COMPILING = "compile a delta's loop"
 _begun: dict[Callable[[np.dtype], None], set[np.dtype]] = {}
 
 
-def compile_encode(integer: np.dtype) -> None:
-    """And `apply`, for the learner's own copy, which the same piece brings up to date."""
-    old = np.zeros(1, integer)
-    piece = encode(old, np.ones(1, integer))
-    assert piece is not None
-    apply(piece, old)
+def compile_take_over(integer: np.dtype) -> None:
+    take_over(np.zeros(1, integer), np.ones(1, integer))
 
 
 def compile_apply(integer: np.dtype) -> None:

@@ -49,9 +49,9 @@ def _ones(typing, bits):
 
 
 @njit(nogil=True)
-def encode(old, new, gaps, differences, wides):
-    """What makes `new` of `old` is written to the other three, which have room for n each. -> how many gaps, how many
-    wides."""
+def take_over(old, new, gaps, differences, wides):
+    """`old` becomes `new`, and what that changed is written to the other three, which have room for n each.
+    -> how many gaps, how many wides."""
     places = np.empty(BLOCK, np.int32)
     entries, wide, last = 0, 0, -1
     for block in range(0, len(new), BLOCK):
@@ -85,6 +85,7 @@ def encode(old, new, gaps, differences, wides):
             gaps[entries], differences[entries] = gap, difference
             entries += 1
             last = at
+            old[at] = new[at]
     return entries, wide
 
 

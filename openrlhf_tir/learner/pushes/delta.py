@@ -2,8 +2,8 @@
 tensors are gathered.
 
     all ranks   gather a bucket ──> the next bucket ──> ...
-    rank 0      its threads: compare a chunk with the last push and hash it, a cache's worth at a time ──> pieces, in
-                order, into the file ──> the same pieces, beside what comes next, into the copy of the last push
+    rank 0      its threads: compare a chunk with the last push, take it over, hash it, a cache's worth at a time ──>
+                pieces, in order, into the file
 
 A full push goes in its place when there is nothing to continue, or when more changed than is worth it: then None."""
 
@@ -17,12 +17,12 @@ import numpy as np
 from torch import nn
 
 from ...types import Changes
-from ...weights.delta import PIECE_BYTES, Piece, encode, integers
+from ...weights.delta import PIECE_BYTES, Piece, integers, take_over
 from ...weights.delta_file import DeltaWriter
 from ...weights.digest import ChunkHash, chunk_hash, combine, hashing_threads
 from ..lora import Weight, hf_weights
 from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_rank_0, over_chunks
-from .last_push import Change, LastPush
+from .last_push import LastPush
 from .write_behind import write_behind
 
 BUFFER_BYTES = 4 * 2**20
@@ -47,8 +47,6 @@ def write_delta(
 
     def work(gathered: Buckets) -> Changes | None:
         known = {w.name: nbytes(w) for w in weights}
-        if last is not None:
-            last.settle()
         if last is None or last.digest is None or {name: len(data) for name, data in last.tensors.items()} != known:
             return None
         return _write(gathered, path, last, base_version, int(WORTH_IT * sum(known.values())))
@@ -67,14 +65,14 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
             hashing_threads() as pool,
             write_behind(out.fileno()) as behind,
         ):
-            writer, changes_of = DeltaWriter(out, base, base_version), list[Change]()
+            writer = DeltaWriter(out, base, base_version)
 
             def compared(weight: Weight, part: slice, data: np.ndarray) -> tuple[bytes, list[tuple[int, Piece]]]:
                 kept = last.tensors[weight.name][part]
                 if writer.size > limit:
                     kept[:] = data
                     return chunk_hash(data), []
-                hashed, found = _compared(kept, data, DTYPES[weight.tensor.dtype])
+                hashed, found = _taken_over(kept, data, DTYPES[weight.tensor.dtype])
                 return hashed, [(part.start + begin, piece) for begin, piece in found]
 
             hashes = {}
@@ -83,22 +81,19 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
                 for hashed, pieces in results:
                     found.append(hashed)
                     for begin, piece in pieces:
-                        changes_of.append((_elements(last, weight, begin), piece))
                         if writer.size <= limit:
                             writer.add(weight.name, begin, piece)
                     behind.follow(writer.size)
                 hashes[weight.name] = of_tensor(weight, found)
-            digest = combine(hashes)
+            last.digest = combine(hashes)
             if writer.size > limit:
                 partial.unlink()
-                last.follow(changes_of, digest)
                 return None
-            changes = writer.end(digest)
+            changes = writer.end(last.digest)
             out.flush()
             behind.end()
             os.fsync(out.fileno())
         os.replace(partial, path)
-        last.follow(changes_of, digest)
     except OSError:
         with suppress(OSError):
             partial.unlink()
@@ -106,19 +101,13 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
     return changes
 
 
-def _elements(last: LastPush, weight: Weight, begin: int) -> np.ndarray:
-    """Those of the last push that a piece which begins at this byte is of."""
-    kept = last.tensors[weight.name][begin : begin + PIECE_BYTES]
-    return kept.view(integers(DTYPES[weight.tensor.dtype]))
-
-
-def _compared(kept: np.ndarray, data: np.ndarray, dtype: str) -> tuple[bytes, list[tuple[int, Piece]]]:
-    """The hash of a chunk, [bytes] uint8, and what makes it of `kept`: (byte, piece). One pass: what is compared is
-    hashed while it is in the core's cache."""
+def _taken_over(kept: np.ndarray, data: np.ndarray, dtype: str) -> tuple[bytes, list[tuple[int, Piece]]]:
+    """The hash of a chunk, [bytes] uint8, and what changed in it: (byte, piece). `kept` then is `data`. One pass: what
+    is compared is hashed while it is in the core's cache."""
     found, hashed = [], ChunkHash()
     for begin in range(0, len(data), PIECE_BYTES):
         old, new = (part[begin : begin + PIECE_BYTES] for part in (kept, data))
-        if piece := encode(old.view(integers(dtype)), new.view(integers(dtype))):
+        if piece := take_over(old.view(integers(dtype)), new.view(integers(dtype))):
             found.append((begin, piece))
         hashed.update(new.data)
     return hashed.digest(), found

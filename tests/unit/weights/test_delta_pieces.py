@@ -13,14 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_tir.weights.delta import Piece, apply, encode
+from openrlhf_tir.weights.delta import Piece, apply, encode, take_over
 from openrlhf_tir.weights.delta_loops import BLOCK, LANES
 
 
 def roundtrip(old: np.ndarray, new: np.ndarray) -> Piece | None:
-    kept, made = old.copy(), old.copy()
-    piece = encode(kept, new)
-    assert kept.tobytes() == old.tobytes(), "it is only looked at"
+    piece, made, kept = encode(old, new), old.copy(), old.copy()
+    taken = take_over(kept, new)
+    assert kept.tobytes() == new.tobytes(), "the learner's own copy"
+    assert (taken is None) == (piece is None) and all(
+        (a == b).all() for a, b in zip(taken or (), piece or (), strict=True)
+    )
     if piece is None:
         assert (old == new).all()
     else:
@@ -121,15 +124,16 @@ def test_no_loop_writes_or_reads_beyond_its_arrays():
     each remainder of what a block and its last vector hold is tried."""
     code = """
 import numpy as np
-from openrlhf_tir.weights.delta import apply, encode
+from openrlhf_tir.weights.delta import apply, take_over
 from openrlhf_tir.weights.delta_loops import BLOCK
 for same in [*range(9), 61, 62, 63, 64, 65]:
     for n in (BLOCK, 2 * BLOCK, BLOCK + 7):
         old = np.zeros(n, np.int16)
         new = np.ones(n, np.int16)
         new[:same] = 0
-        apply(encode(old, new), old)
-        assert (old == new).all(), (same, n)
+        piece = take_over(kept := old.copy(), new)
+        apply(piece, old)
+        assert (old == new).all() and (kept == new).all(), (same, n)
 """
     told = {**os.environ, "NUMBA_BOUNDSCHECK": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True, timeout=600)
