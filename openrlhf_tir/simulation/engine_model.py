@@ -234,12 +234,14 @@ class EngineModel:
         waiting, spec = self._waiting, self.spec
         if not waiting or self.paused:
             return
+        room = spec.kv_tokens * (1 - WATERMARK)
         while waiting and self.n < spec.max_running:
             s = waiting[0]
-            if self.kv_used + s.context > spec.kv_tokens * (1 - WATERMARK):
+            if self.kv_used + s.context > room:
                 return
             waiting.popleft()
-            self._prefill(max(0, s.context - s.cached))
+            if s.context > s.cached:
+                self._prefill(s.context - s.cached)
             s.cached = 0
             self._orders += 1
             s.joined, s.order = self._service, self._orders
@@ -276,17 +278,17 @@ class EngineModel:
     def _schedule(self) -> None:
         """Arm the timer for the next completion or KV overflow. One that fires too early is re-armed, which is cheaper
         than moving it each time."""
-        heap = self._heap
+        heap, n = self._heap, self.n
         while heap and heap[0][2].order != heap[0][1]:
             heappop(heap)
         if not heap or self.paused:
             return
-        target = heap[0][0]
-        if self._full_at < target and self.n > 1:
-            target = self._full_at
+        target, service = heap[0][0], self._service
+        if n > 1 and (full_at := self._full_at) < target:
+            target = full_at
         when = self._then + self._prefill_s
-        if target > self._service:
-            when += (target - self._service) / (self._each[self.n] * self.speed)
+        if target > service:
+            when += (target - service) / (self._each[n] * self.speed)
         if when < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -297,14 +299,17 @@ class EngineModel:
         self._timer, self._fires_at = None, math.inf
         self._advance()
         done: list[Sequence] = []
-        while self._heap and self._heap[0][0] <= self._service + EPSILON and not self.paused:
+        until = self._service + EPSILON
+        while self._heap and self._heap[0][0] <= until and not self.paused:
             _, order, s = heappop(self._heap)
             if s.order == order:
                 self._leave(s)
                 done.append(s)
-        while self.n > 1 and self.kv_used > self.spec.kv_tokens - EPSILON:
+        full = self.spec.kv_tokens - EPSILON
+        while self.n > 1 and self._kv_base + self.n * self._service > full:
             self._preempt()
-        self._admit()
+        if self._waiting:
+            self._admit()
         self._schedule()
         for s in done:
             s.on_done(True)

@@ -7,11 +7,14 @@ temporary directory."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import tempfile
 import time
 from array import array
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +33,8 @@ from .workload import Acceptance, Workload
 WARM_UP = 2
 """Steps that are not counted: buffers fill and the first groups are all fresh."""
 MATCH_BATCHES = 3
+YOUNG = 100_000
+"""Objects more than were freed, between two looks of Python's cycle collector, which finds next to nothing here."""
 
 
 @dataclass(slots=True)
@@ -111,9 +116,20 @@ def simulate(
     """Run cfg.train.max_steps updates. `cfg` and `workload` must agree on the batch (see `configure`). `spread`: a
     group goes to several engines."""
     seconds = learner_seconds(workload) if learner_s is None else learner_s
-    with tempfile.TemporaryDirectory(prefix="tir-simulate-") as directory:
+    with tempfile.TemporaryDirectory(prefix="tir-simulate-") as directory, seldom_collected():
         cfg = cfg.model_copy(update={"run_dir": Path(directory)})
         return run(_simulate(workload, cfg, acceptance or workload.acceptance, seconds, faults, warm_up, spread))
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Python's cycle collector looks through the trajectories under way less often; afterwards as before."""
+    before = gc.get_threshold()
+    gc.set_threshold(YOUNG, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 async def _simulate(

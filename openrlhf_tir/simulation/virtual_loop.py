@@ -103,16 +103,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def _round(self) -> None:
-        ready = self._ready
+        """What is ready, and then timers, until one makes something ready."""
+        ready, timers = self._ready, self._timers
         while ready and not self._stopping:
             handle = ready.popleft()
             callback, context = handle.callback, handle.context
             if callback is not None and context is not None:
                 context.run(callback, *handle.args)
-        if self._stopping:
-            return
-        timers = self._timers
-        while timers:
+        while timers and not ready and not self._stopping:
             when, _, handle = heappop(timers)
             callback = handle.callback
             if callback is None:
@@ -123,8 +121,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 callback(*handle.args)
             else:
                 handle.context.run(callback, *handle.args)
-            return
-        raise Deadlock("Deadlock: every task waits and no timer is set.")
+        if not ready and not self._stopping:
+            raise Deadlock("Deadlock: every task waits and no timer is set.")
 
     def run_until_complete(self, future):
         future = asyncio.ensure_future(future, loop=self)

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..config.toml_file import read_toml
 from ..errors import ConfigError
@@ -59,7 +59,8 @@ class Lognormal:
         return whole * _phi(d - s) + self.max * (1 - _phi(d))
 
     def draw(self, rng: random.Random) -> float:
-        return min(self.max, rng.lognormvariate(self.mu, self.sigma))
+        drawn = rng.lognormvariate(self.mu, self.sigma)
+        return drawn if drawn < self.max else self.max
 
 
 def _phi(x: float) -> float:
@@ -113,8 +114,7 @@ class Acceptance:
         return self.start + (self.end - self.start) * progress
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """What one trajectory will do: segments[i] model tokens, then (but after the last) call i: latencies_s[i],
     observations[i] tokens."""
 
@@ -203,15 +203,15 @@ class Workload:
         rng = self._rng
         rng.seed(f"{self.seed}/{key.epoch}/{key.prompt}/{sample}")
         total = max(self.tool_calls + 1, round(self.response_tokens.draw(rng)))
-        cuts = sorted(rng.random() for _ in range(self.tool_calls))
-        shares = [b - a for a, b in zip([0.0, *cuts], [*cuts, 1.0], strict=True)]
-        segments = [max(1, int(total * share)) for share in shares]
+        calls = range(self.tool_calls)
+        cuts = sorted([rng.random() for _ in calls])
+        segments, start = [], 0.0
+        for cut in (*cuts, 1.0):
+            segments.append(int(total * (cut - start)) or 1)
+            start = cut
         segments[-1] = max(1, segments[-1] + total - sum(segments))
-        return Script(
-            segments=tuple(segments),
-            observations=tuple(max(1, round(self.observation_tokens.draw(rng))) for _ in range(self.tool_calls)),
-            latencies_s=tuple(self.env_latency_s.draw(rng) for _ in range(self.tool_calls)),
-        )
+        observations = [round(self.observation_tokens.draw(rng)) or 1 for _ in calls]
+        return Script(tuple(segments), tuple(observations), tuple([self.env_latency_s.draw(rng) for _ in calls]))
 
     def accepted(self, key: GroupKey, share: float) -> bool:
         """Is the group kept when the filters keep `share` of all? Kept at some share, it is at every higher one."""
