@@ -132,9 +132,11 @@ class Router(Generic[M]):
             if self.seats and not fitting:
                 raise VersionGone("No rollout actor is left that has the weights which are evaluated.")
             able = [s for s in fitting if not s.suspect and not s.draining]
-            able = [s for s in able if s.name not in self.reserved] or able
-            able = [s for s in able if s.name not in self._failed_on.get(key, ())] or able
-            if ready := [s for s in able if s.full_until <= loop.time()]:
+            for avoided in (self.reserved, self._failed_on.get(key)):
+                if avoided:
+                    able = [s for s in able if s.name not in avoided] or able
+            now = loop.time()
+            if ready := [s for s in able if s.full_until <= now]:
                 return self._choose(ready, key, n)
             if not self.seats and self._hopeless:
                 raise PipelineError(

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import ray
@@ -189,17 +190,13 @@ class RolloutPool:
     def engine_stats(self) -> dict[str, float]:
         """Actors, and as of each one's last group: sequences running and waiting, preemptions of the actors that are
         up; the longest pause by a push."""
-        loads = [m.load for m in self.members if m.load]
-        of_all = {name: sum(load[name] for load in loads) for name in (loads[0] if loads else ())}
-        longest = {LONGEST: max(load.get(LONGEST, 0.0) for load in loads)} if loads else {}
-        figures = of_all | longest
-        if self.cfg.pipeline.fast_lane == "off":
-            return {"actors": float(len(self.members))} | figures
-        return (
-            {"actors": float(len(self.members))}
-            | figures
-            | {"lane_engines": self.lane_engines, "lane_moves": self.lane_moves}
-        )
+        figures = {"actors": float(len(self.members))}
+        if loads := [m.load for m in self.members if m.load]:
+            figures |= {name: sum(map(itemgetter(name), loads)) for name in loads[0] if name != LONGEST}
+            figures[LONGEST] = max(load.get(LONGEST, 0.0) for load in loads)
+        if self.cfg.pipeline.fast_lane != "off":
+            figures |= {"lane_engines": self.lane_engines, "lane_moves": self.lane_moves}
+        return figures
 
     async def busy_intervals(self) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
         """Per actor: when at least one of its requests was decoding, and its environments' sessions were started or
