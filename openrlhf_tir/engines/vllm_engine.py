@@ -90,6 +90,7 @@ class VllmEngine:
         prepare_environment(gpu=gpu)
         if gpu:
             await wait_for_memory(cfg.vllm.gpu_memory_utilization, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        from vllm.envs import enable_envs_cache
         from vllm.v1.engine.async_llm import AsyncLLM
 
         latest = LatestStats()
@@ -97,6 +98,7 @@ class VllmEngine:
             llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
+        enable_envs_cache()  # as vLLM's own process does: else every request of every step reads the environment anew
         engine = cls(llm, model, latest, version, cfg)
         await engine.init_transfer({})
         return engine
