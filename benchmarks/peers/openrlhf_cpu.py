@@ -73,8 +73,8 @@ def adapt() -> None:
     cuda.current_stream = lambda *_: None
     with flash_attn_importable():
         import openrlhf.trainer.ppo_trainer
+        import openrlhf.trainer.ppo_trainer_async
         import openrlhf.trainer.ray.ppo_actor
-        import openrlhf.trainer.ray.vllm_worker_wrap
         import openrlhf.utils
         import openrlhf.utils.agent
         import openrlhf.utils.deepspeed.deepspeed
@@ -82,7 +82,9 @@ def adapt() -> None:
         import openrlhf.utils.utils
     _engine(vllm)
     _learner(openrlhf)
-    _measured(openrlhf.trainer.ppo_trainer.BasePPOTrainer)
+    # Ray has wrapped each method in the actor's own class by now, those it inherits too
+    for actor in (openrlhf.trainer.ppo_trainer.PPOTrainer, openrlhf.trainer.ppo_trainer_async.TrainingActor):
+        _measured(actor.__ray_metadata__.modified_class)
 
 
 def _engine(vllm: Any) -> None:
@@ -92,6 +94,7 @@ def _engine(vllm: Any) -> None:
         "max_num_seqs": SEQUENCES,
         "kv_cache_memory_bytes": KV_CACHE_BYTES,
         "disable_log_stats": True,
+        "worker_extension_cls": f"{__name__}.{Worker.__name__}",
     }
 
     def engine_args(*given: Any, **more: Any) -> Any:
@@ -123,7 +126,6 @@ def _learner(openrlhf: Any) -> None:
     module.DeepspeedStrategy.get_ds_train_config = torch_adam
     openrlhf.utils.distributed_util.stateless_init_process_group = Store
     openrlhf.trainer.ray.ppo_actor.stateless_init_process_group = Store
-    openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap.update_weight = update_weight
     dtype = openrlhf.utils.utils.convert_to_torch_dtype
     openrlhf.utils.utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else dtype(name)
     strategy = openrlhf.utils.get_strategy
@@ -138,7 +140,7 @@ def _learner(openrlhf: Any) -> None:
 class Store:
     """Where it would make a NCCL communicator: a broadcast through the store that this would be set up by."""
 
-    def __init__(self, address: str, port: int, rank: int, world_size: int, device: Any) -> None:
+    def __init__(self, address: str, port: int, rank: int, world_size: int, device: Any = None) -> None:
         from vllm.distributed.utils import StatelessProcessGroup
 
         self.rank = rank
@@ -150,25 +152,43 @@ class Store:
             tensor.copy_(sent)
 
 
-def update_weight(self: Any, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> None:
-    """WorkerWrap's, on the CPU: collected up to the last, which is told by `empty_cache`, then all loaded at once."""
-    import torch
-    from vllm.config import set_current_vllm_config
-    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+class Worker:
+    """Its WorkerWrap, on the CPU: what vLLM adds to its worker, by name, in the process of the engine, which `adapt`
+    does not reach."""
 
-    weight = torch.empty(shape, dtype=dtype)
-    self._model_update_group.broadcast(weight, src=0)
-    self._peers_held = [*getattr(self, "_peers_held", []), (name, weight)]
-    if not empty_cache:
-        return
-    model = self.model_runner.model
-    with set_current_vllm_config(self.vllm_config):
-        initialize_layerwise_reload(model)
-        model.load_weights(iter(self._peers_held))
-        finalize_layerwise_reload(model, self.model_config)
-    self._peers_held = []
-    # tied: it keeps the old packed weights otherwise
-    model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
+    _model_update_group: Store
+    vllm_config: Any
+    model_runner: Any
+    model_config: Any
+
+    def init_process_group(
+        self, address: str, port: int, rank_offset: int, world_size: int, *_: Any, **__: Any
+    ) -> None:
+        import torch
+
+        self._model_update_group = Store(address, port, torch.distributed.get_rank() + rank_offset, world_size)
+        self._held: list[tuple[str, Any]] = []
+
+    def update_weight(self, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> None:
+        """Collected up to the last, which is told by `empty_cache`, then all loaded at once."""
+        import torch
+
+        weight = torch.empty(shape, dtype=dtype)
+        self._model_update_group.broadcast(weight, src=0)
+        self._held.append((name, weight))
+        if not empty_cache:
+            return
+        from vllm.config import set_current_vllm_config
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+        model = self.model_runner.model
+        with set_current_vllm_config(self.vllm_config):
+            initialize_layerwise_reload(model)
+            model.load_weights(iter(self._held))
+            finalize_layerwise_reload(model, self.model_config)
+        self._held = []
+        # tied: it keeps the old packed weights otherwise
+        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
 
 
 def _measured(trainer: Any) -> None:
