@@ -172,14 +172,15 @@ class Worker:
     def update_weight(self, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> None:
         """Collected up to the last, which is told by `empty_cache`, then all loaded at once."""
         import torch
-        from vllm.config import set_current_vllm_config
-        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
         weight = torch.empty(shape, dtype=dtype)
         self._model_update_group.broadcast(weight, src=0)
         self._held.append((name, weight))
         if not empty_cache:
             return
+        from vllm.config import set_current_vllm_config
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
         model = self.model_runner.model
         with set_current_vllm_config(self.vllm_config):
             initialize_layerwise_reload(model)

@@ -540,3 +540,10 @@ async def test_a_push_that_fails_half_way_breaks_the_engine_and_frees_its_caller
         await waiting
     with pytest.raises(EngineError, match="Start a new one"):
         await engine.generate(prompt, Sampling(4), request_id="no")
+
+
+async def test_what_the_environment_says_is_read_once(engine):
+    """vLLM asks for its variables at each output of each request."""
+    from vllm import envs
+
+    assert envs._is_envs_cache_enabled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 
@@ -11,7 +12,15 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.simulation.faults import Fault
 from openrlhf_tir.simulation.planner import Plan, Split, recommend, splits
-from openrlhf_tir.simulation.run import Result, batch_rollout_s, configure, learner_seconds, simulate
+from openrlhf_tir.simulation.run import (
+    YOUNG,
+    Result,
+    batch_rollout_s,
+    configure,
+    learner_seconds,
+    seldom_collected,
+    simulate,
+)
 from openrlhf_tir.simulation.workload import Acceptance, EngineSpec, Lognormal, Workload
 
 
@@ -196,3 +205,12 @@ def test_the_command_plans_a_cluster(capsys):
 def test_a_workload_that_is_not_there_is_refused(capsys):
     assert main(["simulate", "--workload", "nowhere.toml"]) == 2
     assert "nowhere.toml cannot be read" in capsys.readouterr().err
+
+
+def test_pythons_collector_looks_as_often_after_a_simulation_as_before():
+    before, during = gc.get_threshold(), []
+    workload = constant()
+    with seldom_collected():
+        during.append(gc.get_threshold()[0])
+    simulate(workload, configure(workload))
+    assert gc.get_threshold() == before and during == [YOUNG]

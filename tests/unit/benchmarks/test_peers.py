@@ -17,6 +17,7 @@ from benchmarks.peers import ours, plain, systems, venvs
 from benchmarks.peers.cpu import CpuTrace, at, name_of, spent
 from benchmarks.peers.evaluate import first_near
 from benchmarks.peers.figures import as_json, figures, markdown
+from benchmarks.peers.openrlhf_cpu import Worker
 from benchmarks.peers.reward import correct
 from benchmarks.peers.rollout import Sample, sample
 from benchmarks.peers.sandbox import Client
@@ -370,3 +371,32 @@ def test_without_calls_left_a_fence_is_plain_text():
 def test_a_response_that_its_budget_cuts_has_not_ended():
     (only,), ran = rolled(Scripted(["x" * 50]), 1, budget=20)
     assert len(only.ids) == 20 and not only.ended and ran == []
+
+
+def test_openrlhfs_worker_holds_weights_until_the_last_is_there():
+    """Its own asks for a CUDA tensor. With the last, it loads them; here there is no model."""
+
+    class Group:
+        def broadcast(self, tensor, src):
+            tensor.fill_(7.0)
+
+    worker = Worker()
+    worker._model_update_group, worker._held = Group(), []
+    worker.update_weight("a", torch.float32, (2,))
+    assert [(name, weight.tolist(), weight.device.type) for name, weight in worker._held] == [("a", [7.0, 7.0], "cpu")]
+
+
+@pytest.mark.slow  # imports openrlhf and vllm, in a process of its own: it changes both
+def test_each_of_openrlhfs_trainers_writes_its_updates():
+    """Ray wraps all methods of an actor's class when it is decorated, those it inherits too: a change to the base class
+    is seen by no actor."""
+    code = (
+        "from benchmarks.peers import openrlhf_cpu as cpu; cpu.adapt()\n"
+        "from openrlhf.trainer.ppo_trainer import PPOTrainer\n"
+        "from openrlhf.trainer.ppo_trainer_async import TrainingActor\n"
+        "for actor in (PPOTrainer, TrainingActor):\n"
+        "    of = actor.__ray_metadata__.modified_class\n"
+        "    print(of.init_checkpoint_states.__module__, of.save_logs_and_checkpoints.__module__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-4:] == ["benchmarks.peers.openrlhf_cpu"] * 4
