@@ -104,7 +104,9 @@ class Tally:
 
     def add_gate(self, outside: torch.Tensor, units: torch.Tensor) -> None:
         """`outside`: the share of a micro batch's `units` that the IS correction masked or clipped."""
-        self.gated += torch.stack([outside.double() * units, units.double()])
+        share = outside.double() * units
+        # of a dummy, without a token, it is 0 / 0
+        self.gated += torch.stack([torch.where(units > 0, share, torch.zeros_like(share)), units.double()])
 
     def metrics(self) -> dict[str, float]:
         """Call after the ranks have summed `sums` and `gated` and maximised `maxima`."""

@@ -66,6 +66,18 @@ def test_with_is_correction_the_ratio_is_one_and_the_rollout_policy_only_weighs(
     assert metrics["clip_high"] == metrics["clip_low"] == 0.0
 
 
+def test_a_dummy_micro_batch_leaves_the_share_outside_the_band_a_number():
+    """It has no token: the share is 0 / 0."""
+    import torch
+
+    from openrlhf_tir.algorithms.losses.diagnostics import Tally
+
+    tally = Tally("cpu")
+    tally.add_gate(torch.tensor(0.25), torch.tensor(8.0))
+    tally.add_gate(torch.tensor(torch.nan), torch.tensor(0.0))
+    assert tally.gated.tolist() == [2.0, 8.0]
+
+
 def test_is_correction_masks_a_token_outside_the_band():
     advantage = {"is_correction_level": "token", "is_correction_threshold": (0.8, 1.2)}
     _, grad, metrics = evaluate(Config(algo={"advantage": advantage}))
