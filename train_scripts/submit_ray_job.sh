@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Submit a training run to a Ray cluster: submit_ray_job.sh --run-dir /shared/runs/a --recipe zerotir_7b ...   [any flag of `openrlhf-tir train`]
 # Environment: RAY_ADDRESS (dashboard, default http://127.0.0.1:8265), TIR_JOB_FLAGS (more flags for `ray job submit`, e.g. --no-wait),
-#   TIR_COMMAND (train, or another command), TIR_PYTHON (the head node's interpreter that has the requirements, default python). NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
-# The repository travels as the job's working directory, so the nodes need the requirements, not the code. A recipe of your own, and the
+#   TIR_COMMAND (train, or another command). NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
+# The repository travels as the job's working directory, so the nodes need the requirements, not the code: in an environment at the path of
+# this one (TIR_VENV, or .venv here), or else in that of the `python` in Ray's PATH there. A recipe of your own, and the
 # files of your own that it or a flag names (path/file.py:function), are copied along.
 set -euo pipefail
 if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
@@ -23,15 +24,16 @@ trap 'rm -rf "$runtime_env" "$own"' EXIT
 packed=$("$venv/bin/python" -c 'import sys; from pathlib import Path; from openrlhf_tir.config.packing import pack
 print("\0".join(pack(sys.argv[3:], Path(sys.argv[1]).resolve(), Path(sys.argv[2]))), end="\0")' "$own" "$caller" "$@" | base64 -w 0)
 mapfile -d '' -t args < <(base64 -d <<< "$packed")
-"$venv/bin/python" - > "$runtime_env" <<'PY'
-import json, os
+"$venv/bin/python" - "$venv" > "$runtime_env" <<'PY'
+import json, os, sys
 from openrlhf_tir.config.forwarded import forwarded
 secrets = ("WANDB_API_KEY", "TIR_ENV_TOKEN", "TIR_ROLLOUT_TOKEN")
 print(json.dumps({
-    "env_vars": {"OMP_NUM_THREADS": "1", **forwarded(), **{k: os.environ[k] for k in secrets if k in os.environ}},
+    # the `python` of a node whose Ray was started by its path, not from an activated environment, may be another
+    "env_vars": {"OMP_NUM_THREADS": "1", "PATH": f"{os.path.abspath(sys.argv[1])}/bin:${{PATH}}", **forwarded(), **{k: os.environ[k] for k in secrets if k in os.environ}},
     "excludes": [".git", "/.venv*", "/runs", "/build", "/dist", "*.safetensors", "*.pt", "__pycache__"],
 }))
 PY
 read -r -a job_flags <<< "${TIR_JOB_FLAGS:-}"
 "$venv/bin/ray" job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" --working-dir . --runtime-env "$runtime_env" "${job_flags[@]}" \
-    -- "${TIR_PYTHON:-python}" -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "${args[@]}"
+    -- python -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "${args[@]}"

@@ -74,8 +74,8 @@ class LearnerRank:
     def step(self, batch: TrainBatch, *groups: Any) -> dict[str, float]:
         return self.inner.step(batch, list(groups))
 
-    def accumulate(self, batch: TrainBatch, *groups: Any) -> None:
-        self.inner.accumulate(batch, list(groups))
+    def accumulate(self, part: TrainBatch, *groups: Any) -> None:
+        self.inner.accumulate(part, list(groups))
 
     @ray.method(concurrency_group="io")
     def written(self) -> dict[str, tuple[int, str]]:
@@ -161,22 +161,29 @@ class LearnerGroup:
             await asyncio.sleep(backoff_s(attempt - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))
         return await cls.start(cfg, shared)
 
-    async def accumulate(self, part: TrainBatch) -> None:
-        light, payloads = _for_all(part)
-        await self._all([r.accumulate.remote(light, *payloads) for r in self.ranks], "accumulate", "timeouts.learner_s")
-        self._accumulated += part.num_tokens
-
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()
-        light, payloads = _for_all(batch)
-        told = await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s")
-        metrics = told[0]
+        metrics = (await self._on_batch("step", batch))[0]
         self.version += int(metrics["updates"])
         tokens, self._accumulated = self._accumulated + batch.num_tokens, 0
         report = StepReport(self.version, metrics, time.monotonic() - start, tokens)
         if not report.finite or metrics.get("updates_left_out"):
             report.left_out = (await self._call("why_left_out"))[0]
         return report
+
+    async def accumulate(self, part: TrainBatch) -> None:
+        """Forward and backward of a part of the batch that the next `step` completes; no weight changes."""
+        before, self._accumulated = self._accumulated, 0  # what fails voids what was there
+        await self._on_batch("accumulate", part)
+        self._accumulated = before + part.num_tokens
+
+    async def _on_batch(self, method: str, batch: TrainBatch) -> list[Any]:
+        """The answers of all ranks to a call that is given a batch, its payloads as they lie in the object store."""
+        items = [type(item)(item.meta, None) for item in batch.items]
+        light = ray.put(TrainBatch(batch.step, items, batch.rank_of, batch.cuts))  # once, not for each rank
+        payloads = [item.payload for item in batch.items]
+        calls = [getattr(r, method).remote(light, *payloads) for r in self.ranks]
+        return await self._all(calls, method, "timeouts.learner_s")
 
     async def publish(self, path: Path) -> str:
         return (await self._call("publish", path))[0]
@@ -207,7 +214,8 @@ class LearnerGroup:
         return {path: facts for files in parts for path, facts in files.items()}
 
     async def load(self, directory: Path) -> int:
-        self.version, self._accumulated = (await self._call("load", directory))[0], 0
+        self._accumulated = 0
+        self.version = (await self._call("load", directory))[0]
         return self.version
 
     async def onload(self) -> None:
@@ -272,13 +280,6 @@ class LearnerGroup:
             cause = getattr(errors[0], "cause", None)
             raise cause if isinstance(cause, OSError) else errors[0]
         return [call.result() for call in calls]
-
-
-def _for_all(batch: TrainBatch) -> tuple[Any, list[Any]]:
-    """(a reference to `batch` without its payloads, the payloads): what every rank is sent. The batch is put into Ray's
-    store once, not for each rank."""
-    items = [type(item)(item.meta, None) for item in batch.items]
-    return ray.put(TrainBatch(batch.step, items, batch.rank_of, batch.cuts)), [item.payload for item in batch.items]
 
 
 async def _result(ref: Any) -> Any:

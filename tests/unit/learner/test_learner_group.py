@@ -178,3 +178,96 @@ def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
         (1, "call", "broadcast", "push1"),
         (0, "end", "push1", "rollout-1 died"),
     ]
+
+
+class PartsRank:
+    """A rank that notes each call; `answers`: of its methods, None where they hang."""
+
+    def __init__(self, **answers) -> None:
+        self.calls, self.answers = [], answers
+
+    def __getattr__(self, method):
+        from types import SimpleNamespace
+
+        async def called(*args):
+            self.calls.append((method, *args))
+            answer = self.answers.get(args[0] if method == "call" else method)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer if answer is not None else await asyncio.sleep(1e6)
+
+        return SimpleNamespace(remote=called)
+
+
+def parts_group(monkeypatch, **answers):
+    from openrlhf_tir.cluster.learner_group import LearnerGroup
+
+    monkeypatch.setattr("ray.put", lambda batch: batch)
+    ranks = [PartsRank(**answers) for _ in range(2)]
+    return LearnerGroup(Config(timeouts={"learner_s": 0.2}), ranks, None), ranks
+
+
+def part_of(groups):
+    from openrlhf_tir.types import BatchItem, TrainBatch
+    from tests.e2e.support.learner_batch import make_batch
+
+    batch = make_batch(groups, 2)
+    items = [BatchItem(item.meta, ("reference to", item.meta.key)) for item in batch.items]
+    return TrainBatch(batch.step, items, batch.rank_of)
+
+
+def test_a_step_reports_the_tokens_of_all_its_parts_and_payloads_go_to_every_rank_by_reference(monkeypatch):
+    from tests.e2e.support.learner_batch import random_groups
+
+    groups = random_groups(4, 2, 0)
+    parts = part_of(groups[:1]), part_of(groups[1:3]), part_of(groups[3:])
+    group, ranks = parts_group(monkeypatch, accumulate=True, step={"updates": 1.0})
+
+    async def run():
+        for part in parts[:2]:
+            await group.accumulate(part)
+        assert group.version == 0
+        return await group.step(parts[2]), await group.step(parts[2])
+
+    first, second = asyncio.run(run())
+    assert first.trained_tokens == sum(t.model_tokens for g in groups for t in g.trajectories)
+    assert second.trained_tokens == parts[2].num_tokens and (first.version, second.version) == (1, 2)
+    for rank in ranks:
+        assert [call[0] for call in rank.calls] == ["accumulate", "accumulate", "step", "step"]
+        _, light, *payloads = rank.calls[1]
+        assert payloads == [("reference to", g.key) for g in groups[1:3]]
+        assert [item.payload for item in light.items] == [None, None] and light.rank_of == parts[1].rank_of
+
+
+@pytest.mark.parametrize("how", ["load", "reload", "fault"])
+def test_tokens_of_parts_that_are_void_are_not_reported(monkeypatch, how):
+    from tests.e2e.support.learner_batch import random_groups
+
+    part = part_of(random_groups(2, 2, 0))
+    group, ranks = parts_group(monkeypatch, accumulate=True, step={"updates": 1.0}, load=3, reload=True)
+
+    async def run():
+        await group.accumulate(part)
+        if how == "fault":
+            ranks[1].answers["accumulate"] = ValueError("a bug")
+            with pytest.raises(ValueError, match="a bug"):
+                await group.accumulate(part)
+        else:
+            await (group.load("directory") if how == "load" else group.reload(group.cfg))
+        return await group.step(part)
+
+    assert asyncio.run(run()).trained_tokens == part.num_tokens
+
+
+def test_a_rank_that_hangs_or_dies_while_it_accumulates_is_lost_as_in_a_step(monkeypatch):
+    from openrlhf_tir.errors import LearnerDied
+    from tests.e2e.support.learner_batch import random_groups
+
+    part = part_of(random_groups(2, 2, 0))
+    group, ranks = parts_group(monkeypatch, accumulate=True)
+    ranks[1].answers = {}
+    with pytest.raises(LearnerDied, match=r"'accumulate' of the learner ranks was not over .* from rank 1\."):
+        asyncio.run(group.accumulate(part))
+    ranks[1].answers = {"accumulate": died()}
+    with pytest.raises(LearnerDied, match="the process was killed"):
+        asyncio.run(group.accumulate(part))
