@@ -44,21 +44,6 @@ class Passes:
         for indices in planned + [[]] * (int(most) - len(planned)):
             yield indices, collate([rows[i] for i in indices], names, self.device)
 
-    def update(
-        self,
-        model: Any,
-        optimizer: torch.optim.Optimizer,
-        rows: Sequence[Row],
-        names: Mapping[str, type],
-        objective: Forward,
-        lr: float,
-    ) -> float:
-        """Forward and backward of all micro batches, then one optimiser step at `lr`. Returns the sum of the losses
-        over micro batches and ranks."""
-        summed = self.accumulate(model, optimizer, rows, names, objective, last=True)
-        self.apply(model, optimizer, lr)
-        return summed
-
     def accumulate(
         self,
         model: Any,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -26,16 +25,11 @@ from .support.plain_learner import (
     plain_updates,
     relative,
 )
+from .support.ports import free_port
 from .support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
 WORLDS = (1, 2)
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +47,7 @@ def results(workdir):
     import torch.multiprocessing as mp
 
     runs = [
-        mp.spawn(run, (world, _free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
+        mp.spawn(run, (world, free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
     ]
     for context in runs:
         while not context.join(timeout=180):

@@ -4,22 +4,16 @@ tests/e2e/support/optimiser_runs.py."""
 from __future__ import annotations
 
 import pickle
-import socket
 
 import numpy as np
 import pytest
 
 from .support.optimiser_runs import run
+from .support.ports import free_port
 from .support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.long
 MATRIX, EMBEDDING, NORM = "model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight", "model.norm.weight"
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +23,7 @@ def results(tmp_path_factory):
 
     out = tmp_path_factory.mktemp("optimisers")
     model = save_tiny(out / "model", scale=1.0)
-    runs = [mp.spawn(run, (world, _free_port(), model, out), nprocs=world, join=False) for world in (1, 2)]
+    runs = [mp.spawn(run, (world, free_port(), model, out), nprocs=world, join=False) for world in (1, 2)]
     for context in runs:
         while not context.join(timeout=180):
             pass

@@ -73,7 +73,8 @@ class Critic:
                         **counts.loss_kwargs(),
                     )
 
-                summed = passes.update(self.engine, self.optimizer, part, FIELDS, objective, lr)
+                summed = passes.accumulate(self.engine, self.optimizer, part, FIELDS, objective, last=True)
+                passes.apply(self.engine, self.optimizer, lr)
                 norm = self.strategy.get_grad_norm(self.engine)
                 if math.isfinite(norm):
                     losses.append(counts.unscale(summed))

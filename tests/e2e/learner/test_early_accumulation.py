@@ -5,7 +5,6 @@ Everything runs in tests/e2e/support/early_runs.py."""
 from __future__ import annotations
 
 import pickle
-import socket
 
 import numpy as np
 import pytest
@@ -13,16 +12,11 @@ import pytest
 from openrlhf_tir.weights.digest import digest_file
 
 from ..support.early_runs import CUTS, METHODS
+from ..support.ports import free_port
 from ..support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
 WORLDS = (1, 2)
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +34,7 @@ def results(workdir):
     from ..support.early_runs import run
 
     runs = [
-        mp.spawn(run, (world, _free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
+        mp.spawn(run, (world, free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
     ]
     for context in runs:
         while not context.join(timeout=180):

@@ -6,11 +6,11 @@ Everything runs in tests/e2e/support/resharding_runs.py.
 from __future__ import annotations
 
 import pickle
-import socket
 
 import numpy as np
 import pytest
 
+from ..support.ports import free_port
 from ..support.resharding_runs import BETA, KINDS, resuming, saving, zero_2
 from ..support.tiny_model import save_tiny
 
@@ -20,12 +20,6 @@ DIRECTIONS = ((2, 1), (1, 2))
 FRESH, SAVED, STEPPED, EXPORTED = range(4)
 """What a run found: before its first step, at the checkpoint after it, one step later, after a step whose gradient is
 not finite and an export."""
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +34,10 @@ def results(workdir):
 
     save_tiny(workdir / "model", scale=1.0)
     for world in (1, 2):
-        mp.spawn(saving, (world, _free_port(), workdir / "model", workdir), nprocs=world)
+        mp.spawn(saving, (world, free_port(), workdir / "model", workdir), nprocs=world)
     for saved, world in (*DIRECTIONS, (2, 2)):
-        mp.spawn(resuming, (world, _free_port(), workdir / "model", workdir, saved), nprocs=world)
-    mp.spawn(zero_2, (2, _free_port(), workdir / "model", workdir), nprocs=2)
+        mp.spawn(resuming, (world, free_port(), workdir / "model", workdir, saved), nprocs=world)
+    mp.spawn(zero_2, (2, free_port(), workdir / "model", workdir), nprocs=2)
     return {path.stem: pickle.loads(path.read_bytes()) for path in workdir.glob("*.pkl")}
 
 

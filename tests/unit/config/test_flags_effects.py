@@ -11,7 +11,8 @@ from openrlhf_tir.cli import COMMANDS, main
 from openrlhf_tir.config.effects.rows import GROUP_ESTIMATORS, IDLE, NOT_WHITENED, ONE_ENVIRONMENT
 from openrlhf_tir.config.openrlhf_flags import RULES
 from openrlhf_tir.config.openrlhf_renamed import NAMES, advice
-from openrlhf_tir.config.rules import CRITIC_FREE, WHOLE_BATCH
+from openrlhf_tir.config.rules import CRITIC_FREE
+from openrlhf_tir.config.sections.early_accumulation import WHOLE_BATCH
 from openrlhf_tir.config.settings import known_keys
 
 
