@@ -17,6 +17,8 @@ from ..support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
 WORLDS = (1, 2)
+BF16 = 0.1
+"""Of the way that the weights moved: micro batches that are cut elsewhere round differently in 8 bits."""
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +61,14 @@ def test_parts_make_the_update_of_the_whole_batch(results, workdir, method, cut,
     for one, several in zip(whole, metrics, strict=True):
         assert several == pytest.approx(one, rel=2e-2 if bf16 else 2e-4, abs=1e-5)
         assert one["grad_norm"] > 0
-    if not bf16:  # whose weights have 8 bits: the least difference of a gradient is one of their last
-        assert apart(in_parts, weights, _start(workdir, weights)) < 2e-3
+    assert apart(in_parts, weights, _start(workdir, weights)) < (BF16 if bf16 else 2e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_rank_and_two_tell_and_make_the_same(results, method):
+def test_one_rank_and_two_tell_and_make_the_same(results, workdir, method):
     (one, ours, _), (two, theirs, _) = (results[w][0]["methods"][method]["each"] for w in WORLDS)
     assert one == [pytest.approx(m, rel=2e-2 if "bf16" in method else 2e-4, abs=1e-5) for m in two]
-    assert all(np.allclose(ours[k], theirs[k], atol=1e-2 if "bf16" in method else 2e-5) for k in ours)
+    assert apart(theirs, ours, _start(workdir, ours)) < (BF16 if "bf16" in method else 2e-3)
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -86,6 +87,12 @@ def test_what_was_accumulated_is_void_after_a_load_and_after_a_failure(results, 
     for found in results[world]:
         assert found["void_after_load"]
         assert (found["failed"], found["void_after_a_failure"]) == ("DataError", True)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_step_is_taken_though_its_own_part_has_nothing_to_train(results, workdir, world):
+    whole, in_parts = results[world][0]["nothing_last"]
+    assert apart(in_parts, whole, _start(workdir, whole)) < 2e-3
 
 
 @pytest.mark.parametrize("world", WORLDS)

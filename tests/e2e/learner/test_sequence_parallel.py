@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import pickle
-import socket
 
 import numpy as np
 import pytest
 
+from ..support.ports import free_port
 from ..support.sequence_parallel_runs import VARIANTS, run
 from ..support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
 CUTS = ((1, 1), (2, 2))
 """Ranks, and how many of them share a row."""
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -128,6 +128,15 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     in_parts(learner, groups(0), ())
     results["after_not_finite"] = _same(_weights(learner), whole)
 
+    silent = groups(0)
+    for t in silent[-1].trajectories:
+        t.masked = "over_length"
+    results["nothing_last"] = []
+    for cuts in ((), (GROUPS - 1,)):  # the second leaves a part without a row to the step
+        learner.load(out / f"early-{world}")
+        in_parts(learner, silent, cuts)
+        results["nothing_last"].append(_weights(learner))
+
     learner.reload(config(model, world))  # reinforce_baseline whitens over the batch
     try:
         learner.accumulate(*parts_of(learner.cfg, groups(0), 0, CUTS["halves"])[0])
