@@ -50,7 +50,12 @@ def of_method(model: Path, world: int, settings: dict[str, Any]) -> Config:
 
 
 def groups(seed: int) -> list[Group]:
-    return random_groups(GROUPS, 3, seed)
+    """One of three responses is right in each: where all are alike, a group has no gradient."""
+    made = random_groups(GROUPS, 3, seed)
+    for b, group in enumerate(made):
+        for i, t in enumerate(group.trajectories):
+            t.reward = float(i == (b + seed) % 3)
+    return made
 
 
 def parts_of(cfg: Config, of: list[Group], version: int, cuts: tuple[int, ...]) -> list[tuple[TrainBatch, list[Group]]]:
