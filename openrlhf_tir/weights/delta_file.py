@@ -1,11 +1,13 @@
 """Delta file: everything that changed between two pushes, in one file, chained to the weights that it continues.
 
-    MAGIC | pieces (delta.py), one after the other | index, JSON | length of the index, 8 bytes | MAGIC
-    link = XXH3-128(digest of the weights before, all bytes of the file)
+    MAGIC | parts, one after the other | index, JSON | length of the index, 8 bytes | MAGIC
+    part = pieces (delta.py) of one tensor
+    link = XXH3-128(digest of the weights before, XXH3-128 of each part, index)
 
-The index names both digests: of the weights before and of those after. A node applies a file only to weights that it
-has proved to be the ones before, only when the link is the announced one, and uses the result only when its digest is
-the announced one. So a delta that is damaged, left out, taken twice or out of order is refused by name.
+Parts are written, and hashed on both sides, by several threads at once; the link covers every byte all the same. The
+index names both digests: of the weights before and of those after. A node applies a file only to weights that it has
+proved to be the ones before, only when the link is the announced one, and uses the result only when its digest is the
+announced one. So a delta that is damaged, left out, taken twice or out of order is refused by name.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import json
 import os
 import struct
+import threading
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,42 +26,53 @@ import xxhash
 from ..errors import DeltaRefused
 from ..types import Changes
 from .delta import Piece, integers
-from .digest import CHUNK_BYTES, ITEM_BYTES
+from .digest import CHUNK_BYTES, ITEM_BYTES, chunk_hash, hashing_threads
 
 MAGIC = b"TIRDELTA"
 _END = struct.Struct("<Q8s")
 
 
 class DeltaWriter:
-    """Piece by piece into `out`; memory holds the index only."""
+    """Part by part into `out`; memory holds the index only."""
 
     def __init__(self, out: BinaryIO, base: str, base_version: int) -> None:
         self.out, self.base, self.base_version = out, base, base_version
         self.size = 0
-        self._link = xxhash.xxh3_128(base.encode())
-        self._index: list[list[Any]] = []
+        self._turn = threading.Lock()
+        self._hashes: list[bytes] = []
+        self._parts: list[list[Any]] = []
         self._write(MAGIC)
 
-    def add(self, name: str, begin: int, piece: Piece) -> None:
-        """`begin`: the byte of tensor `name` that the piece begins at."""
-        self._index.append([name, begin, self.size, len(piece.gaps), len(piece.wides)])
-        for part in piece:
-            self._write(part.view(np.uint8))
+    def add(self, name: str, pieces: list[tuple[int, Piece]]) -> None:
+        """A part: (byte of tensor `name` that the piece begins at, piece). From any thread. Raises OSError."""
+        data = b"".join(array.view(np.uint8).data for _, piece in pieces for array in piece)
+        hashed = chunk_hash(data)
+        with self._turn:
+            at, index = self.size, []
+            for begin, piece in pieces:
+                index.append([begin, at, len(piece.gaps), len(piece.wides)])
+                at += piece.nbytes
+            self._parts.append([name, len(data), index])
+            self._hashes.append(hashed)
+            self._write(data)
 
     def end(self, digest: str) -> Changes:
         """`digest`: of the weights after it."""
         index = json.dumps(
-            {"base": self.base, "base_version": self.base_version, "digest": digest, "pieces": self._index},
+            {"base": self.base, "base_version": self.base_version, "digest": digest, "parts": self._parts},
             separators=(",", ":"),
         ).encode()
         self._write(index)
         self._write(_END.pack(len(index), MAGIC))
-        return Changes(digest, self._link.hexdigest())
+        return Changes(digest, _link(self.base, self._hashes, index))
 
-    def _write(self, data: Any) -> None:
+    def _write(self, data: bytes) -> None:
         self.out.write(data)
-        self._link.update(data)
         self.size += len(data)
+
+
+def _link(base: str, hashes: list[bytes], index: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(base.encode() + b"".join(hashes) + index)
 
 
 class Delta:
@@ -74,26 +89,31 @@ class Delta:
                     raise ValueError("it does not begin or end as one")
                 if length > end:
                     raise ValueError(f"an index of {length} bytes does not fit into it")
-                text = os.pread(fd, length, end - length)
+                self._index = os.pread(fd, length, end - length)
                 # read at the disk's speed, and not fault by fault, while the index is: so the index is read before
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
                 # as a plain array: a memmap does its bookkeeping for every slice
                 self.file = np.asarray(np.memmap(f, np.uint8, mode="r"))
-            index = json.loads(text)
+            index = json.loads(self._index)
             self.base, self.base_version = str(index["base"]), int(index["base_version"])
             self.digest = str(index["digest"])
             self._pieces: dict[tuple[str, int], list[list[int]]] = {}
-            for name, begin, at, entries, wides in index["pieces"]:
-                cut = begin // CHUNK_BYTES * CHUNK_BYTES
-                self._pieces.setdefault((name, cut), []).append([begin - cut, at, entries, wides])
+            self._parts, last = [], len(MAGIC)
+            for name, size, pieces in index["parts"]:
+                self._parts.append(slice(last, last := last + size))
+                for begin, at, entries, wides in pieces:
+                    cut = begin // CHUNK_BYTES * CHUNK_BYTES
+                    self._pieces.setdefault((name, cut), []).append([begin - cut, at, entries, wides])
+            if last != end - length:
+                raise ValueError(f"its parts end at byte {last}, its index begins at {end - length}")
         except (OSError, ValueError, KeyError, TypeError, struct.error) as e:
             raise DeltaRefused(f"{path} is no complete delta: {e}.") from e
 
-    @property
+    @cached_property
     def link(self) -> str:
-        link = xxhash.xxh3_128(self.base.encode())
-        link.update(self.file.data)
-        return link.hexdigest()
+        with hashing_threads() as pool:
+            hashes = [*pool.map(chunk_hash, [self.file[part] for part in self._parts])]
+        return _link(self.base, hashes, self._index)
 
     @property
     def tensors(self) -> set[str]:

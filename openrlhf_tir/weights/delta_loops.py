@@ -13,9 +13,11 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 from numba.extending import intrinsic
 
 LANES = 64
-BLOCK = 4096
+BLOCK = 1024
 """Elements looked at before those that differ are written out: they stay in the core's first cache. Multiple of
 LANES."""
+AT_ONCE = 4
+"""Places written down whether there are so many or not: a branch for each would be guessed wrong too often."""
 MAX_GAP = 255
 WIDE = -128
 """What stands in place of a difference that int8 does not hold."""
@@ -59,11 +61,14 @@ def take_over(old, new, gaps, differences, wides):
         whole = end - (end - block) % LANES
         found = 0
         for begin in range(block, whole, LANES):
-            # four at a time, there or not: a branch for each would be guessed wrong too often
             rest = _differ(old, new, begin)
             after, k = found + _ones(rest), found
+            for _ in range(AT_ONCE):  # without looking: in most cases there are some, and these are all
+                places[k] = begin + trailing_zeros(rest)
+                rest &= rest - 1
+                k += 1
             while k < after:
-                for _ in range(4):
+                for _ in range(AT_ONCE):
                     places[k] = begin + trailing_zeros(rest)
                     rest &= rest - 1
                     k += 1
@@ -72,8 +77,8 @@ def take_over(old, new, gaps, differences, wides):
             places[found] = at
             found += old[at] != new[at]
         for k in range(found):
-            at = places[k]
-            gap = at - last
+            at = np.uint64(places[k])  # unsigned: an index that may be negative is looked at each time
+            gap = places[k] - last
             while gap > MAX_GAP:
                 gaps[entries], differences[entries] = MAX_GAP, 0
                 entries += 1
@@ -84,7 +89,7 @@ def take_over(old, new, gaps, differences, wides):
                 wide += 1
             gaps[entries], differences[entries] = gap, difference
             entries += 1
-            last = at
+            last = places[k]
             old[at] = new[at]
     return entries, wide
 

@@ -2,8 +2,8 @@
 tensors are gathered.
 
     all ranks   gather a bucket ──> the next bucket ──> ...
-    rank 0      its threads: compare a chunk with the last push, take it over, hash it, a cache's worth at a time ──>
-                pieces, in order, into the file
+    rank 0      its threads: compare a chunk with the last push, take it over, hash it, a cache's worth at a time, and
+                write what changed in it as a part of the file
 
 A full push goes in its place when there is nothing to continue, or when more changed than is worth it: then None."""
 
@@ -25,8 +25,6 @@ from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_
 from .last_push import LastPush
 from .write_behind import write_behind
 
-BUFFER_BYTES = 4 * 2**20
-"""A piece is three small writes: this thread has the interpreter's lock and a core to share with those that compare."""
 WORTH_IT = 0.5
 """The largest share of a full push's bytes that a delta may have; beyond, applying a delta costs more than it saves."""
 
@@ -61,28 +59,27 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
     assert base is not None
     try:
         with (
-            open(partial, "wb", buffering=BUFFER_BYTES) as out,
+            open(partial, "wb") as out,
             hashing_threads() as pool,
             write_behind(out.fileno()) as behind,
         ):
             writer = DeltaWriter(out, base, base_version)
 
-            def compared(weight: Weight, part: slice, data: np.ndarray) -> tuple[bytes, list[tuple[int, Piece]]]:
+            def compared(weight: Weight, part: slice, data: np.ndarray) -> bytes:
                 kept = last.tensors[weight.name][part]
                 if writer.size > limit:
                     kept[:] = data
-                    return chunk_hash(data), []
+                    return chunk_hash(data)
                 hashed, found = _taken_over(kept, data, DTYPES[weight.tensor.dtype])
-                return hashed, [(part.start + begin, piece) for begin, piece in found]
+                if found:
+                    writer.add(weight.name, [(part.start + begin, piece) for begin, piece in found])
+                return hashed
 
             hashes = {}
             for weight, results in over_chunks(gathered, compared, pool):
                 found = []
-                for hashed, pieces in results:
+                for hashed in results:
                     found.append(hashed)
-                    for begin, piece in pieces:
-                        if writer.size <= limit:
-                            writer.add(weight.name, begin, piece)
                     behind.follow(writer.size)
                 hashes[weight.name] = of_tensor(weight, found)
             last.digest = combine(hashes)

@@ -97,7 +97,7 @@ class HfLearner:
             for name, new in tensors.items():
                 pair = (t.flatten().view(torch.int32).numpy() for t in (self.last[name], new))
                 if piece := encode(*pair):
-                    writer.add(name, 0, piece)
+                    writer.add(name, [(0, piece)])
             changes: Changes = writer.end(tensors_digest(tensors.items()))
         self.last = {name: t.clone() for name, t in tensors.items()}
         return changes

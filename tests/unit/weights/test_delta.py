@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,7 +54,7 @@ class Pushes:
         out, before = io.BytesIO(), self.weights[version - 1]
         writer = DeltaWriter(out, self.digest(version - 1), version - 1)
         for name, new in self.weights[version].items():
-            writer.add(name, 0, encode(before[name].ravel(), new.ravel()))
+            writer.add(name, [(0, encode(before[name].ravel(), new.ravel()))])
         digest, link = writer.end(self.digest(version))
         path = self.directory / f"v{version}.delta"
         path.write_bytes(out.getvalue())
@@ -132,6 +134,36 @@ def test_any_broken_byte_is_refused_by_name_and_the_copy_is_what_it_was(node, pu
             node.delta(path, *announced)
     path.write_bytes(whole)
     node.delta(path, *announced)
+
+
+def test_a_byte_that_nobody_announced_is_refused(node, pushes):
+    copy = node.full(*pushes.full(0))
+    path, *announced = pushes.delta(1)
+    whole = path.read_bytes()
+    index = len(whole) - 16 - int.from_bytes(whole[-16:-8], "little")
+    path.write_bytes(whole[:index] + b"x" + whole[index:])
+    with pytest.raises(DeltaRefused, match=f"its parts end at byte {index}, its index begins at {index + 1}"):
+        node.delta(path, *announced)
+    assert digest_file(copy) == pushes.digest(0)
+
+
+def test_parts_that_threads_write_at_once_do_not_mix(node, pushes):
+    class Disk(io.BytesIO):
+        def write(self, data) -> int:
+            time.sleep(0.002)  # others have a turn meanwhile
+            return super().write(data)
+
+    node.full(*pushes.full(0))
+    old, out = pushes.weights[0]["a"], Disk()
+    new = old + np.arange(1, 5001, dtype=np.int16)
+    writer = DeltaWriter(out, pushes.digest(0), 0)
+    cuts = [slice(at, at + 500) for at in range(0, 5000, 500)]
+    with ThreadPoolExecutor(4) as threads:
+        parts = [("a", [(2 * cut.start, encode(old[cut], new[cut]))]) for cut in cuts]
+        [*threads.map(writer.add, *zip(*parts, strict=True))]
+    announced = writer.end(tensors_digest({**pushes.weights[0], "a": new}.items()))
+    (pushes.directory / "v1.delta").write_bytes(out.getvalue())
+    assert digest_file(node.delta(pushes.directory / "v1.delta", 1, *announced)) == announced.digest
 
 
 def test_a_delta_that_is_not_there_is_refused(node, pushes):
@@ -251,7 +283,7 @@ def test_a_delta_of_other_tensors_is_refused(node, pushes):
     node.full(*pushes.full(0))
     out = io.BytesIO()
     writer = DeltaWriter(out, pushes.digest(0), 0)
-    writer.add("c", 0, encode(np.zeros(4, np.int16), np.ones(4, np.int16)))
+    writer.add("c", [(0, encode(np.zeros(4, np.int16), np.ones(4, np.int16)))])
     announced = writer.end(pushes.digest(1))
     (pushes.directory / "v1.delta").write_bytes(out.getvalue())
     with pytest.raises(DeltaRefused, match="changes c, which is not among the weights"):
@@ -274,7 +306,7 @@ def test_pieces_of_one_chunk_are_hashed_as_they_leave_it_whatever_their_order_an
     out = io.BytesIO()
     writer = DeltaWriter(out, pushes.digest(0), 0)
     for i in order:
-        writer.add("a", *pieces[i])
+        writer.add("a", [pieces[i]])
     digest = tensors_digest({**pushes.weights[0], "a": new}.items())
     announced = writer.end(digest)
     (pushes.directory / "v1.delta").write_bytes(out.getvalue())

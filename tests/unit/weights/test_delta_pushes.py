@@ -53,7 +53,7 @@ class Learner:
         with path.open("wb") as out:
             writer = DeltaWriter(out, base, base_version)
             if piece:
-                writer.add("w", 0, piece)
+                writer.add("w", [(0, piece)])
             changes = writer.end(tensors_digest(self.weights.items()))
         self.in_transit(path)
         return changes
