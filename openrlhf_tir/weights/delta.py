@@ -73,6 +73,11 @@ def take_over(old: np.ndarray, new: np.ndarray) -> Piece | None:
     return Piece(gaps[:entries].copy(), differences[:entries].copy(), wides[:wide].copy()) if entries else None
 
 
+def inverse(piece: Piece) -> Piece:
+    """What makes the old of the new. -128, which stands for a large difference, is its own negative in 8 bits."""
+    return Piece(piece.gaps, -piece.differences, -piece.wides)
+
+
 def prepare(compile_loop: Callable[[np.dtype], None], dtypes: Iterable[str]) -> None:
     """The loop is compiled for them beside whatever comes next: a process's first delta would wait a second for it."""
     begun = _begun.setdefault(compile_loop, set())

@@ -29,8 +29,8 @@ from filelock import FileLock
 
 from ..errors import DeltaRefused, WeightsUnverified
 from ..sizes import size
-from .delta import apply, compile_apply, integers, prepare
-from .delta_file import Delta
+from .delta import Piece, apply, compile_apply, integers, inverse, prepare
+from .delta_file import Damaged, Delta
 from .digest import ChunkHash, Entry, chunks, combine, digest_file, entries, hashing_threads, mapped, tensor_hash
 from .node_rooms import PREFIX, Room, sweep
 
@@ -101,6 +101,10 @@ class NodeCopy:
             try:
                 _forget(here)
                 received = _patched(self._bytes(here / COPY), delta)
+            except Damaged as e:  # what was changed until then was changed back
+                if digest_file(here / COPY, self._at_hand) == note["digest"]:
+                    _prove(here, note["version"], note["digest"], source=None, copy=True)
+                raise DeltaRefused(f"{what} is damaged: {e}.") from e
             except (OSError, ValueError, KeyError, TypeError) as e:
                 self._lose(here / COPY)
                 raise DeltaRefused(f"{what} cannot be applied: {e}.") from e
@@ -216,26 +220,38 @@ def _announced(file: Path, pushed: Path, version: int, digest: str, of: Callable
 
 def _patched(data: np.ndarray, delta: Delta) -> str:
     """The digest of the copy, [bytes] uint8, with the changes, which were made in place. Each chunk is patched and
-    hashed in one go, by several threads: what a piece has touched is hashed while it is in the core's cache, as far as
-    the next piece, which touches nothing before its own beginning."""
+    hashed in one go, by several threads, while later parts of the delta are still read from a disk: what a piece has
+    touched is hashed while it is in the core's cache, as far as the next piece, which touches nothing before its own
+    beginning. Raises Damaged when a part is; the copy is what it was."""
     tensors = entries(data)
     if unknown := delta.tensors - {e.name for e in tensors}:
         raise ValueError(f"it changes {sorted(unknown)[0]}, which is not among the weights")
 
+    changed: list[tuple[np.ndarray, list[tuple[int, Piece]]]] = []
+
     def patched(entry: Entry, part: slice) -> bytes:
         chunk, hashed, upto = data[entry.begin : entry.end][part], ChunkHash(), 0
-        for begin, piece in delta.pieces(entry.name, part, entry.dtype):
+        pieces = delta.pieces(entry.name, part, entry.dtype)
+        of = integers(entry.dtype)
+        changed.append((chunk.view(of), [(begin // of.itemsize, piece) for begin, piece in pieces]))
+        for begin, piece in pieces:
             hashed.update(chunk[upto:begin].data)
-            apply(piece, chunk[begin:].view(integers(entry.dtype)))
+            apply(piece, chunk[begin:].view(of))
             upto = begin
         hashed.update(chunk[upto:].data)
         return hashed.digest()
 
-    with hashing_threads() as pool:
-        futures = {e: [pool.submit(patched, e, part) for part in chunks(e.end - e.begin)] for e in tensors}
-        return combine(
-            {e.name: tensor_hash(e.dtype, e.shape, [f.result() for f in parts]) for e, parts in futures.items()}
-        )
+    try:
+        with hashing_threads() as pool:
+            futures = {e: [pool.submit(patched, e, part) for part in chunks(e.end - e.begin)] for e in tensors}
+            return combine(
+                {e.name: tensor_hash(e.dtype, e.shape, [f.result() for f in parts]) for e, parts in futures.items()}
+            )
+    except Damaged:  # the threads are through
+        for chunk, pieces in changed:
+            for begin, piece in pieces:
+                apply(inverse(piece), chunk[begin:])
+        raise
 
 
 def _identity(path: Path) -> list[int]:

@@ -136,11 +136,58 @@ def test_any_broken_byte_is_refused_by_name_and_the_copy_is_what_it_was(node, pu
     node.delta(path, *announced)
 
 
+def last_part_broken(path: Path) -> None:
+    whole = path.read_bytes()
+    at = index_of(whole) - 1
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+
+
+def index_of(delta: bytes) -> int:
+    """Where it begins."""
+    return len(delta) - 16 - int.from_bytes(delta[-16:-8], "little")
+
+
+def test_what_was_changed_before_a_broken_part_was_read_is_changed_back(node, pushes):
+    """By two pieces of one tensor, with differences that int8 holds and that it does not."""
+    copy, old, out = node.full(*pushes.full(0)), pushes.weights[0], io.BytesIO()
+    a, b = old["a"].copy(), old["b.w"] + 1
+    a[::7] -= 1
+    a[::11] += 3000
+    writer = DeltaWriter(out, pushes.digest(0), 0)
+    halves = [(2 * cut.start, encode(old["a"][cut], a[cut])) for cut in (slice(0, 2500), slice(2500, 5000))]
+    writer.add("a", halves)
+    writer.add("b.w", [(0, encode(old["b.w"].ravel(), b.ravel()))])
+    announced = writer.end(tensors_digest({"a": a, "b.w": b}.items()))
+    path = pushes.directory / "v1.delta"
+    path.write_bytes(out.getvalue())
+    last_part_broken(path)
+    with pytest.raises(DeltaRefused, match=r"is damaged: bytes \d+ to \d+ of the file are not those"):
+        node.delta(path, 1, *announced)
+    assert digest_file(copy) == pushes.digest(0)
+    path.write_bytes(out.getvalue())
+    assert digest_file(node.delta(path, 1, *announced)) == announced.digest
+
+
+def test_a_copy_that_is_not_what_it_was_when_changes_were_taken_back_is_not_used_again(node, pushes):
+    copy = node.full(*pushes.full(0))
+    path, *announced = pushes.delta(1)
+    whole = path.read_bytes()
+    last_part_broken(path)
+    with copy.open("r+b") as f:
+        f.seek(-5, os.SEEK_END)
+        f.write(b"x")
+    with pytest.raises(DeltaRefused, match="is damaged"):
+        node.delta(path, *announced)
+    path.write_bytes(whole)
+    with pytest.raises(DeltaRefused, match="keeps no proved copy"):
+        node.delta(path, *announced)
+
+
 def test_a_byte_that_nobody_announced_is_refused(node, pushes):
     copy = node.full(*pushes.full(0))
     path, *announced = pushes.delta(1)
     whole = path.read_bytes()
-    index = len(whole) - 16 - int.from_bytes(whole[-16:-8], "little")
+    index = index_of(whole)
     path.write_bytes(whole[:index] + b"x" + whole[index:])
     with pytest.raises(DeltaRefused, match=f"its parts end at byte {index}, its index begins at {index + 1}"):
         node.delta(path, *announced)
