@@ -21,6 +21,7 @@ from ..backoff import backoff_s
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, LearnerDied
+from ..logs.clock import Clock
 from ..types import Changes, Meeting, StepReport, TrainBatch, Transfer
 from .nodes import learner_room, shared_room
 from .ray_faults import death
@@ -60,10 +61,13 @@ class LearnerRank:
             s.bind(("", 0))
             return ray.util.get_node_ip_address(), s.getsockname()[1]
 
-    def sees(self, mark: Path, theirs: Mapping[str, str]) -> None:
-        """Raises ConfigError when this node does not have the run's directory, or other packages than `theirs`."""
-        compare(theirs, f"learner rank {self.rank}", ray.util.get_node_ip_address())
-        prove(mark, f"learner rank {self.rank}", ray.util.get_node_ip_address())
+    def sees(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
+        """-> this node's address and time. Raises ConfigError when it does not have the run's directory, or other
+        packages than `theirs`."""
+        address = ray.util.get_node_ip_address()
+        compare(theirs, f"learner rank {self.rank}", address)
+        prove(mark, f"learner rank {self.rank}", address)
+        return address, time.time()
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
         from ..learner.zero3 import Zero3Rank
@@ -131,8 +135,10 @@ class LearnerGroup:
                 for _ in range(room.each):
                     self.ranks.append(actor.options(**asked, scheduling_strategy=there).remote(len(self.ranks), n))
             with marked(cfg.run_dir) as mark:
-                theirs = wanted()
-                await self._all([r.sees.remote(mark, theirs) for r in self.ranks], "sees", "timeouts.start_s")
+                theirs, sent = wanted(), time.time()
+                seen = await self._all([r.sees.remote(mark, theirs) for r in self.ranks], "sees", "timeouts.start_s")
+            for address, now in dict(seen).items():
+                Clock(f"node {address}").heard(sent, now, time.time())
             [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", "timeouts.start_s")
             await self._all([r.start.remote(cfg, addr, port) for r in self.ranks], "start", "timeouts.start_s")
         except BaseException:

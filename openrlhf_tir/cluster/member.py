@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..config import Config
 from ..deadlines import Deadline, GivenUp, within
 from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, InfraError
+from ..logs.clock import Clock
 from ..types import Canary, Completion, GroupKey, Meeting, Transfer
 from .nodes import engine_room, shared_room
 from .ray_faults import death
@@ -79,6 +81,7 @@ class Member:
     version: int | None = None
     """The version of the weights that it was last proved to have; None before the first push."""
     given_up: Once = field(default_factory=Once)
+    clock: Clock = field(default_factory=lambda: Clock("its node"))
 
     @property
     def name(self) -> str:
@@ -179,7 +182,13 @@ class Member:
 
     async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
         """See RolloutPool."""
-        return await self.call(self.actor.busy_intervals.remote(), "rollout.unresponsive_s", "The report of busy times")
+        sent = time.time()
+        theirs, found = await self.call(
+            self.actor.busy_intervals.remote(), "rollout.unresponsive_s", "The report of busy times"
+        )
+        self.clock.heard(sent, theirs, time.time())
+        ours = self.clock.ours
+        return {what: [(ours(start), ours(end)) for start, end in spans] for what, spans in found.items()}
 
     async def stop(self) -> None:
         """End the actor in good order; it is killed when it does not answer in time."""
@@ -247,7 +256,12 @@ async def spawn(
     member = Member(index, actor, own, on_death, cfg)
     try:
         with marked(cfg.run_dir) as mark:
-            await member.call(actor.sees.remote(mark, wanted()), "timeouts.start_s", "The look at the run's directory")
+            theirs, sent = wanted(), time.time()
+            address, now = await member.call(
+                actor.sees.remote(mark, theirs), "timeouts.start_s", "The look at the run's directory"
+            )
+        member.clock = Clock(f"node {address}")
+        member.clock.heard(sent, now, time.time())
         member.url = await member.call(
             actor.start.remote(cfg, model, env_urls, tokens(cfg)), "timeouts.start_s", "The start"
         )

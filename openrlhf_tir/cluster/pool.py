@@ -200,7 +200,7 @@ class RolloutPool:
 
     async def busy_intervals(self) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
         """Per actor: when at least one of its requests was decoding, and its environments' sessions were started or
-        judged, since the last call; epoch seconds. See RolloutActor."""
+        judged, since the last call; seconds since the epoch by this node's clock. See RolloutActor."""
         members = list(self.members)
         found = await asyncio.gather(*(m.busy_intervals() for m in members), return_exceptions=True)
         return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, BaseException)}

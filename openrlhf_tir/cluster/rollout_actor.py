@@ -6,6 +6,7 @@ Ray results: the controller then owns the reference without fetching the data, a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,13 @@ class RolloutActor:
     def __init__(self, index: int) -> None:
         self.index, self.name = index, f"rollout-{index}"
 
-    async def sees(self, mark: Path, theirs: Mapping[str, str]) -> None:
-        """Raises ConfigError when this node does not have the run's directory, or other packages than `theirs`."""
-        await asyncio.to_thread(compare, theirs, self.name, ray.util.get_node_ip_address())
-        await asyncio.to_thread(prove, mark, self.name, ray.util.get_node_ip_address())
+    async def sees(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
+        """-> this node's address and time. Raises ConfigError when it does not have the run's directory, or other
+        packages than `theirs`."""
+        address = ray.util.get_node_ip_address()
+        await asyncio.to_thread(compare, theirs, self.name, address)
+        await asyncio.to_thread(prove, mark, self.name, address)
+        return address, time.time()
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         """Load the model and open the endpoint; returns its URL."""
@@ -194,9 +198,11 @@ class RolloutActor:
     async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         return await self.engine.canary(prompts, max_tokens, seed)
 
-    async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
-        """(track of the timeline, span's name) -> when, since the last call; "engine" is this actor's own track."""
-        return {("engine", "decode"): self.engine.drain_busy_intervals(), **self.envs.drain_stage_times()}
+    async def busy_intervals(self) -> tuple[float, dict[tuple[str, str], list[tuple[float, float]]]]:
+        """-> this node's time; (track of the timeline, span's name) -> when, since the last call; "engine" is this
+        actor's own track."""
+        spans = {("engine", "decode"): self.engine.drain_busy_intervals(), **self.envs.drain_stage_times()}
+        return time.time(), spans
 
     async def stats(self) -> dict[str, float]:
         return self.engine.stats() | self.batcher.stats()

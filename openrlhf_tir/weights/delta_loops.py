@@ -73,12 +73,13 @@ def take_over(old, new, gaps, differences, wides):
                     rest &= rest - 1
                     k += 1
             found = after
-        for at in range(whole, end):
-            places[found] = at
-            found += old[at] != new[at]
+        for alone in range(whole, end):
+            places[found] = alone
+            found += old[alone] != new[alone]
         for k in range(found):
-            at = np.uint64(places[k])  # unsigned: an index that may be negative is looked at each time
-            gap = places[k] - last
+            place = places[k]
+            at = np.uint64(place)  # unsigned: an index that may be negative is looked at each time
+            gap = place - last
             while gap > MAX_GAP:
                 gaps[entries], differences[entries] = MAX_GAP, 0
                 entries += 1
@@ -89,7 +90,7 @@ def take_over(old, new, gaps, differences, wides):
                 wide += 1
             gaps[entries], differences[entries] = gap, difference
             entries += 1
-            last = places[k]
+            last = place
             old[at] = new[at]
     return entries, wide
 

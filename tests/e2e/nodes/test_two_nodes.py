@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.logs import metrics
+from openrlhf_tir.logs import metrics, timeline
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.report import summary
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_data
-from tests.e2e.support.namespaces import Node, missing, two_nodes
+from tests.e2e.support.namespaces import NO_ENV, Node, missing, other_clock, two_nodes
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 400
+AN_HOUR = 3600
 ENV_PORT = 18080
 NO_DASHBOARD = {"RAY_HEAD_FLAGS": "--include-dashboard=false"}
 ENV = {
@@ -124,8 +125,10 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
     save_model(tmp_path / "init", seed=0)
     write_data(tmp_path / "data", seed=0, n_train=200)
     (tmp_path / "run").mkdir()
-    own = [tmp_path / "run"] if getattr(request, "param", "") == "unshared" else []
-    with two_nodes(tmp_path, [ROOT, Path(sys.prefix).resolve()], own) as (a, b):
+    param = getattr(request, "param", "")
+    own = [tmp_path / "run"] if param == "unshared" else []
+    env_b = other_clock(tmp_path / "clock", AN_HOUR) if param == "an hour ahead" else NO_ENV
+    with two_nodes(tmp_path, [ROOT, Path(sys.prefix).resolve()], own, env_b) as (a, b):
         made = Cluster(tmp_path, a, b)
         made.serve()
         yield made
@@ -160,6 +163,20 @@ def test_a_run_directory_that_the_second_node_does_not_see_is_named_before_a_mod
         in cluster.said()
     )
     assert cluster.step() == 0
+
+
+@pytest.mark.parametrize("cluster", ["an hour ahead"], indirect=True)
+def test_a_node_whose_clock_is_an_hour_ahead_is_named_and_its_times_are_the_controllers(cluster: Cluster):
+    """The first node has no core but the one of its rank: the engine is on the second."""
+    no_core = {"RAY_HEAD_FLAGS": f"{NO_DASHBOARD['RAY_HEAD_FLAGS']} --num-cpus=1"}
+    assert ended(cluster.launch(**no_core), cluster.log) == 0, cluster.log.read_text()[-4000:]
+    assert_trained_once(cluster, 4)
+    assert f"the clock of node {cluster.b.address} is 3" in cluster.said()
+    assert f"placed: rollout engine 0: {cluster.b.address}" in cluster.said()
+    spans = timeline.read(cluster.run_dir)
+    decoding = [s for s in spans if s.track.startswith("engine/")]
+    began, over = min(s.start for s in spans if s not in decoding), max(s.end for s in spans if s not in decoding)
+    assert decoding and all(began - 60 < s.start and s.end < over + 60 for s in decoding)
 
 
 def test_a_submitted_job_trains_over_two_nodes_like_one_that_is_launched(cluster: Cluster):

@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +26,10 @@ SSH = """#!/usr/bin/env bash
 # Stands for ssh: the command runs in the node's namespaces, with no variable of the caller.
 while [[ $1 == -* ]]; do shift 2; done
 host=$1; shift
-exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \\
+exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin $(cat {pids}/"$host".env) \\
     nsenter --target "$(cat {pids}/"$host")" --mount --uts --net -- bash -c "$*"
 """
+NO_ENV: Mapping[str, str] = {}
 
 
 def missing() -> str | None:
@@ -44,12 +45,23 @@ def missing() -> str | None:
     return f"namespaces cannot be made here: {tried.stderr.strip()}" if tried.returncode else None
 
 
+def other_clock(directory: Path, ahead_s: int) -> dict[str, str]:
+    """A node's variables by which its Python processes have another wall clock: a time namespace has none of its own.
+    Ray's daemons, which are none, keep this machine's."""
+    directory.mkdir()
+    (directory / "sitecustomize.py").write_text(
+        f"import time\n_time = time.time\ntime.time = lambda: _time() + {ahead_s}\n"
+    )
+    return {"PYTHONPATH": str(directory)}
+
+
 @dataclass(frozen=True)
 class Node:
     name: str
     address: str
     pid: int
     bin: Path
+    env: Mapping[str, str]
 
     def words(self, command: str) -> list[str]:
         return [
@@ -78,7 +90,7 @@ class Node:
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
-                env=os.environ | env,
+                env=os.environ | env | self.env,
                 start_new_session=True,
             )
 
@@ -107,8 +119,11 @@ class Node:
 
 
 @contextmanager
-def two_nodes(directory: Path, keep: Sequence[Path], unshared: Sequence[Path] = ()) -> Iterator[tuple[Node, Node]]:
-    """`keep`: what both see, at the same path, though it may lie in /tmp; `unshared`: what node-b has of it, empty."""
+def two_nodes(
+    directory: Path, keep: Sequence[Path], unshared: Sequence[Path] = (), env_b: Mapping[str, str] = NO_ENV
+) -> Iterator[tuple[Node, Node]]:
+    """`keep`: what both see, at the same path, though it may lie in /tmp; `unshared`: what node-b has of it, empty;
+    `env_b`: variables of whatever runs on node-b."""
     bin_dir, pids = directory / "bin", directory / "pids"
     for made in (bin_dir, pids):
         made.mkdir()
@@ -117,8 +132,10 @@ def two_nodes(directory: Path, keep: Sequence[Path], unshared: Sequence[Path] = 
     nodes = []
     try:
         for i, name in enumerate(("node-a", "node-b"), 1):
-            nodes.append(_node(name, f"10.77.0.{i}", bin_dir, [*keep, directory], unshared if i == 2 else ()))
+            own, env = (unshared, env_b) if i == 2 else ((), NO_ENV)
+            nodes.append(_node(name, f"10.77.0.{i}", bin_dir, [*keep, directory], own, env))
             (pids / name).write_text(str(nodes[-1].pid))
+            (pids / f"{name}.env").write_text(" ".join(f"{key}={value}" for key, value in env.items()))
         a, b = nodes
         subprocess.run(
             [
@@ -139,7 +156,9 @@ def two_nodes(directory: Path, keep: Sequence[Path], unshared: Sequence[Path] = 
             os.kill(node.pid, signal.SIGKILL)
 
 
-def _node(name: str, address: str, bin_dir: Path, keep: Sequence[Path], unshared: Sequence[Path]) -> Node:
+def _node(
+    name: str, address: str, bin_dir: Path, keep: Sequence[Path], unshared: Sequence[Path], env: Mapping[str, str]
+) -> Node:
     """Everything in /tmp but `keep` is its own."""
     in_tmp = [p for p in {p.resolve() for p in keep} if p.is_relative_to("/tmp")]
     aside = [f"mkdir -p /mnt/keep{i} && mount --bind {shlex.quote(str(p))} /mnt/keep{i}" for i, p in enumerate(in_tmp)]
@@ -169,4 +188,4 @@ def _node(name: str, address: str, bin_dir: Path, keep: Sequence[Path], unshared
     said = holder.stdout.readline()
     if said.strip() != "ready":
         raise RuntimeError(f"{name} could not be made: {said}{holder.stdout.read()}")
-    return Node(name, address, holder.pid, bin_dir)
+    return Node(name, address, holder.pid, bin_dir, env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -73,7 +74,8 @@ class FakeActor:
     async def do_start(self, *args: Any) -> str:
         return f"http://fake-{self.index}"
 
-    async def do_sees(self, mark: Any, versions: Any) -> None: ...
+    async def do_sees(self, mark: Any, versions: Any) -> tuple[str, float]:
+        return "10.0.0.1", time.time()
 
     async def do_address(self) -> tuple[str, int]:
         return "127.0.0.1", 1

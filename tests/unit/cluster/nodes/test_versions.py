@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from openrlhf_tir.config import Config
@@ -43,6 +45,7 @@ def test_engines_and_ranks_are_asked_on_several_nodes_and_not_on_one(ray: Ray, m
 
     async def sees(mark, theirs):
         asked.append(theirs)
+        return "10.0.0.1", time.time()
 
     ray.prepare = lambda actor: setattr(actor, "do_sees", sees)
     monkeypatch.setattr(versions, "installed", lambda: {"torch": "2"})
