@@ -94,6 +94,6 @@ def examples(n: int, seed: int) -> list[dict[str, Any]]:
 
 GATES = {"accuracy": (0.0, 0.15), "code_ratio": (0.0, 0.02), "format_ok": (0.90, 1.0)}
 LESSON = Lesson(
-    draw_trace, rows, GATES, Schedule(stages=(Stage(760, 0.85), Stage(120, 0.5))), steered="", examples=examples
+    draw_trace, rows, GATES, Schedule(stages=(Stage(960, 0.85), Stage(120, 0.5))), steered="", examples=examples
 )
 """Steered by nothing: the tool ratio is of exercises in writing and reading, no response to a problem follows it."""
