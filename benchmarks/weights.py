@@ -17,8 +17,9 @@ times are medians of seconds, from the first tensor until the node has a proved 
 
     one node        files in /dev/shm, where the node's copy is the pushed file itself
     several nodes   files on a disk, written through to it, and read from it and not from memory: what a file system
-                    that nodes share costs at the disk's speed. The node's copy is in /dev/shm. `before` is left out:
-                    its threads waited for the disk like those of `full`.
+                    that nodes share costs at the disk's speed. A push finds the disk still, as one that comes a
+                    learner's step after the last. The node's copy is in /dev/shm. `before` is left out: its threads
+                    waited for the disk like those of `full`.
 
     python -m benchmarks.weights
     python -m benchmarks.weights --quick
@@ -217,6 +218,8 @@ class Site:
         from openrlhf_tir.weights.push_files import SPARE
 
         path = self.directory / file
+        if self.through:
+            os.sync()
         start = time.perf_counter()
         made = write(path)
         written = time.perf_counter() - start

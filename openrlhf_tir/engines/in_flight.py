@@ -50,6 +50,20 @@ class Live:
         )
 
 
+def no_number(completion: Completion, request_id: str) -> str | None:
+    """What is to be said of a completion with a log-prob that is no finite number: nothing was sampled from such
+    outputs, and a loss with it would be none."""
+    found = np.flatnonzero(~np.isfinite(completion.logprobs))
+    if not len(found):
+        return None
+    at = found[0]
+    return (
+        f"token {at + 1} of request {request_id} has log-prob {completion.logprobs[at]} by the weights of version"
+        f" {completion.versions[at]}: the model's outputs are not finite. Where engines end so again and again, go back"
+        " to an earlier checkpoint (train.resume_from), or sample in float32 (vllm.dtype)"
+    )
+
+
 class InFlight:
     """The requests of one engine, whoever sent them."""
 

@@ -32,7 +32,7 @@ from ..machine import runs_on_gpus
 from ..types import Canary, Completion, EngineBounds, Meeting, Sampling, Transfer
 from ..weights.node_copy import NodeCopy
 from .gpu_memory import wait_for_memory
-from .in_flight import InFlight
+from .in_flight import InFlight, no_number
 from .progress import Progress
 from .proof import Proof
 from .start import LatestStats, engine_args, keeps_copy, prepare_environment
@@ -112,10 +112,14 @@ class VllmEngine:
         """See Engine. A cancelled caller aborts the request. A sampled EOS is the last token; special tokens are not in
         the text.
 
-        Raises WeightsUnverified when weights that sampled a token of the answer were found not to be the learner's.
+        Raises WeightsUnverified when weights that sampled a token of the answer were found not to be the learner's,
+        EngineError when a log-prob is no number, the engine then being broken.
         """
         completion = await self._generate(token_ids, sampling, request_id)
         await self.proof.passed(completion.versions)
+        if fault := no_number(completion, request_id):
+            self.broken = fault  # what such outputs left in the KV cache makes others' of the same kind
+            raise EngineError(fault)
         return completion
 
     async def _generate(
