@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arms import UPDATES, Train, Tune
+from ..arms import TWICE_THE_RATE, UPDATES, Train, Tune
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
 
 A_BATCH = 16 * 8
@@ -15,6 +15,7 @@ TURNS = (
     "--data.max_len", "280",
 )  # fmt: skip
 GRPO = (
+    *TWICE_THE_RATE,
     "--algo.advantage.estimator",
     "group_norm",
     "--actor.eps_clip_low_high",
@@ -24,6 +25,8 @@ GRPO = (
     "10",
     "--filter.names",
 )
+"""At the recipe's rate RL after the cold start was at 85.0 % after 24 updates (seed 7), and rising: nothing is
+filtered, so that most groups of a late batch have no gradient."""
 
 
 def checks(arms: Arms) -> list[Check]:
