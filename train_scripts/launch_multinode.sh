@@ -43,8 +43,9 @@ on() { # host, command
 # Each node notes the process that holds its Ray daemons; ending that one ends them, and nobody else's Ray.
 pid_file="/tmp/openrlhf_tir_ray_$port.pid"
 REJOIN_S=10
+HEAD_UP_S=120 # a head that ends sooner never was: Ray gives up after some 60
 
-kept=() # what holds a worker's Ray up
+kept=() # what holds Ray up, and what waits for it
 # shellcheck disable=SC2329 # called by the trap
 tear_down() {
     trap - EXIT
@@ -94,7 +95,20 @@ trap tear_down EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-ray_on "$head" "--head --node-ip-address=$address --port=$port ${RAY_HEAD_FLAGS:-}" "" &
+# A head too busy to come up in the time that Ray gives it is started again. One that was up is not: what the cluster knew ended with it.
+keep_head_until_it_is_up() {
+    local begun
+    for _ in 1 2 3; do
+        begun=$SECONDS
+        ray_on "$head" "--head --node-ip-address=$address --port=$port ${RAY_HEAD_FLAGS:-}" "" || true
+        ((SECONDS - begun < HEAD_UP_S)) || return 0
+        echo "Ray on $head did not come up; it is started again in $REJOIN_S s" >&2
+        sleep "$REJOIN_S"
+    done
+}
+
+keep_head_until_it_is_up &
+kept+=($!)
 for host in "${hosts[@]:1}"; do
     own=
     if [[ -n $interface ]]; then own=$(address_of "$host"); fi
@@ -102,8 +116,9 @@ for host in "${hosts[@]:1}"; do
     kept+=($!)
 done
 
-"$venv/bin/python" - "$address:$port" "${#hosts[@]}" <<'PY'
-import sys, time
+# In the background, as bash runs no trap before a command in the foreground is over.
+"$venv/bin/python" - "$address:$port" "${#hosts[@]}" <<'PY' &
+import socket, sys, time
 import ray
 address, wanted, deadline = sys.argv[1], int(sys.argv[2]), time.monotonic() + 300
 joined = 0
@@ -112,16 +127,18 @@ while joined < wanted:
         sys.exit(f"{joined} of {wanted} nodes joined {address} within 300 s. Look at `ray status` and /tmp/ray on the others.")
     try:
         if not ray.is_initialized():
+            socket.create_connection(address.rsplit(":", 1), 5).close()  # where nobody listens Ray would try for half a minute
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         joined = sum(node["Alive"] for node in ray.nodes())
-    except (ConnectionError, ValueError):
+    except (OSError, ValueError):  # ConnectionError is one
         pass
     time.sleep(1)
 print(f"{joined} nodes joined {address}")
 PY
+kept+=($!)
+wait $!
 
-# In the background, as bash runs no trap before a command in the foreground is over: a SIGTERM from the scheduler is the run's at once,
-# and the run ends with this script, however that went.
+# Likewise: a SIGTERM from the scheduler is the run's at once, and the run ends with this script, however that went.
 RAY_ADDRESS=$address:$port "$venv/bin/python" -m openrlhf_tir.cli train "$@" --die-with-parent $$ &
 run=$!
 trap 'kill -TERM "$run" 2>/dev/null' INT TERM

@@ -7,9 +7,11 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.contract.docs.docs_blocks import REPO
@@ -69,3 +71,40 @@ def test_a_network_that_a_node_is_not_on_ends_nobody_elses_ray(venv, others):
     done = launched(venv, port, "--interface", "eth77")
     assert done.returncode == 2 and "localhost has no IPv4 address on eth77" in done.stderr
     assert process.poll() is None and Path(f"/tmp/openrlhf_tir_ray_{port}.pid").exists()
+
+
+@pytest.mark.slow  # it waits as long as a launcher does
+@pytest.mark.skipif(not ADDRESS, reason="this machine has no address")
+def test_a_head_that_does_not_come_up_is_started_again_and_ends_with_the_launcher(venv):
+    calls = venv / "calls"
+    (venv / "bin/ray").write_text(
+        f'#!/usr/bin/env bash\necho "$$ $*" >> {calls}\n[[ $(wc -l < {calls}) == 1 ]] && exit 1\nexec sleep 600\n'
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = {**os.environ, "TIR_VENV": str(venv), "RAY_PORT": str(port), "PYTHONPATH": str(REPO)}
+    with subprocess.Popen(
+        ["bash", SCRIPT, "--hosts", "localhost", "--", "--help"],
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as launcher:
+        try:
+            assert launcher.stderr
+            for line in launcher.stderr:
+                if "did not come up" in line:
+                    break
+            assert line == "Ray on localhost did not come up; it is started again in 10 s\n"
+            give_up = time.monotonic() + 100
+            while len(started := calls.read_text().splitlines()) < 2 and time.monotonic() < give_up:
+                time.sleep(0.2)
+            assert len(started) == 2 and all("start --head" in call for call in started)
+        finally:
+            launcher.terminate()
+            launcher.communicate(timeout=60)
+    assert launcher.returncode == 143
+    second = int(started[1].split()[0])
+    while psutil.pid_exists(second) and psutil.Process(second).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < give_up, "the launcher left a Ray behind"
+        time.sleep(0.2)
+    assert len(calls.read_text().splitlines()) == 2, "and it is not started a third time"
