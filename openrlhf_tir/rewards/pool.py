@@ -13,6 +13,7 @@ With `reward.weights` several rewards are added up: `parts` then holds each one'
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -31,6 +32,9 @@ from .remote.batches import RemoteReward
 from .served.model import score as of_model
 from .workers import CpuSpent, Workers
 
+VERDICTS_KEPT = 4096
+LONGEST_KEPT = 1000
+"""Characters of both answers."""
 MAX_ASKED = 16
 """A reward asks for a handful of things; one that never stops asking is not pure."""
 
@@ -93,6 +97,7 @@ class RewardPool:
             "wall_name": "reward.verify_deadline_s",
             "count_name": "reward.workers",
         }
+        self._equal: OrderedDict[tuple, bool] = OrderedDict()
         self.workers = workers or Workers(
             reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names
         )
@@ -136,8 +141,7 @@ class RewardPool:
             except _Asked as asked:
                 question = asked.question
             try:
-                at_model = self.model if question[0] is of_model else None
-                known[question] = await (at_model.score(trajectory) if at_model else self.workers.run(*question))
+                known[question] = await self._answer(question, trajectory)
             except CpuSpent:
                 if question[0] is not symbolic.equal:
                     raise
@@ -145,6 +149,20 @@ class RewardPool:
         raise VerifierError(
             f"Reward {c.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure function."
         )
+
+    async def _answer(self, question: tuple, trajectory: Trajectory) -> Any:
+        """Whether two answers are equal is asked for each response of a group, often of the same two: it is kept."""
+        if question[0] is of_model and self.model:
+            return await self.model.score(trajectory)
+        pair = question[1:]
+        if question[0] is not symbolic.equal or sum(map(len, pair)) > LONGEST_KEPT:
+            return await self.workers.run(*question)
+        if pair not in self._equal:
+            self._equal[pair] = await self.workers.run(*question)
+        self._equal.move_to_end(pair)
+        if len(self._equal) > VERDICTS_KEPT:
+            self._equal.popitem(last=False)
+        return self._equal[pair]
 
     def _context(self, c: _Component, task: Task) -> RewardContext:
         """The context of one call: a reward that is run again must not have asked for its changes twice. In a sum,

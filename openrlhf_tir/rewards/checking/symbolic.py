@@ -9,7 +9,7 @@ caller's (see pool.py). Importing this module is free; sympy comes with the firs
 from __future__ import annotations
 
 import logging
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 
@@ -29,7 +29,14 @@ def warm() -> None:
 
 def parse_boxed(latex: str) -> list[Any]:
     """math-verify's reading: [expression, text], [text] where it makes no sense of it, or []."""
-    return _library().parse(f"\\boxed{{{latex}}}", parsing_timeout=None)
+    return [*_read(latex)]
+
+
+@lru_cache(maxsize=256)
+def _read(latex: str) -> list[Any]:
+    """A worker reads the same gold answer for each response of a group: milliseconds of grammar each time."""
+    found: list[Any] = _library().parse(f"\\boxed{{{latex}}}", parsing_timeout=None)
+    return found
 
 
 def parse_bare(text: str) -> list[Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import VerifierError
+from openrlhf_tir.rewards import pool as pools
 from openrlhf_tir.rewards import workers
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import CpuSpent
@@ -140,6 +141,29 @@ async def test_a_reward_that_never_stops_asking_is_refused(pool_of):
 
 
 @pytest.mark.slow
+async def test_the_same_two_answers_are_compared_once_and_no_verdict_is_kept_of_what_had_none(pool_of, monkeypatch):
+    pool, asked = pool_of(name="retool"), []
+
+    async def compared(function, *args):
+        asked.append(args)
+        if args[0] == HOSTILE:
+            raise CpuSpent("it used up its CPU")
+        return args[0] == r"\sqrt{2}"
+
+    monkeypatch.setattr(pool.workers, "run", compared)
+    right, wrong, hostile = answer(r"\sqrt{2}"), answer(r"\sqrt{3}"), answer(HOSTILE)
+    for _ in range(2):
+        assert (await pool.score(right, task(r"2^{1/2}"))).correct
+        assert not (await pool.score(wrong, task(r"2^{1/2}"))).correct
+        assert (await pool.score(hostile, task(r"2^{1/2}"))).parts["verify_timeout"] == 1.0
+    assert len(asked) == 4 and len({a for a, _ in asked}) == 3
+    monkeypatch.setattr(pools, "VERDICTS_KEPT", 2)
+    for gold in ("x", "y", "z", r"2^{1/2}"):
+        await pool.score(right, task(gold))
+    assert len(asked) == 8, "the least recently asked is forgotten"
+    assert len(pool._equal) == 2
+
+
 async def test_zerotir_asks_the_pool_for_its_statistics(pool_of):
     pool = pool_of(name="zerotir", format="answer")
     r = await pool.score(answer("42"), task("42"))
