@@ -124,8 +124,8 @@ def tool_rl(rng: Random, problem: Random) -> tuple[Trajectory, Task]:
 
 
 MADE: dict[str, Made] = {
-    "math": maths("", ""),
-    "zerotir": maths("</think>\nThe answer is ", "."),
+    "math": maths("<answer>", "</answer>"),
+    "zerotir": maths("</think> <answer> ", " </answer>"),
     "torl": maths("The final answer is ", "."),
     "retool": maths("<answer>\n", "\n</answer>"),
     "artist": maths("<answer>", "</answer>"),
