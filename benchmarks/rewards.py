@@ -30,22 +30,8 @@ GROUP = 16
 AT_ONCE = 256
 """Scored at once: what a full actor has."""
 WORDS = [
-    "so",
-    "we",
-    "let",
-    "sum",
-    "terms",
-    "be",
-    "written",
-    "as",
-    "product",
-    "then",
-    "check",
-    "case",
-    "by",
-    "hand",
-    "once",
-]
+    "so", "we", "let", "sum", "terms", "be", "written", "as", "product", "then", "check", "case", "by", "hand", "once",
+]  # fmt: skip
 
 
 def trajectory(*parts: tuple[str, str], calls: int = 0) -> Trajectory:

@@ -97,14 +97,14 @@ trap 'exit 143' TERM
 
 # A head too busy to come up in the time that Ray gives it is started again. One that was up is not: what the cluster knew ended with it.
 keep_head_until_it_is_up() {
-    local begun
-    for _ in 1 2 3; do
+    local try begun
+    for try in 1 2 3; do
+        ((try == 1)) || { echo "Ray on $head did not come up; it is started again in $REJOIN_S s" >&2; sleep "$REJOIN_S"; }
         begun=$SECONDS
         ray_on "$head" "--head --node-ip-address=$address --port=$port ${RAY_HEAD_FLAGS:-}" "" || true
         ((SECONDS - begun < HEAD_UP_S)) || return 0
-        echo "Ray on $head did not come up; it is started again in $REJOIN_S s" >&2
-        sleep "$REJOIN_S"
     done
+    echo "Ray on $head did not come up, three times. What it said is above." >&2
 }
 
 keep_head_until_it_is_up &

@@ -4,7 +4,8 @@ and a timeline of both would show a response before it was asked for.
     sent ── asked ──> theirs ── answered ──> received        offset = theirs - (sent + received) / 2, give or take half
                                                              of the way there and back
 
-Of many answers the quickest tells most (Cristian, Distributed Computing 3, 1989)."""
+Of many answers the quickest tells most (Cristian, Distributed Computing 3, 1989), until one says that a clock was
+set."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import math
 
 log = logging.getLogger(__name__)
 WORTH_SAYING_S = 1.0
+DRIFT_S = 1.0
+"""Two clocks may part by so much without one having been set: a day at 10 ppm."""
 
 
 class Clock:
@@ -23,9 +26,10 @@ class Clock:
 
     def heard(self, sent: float, theirs: float, received: float) -> None:
         """It was asked at `sent`, answered with `theirs` and was heard at `received`. What it is off is said once."""
-        give_or_take_s = max(0.0, received - sent) / 2
-        if give_or_take_s <= self._give_or_take_s:
-            self._offset_s, self._give_or_take_s = theirs - (sent + received) / 2, give_or_take_s
+        offset_s, give_or_take_s = theirs - (sent + received) / 2, max(0.0, received - sent) / 2
+        was_set = abs(offset_s - self._offset_s) > give_or_take_s + self._give_or_take_s + DRIFT_S
+        if give_or_take_s <= self._give_or_take_s or was_set:
+            self._offset_s, self._give_or_take_s = offset_s, give_or_take_s
         if abs(self.ahead_s) > WORTH_SAYING_S and not self._said:
             self._said = True
             log.warning(

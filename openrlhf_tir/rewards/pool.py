@@ -33,8 +33,8 @@ from .served.model import score as of_model
 from .workers import CpuSpent, Workers
 
 VERDICTS_KEPT = 4096
+"""Pairs of answers, of LONGEST_KEPT characters together at most."""
 LONGEST_KEPT = 1000
-"""Characters of both answers."""
 MAX_ASKED = 16
 """A reward asks for a handful of things; one that never stops asking is not pure."""
 
@@ -97,7 +97,7 @@ class RewardPool:
             "wall_name": "reward.verify_deadline_s",
             "count_name": "reward.workers",
         }
-        self._equal: OrderedDict[tuple, bool] = OrderedDict()
+        self._verdicts: OrderedDict[tuple, bool] = OrderedDict()
         self.workers = workers or Workers(
             reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names
         )
@@ -157,12 +157,12 @@ class RewardPool:
         pair = question[1:]
         if question[0] is not symbolic.equal or sum(map(len, pair)) > LONGEST_KEPT:
             return await self.workers.run(*question)
-        if pair not in self._equal:
-            self._equal[pair] = await self.workers.run(*question)
-        self._equal.move_to_end(pair)
-        if len(self._equal) > VERDICTS_KEPT:
-            self._equal.popitem(last=False)
-        return self._equal[pair]
+        if pair not in self._verdicts:
+            self._verdicts[pair] = await self.workers.run(*question)
+        self._verdicts.move_to_end(pair)
+        if len(self._verdicts) > VERDICTS_KEPT:
+            self._verdicts.popitem(last=False)
+        return self._verdicts[pair]
 
     def _context(self, c: _Component, task: Task) -> RewardContext:
         """The context of one call: a reward that is run again must not have asked for its changes twice. In a sum,

@@ -104,6 +104,8 @@ class NodeCopy:
             except Damaged as e:  # what was changed until then was changed back
                 if digest_file(here / COPY, self._at_hand) == note["digest"]:
                     _prove(here, note["version"], note["digest"], source=None, copy=True)
+                else:
+                    self._lose(here / COPY)
                 raise DeltaRefused(f"{what} is damaged: {e}.") from e
             except (OSError, ValueError, KeyError, TypeError) as e:
                 self._lose(here / COPY)

@@ -99,12 +99,11 @@ def test_a_head_that_does_not_come_up_is_started_again_and_ends_with_the_launche
             while len(started := calls.read_text().splitlines()) < 2 and time.monotonic() < give_up:
                 time.sleep(0.2)
             assert len(started) == 2 and all("start --head" in call for call in started)
+            begun = psutil.Process(launcher.pid).children(recursive=True)
+            assert int(started[1].split()[0]) in {process.pid for process in begun}
         finally:
             launcher.terminate()
             launcher.communicate(timeout=60)
     assert launcher.returncode == 143
-    second = int(started[1].split()[0])
-    while psutil.pid_exists(second) and psutil.Process(second).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < give_up, "the launcher left a Ray behind"
-        time.sleep(0.2)
-    assert len(calls.read_text().splitlines()) == 2, "and it is not started a third time"
+    _, left = psutil.wait_procs(begun, timeout=60)
+    assert not left, "the launcher left a Ray behind, or what would start it again"

@@ -28,6 +28,15 @@ def test_a_slow_answer_does_not_replace_a_quick_one():
     assert clock.ahead_s == pytest.approx(-50.05)
 
 
+def test_a_clock_that_is_set_while_the_run_runs_is_believed_though_its_answer_is_slow():
+    clock = Clock("a node")
+    clock.heard(100.0, 3700.05, 100.1)
+    clock.heard(200.0, 3801.0, 202.0)
+    assert clock.ahead_s == pytest.approx(3600.0), "no more than its way there and back"
+    clock.heard(300.0, 300.9, 302.0)
+    assert clock.ours(310.0) == 310.0
+
+
 def test_a_clock_that_is_off_by_no_more_than_the_way_there_and_back_is_not_touched(caplog):
     clock = Clock("a node")
     clock.heard(10.0, 10.0, 18.0)
