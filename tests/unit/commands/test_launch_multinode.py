@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -83,27 +84,23 @@ def test_a_head_that_does_not_come_up_is_started_again_and_ends_with_the_launche
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = {**os.environ, "TIR_VENV": str(venv), "RAY_PORT": str(port), "PYTHONPATH": str(REPO)}
-    with subprocess.Popen(
-        ["bash", SCRIPT, "--hosts", "localhost", "--", "--help"],
-        env=env,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as launcher:
-        try:
-            assert launcher.stderr
-            for line in launcher.stderr:
-                if "did not come up" in line:
-                    break
-            assert line == "Ray on localhost did not come up; it is started again in 10 s\n"
-            give_up = time.monotonic() + 100
-            while len(started := calls.read_text().splitlines()) < 2 and time.monotonic() < give_up:
-                time.sleep(0.2)
-            assert len(started) == 2 and all("start --head" in call for call in started)
-            begun = psutil.Process(launcher.pid).children(recursive=True)
-            assert int(started[1].split()[0]) in {process.pid for process in begun}
-        finally:
-            launcher.terminate()
-            launcher.communicate(timeout=60)
-    assert launcher.returncode == 143
-    _, left = psutil.wait_procs(begun, timeout=60)
-    assert not left, "the launcher left a Ray behind, or what would start it again"
+    words, said = ["bash", SCRIPT, "--hosts", "localhost", "--", "--help"], venv / "said"
+    with said.open("w") as err:
+        launcher = psutil.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=err)
+    begun, give_up = [], time.monotonic() + 100
+    try:
+        while not calls.exists() or len(started := calls.read_text().splitlines()) < 2:
+            assert launcher.poll() is None and time.monotonic() < give_up, said.read_text()
+            time.sleep(0.2)
+        begun = launcher.children(recursive=True)
+        assert all("start --head" in call for call in started)
+        assert "Ray on localhost did not come up; it is started again in 10 s\n" in said.read_text()
+        assert int(started[1].split()[0]) in {process.pid for process in begun}
+        launcher.terminate()
+        assert launcher.wait(60) == 143
+        _, left = psutil.wait_procs(begun, timeout=30)
+        assert not left, "the launcher left a Ray behind, or what would start it again"
+    finally:
+        for process in (launcher, *begun):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()

@@ -54,3 +54,14 @@ def test_engines_and_ranks_are_asked_on_several_nodes_and_not_on_one(ray: Ray, m
     run(spawned())
     run(LearnerGroup.start(Config(actor={"num_gpus_per_node": 1})))
     assert asked == [{}, {"torch": "2"}, {"torch": "2"}]
+
+
+def test_the_node_of_a_rank_whose_clock_is_off_is_named(ray: Ray, caplog):
+    from openrlhf_tir.cluster.learner_group import LearnerGroup
+
+    async def sees(mark, theirs):
+        return "10.0.0.2", time.time() - 7200
+
+    ray.prepare = lambda actor: setattr(actor, "do_sees", sees)
+    run(LearnerGroup.start(Config(actor={"num_gpus_per_node": 1})))
+    assert "the clock of node 10.0.0.2 is 7200 s behind the controller's" in caplog.text
