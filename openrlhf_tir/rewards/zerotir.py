@@ -32,6 +32,8 @@ PAD = "<|endoftext|>"
 """The padding of the models that the method trains; the reference takes it out of the response before all else."""
 STOP_WINDOW = 20
 """Characters at the end of a response in which the reference looks for a stop string."""
+QUICK_CHARS = 10_000
+"""Characters whose repetition is measured in about a millisecond, less than it takes to ask another process."""
 Verdict = float | None
 """1.0 right, 0.0 wrong, None: the verifier failed. A model that says neither is -10000.0."""
 
@@ -114,7 +116,8 @@ def score(
     rule, model = (0.0, 0.0) if graded_text is None else judge(graded_text)
     answer = max(rule or 0.0, model or 0.0)
 
-    repeated = ask(text_metrics.repeatness, facts.response)
+    measured = on_the_spot if len(facts.response) <= QUICK_CHARS else ask
+    repeated = measured(text_metrics.repeatness, facts.response)
     keywords = text_metrics.keyword_flags(facts.response, rules.keywords)
     runs, failures = sum(facts.executions), sum(facts.errors)
     blocks, outputs = (float(len(p.findall(facts.response))) for p in (PYTHON_BLOCK, OUTPUT_BLOCK))

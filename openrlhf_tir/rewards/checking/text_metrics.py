@@ -30,39 +30,17 @@ OFFICIAL_KEYWORDS: dict[str, tuple[str, ...]] = {
 must follow a mark."""
 
 
-def suffix_ranks(text: str) -> np.ndarray:
-    """[n] rank of every suffix of `text` in lexical order, by prefix doubling: O(n log^2 n)."""
-    codes = np.array([ord(c) for c in text], np.int64)
-    rank = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    n, k = len(rank), 1
-    while k < n and rank.max() < n - 1:
-        second = np.full(n, -1, np.int64)
-        second[:-k] = rank[k:]
-        rank = np.unique(rank * (n + 1) + second + 1, return_inverse=True)[1].astype(np.int64)
-        k *= 2
-    return rank
-
-
 def repeatness(text: str) -> float:
     """2 * sum of the longest common prefixes of neighbouring suffixes / (n (n + 1)), in characters; near 1: a loop."""
+    from pydivsufsort import divsufsort, kasai  # where it is needed: the rest is imported without the `cpu` extra
+
     n = len(text)
     if n <= 1:
         return 0.0
-    rank = suffix_ranks(text)
-    order = np.empty(n, np.int64)
-    order[rank] = np.arange(n)
-    after = np.append(order[1:], n)[rank].tolist()  # the suffix that follows suffix i; n: none
-    total = common = 0
-    for i in range(n):  # Kasai: from suffix i to i + 1 the common prefix shrinks by at most one
-        j = after[i]
-        if j == n:
-            common = 0
-            continue
-        while i + common < n and j + common < n and text[i + common] == text[j + common]:
-            common += 1
-        total += common
-        common = max(common - 1, 0)
-    return 2 * total / (n * (n + 1))
+    symbols, codes = np.unique(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True)
+    codes = codes.astype(np.uint8 if len(symbols) <= 256 else np.uint32)
+    common = kasai(codes, divsufsort(codes))
+    return 2 * int(common.sum(dtype=np.int64)) / (n * (n + 1))
 
 
 def repeated_ngrams(words: Sequence[str], n: int = 3) -> float:

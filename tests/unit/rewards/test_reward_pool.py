@@ -164,12 +164,13 @@ async def test_the_same_two_answers_are_compared_once_and_no_verdict_is_kept_of_
 
 
 @pytest.mark.slow
-async def test_zerotir_asks_the_pool_for_its_statistics(pool_of):
+async def test_zerotir_asks_the_pool_for_the_statistics_of_long_responses_alone(pool_of):
     pool = pool_of(name="zerotir", format="answer")
-    r = await pool.score(answer("42"), task("42"))
-    assert r.reward == 1.0
-    assert r.parts["repeatness"] > 0
-    assert pool.workers.started
+    for before, asked in (("", False), ("So. " * 3000, True)):
+        r = await pool.score(says(rf"{before}<answer>\boxed{{42}}</answer>"), task("42"))
+        assert r.reward == 1.0
+        assert r.parts["repeatness"] > 0
+        assert pool.workers.started == asked
 
 
 class Stuck:

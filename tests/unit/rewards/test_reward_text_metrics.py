@@ -26,8 +26,13 @@ def test_repeatness_sums_common_prefixes_of_neighbouring_suffixes(text, value):
     assert repeatness(text) == pytest.approx(value)
 
 
-@given(st.text(alphabet="ab\n猫", min_size=2, max_size=40))
-def test_repeatness_agrees_with_sorted_suffixes(text):
+MANY = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+"""More symbols than a byte holds, to be in front of what is drawn."""
+
+
+@given(st.text(alphabet="ab\n猫\ud800", min_size=2, max_size=40), st.sampled_from(["", MANY]))
+def test_repeatness_agrees_with_sorted_suffixes(text, before):
+    text = before + text
     suffixes = sorted(text[i:] for i in range(len(text)))
 
     def common(a, b):
