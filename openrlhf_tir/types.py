@@ -111,6 +111,8 @@ class Sampling:
     top_k: int = 0
     """How many of the likeliest tokens are sampled from; 0: all."""
     min_p: float = 0.0
+    since: int | None = None
+    """Version that sampled the first token of the trajectory which this goes on with; None: it begins here."""
 
 
 class EngineBounds(NamedTuple):

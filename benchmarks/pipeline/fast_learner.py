@@ -31,6 +31,7 @@ class Way:
     fast_lane: str = "off"
     batches: int | None = None
     early: str = "off"
+    kv: str = "recompute"
 
 
 WAYS = (
@@ -42,6 +43,9 @@ WAYS = (
     Way("depth auto, early, fast lane", "auto", early="on"),
     Way(f"depth {S + 1} B, early", batches=S + 1, early="on"),
     Way(f"depth {S + 1} B, early, fast lane", "auto", S + 1, "on"),
+    Way("depth auto, KV kept", kv="keep"),
+    Way("depth auto, early, fast lane, KV kept", "auto", early="on", kv="keep"),
+    Way(f"depth {S + 1} B, early, fast lane, KV kept", "auto", S + 1, "on", "keep"),
 )
 ADVISED = f"depth {S + 1} B, early, fast lane"
 """What docs/rollout.md tells the user of a fast learner to set, on any workload."""
@@ -62,6 +66,7 @@ def plan_of(w: Workload, learner_s: float, way: Way | None, steps: int) -> Plan:
         way.batches and way.batches * w.prompts,
         way.fast_lane,
         way.early,
+        way.kv,
     )
 
 

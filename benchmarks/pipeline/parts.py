@@ -31,6 +31,7 @@ class Plan:
     depth: int | str | None = None
     fast_lane: int | str = "off"
     early: str = "off"
+    kv: str = "recompute"
 
     @property
     def name(self) -> str:
@@ -51,6 +52,7 @@ class Plan:
                 "depth": self.depth,
                 "fast_lane": self.fast_lane,
                 "early_accumulation": self.early,
+                "kv_after_push": self.kv,
             },
             "train": {"max_steps": 1_000_000},
             "ckpt": {"save_steps": -1},

@@ -8,7 +8,9 @@ it.
     sleep:           pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache
                      before the canary -> resume
 
-Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. Canary requests are queued
+Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. With pipeline.kv_after_push
+= "keep" a push leaves it instead; every request then has the version under which its trajectory began as a salt, so
+that what begins later finds no block of older weights. Canary requests are queued
 while the engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is
 in, completions with tokens of the new weights are held back (proof.py). Any other failure of a push than a bad file
 leaves the worker in an unknown state: the engine is then broken for good and must be started again.
@@ -71,6 +73,7 @@ class VllmEngine:
         self._received = Transfer()
         """The last broadcast that is not in use yet."""
         self._frozen_at = self._push_pause_s = 0.0
+        self._keeps_kv = cfg.pipeline.kv_after_push == "keep"
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""
 
@@ -132,7 +135,10 @@ class VllmEngine:
         with self.requests.track(request_id) as live:
             try:
                 async for out in self._llm.generate(
-                    tokens_input(list(token_ids)), _params(sampling), request_id, priority=priority
+                    self.salted(tokens_input(list(token_ids)), sampling.since),
+                    _params(sampling),
+                    request_id,
+                    priority=priority,
                 ):
                     live.extend(out.outputs[0])
             except VLLMClientError as e:
@@ -147,6 +153,14 @@ class VllmEngine:
                 ) from e
         self.check()
         return live.completion(out.outputs[0])
+
+    def salted(self, prompt: Any, since: int | None) -> Any:
+        """vLLM's tokenized prompt, in a trajectory that began under version `since` (None: begins here); where a push
+        keeps the KV cache with a salt, as only those of equal salts share blocks."""
+        if not self._keeps_kv:
+            return prompt
+        began = self.version if since is None else since
+        return {**prompt, "cache_salt": f"{began}/{prompt.get('cache_salt', '')}"}
 
     async def abort(self, request_id: str) -> None:
         """See engines/handover.py."""
@@ -174,7 +188,7 @@ class VllmEngine:
         async with self._switching:
             wanted = self._updating or bool(self._asleep) or (self._paused_by_user and not self._proving)
             if wanted and not self._paused:
-                await self._llm.pause_generation(mode="keep", clear_cache=True)
+                await self._llm.pause_generation(mode="keep", clear_cache=not (self._keeps_kv and self._updating))
                 self._paused = True
                 self.requests.busy.pause()
             elif self._paused and not wanted:

@@ -84,18 +84,20 @@ async def run_episode(
         context = list(context)
         observe(opening)
         turn = step_id = -1
+        since: int | None = None
         longest = len(prompt_ids) + limits.max_new_tokens + 1 if limits.max_length is None else limits.max_length
         while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0 and len(context) < longest:
             turn += 1
             room = min(remaining, getattr(protocol, "max_turn_tokens", None) or remaining)
             sampling = Sampling(
-                room, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p
+                room, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p, since
             )
             seen = context[-window:] if (window := getattr(protocol, "max_context_tokens", None)) else context
             completion = await engine.generate(seen, sampling, request_id=f"{request_id}/{turn}")
             if completion.finish_reason == "length" and room < remaining:
                 completion = replace(completion, stop_reason=TURN_LIMIT)
             append(Segment.of_model(completion))
+            since = int(completion.versions[0]) if since is None and len(completion.versions) else since
             traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
             if completion.finish_reason == "abort":
                 traj.failed = "aborted"

@@ -80,8 +80,10 @@ class _Trajectory:
         actor.live += 1
 
     def write(self, fresh: int) -> None:
-        """The segment, or the rest of it; of its context only `fresh` tokens are new, unless the weights changed."""
-        cached = self.context - fresh if self.cached_by == self.world.version else 0
+        """The segment, or the rest of it; of its context only `fresh` tokens are new, unless the weights changed and
+        the cache went with the old ones."""
+        kept = self.cached_by == self.world.version or (self.world.keeps_kv and self.cached_by >= 0)
+        cached = self.context - fresh if kept else 0
         rest = self.script.segments[self.turn] - self.begun
         self.sequence = self.actor.engine.submit(self.context, rest, self.written, cached_tokens=cached)
 
@@ -162,9 +164,12 @@ class SimulatedRollout:
         *,
         patience_s: float = 20.0,
         spread: bool = False,
+        keeps_kv: bool = False,
     ) -> None:
-        """`spread`: each sample of a group goes to the engine with the fewest, instead of all to one."""
+        """`spread`: each sample of a group goes to the engine with the fewest, instead of all to one. `keeps_kv`: as
+        pipeline.kv_after_push."""
         self.workload, self.clock, self.accepts, self.spread = workload, clock, accepts, spread
+        self.keeps_kv = keeps_kv
         self.actors = [Actor(i, EngineModel(workload.engine, clock)) for i in range(workload.engine.count)]
         self.alive: list[Actor] = []
         self.router: Router[Actor] = Router()
@@ -271,7 +276,7 @@ class SimulatedRollout:
     def resume(self, version: int) -> None:
         self.version = version
         for actor in self.actors:
-            actor.engine.resume(recompute=True)
+            actor.engine.resume(recompute=not self.keeps_kv)
 
     # --- faults
 

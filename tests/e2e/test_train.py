@@ -84,7 +84,7 @@ def kill_a_rank(run_dir: Path, controller: psutil.Process, process: subprocess.P
     assert find(controller, "rollout-0").pid == engine
 
 
-def assert_every_prompt_is_trained_once(run_dir: Path, rollbacks: int) -> None:
+def assert_every_prompt_is_trained_once(run_dir: Path, rollbacks: int, *, kv_kept: bool = False) -> None:
     report = audit(run_dir / "ledger.jsonl")
     assert report.errors == []
     assert report.rollbacks == rollbacks
@@ -94,8 +94,9 @@ def assert_every_prompt_is_trained_once(run_dir: Path, rollbacks: int) -> None:
     columns = metrics.read(run_dir)
     assert columns["step"] == list(range(1, STEPS + 1))
     assert max(columns["staleness_max"]) <= 2
-    # Engine and learner agree on sampled tokens after every push (fp32).
-    assert max(columns["canary_max_diff"]) <= 1e-4 and max(columns["mismatch_max"]) <= 1e-4
+    # Engine and learner agree on sampled tokens after every push (fp32), except over what older weights have read.
+    assert max(columns["canary_max_diff"]) <= 1e-4
+    assert kv_kept or max(columns["mismatch_max"]) <= 1e-4
 
 
 @pytest.mark.slow
@@ -111,6 +112,13 @@ def test_a_run_whose_learner_is_killed_with_9_trains_every_prompt_once_and_expor
     s = summary.read(run_dir)
     assert s.steps == STEPS and Path(s.model, "config.json").exists() and (run_dir / "report.html").exists()
     _plain_transformers_loads(Path(s.model))
+
+
+@pytest.mark.long
+def test_a_run_whose_pushes_keep_the_kv_cache_trains_every_prompt_once(run_dir):
+    process = start(run_dir, "--pipeline.mode", "pipeline", "--pipeline.kv_after_push", "keep")
+    assert process.wait(timeout=480) == 0, (run_dir / "log").read_text()[-3000:]
+    assert_every_prompt_is_trained_once(run_dir, rollbacks=0, kv_kept=True)
 
 
 @pytest.mark.long

@@ -54,6 +54,15 @@ def simulated(
     return simulate(workload, configure(workload, **pipeline), warm_up=warm_up, faults=faults, acceptance=acceptance)
 
 
+def test_a_push_that_keeps_the_kv_cache_costs_no_prefill():
+    """What a push finds under way is computed again at 100 tokens/s, or not."""
+    slow = constant(engine=replace(constant().engine, prefill_tokens_per_s=1000.0))
+    took = {kv: simulated(slow, warm_up=2, kv_after_push=kv).step_s for kv in ("recompute", "keep")}
+    free = {kv: simulated(constant(), warm_up=2, kv_after_push=kv).step_s for kv in ("recompute", "keep")}
+    assert took["keep"] < took["recompute"]
+    assert free["keep"] == pytest.approx(free["recompute"])
+
+
 def test_a_batch_takes_its_tokens_and_its_call():
     assert batch_rollout_s(constant()) == pytest.approx(11.0)
     assert learner_seconds(constant(learner_seconds_per_step="match"), 2.0) == pytest.approx(22.0)

@@ -76,6 +76,16 @@ class Pipeline(Section):
             " rloo, opo), one update per batch, mode pipeline"
         ),
     )
+    kv_after_push: Literal["recompute", "keep"] = Field(
+        "recompute",
+        description=(
+            "what a push in flight leaves of the responses that engines are writing: recompute: their prefixes are"
+            " computed again with the new weights; keep: their KV cache stays, so that a push costs no prefill, and"
+            " what follows is sampled over a prefix that older weights have read, at most S versions old. Log-probs"
+            " are those that were sampled with, either way. What begins after the push shares no cache with what began"
+            " before. Needs mode pipeline"
+        ),
+    )
     stall_timeout_s: float | None = Field(
         None,
         gt=0,
@@ -129,6 +139,11 @@ class Pipeline(Section):
             raise ValueError(
                 f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is"
                 f" {self.S}). Use mode = 'sync' for staleness 0."
+            )
+        if self.kv_after_push == "keep" and self.drain:
+            raise ValueError(
+                f"pipeline.kv_after_push = 'keep' does not go with pipeline.mode = '{self.mode}', whose pushes wait for"
+                " every running group: no KV cache is in use then. Leave it unset, or use mode = 'pipeline'."
             )
         if self.push_every > self.S + 1:
             raise ValueError(

@@ -18,8 +18,8 @@ from .policy import LanePolicy, Response
 from .sizing import Cluster, Size, best_size
 from .speeds import Speeds
 
-TICK_S = 4.0
-"""Some 80 tokens of a response on a full engine: what a move can come too late by."""
+TICK_S = 2.0
+"""Some 40 tokens of a response on a full engine: what a move can come too late by."""
 MIN_ENDED = 64
 """Responses that must have ended before there are lanes: before, nothing is known of lengths."""
 SETTLED = 1.25

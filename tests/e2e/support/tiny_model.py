@@ -115,6 +115,18 @@ class HfLearner:
     async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
         return [self.logprobs(ids[:1], ids[1:]) for ids in sequences]
 
+    def logprobs_after(self, other: HfLearner, prompt, response, read: int) -> np.ndarray:
+        """[T - read] log-probs of the response from its token `read` on, where `other` has read the prompt and the
+        `read` - 1 tokens before, whose keys and values stay."""
+        import torch
+
+        ids = torch.tensor([[*map(int, prompt), *map(int, response)]])
+        cut = len(prompt) + read - 1
+        with torch.no_grad():
+            kept = other.model(ids[:, :cut], use_cache=True).past_key_values
+            logprobs_TV = self.model(ids[:, cut:], past_key_values=kept).logits[0, :-1].log_softmax(-1)
+        return logprobs_TV.gather(1, ids[0, cut + 1 :, None])[:, 0].numpy()
+
     def logprobs(self, prompt, response) -> np.ndarray:
         """[T] log-probs of the response's tokens."""
         import torch

@@ -95,6 +95,10 @@ def test_an_unknown_recipe_lists_the_known_ones():
     [
         ({"pipeline__max_staleness": -1}, "pipeline.max_staleness = -1"),
         ({"pipeline__mode": "sync", "pipeline__max_staleness": 3}, "does not go with pipeline.mode = 'sync'"),
+        (
+            {"pipeline__mode": "one_step", "pipeline__kv_after_push": "keep"},
+            "pipeline.kv_after_push = 'keep' does not go with pipeline.mode = 'one_step'",
+        ),
         ({"pipeline__mode": "pipeline", "pipeline__max_staleness": 0}, "needs max_staleness >= 1"),
         (
             {"rollout__batch_size": 3, "rollout__n_samples_per_prompt": 3, "actor__num_gpus_per_node": 2},

@@ -29,9 +29,11 @@ class PlayedEngine:
 
     def __init__(self, *answers, version=3):
         self.answers, self.contexts, self.version = list(answers), [], version
+        self.since: list[int | None] = []
 
     async def generate(self, token_ids, sampling, *, request_id):
         self.contexts.append(list(token_ids))
+        self.since.append(sampling.since)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -80,6 +82,18 @@ async def episode(engine, env, *, prompt="Q", max_new=500, N=2, budget_message=F
 
 CODE = (("```python", "```python"), ("\nprint(2)\n```", "```"))
 ANSWER = ("<answer>2</answer>", "</answer>")
+
+
+async def test_a_turn_says_which_version_the_trajectory_began_with():
+    class Newer(PlayedEngine):
+        async def generate(self, *args, **more):
+            completion = await super().generate(*args, **more)
+            self.version += 1
+            return completion
+
+    engine = Newer(*CODE, ANSWER)
+    await episode(engine, PlayedEnv("2\n"))
+    assert engine.since == [None, 3, 3]
 
 
 async def test_tool_output_is_never_trained():
