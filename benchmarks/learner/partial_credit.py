@@ -56,8 +56,8 @@ def main() -> None:
             )
             ratios[f"{slots}x{right}"] = round(fine / coarse, 2)
             print(
-                f"{slots} slots, {right:.0%} of each right, {right**slots:.2%} of the responses: half after"
-                f" {fine:.0f} updates with the fine reward, {coarse:.0f} with the coarse one, ratio {fine / coarse:.2f}",
+                f"{slots} slots, {right:.0%} of each right, {right**slots:.2%} of the responses: half after {fine:.0f}"
+                f" updates with the fine reward, {coarse:.0f} with the coarse one, ratio {fine / coarse:.2f}",
                 flush=True,
             )
     print(json.dumps(ratios))
