@@ -1,10 +1,11 @@
 """A learner four times as fast as the rollout of a batch, simulated: python -m benchmarks.pipeline.fast_learner
 [--quick]
 
-The longest responses decide then (staleness_bound.py). With and without the fast lane (openrlhf_tir/pipeline/lane) and
-early accumulation (pipeline/budget.py), and with a group's samples on one engine or on several, on the seed workload
-and on one with five slow tools and a tail to 16k tokens; S = 4, beside `one_step` and the bound, which is max(saturated
-engines, learner). Nothing is emulated on the wall clock. The last line is one JSON object."""
+The longest responses decide then (staleness_bound.py). With and without the fast lane (openrlhf_tir/pipeline/lane),
+early accumulation (pipeline/budget.py) and pushes that keep the KV cache (pipeline.kv_after_push), and with a group's
+samples on one engine or on several, on the seed workload and on one with five slow tools and a tail to 16k tokens; S =
+4, beside `one_step` and the bound, which is max(saturated engines, learner). Nothing is emulated on the wall clock. The
+last line is one JSON object."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ WAYS = (
     Way("depth auto, early, fast lane, KV kept", "auto", early="on", kv="keep"),
     Way(f"depth {S + 1} B, early, fast lane, KV kept", "auto", S + 1, "on", "keep"),
 )
-ADVISED = f"depth {S + 1} B, early, fast lane"
+ADVISED = f"depth {S + 1} B, early, fast lane, KV kept"
 """What docs/rollout.md tells the user of a fast learner to set, on any workload."""
 
 

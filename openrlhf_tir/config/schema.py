@@ -102,8 +102,10 @@ class Config(Section):
 
     @property
     def max_running(self) -> int:
-        """Requests that an actor hands to its engine at once."""
-        return self.rollout.max_running or self.vllm.max_num_seqs + (self.vllm.max_num_seqs + 3) // 4
+        """Requests that an actor hands to its engine at once: where a push keeps the KV cache, none that would wait
+        there and take the canary's place."""
+        slots = self.vllm.max_num_seqs
+        return self.rollout.max_running or slots + (self.pipeline.kv_after_push != "keep") * ((slots + 3) // 4)
 
     @property
     def minibatches(self) -> int:

@@ -70,6 +70,8 @@ class InFlight:
     def __init__(self, version: int) -> None:
         self.version = version
         """The version of the weights that sample now."""
+        self.era = 0
+        """Counts the versions that were not newer than the one before: a number may stand for other weights since."""
         self.busy = BusyMeter()
         self._live: set[Live] = set()
         self._finished_tokens = 0
@@ -88,6 +90,7 @@ class InFlight:
 
     def switch(self, version: int) -> None:
         """Tokens that come from now on are `version`'s. Only in a pause, when its last tokens have arrived."""
+        self.era += version <= self.version
         self.version = version
         for live in self._live:
             live.switches.append((len(live.token_ids), version))

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 CPU_KV_CACHE_MIB = 256
 """KV cache of a CPU engine when vllm.kv_cache_mib is unset; vLLM's own default is a share of the whole machine."""
+CANARIES = 4
+"""Prompts that a push is proved on."""
 CPU_PREFILL_TOKENS = 4096
 """Prefill of one engine step on CPU."""
 
@@ -104,7 +106,8 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         enforce_eager=v.enforce_eager or not gpu,
         enable_prefix_caching=v.enable_prefix_caching,
         enable_sleep_mode=cfg.train.colocate_all,
-        max_num_seqs=v.max_num_seqs,
+        # running requests that keep their KV cache keep their places as well: these are the canary's
+        max_num_seqs=v.max_num_seqs + (CANARIES if cfg.pipeline.kv_after_push == "keep" else 0),
         max_model_len=v.max_model_len or cfg.data.max_len,
         seed=cfg.train.seed + 1000 * index,
         scheduling_policy="priority",  # by arrival, as ever, but for the canary

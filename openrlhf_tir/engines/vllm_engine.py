@@ -9,8 +9,9 @@ it.
                      before the canary -> resume
 
 Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. With pipeline.kv_after_push
-= "keep" a push leaves it instead; every request then has the version under which its trajectory began as a salt, so
-that what begins later finds no block of older weights. Canary requests are queued
+= "keep" a push leaves it instead, where the canary finds places beside what runs (vLLM takes none from a running
+request); every request then has the version under which its trajectory began as a salt, so that what begins later finds
+no block of older weights. Canary requests are queued
 while the engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is
 in, completions with tokens of the new weights are held back (proof.py). Any other failure of a push than a bad file
 leaves the worker in an unknown state: the engine is then broken for good and must be started again.
@@ -73,7 +74,7 @@ class VllmEngine:
         self._received = Transfer()
         """The last broadcast that is not in use yet."""
         self._frozen_at = self._push_pause_s = 0.0
-        self._keeps_kv = cfg.pipeline.kv_after_push == "keep"
+        self._keeps_kv, self._slots = cfg.pipeline.kv_after_push == "keep", cfg.vllm.max_num_seqs
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""
 
@@ -155,12 +156,13 @@ class VllmEngine:
         return live.completion(out.outputs[0])
 
     def salted(self, prompt: Any, since: int | None) -> Any:
-        """vLLM's tokenized prompt, in a trajectory that began under version `since` (None: begins here); where a push
-        keeps the KV cache with a salt, as only those of equal salts share blocks."""
-        if not self._keeps_kv:
+        """vLLM's tokenized prompt, in a trajectory that began under version `since` (None: begins here; elsewhere that
+        may be one which this engine has not got yet); where a push keeps the KV cache with a salt, as only those of
+        equal salts share blocks."""
+        if not self._keeps_kv or not isinstance(prompt, dict):
             return prompt
-        began = self.version if since is None else since
-        return {**prompt, "cache_salt": f"{began}/{prompt.get('cache_salt', '')}"}
+        began = self.version if since is None else min(since, self.version)
+        return {**prompt, "cache_salt": f"{self.requests.era}/{began}/{prompt.get('cache_salt', '')}"}
 
     async def abort(self, request_id: str) -> None:
         """See engines/handover.py."""
@@ -170,7 +172,8 @@ class VllmEngine:
         return self.requests.progress()
 
     async def pause(self) -> None:
-        """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache. New wait. Idempotent."""
+        """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache (but in the midst of a push
+        that keeps it). New wait. Idempotent."""
         self._paused_by_user = True
         await self._switch()
 
@@ -188,7 +191,9 @@ class VllmEngine:
         async with self._switching:
             wanted = self._updating or bool(self._asleep) or (self._paused_by_user and not self._proving)
             if wanted and not self._paused:
-                await self._llm.pause_generation(mode="keep", clear_cache=not (self._keeps_kv and self._updating))
+                fits = self._llm.get_num_unfinished_requests() <= self._slots  # and the canary beside them: start.py
+                keep = self._keeps_kv and self._updating and fits
+                await self._llm.pause_generation(mode="keep", clear_cache=not keep)
                 self._paused = True
                 self.requests.busy.pause()
             elif self._paused and not wanted:

@@ -33,7 +33,8 @@ PAD = "<|endoftext|>"
 STOP_WINDOW = 20
 """Characters at the end of a response in which the reference looks for a stop string."""
 QUICK_CHARS = 10_000
-"""Characters whose repetition is measured in about a millisecond, less than it takes to ask another process."""
+"""Characters whose repetition is measured in about a millisecond, less than it takes to ask another process (with
+OMP_NUM_THREADS=1, as Ray's workers have it: the library's threads wait for each other on busy cores)."""
 Verdict = float | None
 """1.0 right, 0.0 wrong, None: the verifier failed. A model that says neither is -10000.0."""
 

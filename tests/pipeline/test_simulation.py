@@ -55,7 +55,7 @@ def simulated(
 
 
 def test_a_push_that_keeps_the_kv_cache_costs_no_prefill():
-    """What a push finds under way is computed again at 100 tokens/s, or not."""
+    """What a push finds under way is computed again at 1,000 tokens/s, or not."""
     slow = constant(engine=replace(constant().engine, prefill_tokens_per_s=1000.0))
     took = {kv: simulated(slow, warm_up=2, kv_after_push=kv).step_s for kv in ("recompute", "keep")}
     free = {kv: simulated(constant(), warm_up=2, kv_after_push=kv).step_s for kv in ("recompute", "keep")}

@@ -14,13 +14,12 @@ from ...data import PromptSet, PromptStream, lanes_of, load_prompts
 from ...data.blend import curriculum_of
 from ...data.hub import fault_of
 from ...engines.codec import HfCodec
+from ...engines.start import CANARIES
 from ...episodes.chats import chats_of
 from ...errors import DataError
 from ...types import Task
 
 log = logging.getLogger(__name__)
-
-CANARY_PROMPTS = 4
 
 
 @dataclass
@@ -86,6 +85,6 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
     held_out = prompts_of(cfg, cfg.held_out, tokenizer, longest).tasks if cfg.eval.dataset else []
     canary = [
-        tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in (prompts.tasks or held_out)[:CANARY_PROMPTS]
+        tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in (prompts.tasks or held_out)[:CANARIES]
     ]
     return Inputs(prompts, held_out, canary)

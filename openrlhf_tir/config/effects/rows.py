@@ -166,7 +166,8 @@ IDLE = [
         "without --data.apply_chat_template: prompts are texts. Set that, or leave it out.",
     ),
     Idle(
-        "vllm.gpu_memory_utilization vllm.kv_cache_mib vllm.enforce_eager vllm.enable_prefix_caching vllm.engine_args",
+        "vllm.gpu_memory_utilization vllm.kv_cache_mib vllm.enforce_eager vllm.enable_prefix_caching vllm.engine_args"
+        " pipeline.kv_after_push",
         lambda c: c.rollout.engine == "torch",
         "with --rollout.engine torch. Use vllm, or leave it out.",
     ),

@@ -124,6 +124,7 @@ class Rollout(Section):
         description=(
             "requests handed to an engine at once; the rest wait in the actor's queue, where groups take turns;"
             " default: 1.25 vllm.max_num_seqs, so that a place that falls free is taken in the same engine step"
+            " (without the .25 where a push keeps the KV cache)"
         ),
     )
     max_queue: int = Field(

@@ -63,7 +63,12 @@ class _Worker:
             engine, seed = wanted.engine, wanted.seed_of(run.turns)
             run.turns += 1
         sampling = Sampling(
-            min(asked["max_tokens"] or room, room), tuple(asked["stop"]), asked["temperature"], asked["top_p"], seed
+            min(asked["max_tokens"] or room, room),
+            tuple(asked["stop"]),
+            asked["temperature"],
+            asked["top_p"],
+            seed,
+            since=None if run is None else run.since,
         )
         request_id = (
             f"{wanted.request_id}/{run.turns - 1}"
@@ -73,6 +78,8 @@ class _Worker:
         completion = await engine.generate(prompt, sampling, request_id=request_id)
         if completion.finish_reason == "abort":
             raise Aborted("The engine gave the request up.")
+        if run is not None and run.since is None and len(completion.versions):
+            run.since = int(completion.versions[0])
         self.record.add(prompt, sampling, completion, asyncio.get_running_loop().time())
         return {
             "token_ids": completion.token_ids.tolist(),

@@ -30,11 +30,13 @@ Answer = Callable[["Run | None", Message], Awaitable[Message]]
 
 @dataclass(eq=False)
 class Run:
-    """One `execute`. `turns` counts its requests; `answers`: those being answered; `fault`: the engine's."""
+    """One `execute`. `turns` counts its requests; `since`: version that sampled its first token; `answers`: those being
+    answered; `fault`: the engine's."""
 
     number: int
     said: asyncio.Future[Message]
     turns: int = 0
+    since: int | None = None
     open: int = 0
     answers: set[asyncio.Task[None]] = field(default_factory=set)
     fault: InfraError | None = None

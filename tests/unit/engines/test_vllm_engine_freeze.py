@@ -22,6 +22,8 @@ class FakeLlm:
 
     def __init__(self) -> None:
         self.frozen = self.loading = False
+        self.unfinished, self.cleared = 0, list[bool]()
+        """Requests, and of each pause whether the KV cache went with it."""
         self.received = [["d1", 1, None, False], ["d1", 1, None, False]]
         """What two workers say of a broadcast."""
         self.output_handler = None
@@ -34,6 +36,10 @@ class FakeLlm:
     async def pause_generation(self, *, mode, clear_cache):
         await self._do("pause")
         self.frozen = True
+        self.cleared.append(clear_cache)
+
+    def get_num_unfinished_requests(self):
+        return self.unfinished
 
     async def resume_generation(self):
         await self._do("resume")
@@ -80,6 +86,47 @@ def engine(llm) -> Engine:
 
 
 CANARY = ([[1]], 1, 0)
+
+
+def keeping() -> Config:
+    return Config.model_validate({"pipeline": {"kv_after_push": "keep"}, "vllm": {"max_num_seqs": 8}})
+
+
+async def test_a_push_keeps_the_kv_cache_where_the_canary_has_places_beside_what_runs_and_a_pause_by_a_user_never(llm):
+    """vLLM takes no place from a running request: on a full engine the canary would wait for the first that end."""
+    engine = Engine(llm, "model", None, 0, keeping())
+    for version, (llm.unfinished, cleared) in enumerate([(8, False), (9, True)], 1):
+        await engine.begin_update()
+        await engine.finish_update(version, CANARY)
+        assert llm.cleared[-1] is cleared
+    llm.unfinished = 0
+    await engine.pause()
+    assert llm.cleared == [False, True, True]
+    assert keeping().max_running == 8 < Config().max_running, "nothing waits in the engine"
+
+
+async def test_blocks_are_shared_by_what_began_under_the_same_weights_not_the_same_number(llm):
+    engine = Engine(llm, "model", None, 0, keeping())
+
+    def salt(since=None, **prompt):
+        return engine.salted({"prompt_token_ids": [1], **prompt}, since)["cache_salt"]
+
+    async def push(version):
+        await engine.begin_update()
+        await engine.finish_update(version, CANARY)
+
+    await push(4)
+    first = salt()
+    await push(5)
+    assert salt(since=4) == first != salt()
+    assert salt(since=6) == salt(), "of an engine that is ahead"
+    assert salt(cache_salt="mine") != salt()
+    five = salt()
+    await push(4)  # the run went back to a checkpoint
+    assert salt() != first
+    await push(5)
+    assert salt() != five
+    assert Engine(llm, "model", None, 0, Config()).salted({"prompt_token_ids": [1]}, 3) == {"prompt_token_ids": [1]}
 
 
 @pytest.mark.parametrize("canary", [None, CANARY])
