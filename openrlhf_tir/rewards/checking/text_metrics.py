@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -37,10 +38,17 @@ def repeatness(text: str) -> float:
     n = len(text)
     if n <= 1:
         return 0.0
-    symbols, codes = np.unique(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True)
-    codes = codes.astype(np.uint8 if len(symbols) <= 256 else np.uint32)
+    codes = _codes(text)
     common = kasai(codes, divsufsort(codes))
     return 2 * int(common.sum(dtype=np.int64)) / (n * (n + 1))
+
+
+def _codes(text: str) -> np.ndarray:
+    """[n] a number for each character, in bytes where those suffice."""
+    if text.isascii():
+        return np.frombuffer(bytearray(text.encode()), np.uint8)  # the library wants memory that may be written
+    symbols, codes = np.unique(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4"), return_inverse=True)
+    return codes.astype(np.uint8 if len(symbols) <= 256 else np.uint32)
 
 
 def repeated_ngrams(words: Sequence[str], n: int = 3) -> float:
@@ -54,10 +62,14 @@ def keyword_flags(text: str, keywords: Mapping[str, Sequence[str]] = KEYWORDS) -
 
     Only ASCII letters, digits and "_" are word characters, a match uses up the mark after it, as in flashtext."""
     kind_of = {word: kind for kind, words in keywords.items() for word in words}
-    longest_first = "|".join(re.escape(w) for w in sorted(kind_of, key=len, reverse=True))
-    pattern = re.compile(rf"(?<![a-z0-9_])({longest_first})(?:[^a-z0-9_]|$)")
-    found = {kind_of[m[1]] for m in pattern.finditer(text.lower())}
+    found = {kind_of[m[1]] for m in _any_of(tuple(kind_of)).finditer(text.lower())}
     return {kind: float(kind in found) for kind in keywords}
+
+
+@lru_cache
+def _any_of(words: tuple[str, ...]) -> re.Pattern[str]:
+    longest_first = "|".join(re.escape(w) for w in sorted(words, key=len, reverse=True))
+    return re.compile(rf"(?<![a-z0-9_])({longest_first})(?:[^a-z0-9_]|$)")
 
 
 def soft_overlong(length: int, max_length: int, cache: int = 512) -> float:
