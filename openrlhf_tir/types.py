@@ -137,6 +137,11 @@ class Completion:
     finish_reason: Finish
     stop_reason: str | int | None = None
 
+    @property
+    def began(self) -> int | None:
+        """Version that sampled the first token; None without one."""
+        return int(self.versions[0]) if len(self.versions) else None
+
 
 class Changes(NamedTuple):
     """A delta push as the learner announces it (weights/delta_file.py)."""

@@ -15,32 +15,29 @@ from __future__ import annotations
 
 import argparse
 import json
+from statistics import mean
 
-import numpy as np
+import torch
 
-GROUPS, SAMPLES, RATE, LIMIT = 16, 8, 0.05, 400
-BETA1, BETA2, EPSILON = 0.9, 0.95, 1e-8
+GROUPS, SAMPLES, RATE, BETAS, LIMIT = 16, 8, 0.05, (0.9, 0.95), 400
 SLOTS, RIGHT = (4, 6), (0.4, 0.3, 0.25, 0.2)
 
 
 def updates_to_half(slots: int, right: float, fine: bool, seed: int) -> int:
     """LIMIT where it is not reached before."""
-    rng = np.random.default_rng(seed)
-    theta_K = np.full(slots, np.log(right / (1 - right)))
-    mean_K, square_K = np.zeros(slots), np.zeros(slots)
+    draw = torch.Generator().manual_seed(seed)
+    theta_K = torch.full((slots,), right, dtype=torch.float64).logit().requires_grad_()
+    adam = torch.optim.Adam([theta_K], RATE, BETAS)
     for update in range(1, LIMIT):
-        p_K = 1 / (1 + np.exp(-theta_K))
+        p_K = theta_K.detach().sigmoid()
         if p_K.prod() >= 0.5:
             return update
-        right_GNK = rng.random((GROUPS, SAMPLES, slots)) < p_K
-        reward_GN = (right_GNK.sum(-1) if fine else right_GNK.all(-1)).astype(float)
-        centred_GN = reward_GN - reward_GN.mean(1, keepdims=True)
-        advantage_GN = centred_GN / (reward_GN.std(1, keepdims=True) + 1e-6)
-        gradient_K = (advantage_GN[..., None] * (right_GNK - p_K)).mean((0, 1))
-        mean_K = BETA1 * mean_K + (1 - BETA1) * gradient_K
-        square_K = BETA2 * square_K + (1 - BETA2) * gradient_K**2
-        scale_K = np.sqrt(square_K / (1 - BETA2**update)) + EPSILON
-        theta_K = theta_K + RATE * mean_K / (1 - BETA1**update) / scale_K
+        right_GNK = torch.rand((GROUPS, SAMPLES, slots), generator=draw) < p_K
+        reward_GN = (right_GNK.sum(-1) if fine else right_GNK.all(-1)).double()
+        centred_GN = reward_GN - reward_GN.mean(1, keepdim=True)
+        advantage_GN = centred_GN / (reward_GN.std(1, keepdim=True) + 1e-6)
+        theta_K.grad = -(advantage_GN[..., None] * (right_GNK.double() - p_K)).mean((0, 1))
+        adam.step()
     return LIMIT
 
 
@@ -51,9 +48,7 @@ def main() -> None:
     ratios: dict[str, float] = {}
     for slots in SLOTS:
         for right in RIGHT:
-            fine, coarse = (
-                float(np.mean([updates_to_half(slots, right, way, seed) for seed in seeds])) for way in (True, False)
-            )
+            fine, coarse = (mean(updates_to_half(slots, right, way, seed) for seed in seeds) for way in (True, False))
             ratios[f"{slots}x{right}"] = round(fine / coarse, 2)
             print(
                 f"{slots} slots, {right:.0%} of each right, {right**slots:.2%} of the responses: half after {fine:.0f}"

@@ -37,7 +37,7 @@ class RolloutProcess:
         self.run = 0
 
     async def begin(self, run: int, cfg: Config, scale: float, acceptance: Acceptance) -> None:
-        assert cfg.pipeline.kv_after_push == "recompute", "the emulated engine computes prefixes again"
+        assert not cfg.pipeline.keeps_kv, "the emulated engine computes prefixes again"
         self.run = run
         for task in self.running:
             task.cancel()

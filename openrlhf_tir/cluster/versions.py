@@ -25,6 +25,7 @@ PACKAGES = {
     "numpy": ("numpy",),
     "safetensors": ("safetensors",),
     "xxhash": ("xxhash",),
+    "pydivsufsort": ("pydivsufsort",),
 }
 """What is compared -> the distributions that it may come from."""
 OURS = "openrlhf_tir's files"

@@ -105,7 +105,8 @@ class Config(Section):
         """Requests that an actor hands to its engine at once: where a push keeps the KV cache, none that would wait
         there and take the canary's place."""
         slots = self.vllm.max_num_seqs
-        return self.rollout.max_running or slots + (self.pipeline.kv_after_push != "keep") * ((slots + 3) // 4)
+        waiting = 0 if self.pipeline.keeps_kv else (slots + 3) // 4
+        return self.rollout.max_running or slots + waiting
 
     @property
     def minibatches(self) -> int:

@@ -164,7 +164,7 @@ def _rest(sampling: Sampling, whole: Completion | None, request_id: str) -> Samp
     seed = sampling.seed
     if written or seed is None:
         seed = _another(request_id if seed is None else seed, written)
-    since = int(whole.versions[0]) if whole is not None and written and sampling.since is None else sampling.since
+    since = whole.began if whole is not None and sampling.since is None else sampling.since
     return replace(
         sampling,
         max_tokens=1 if _may_stop(text, sampling.stop) else sampling.max_tokens - written,

@@ -70,7 +70,7 @@ class InFlight:
     def __init__(self, version: int) -> None:
         self.version = version
         """The version of the weights that sample now."""
-        self.era = 0
+        self._era = 0
         """Counts the versions that were not newer than the one before: a number may stand for other weights since."""
         self.busy = BusyMeter()
         self._live: set[Live] = set()
@@ -90,10 +90,15 @@ class InFlight:
 
     def switch(self, version: int) -> None:
         """Tokens that come from now on are `version`'s. Only in a pause, when its last tokens have arrived."""
-        self.era += version <= self.version
+        self._era += version <= self.version
         self.version = version
         for live in self._live:
             live.switches.append((len(live.token_ids), version))
+
+    def weights(self, since: int | None) -> str:
+        """What tells this engine's weights of version `since` from all others that it had; of one that it has not got
+        yet, where a newcomer was ahead: from now on. None: those that sample now."""
+        return f"{self._era}/{self.version if since is None else min(since, self.version)}"
 
     @property
     def request_ids(self) -> list[str]:

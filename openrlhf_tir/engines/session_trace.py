@@ -63,7 +63,7 @@ class RequestTrace:
     def add(self, prompt_ids: Sequence[int], completion: Completion) -> None:
         """One answered request. The chain that it goes on from is the longest of which it has every token."""
         self.requests += 1
-        self.since = int(completion.versions[0]) if self.since is None else self.since
+        self.since = completion.began if self.since is None else self.since
         before = [c for c in self.chains if c.leads_to(prompt_ids)]
         chain = max(before, key=lambda c: len(c.tokens), default=None)
         if chain is None:

@@ -107,7 +107,7 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         enable_prefix_caching=v.enable_prefix_caching,
         enable_sleep_mode=cfg.train.colocate_all,
         # running requests that keep their KV cache keep their places as well: these are the canary's
-        max_num_seqs=v.max_num_seqs + (CANARIES if cfg.pipeline.kv_after_push == "keep" else 0),
+        max_num_seqs=v.max_num_seqs + (CANARIES if cfg.pipeline.keeps_kv else 0),
         max_model_len=v.max_model_len or cfg.data.max_len,
         seed=cfg.train.seed + 1000 * index,
         scheduling_policy="priority",  # by arrival, as ever, but for the canary

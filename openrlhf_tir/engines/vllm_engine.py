@@ -74,7 +74,7 @@ class VllmEngine:
         self._received = Transfer()
         """The last broadcast that is not in use yet."""
         self._frozen_at = self._push_pause_s = 0.0
-        self._keeps_kv, self._slots = cfg.pipeline.kv_after_push == "keep", cfg.vllm.max_num_seqs
+        self._keeps_kv, self._slots = cfg.pipeline.keeps_kv, cfg.vllm.max_num_seqs
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""
 
@@ -156,13 +156,11 @@ class VllmEngine:
         return live.completion(out.outputs[0])
 
     def salted(self, prompt: Any, since: int | None) -> Any:
-        """vLLM's tokenized prompt, in a trajectory that began under version `since` (None: begins here; elsewhere that
-        may be one which this engine has not got yet); where a push keeps the KV cache with a salt, as only those of
-        equal salts share blocks."""
+        """vLLM's tokenized prompt, in a trajectory that began under version `since` (None: begins here); where a push
+        keeps the KV cache with a salt, as only those of equal salts share blocks."""
         if not self._keeps_kv or not isinstance(prompt, dict):
             return prompt
-        began = self.version if since is None else min(since, self.version)
-        return {**prompt, "cache_salt": f"{self.requests.era}/{began}/{prompt.get('cache_salt', '')}"}
+        return {**prompt, "cache_salt": f"{self.requests.weights(since)}/{prompt.get('cache_salt', '')}"}
 
     async def abort(self, request_id: str) -> None:
         """See engines/handover.py."""

@@ -97,7 +97,7 @@ async def run_episode(
             if completion.finish_reason == "length" and room < remaining:
                 completion = replace(completion, stop_reason=TURN_LIMIT)
             append(Segment.of_model(completion))
-            since = int(completion.versions[0]) if since is None and len(completion.versions) else since
+            since = completion.began if since is None else since
             traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
             if completion.finish_reason == "abort":
                 traj.failed = "aborted"

@@ -3,7 +3,7 @@ registry names them.
 
 One pure function per file. A reward may take a fourth parameter `ask`: `ask(function, *args)` is `function(*args)`,
 evaluated by the caller wherever it is safe and affordable to do so. Whatever can hang or burn CPU (symbolic equality,
-statistics of the whole text) goes through it, so that `pool.RewardPool` can run it in another process with a deadline;
+statistics of a long text) goes through it, so that `pool.RewardPool` can run it in another process with a deadline;
 everything else is quick. Called without `ask`, a reward does all of its work on the spot. Functions of one's own
 (docs/rewards.md) run in such a process as a whole."""
 

@@ -151,7 +151,7 @@ async def _simulate(
         lambda key: workload.accepted(key, acceptance.at(learner.version)),
         patience_s=cfg.env.step_timeout_s,
         spread=spread,
-        keeps_kv=cfg.pipeline.kv_after_push == "keep",
+        keeps_kv=cfg.pipeline.keeps_kv,
     )
     figures.probe = lambda: {
         "engine_tokens": sum(a.engine.stats()["tokens"] for a in rollout.actors),

@@ -492,48 +492,6 @@ async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_fol
     assert (after.versions == 12).all() and worst(learner, prompt, after) <= TOLERANCE
 
 
-async def test_a_push_that_keeps_the_kv_cache_goes_on_over_what_the_old_weights_read_and_shares_it_with_nobody(
-    engine, learner, publisher, prompt, monkeypatch
-):
-    """By two models in transformers: the keys and values of prompt and first tokens are the old one's."""
-    monkeypatch.setattr(engine, "_keeps_kv", True)
-    old, long = copy.deepcopy(learner), prompt * 6  # more than one block of the cache
-    session, said = Sessions(idle_s=60).open(), [7, *long]
-    transport = httpx.ASGITransport(await engine.openai_app(tiny_config()))
-    body = {"model": "policy", "prompt": said, "max_tokens": 4}
-    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
-        with session.request():
-            assert (await client.post("/v1/completions", json=body)).status_code == 200
-    so_far = engine.stats()["tokens_generated"]
-    tasks = [asyncio.create_task(engine.generate(long, Sampling(160), request_id=f"kept{i}")) for i in range(16)]
-    while engine.stats()["tokens_generated"] < so_far + 16 * 10:
-        await asyncio.sleep(0.005)
-    before = engine.version
-    learner.reset(seed=5)
-    await publisher.publish(before + 1)
-    spanning = [c for c in await asyncio.gather(*tasks) if len(set(c.versions.tolist())) == 2]
-    assert len(spanning) >= 4
-    for c in spanning:
-        switch = int((c.versions == before).sum())
-        assert worst(old, long, c, slice(0, switch)) <= TOLERANCE
-        kept = learner.logprobs_after(old, long, c.token_ids, switch)
-        assert np.abs(kept - c.logprobs[switch:]).max() <= TOLERANCE
-        assert worst(learner, long, c, slice(switch, None)) > 0.1, "the two caches must differ, or this proves nothing"
-    hits = engine.stats()["prefix_hits"]
-    fresh = await engine.generate(long, Sampling(32), request_id="fresh")
-    assert worst(learner, long, fresh) <= TOLERANCE
-    assert engine.stats()["prefix_hits"] == hits, "what begins now finds nothing of the old weights"
-    turn = await engine.generate([*long, *fresh.token_ids.tolist()], Sampling(8, since=before), request_id="kept/1")
-    assert engine.stats()["prefix_hits"] > hits, "the trajectory's own cache"
-    assert (turn.versions == before + 1).all()
-    hits = engine.stats()["prefix_hits"]
-    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
-        with session.request():
-            reply = await client.post("/v1/completions", json=body | {"prompt": [*said, 5]})
-    assert reply.status_code == 200
-    assert engine.stats()["prefix_hits"] > hits, "an agent's session goes on with its own cache as well"
-
-
 async def test_what_refused_weights_sampled_is_lost_and_not_returned(engine, learner, prompt, tmp_path):
     digest = await learner.publish(tmp_path / "w.safetensors")
     await engine.update_weights(tmp_path / "w.safetensors", 9, digest, Canary([prompt], 2, seed=0))

@@ -127,6 +127,11 @@ class Pipeline(Section):
         """Whether running groups finish before a weight push (else: pause, push, resume in flight)."""
         return self.mode != "pipeline"
 
+    @property
+    def keeps_kv(self) -> bool:
+        """Whether a push leaves the KV cache of what is being written."""
+        return self.kv_after_push == "keep"
+
     @model_validator(mode="after")
     def _modes_are_presets(self) -> Pipeline:
         fixed = {"sync": 0, "one_step": 1}.get(self.mode)
@@ -140,7 +145,7 @@ class Pipeline(Section):
                 f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is"
                 f" {self.S}). Use mode = 'sync' for staleness 0."
             )
-        if self.kv_after_push == "keep" and self.drain:
+        if self.keeps_kv and self.drain:
             raise ValueError(
                 f"pipeline.kv_after_push = 'keep' does not go with pipeline.mode = '{self.mode}', whose pushes wait for"
                 " every running group: no KV cache is in use then. Leave it unset, or use mode = 'pipeline'."

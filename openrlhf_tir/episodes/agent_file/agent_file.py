@@ -78,8 +78,8 @@ class _Worker:
         completion = await engine.generate(prompt, sampling, request_id=request_id)
         if completion.finish_reason == "abort":
             raise Aborted("The engine gave the request up.")
-        if run is not None and run.since is None and len(completion.versions):
-            run.since = int(completion.versions[0])
+        if run is not None and run.since is None:
+            run.since = completion.began
         self.record.add(prompt, sampling, completion, asyncio.get_running_loop().time())
         return {
             "token_ids": completion.token_ids.tolist(),
