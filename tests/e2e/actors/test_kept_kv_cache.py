@@ -14,8 +14,8 @@ from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.types import Canary, Sampling
 
-from .conftest import tiny_config
-from .support.tiny_model import HfLearner, make_tokenizer, save_tiny
+from ..conftest import tiny_config
+from ..support.tiny_model import HfLearner, make_tokenizer, save_tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 TOLERANCE, SLOTS = 1e-4, 16
