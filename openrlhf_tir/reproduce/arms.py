@@ -23,6 +23,9 @@ TUNING_RATE = "1e-3"
 TWICE_THE_RATE = ("--actor.learning_rate", "1e-3")
 """Twice the recipe's, for every arm of a comparison whose curves were still rising at the end with that: two cores have
 no time for twice the updates."""
+WARM = ("--actor.lr_warmup_ratio", "0.1")
+"""Adam's first steps are as long as the rate, whatever the gradient: without it `toolrl` (1e-3, seed 42) and `skyrl`
+(5e-4, seed 7) lost their format within six updates and never found it again."""
 UPDATES, EVERY, PROBLEMS = 24, 6, 128
 """The quickstart's updates; between two evaluations, each of which takes as long as four to eight updates; held-out
 problems, four samples each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arms import TWICE_THE_RATE, Train
+from ..arms import TWICE_THE_RATE, WARM, Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
 from .torl import GRPO
 
@@ -10,9 +10,6 @@ UPDATES, EVERY = 96, 8
 """With 32 updates at 5e-4 neither came far (seed 42: fine 9.8 %, coarse 6.6 % perfect), though the fine reward rose to
 the end: a call has four slots to be learned, where other miniatures have one decision. With 64 at 1e-3 the fine one was
 at a half after 45: a run of less than 90 cannot tell whether the coarse one takes twice as long."""
-WARM = ("--actor.lr_warmup_ratio", "0.1")
-"""Adam's first steps are as long as the rate, whatever the gradient: at 1e-3 without it the fine one lost its format in
-four updates and never found it again, one run of two (seed 42)."""
 ACCURACY, SOONER = 0.5, 0.5
 SINGLE_STEP = ("--env.name", "echo", "--env.max_calls", "0", "--rollout.max_new_tokens", "160", "--data.max_len", "256")
 """A response is one call, and nobody carries it out."""
