@@ -6,6 +6,8 @@ from ..arms import Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 
 ACCURACY, RISE = 0.90, 0.4
+UPDATES, EVERY = 36, 9
+"""Half as many again as the quickstart's: nothing is filtered, and 24 took seed 11 to 86.7 %."""
 PROTOCOL = ("--env.protocol", "torl", "--reward.name", "torl")
 GRPO = ("--algo.advantage.estimator", "group_norm", "--actor.eps_clip_low_high", "0.2", "0.2", "--filter.names")
 """Flags that say what recipes/common/verl_grpo.toml says: no filter, so a group that is all right has advantage 0 and
@@ -31,7 +33,7 @@ MINIATURE = Miniature(
     title="ToRL: RL on a base model with an interpreter",
     claim="Accuracy and code ratio rise, and the programs of right responses run more often than those of wrong ones.",
     base=Base("torl", (*PROTOCOL, "--env.max_calls", "1")),
-    arms={"rl": Train(GRPO, figures=("pass_correct", "pass_incorrect"))},
+    arms={"rl": Train(GRPO, figures=("pass_correct", "pass_incorrect"), updates=UPDATES, every=EVERY)},
     checks=checks,
     panels=(
         Panel("eval/accuracy", "Held-out accuracy"),
