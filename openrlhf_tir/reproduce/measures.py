@@ -93,6 +93,23 @@ def reached_half(columns: Columns) -> float | None:
     return float(any(value >= GOAL for _, value in found)) if found else None
 
 
+def groups_at(columns: Columns, stage: str) -> list[tuple[float, float]]:
+    """(step, groups that came to the stage "rolled" or "trained" in it; pipeline/bias_meter.py)."""
+    names = [n for n in columns if n.startswith("selection/difficulty/") and n.endswith(f"/{stage}")]
+    return [
+        (step, sum(columns[name][i] or 0.0 for name in names)) for i, step in enumerate(columns.get("step", [])) if step
+    ]
+
+
+def rolled_per_trained(columns: Columns) -> float | None:
+    """Groups rolled for each that was trained, over the last third of the updates; None where none was trained."""
+    late = 2 * _end(columns) / 3
+    rolled, trained = (
+        sum(n for step, n in groups_at(columns, stage) if step > late) for stage in ("rolled", "trained")
+    )
+    return rolled / trained if trained else None
+
+
 def together(columns: Columns) -> float | None:
     """Correlation (Pearson) of held-out accuracy and code ratio over the evaluations; None where one is constant."""
     accuracy, code = dict(points(columns, "eval/accuracy")), dict(points(columns, "eval/code_ratio"))
@@ -127,6 +144,7 @@ MEASURES: dict[str, Measure] = {
     "viewed": last("eval/reward/viewed_first"),
     "updates_to_half": updates_to_half,
     "reached_half": reached_half,
+    "rolled_per_trained": rolled_per_trained,
 }
 USUAL = ("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio")
 OF_CALLS = ("eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/code_ok")
@@ -134,4 +152,7 @@ CURVES = ("eval/accuracy", "eval/code_ratio", "eval/reward/viewed_first", *OF_CA
 
 
 def curves_of(columns: Columns) -> Curves:
-    return {name: points(columns, name) for name in CURVES if points(columns, name)}
+    rolled, trained = groups_at(columns, "rolled"), groups_at(columns, "trained")
+    found = {name: points(columns, name) for name in CURVES}
+    found["rolled per trained"] = [(step, n / k) for (step, n), (_, k) in zip(rolled, trained, strict=True) if k]
+    return {name: curve for name, curve in found.items() if curve}

@@ -9,7 +9,7 @@ from ..miniature import Miniature
 
 NAMES = (
     "zerotir", "zero_tir_rl", "interaction_scaling", "torl", "retool", "artist", "artist_functions", "toolrl",
-    "tool_n1", "otc", "search_r1", "skyrl",
+    "tool_n1", "otc", "search_r1", "skyrl", "curriculum",
 )  # fmt: skip
 
 

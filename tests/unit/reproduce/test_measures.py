@@ -86,3 +86,33 @@ def test_a_sweep_has_its_accuracy_and_calls_by_n():
     read = swept_figures(suite, (0, 20))
     assert read.figures == {"accuracy_0": 0.1, "accuracy_20": 0.9, "calls_0": 0.0, "calls_20": 2.5}
     assert read.curves["accuracy by N"] == [(0, 0.1), (20, 0.9)]
+
+
+def groups(rolled: list, trained: list) -> dict[str, list]:
+    """The columns of steps 0, 1, ...; a third of what was rolled in another bin."""
+    return {
+        "step": list(range(len(rolled))),
+        "selection/difficulty/100/rolled": [n and n - n // 3 for n in rolled],
+        "selection/difficulty/50/rolled": [n and n // 3 for n in rolled],
+        "selection/difficulty/50/trained": trained,
+        "selection/length/64/rolled": [1000] * len(rolled),
+    }
+
+
+def test_of_what_was_rolled_for_a_trained_group_only_the_last_third_counts_and_each_group_once():
+    columns = groups([None, 90, 90, 90, 90, 32, 32], [None, *[16] * 6])
+    assert MEASURES["rolled_per_trained"](columns) == 2.0
+    assert measures.curves_of(columns)["rolled per trained"][-1] == (6, 2.0)
+
+
+def test_a_group_that_is_taken_back_is_not_counted_twice():
+    columns = {
+        "step": [4, 5, 6],
+        "selection/difficulty/50/rolled": [90, 48, -16],
+        "selection/difficulty/50/trained": [16, 16, None],
+    }
+    assert MEASURES["rolled_per_trained"](columns) == 2.0
+
+
+def test_a_run_that_trained_nothing_has_no_such_figure():
+    assert MEASURES["rolled_per_trained"](groups([None, 30], [None, 0])) is None
