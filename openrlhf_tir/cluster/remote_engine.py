@@ -1,4 +1,5 @@
-"""An engine that another rollout actor has: where a response goes on that was handed over (engines/handover.py)."""
+"""An engine that another rollout actor has: where a response goes on that was handed over (engines/handover.py); and
+what an actor answers so that its own can be one."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ import ray
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..engines.codec import HfCodec, text_of
-from ..engines.handover import Abortable, Handover
+from ..engines.handover import Abortable, Handover, Path
 from ..errors import ConfigError, EngineGone
 from ..types import Completion, Sampling
 from .ray_faults import death
 
 if TYPE_CHECKING:
     from ..engines.batcher import Batcher
+    from ..episodes.group import GroupRunner
 
 
 def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | None:
@@ -66,3 +68,36 @@ class RemoteEngine:
 
 async def _result(ref: Any) -> Any:
     return await ref
+
+
+class MovesResponses:
+    """Of a rollout actor: what it is asked in a run with a fast lane."""
+
+    name: str
+    cfg: Config
+    batcher: Batcher
+    runner: GroupRunner
+
+    async def under_way(self) -> tuple[list[tuple[str, Path]], dict[str, int]]:
+        """The trajectories that this actor writes, how far its engine is with each."""
+        handover = self._handover
+        return handover.under_way(), handover.engine.progress()
+
+    async def move(self, trajectory: str, name: str, actor: Any) -> bool:
+        """The trajectory, which this actor writes, is sampled at another actor from now on; at this one where it is
+        this one's own name."""
+        there = None if name == self.name else RemoteEngine(actor, name, self.cfg)
+        return await self._handover.move(trajectory, name, there)
+
+    @property
+    def _handover(self) -> Handover:
+        handover = self.runner.handover
+        assert handover is not None, "only in a run with a fast lane"
+        return handover
+
+    async def generate(self, token_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
+        """For a trajectory of another actor. It queues like everyone."""
+        return await self.batcher.generate(token_ids, sampling, request_id=request_id)
+
+    async def abort(self, request_id: str) -> None:
+        await self.batcher.abort(request_id)

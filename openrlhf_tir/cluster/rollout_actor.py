@@ -9,17 +9,15 @@ import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ray
 
 from ..config import Config
-from ..engines.handover import Path as HandoverPath
 from ..ports import RolloutEngine
-from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Meeting, Sampling, Task, Transfer
+from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Meeting, Task, Transfer
 from .collector import settle
 from .reaper import end_children_with_us
-from .remote_engine import RemoteEngine, handover_of
+from .remote_engine import MovesResponses, handover_of
 from .shared_dir import prove
 from .tokens import Tokens
 from .versions import compare
@@ -45,7 +43,7 @@ def _engine_class(cfg: Config) -> type[RolloutEngine]:
     return VllmEngine
 
 
-class RolloutActor:
+class RolloutActor(MovesResponses):
     """Async Ray actor; heavy imports happen in `start`, in the worker."""
 
     def __init__(self, index: int) -> None:
@@ -145,26 +143,6 @@ class RolloutActor:
             "preemptions": stats.get("preemptions", 0.0),
             "push_pause_s": stats.get("push_pause_s", 0.0),
         }
-
-    async def under_way(self) -> tuple[list[tuple[str, HandoverPath]], dict[str, int]]:
-        """In a run with a fast lane: the trajectories that this actor writes, how far its engine is with each."""
-        handover = self.runner.handover
-        assert handover is not None, "only in a run with a fast lane"
-        return handover.under_way(), handover.engine.progress()
-
-    async def move(self, trajectory: str, name: str, actor: Any) -> bool:
-        """The trajectory, which this actor writes, is sampled at another actor from now on; at this one where it is
-        this one's own name."""
-        handover = self.runner.handover
-        assert handover is not None, "only in a run with a fast lane"
-        return await handover.move(trajectory, name, None if name == self.name else RemoteEngine(actor, name, self.cfg))
-
-    async def generate(self, token_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
-        """For a trajectory of another actor. It queues like everyone."""
-        return await self.batcher.generate(token_ids, sampling, request_id=request_id)
-
-    async def abort(self, request_id: str) -> None:
-        await self.batcher.abort(request_id)
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
         self.envs.set_urls(urls)
