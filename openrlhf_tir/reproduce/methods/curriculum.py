@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..arms import Train
 from ..miniature import Arms, Check, Miniature, Panel, at_least
-from . import interaction_scaling
+from . import zerotir
 
 FEWER, WITHIN = 1.5, 0.03
 UPDATES, EVERY, PROMPTS = 36, 12, 240
@@ -36,7 +36,7 @@ MINIATURE = Miniature(
     name="curriculum",
     title="Curriculum: fewer rollouts for each group that is trained",
     claim="Prompts whose groups are likely to be kept cost fewer rollouts late in a run, and nothing is lost by it.",
-    base=interaction_scaling.MINIATURE.base,
+    base=zerotir.MINIATURE.base,
     arms={"uniform": arm(), "difficulty": arm("--data.curriculum", "difficulty")},
     checks=checks,
     panels=(
@@ -45,7 +45,7 @@ MINIATURE = Miniature(
     ),
     columns=("accuracy_before", "accuracy", "greedy_accuracy", "rolled_per_trained"),
     by_construction=(
-        "The problems need one to four calls: short ones are always solved long before long ones are."
-        " Where all problems are equally hard there is nothing to choose."
+        "Nothing of it does. There is only something to choose where some problems stay harder than others for longer"
+        " than a prompt takes to come again."
     ),
 )
