@@ -1,7 +1,9 @@
 """Processes of the emulated cluster: a rollout actor with one engine, and a learner rank. Real but for what sleeps.
 
 RolloutProcess.run_group(run, ...)     GroupRunner -> episodes -> queue -> emulated engine; tools by HTTP
-RolloutProcess.push(version)           pause, sleep as long as a push takes, go on with the prefixes computed again
+RolloutProcess.push(version)           pause, sleep as long as a push takes, go on with the prefixes computed again, or
+                                       kept
+RolloutProcess.move, under_way         the fast lane's (cluster/remote_engine.py): the real ones
 RolloutProcess.generate_all(...)       the baseline's full-batch generation: no tools, no overlap
 LearnerProcess.step(...)               reads the groups from the object store, counts how old their tokens are, sleeps
                                        the rest
@@ -16,8 +18,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from openrlhf_tir.cluster.remote_engine import MovesResponses
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, Workload
@@ -27,7 +31,7 @@ from .engine import ScriptedEngine
 from .parts import CharCodec, NoReward, judge_of
 
 
-class RolloutProcess:
+class RolloutProcess(MovesResponses):
     """Async Ray actor. `begin` starts a run on a fresh engine; what the run before left rolling is given up."""
 
     def __init__(self, index: int, workload: Workload, env_url: str) -> None:
@@ -37,19 +41,19 @@ class RolloutProcess:
         self.run = 0
 
     async def begin(self, run: int, cfg: Config, scale: float, acceptance: Acceptance) -> None:
-        assert not cfg.pipeline.keeps_kv, "the emulated engine computes prefixes again"
-        self.run = run
+        self.run, self.cfg = run, cfg
         for task in self.running:
             task.cancel()
         await asyncio.gather(*self.running, return_exceptions=True)
         if self.envs is not None:
             await self.envs.close()
         self.scale = scale
-        self.engine = ScriptedEngine(self.workload, scale)
+        self.engine = ScriptedEngine(self.workload, scale, keeps_kv=cfg.pipeline.keeps_kv)
         self.envs = EnvClient.of(cfg.env, {cfg.env.name: self.env_url}, owner=self.name)
         self.batcher = Batcher(self.engine, max_running=cfg.max_running, max_queue=1 << 20)
         judge = judge_of(self.workload, acceptance, lambda: self.engine.version)
         self.runner = GroupRunner(cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name)
+        self.runner.handover = None if cfg.pipeline.fast_lane == "off" else Handover(self.batcher, self.engine.text_of)
 
     async def run_group(
         self, run: int, key: GroupKey, task: Task

@@ -18,11 +18,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 
+from openrlhf_tir.actors.router import Router
 from openrlhf_tir.simulation.parts import WeightlessLearner
 from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, PublishReport, StepReport, Task, TrainBatch
@@ -89,35 +91,51 @@ class EmulatedPublisher:
         return PublishReport(version, time.monotonic() - start, "", 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """As cluster/member.py, without deadlines: nothing hangs here but what waits for two busy cores."""
+
+    name: str
+    actor: Any
+
+    async def under_way(self) -> Any:
+        return await self.actor.under_way.remote()
+
+    async def move(self, trajectory: str, name: str, target: Any) -> bool:
+        return await self.actor.move.remote(trajectory, name, target)
+
+
 class Cluster:
-    """Rollout of the pipeline, least-loaded routing as in cluster/pool.py."""
+    """Rollout of the pipeline, with the router and the lanes of cluster/pool.py."""
 
     def __init__(self, workload: Workload, env_url: str) -> None:
         self.workload, self.env_url = workload, env_url
         rollout = ray.remote(RolloutProcess).options(num_cpus=0, max_concurrency=10_000)
-        self.actors = [rollout.remote(i, workload, env_url) for i in range(workload.engine.count)]
+        self.members = [
+            Member(f"rollout-{i}", rollout.remote(i, workload, env_url)) for i in range(workload.engine.count)
+        ]
+        self.actors = [member.actor for member in self.members]
         self.learner_actor = ray.remote(LearnerProcess).options(num_cpus=0).remote()
         self.run = 0
-        self.load: Counter[int] = Counter()
-        self.engines: dict[int, dict[str, float]] = {}
+        self.router: Router[Member] = Router()
+        self.lane_engines = self.lane_moves = 0.0
+        self.engines: dict[str, dict[str, float]] = {}
         """Each engine's load, as of its last finished group."""
 
     async def begin(self, plan: Plan) -> None:
         cfg = plan.config(self.workload, tempfile.gettempdir())
         self.run += 1
         await asyncio.gather(*(a.begin.remote(self.run, cfg, plan.scale, plan.acceptance) for a in self.actors))
-        self.load.clear()
+        self.router, self.lane_engines, self.lane_moves = Router(), 0.0, 0.0
+        for member in self.members:
+            self.router.join(member.name, member)
         self.engines.clear()
 
     async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
-        i = min(range(len(self.actors)), key=lambda i: self.load[i])
-        self.load[i] += 1
-        try:
-            ref, payload = self.actors[i].run_group.options(num_returns=2).remote(self.run, key, task)
-            meta, self.engines[i] = await ref
+        async with self.router.place(str(key), self.workload.samples_per_prompt) as member:
+            ref, payload = member.actor.run_group.options(num_returns=2).remote(self.run, key, task)
+            meta, self.engines[member.name] = await ref
             return meta, payload
-        finally:
-            self.load[i] -= 1
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
         return list(await asyncio.gather(*payloads))

@@ -39,6 +39,9 @@ class Plan:
             self.mode
             + (f" S={self.staleness}" if self.staleness is not None else "")
             + (f" depth={self.depth}" if self.depth is not None else "")
+            + (" lane" if self.fast_lane != "off" else "")
+            + (" early" if self.early != "off" else "")
+            + (" KV kept" if self.kv != "recompute" else "")
         )
 
     def config(self, w: Workload, run_dir: str) -> Config:

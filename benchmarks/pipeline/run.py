@@ -8,7 +8,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from openrlhf_tir.cluster.lanes import PoolLanes
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.lane.keeper import TICK_S, fast_lane
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger
@@ -17,6 +19,9 @@ from openrlhf_tir.types import GroupKey
 from .cluster import Cluster, EmulatedLearner, EmulatedPublisher
 from .parts import SYNC_ROLLOUT, EndlessPrompts, Plan
 from .record import ModeFigures, Record
+
+LOOK_S = 0.5
+"""Wall-clock seconds between two looks of the fast lane, at least: each asks every actor for thousands of responses."""
 
 
 async def run(c: Cluster, plan: Plan) -> ModeFigures:
@@ -31,8 +36,9 @@ async def run_mode(c: Cluster, plan: Plan) -> ModeFigures:
     learner = EmulatedLearner(c.learner_actor, plan.learner_s, plan.scale, c.workload.prompts)
     with tempfile.TemporaryDirectory() as scratch:
         ledger = Ledger(Path(scratch, "ledger.jsonl"))
+        cfg = plan.config(c.workload, scratch)
         pipeline = Pipeline(
-            plan.config(c.workload, scratch),
+            cfg,
             prompts=EndlessPrompts(),
             rollout=c,
             learner=learner,
@@ -41,13 +47,26 @@ async def run_mode(c: Cluster, plan: Plan) -> ModeFigures:
             checkpoints=Checkpoints(Path(scratch, "ckpt"), 1),
             observer=Observer(record, record, record),
         )
-        running, ended = asyncio.create_task(pipeline.run(), name=plan.name), asyncio.create_task(record.ended.wait())
-        await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+        w = c.workload
+        lane = fast_lane(
+            cfg,
+            pipeline.state,
+            PoolLanes(c),
+            longest=int(w.response_tokens.max),
+            slots=w.engine.max_running,
+            tick_s=max(TICK_S * plan.scale, LOOK_S),
+        )
+        async with lane:
+            running, ended = (
+                asyncio.create_task(pipeline.run(), name=plan.name),
+                asyncio.create_task(record.ended.wait()),
+            )
+            await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
         ledger.close()
     if learner.overruns:
         print(

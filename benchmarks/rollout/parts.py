@@ -32,7 +32,7 @@ def script_of(w: Workload, scale: float) -> Callable[[str], Written]:
     scripts = lru_cache(maxsize=8192)(w.script)
 
     def script(request_id: str) -> Written:
-        key, sample, turn = parse(request_id)
+        key, sample, turn, _ = parse(request_id)
         s = scripts(key, sample)
         cached = PROMPT_TOKENS + sum(s.segments[:turn]) + sum(s.observations[: turn - 1]) if turn else 0
         if turn == w.tool_calls:

@@ -8,13 +8,27 @@ keeper -> under_way: every actor says how far its trajectories are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from ..actors.router import Router
 from ..errors import InfraError
 from ..types import GroupKey
-from .pool import RolloutPool
+
+
+class Pool(Protocol):
+    """The actors: cluster/pool.py, and the emulated cluster of benchmarks/pipeline."""
+
+    lane_engines: float
+    lane_moves: float
+
+    @property
+    def members(self) -> Sequence[Any]:
+        """cluster/member.py's name, actor, under_way and move."""
+
+    @property
+    def router(self) -> Router[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +47,17 @@ class UnderWay:
 class PoolLanes:
     """Implements pipeline.lane.keeper.MovingRollout."""
 
-    def __init__(self, pool: RolloutPool) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.pool = pool
 
     @property
     def engines(self) -> list[str]:
         """Without those that are to leave, whose guests would have to move again, and those that do not answer."""
-        return [seat.name for seat in self.pool.fleet.router.seats.values() if not seat.draining and not seat.suspect]
+        return [seat.name for seat in self.pool.router.seats.values() if not seat.draining and not seat.suspect]
 
     def reserve(self, lanes: Collection[str], live: Mapping[str, int]) -> None:
-        self.pool.fleet.router.reserve(lanes)
-        self.pool.fleet.router.looked(live)
+        self.pool.router.reserve(lanes)
+        self.pool.router.looked(live)
         self.pool.lane_engines = float(len(lanes))
 
     async def under_way(self) -> list[UnderWay]:

@@ -23,6 +23,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from ..actors.fleet import Fleet
+from ..actors.router import Router
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..envs.orphans import close_orphans
@@ -78,6 +79,10 @@ class RolloutPool:
         self = cls(cfg, model, env_urls, actor_class, shared)
         await self.fleet.start()
         return self
+
+    @property
+    def router(self) -> Router[Member]:
+        return self.fleet.router
 
     @property
     def members(self) -> list[Member]:

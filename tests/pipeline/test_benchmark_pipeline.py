@@ -18,6 +18,7 @@ from benchmarks.pipeline.record import Record, Row
 from benchmarks.pipeline.table import median_of, ratio_name
 from benchmarks.rollout.parts import SleepingEnvs
 from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.episodes.turns import Call, End
 from openrlhf_tir.episodes.turns.retool import ReTool
@@ -50,7 +51,8 @@ def workload(seed) -> Workload:
 
 
 def test_a_request_is_named_as_the_group_runner_names_it():
-    assert parse("0/17/1#3/2") == (GroupKey(0, 17, 1), 3, 2)
+    assert parse("0/17/1#3/2") == (GroupKey(0, 17, 1), 3, 2, 0)
+    assert parse("0/17/1#3/2~4") == (GroupKey(0, 17, 1), 3, 2, 4)
 
 
 def test_the_engine_writes_the_script_and_its_calls_are_calls(workload):
@@ -83,6 +85,57 @@ def test_tokens_carry_the_version_that_wrote_them_across_a_push(workload):
     versions, took = run(go())
     assert versions == {0: 10, 1: 20}
     assert took == pytest.approx(0.1 + 3 + 3 + 0.11)
+
+
+def test_a_push_that_keeps_the_cache_computes_no_prefix_again(workload):
+    """As above: 3 s of writing and 3 s of push, and of 100 tokens of prefill those before it only."""
+
+    async def go():
+        engine = ScriptedEngine(workload, 1.0, keeps_kv=True)
+        asking = asyncio.create_task(engine.generate([1] * 100, Sampling(1 << 20), request_id="0/0/0#1/2"))
+        await asyncio.sleep(0.1 + 1.0)
+        await engine.push(1)
+        return Counter((await asking).versions.tolist()), asyncio.get_running_loop().time()
+
+    versions, took = run(go())
+    assert versions == {0: 10, 1: 20} and took == pytest.approx(0.1 + 3 + 3)
+
+
+@pytest.mark.parametrize("at", [0.5, 1.5])
+def test_a_call_that_two_engines_write_is_the_call_and_takes_as_long(workload, at):
+    """The second turn, 20 tokens at 10/s, is moved `at` seconds after its prefill began: both engines together write
+    its 20, the second computes prompt and what was written first."""
+
+    async def go():
+        first, second = ScriptedEngine(workload, 1.0), ScriptedEngine(workload, 1.0)
+        second.version = 3
+        handover = Handover(first, first.text_of)
+        with handover.writing("0/0/0#0"):
+            asking = asyncio.create_task(
+                handover.around(first).generate([1] * 115, Sampling(1 << 20, ("</code>",)), request_id="0/0/0#0/1")
+            )
+            await asyncio.sleep(0.115 + at)
+            assert first.progress() == {"0/0/0#0/1": int(10 * at)} and await handover.move("0/0/0#0", "b", second)
+            assert first.progress() == {}
+            c = await asking
+        return c, asyncio.get_running_loop().time()
+
+    c, took = run(go())
+    assert Counter(c.versions.tolist()) == {0: 10 * at, 3: 20 - 10 * at}
+    assert ReTool(max_calls=2).advance(c) == Call("2.000000 5")
+    assert took == pytest.approx(0.115 + 2 + 0.115 + at / 100)
+
+
+def test_what_is_stopped_as_it_ends_ends(workload):
+    async def go():
+        engine = ScriptedEngine(workload, 1.0)
+        asking = asyncio.create_task(engine.generate([1] * 100, Sampling(1 << 20), request_id="0/0/0#0/0"))
+        await asyncio.sleep(0.1 + 1.0)  # its timer fires in this very moment
+        await engine.abort("0/0/0#0/0")
+        await engine.abort("0/9/0#0/0")  # nobody's
+        return await asking
+
+    assert run(go()).finish_reason == "stop"
 
 
 def test_figures_count_what_comes_after_the_warm_up(workload):
@@ -130,7 +183,11 @@ def test_a_point_runs_all_modes_at_one_scale_and_the_baseline_once(seed):
     assert {p.scale for p in one} == {20 / 200}  # a batch's rollout by itself takes 20 s by the wall clock
     # a step at the bound takes 15 s
     assert {p.scale for p in fast} == {15 / 50} and {p.learner_s for p in fast} == {50.0}
-    assert [p.name for p in fast][-2:] == ["pipeline S=2", "pipeline S=8"]
+    assert [p.name for p in fast][-3:] == [
+        "pipeline S=2",
+        "pipeline S=8",
+        "pipeline S=4 depth=640 lane early KV kept",
+    ]
 
 
 def test_ratios_are_named_rollout_first_and_the_median_repeat_is_a_real_one(seed):

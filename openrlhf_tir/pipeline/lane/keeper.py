@@ -62,10 +62,16 @@ class MovingRollout(Protocol):
 
 @asynccontextmanager
 async def fast_lane(
-    cfg: Config, state: RunState, rollout: MovingRollout, *, longest: int | None = None, slots: int | None = None
+    cfg: Config,
+    state: RunState,
+    rollout: MovingRollout,
+    *,
+    longest: int | None = None,
+    slots: int | None = None,
+    tick_s: float = TICK_S,
 ) -> AsyncIterator[None]:
     """Kept while the body runs, where pipeline.fast_lane asks for one; the run can do without it. `longest`, `slots`:
-    of a workload, where they are not the configuration's."""
+    of a workload, where they are not the configuration's; `tick_s`: between two looks, where time is scaled."""
     if cfg.pipeline.fast_lane == "off":
         yield
         return
@@ -77,6 +83,7 @@ async def fast_lane(
         slots=slots or cfg.vllm.max_num_seqs,
         responses=r.batch_size * r.n_samples_per_prompt,
         fixed=None if fixed == "auto" else fixed,
+        tick_s=tick_s,
     )
     try:
         async with background("fast lane", keeper.run, attempts=FOR_EVER):
@@ -95,10 +102,12 @@ class LaneKeeper:
         slots: int,
         responses: int,
         fixed: int | None = None,
+        tick_s: float = TICK_S,
     ) -> None:
         """`longest`: model tokens of a response at most; `slots`: sequences of a full engine; `responses` of a batch;
         `fixed` lanes, None: as many as pay."""
         self.state, self.rollout, self.slots, self.responses, self.fixed = state, rollout, slots, responses, fixed
+        self.tick_s = tick_s
         self.lengths, self.speeds, self.policy = Lengths(longest), Speeds(slots), LanePolicy()
         self.size: Size | None = None
         self.moved = 0
@@ -114,7 +123,7 @@ class LaneKeeper:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self.tick_s)
             try:
                 await self.tick(asyncio.get_running_loop().time())
             except Exception:

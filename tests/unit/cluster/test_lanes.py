@@ -42,7 +42,7 @@ def pool():
         {"0/7/0#0/1": 11},
     )
     b = FakeMember("rollout-1", {"0/8/0#3": Path()}, {"0/7/0#1/0~1": 22})
-    return SimpleNamespace(members=[a, b], fleet=SimpleNamespace(router=Router()), lane_engines=0.0, lane_moves=0.0)
+    return SimpleNamespace(members=[a, b], router=Router(), lane_engines=0.0, lane_moves=0.0)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_an_actor_that_is_lost_is_left_out_and_nothing_moves_from_it(lanes
 
 
 async def test_a_lane_gets_no_new_groups_while_there_is_another_engine(lanes, pool):
-    router = pool.fleet.router
+    router = pool.router
     router.join("rollout-0", "a")
     router.join("rollout-1", "b")
     lanes.reserve({"rollout-0"}, {"rollout-0": 0, "rollout-1": 9})
@@ -90,7 +90,7 @@ async def test_a_lane_gets_no_new_groups_while_there_is_another_engine(lanes, po
 
 async def test_new_groups_go_where_the_fewest_responses_are_under_way_not_where_the_fewest_groups_are(lanes, pool):
     """rollout-0 has two groups, of which one response is left; rollout-1 has one group of 16 and a guest."""
-    router = pool.fleet.router
+    router = pool.router
     router.join("rollout-0", "a")
     router.join("rollout-1", "b")
     async with router.place("x", 16), router.place("y", 16), router.place("z", 16):
@@ -104,7 +104,7 @@ async def test_new_groups_go_where_the_fewest_responses_are_under_way_not_where_
 
 
 async def test_an_actor_that_is_to_leave_or_does_not_answer_is_no_lane(lanes, pool):
-    router = pool.fleet.router
+    router = pool.router
     router.join("rollout-0", "a")
     router.join("rollout-1", "b")
     assert lanes.engines == ["rollout-0", "rollout-1"]
