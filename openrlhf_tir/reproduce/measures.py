@@ -14,7 +14,7 @@ from itertools import pairwise
 Columns = Mapping[str, list]
 Curves = dict[str, list[tuple[float, float]]]
 Measure = Callable[[Columns], float | None]
-LAST = 4
+LAST, SPAN = 4, 6
 GOAL = 0.5
 """Held-out accuracy that `updates_to_half` counts the updates to."""
 
@@ -151,8 +151,16 @@ OF_CALLS = ("eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/co
 CURVES = ("eval/accuracy", "eval/code_ratio", "eval/reward/viewed_first", *OF_CALLS, "reward/format_ok")
 
 
-def curves_of(columns: Columns) -> Curves:
+def cost(columns: Columns) -> list[tuple[float, float]]:
+    """(step, groups rolled for each that was trained in it and the SPAN - 1 before)."""
     rolled, trained = groups_at(columns, "rolled"), groups_at(columns, "trained")
-    found = {name: points(columns, name) for name in CURVES}
-    found["rolled per trained"] = [(step, n / k) for (step, n), (_, k) in zip(rolled, trained, strict=True) if k]
+    sums = [
+        [sum(n for _, n in stage[max(0, i - SPAN) : i]) for stage in (rolled, trained)]
+        for i in range(1, len(rolled) + 1)
+    ]
+    return [(step, all_ / k) for (step, _), (all_, k) in zip(rolled, sums, strict=True) if k]
+
+
+def curves_of(columns: Columns) -> Curves:
+    found = {name: points(columns, name) for name in CURVES} | {"rolled per trained": cost(columns)}
     return {name: curve for name, curve in found.items() if curve}

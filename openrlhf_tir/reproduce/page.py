@@ -20,6 +20,8 @@ from .arms import Read
 from .miniature import Check, Miniature
 
 PAGE, PICTURE = "index.html", "curves.png"
+COUNTS = ("eval/calls", "calls by N", "rolled per trained")
+"""Curves that are no shares."""
 
 
 class Result(Protocol):
@@ -101,7 +103,7 @@ def curves(miniature: Miniature, results: Sequence[Result], theme: Theme) -> Fig
             ax.set_xticks(range(len(places)), [f"{p:g}" for p in places])
         else:
             ticks_at_steps(ax)
-        if "calls" in panel.curve and "pass" not in panel.curve:
+        if panel.curve in COUNTS:
             ax.set_ylim(bottom=0)
         else:
             ax.set_ylim(0, 1.02)
