@@ -106,7 +106,7 @@ class ScriptedEngine:
         return Completion(ids, logprobs, versions, self._call(asked), "stop", STOP)
 
     def _number(self, asked: Asked) -> int:
-        """Of the call that ends the segment; epochs and attempts do as those before them did."""
+        """Tells the call that ends the segment from all others; epochs and attempts do as those before them did."""
         w = self.workload
         return (asked.key.prompt * w.samples_per_prompt + asked.sample) * w.tool_calls + asked.turn
 

@@ -71,7 +71,7 @@ async def _result(ref: Any) -> Any:
 
 
 class MovesResponses:
-    """Of a rollout actor: what it is asked in a run with a fast lane."""
+    """What a rollout actor is asked in a run with a fast lane."""
 
     name: str
     cfg: Config
