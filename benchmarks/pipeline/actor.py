@@ -40,11 +40,14 @@ class RolloutProcess(MovesResponses):
         self.running: set[asyncio.Task] = set()
         self.run = 0
 
-    async def begin(self, run: int, cfg: Config, scale: float, acceptance: Acceptance) -> None:
-        self.run, self.cfg = run, cfg
+    async def give_up(self) -> None:
+        """What is still rolling, here and elsewhere. Before anybody begins the next run: its names come again."""
         for task in self.running:
             task.cancel()
         await asyncio.gather(*self.running, return_exceptions=True)
+
+    async def begin(self, run: int, cfg: Config, scale: float, acceptance: Acceptance) -> None:
+        self.run, self.cfg = run, cfg
         if self.envs is not None:
             await self.envs.close()
         self.scale = scale
@@ -52,8 +55,10 @@ class RolloutProcess(MovesResponses):
         self.envs = EnvClient.of(cfg.env, {cfg.env.name: self.env_url}, owner=self.name)
         self.batcher = Batcher(self.engine, max_running=cfg.max_running, max_queue=1 << 20)
         judge = judge_of(self.workload, acceptance, lambda: self.engine.version)
-        self.runner = GroupRunner(cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name)
-        self.runner.handover = None if cfg.pipeline.fast_lane == "off" else Handover(self.batcher, self.engine.text_of)
+        handover = None if cfg.pipeline.fast_lane == "off" else Handover(self.batcher, self.engine.text_of)
+        self.runner = GroupRunner(
+            cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name, handover=handover
+        )
 
     async def run_group(
         self, run: int, key: GroupKey, task: Task

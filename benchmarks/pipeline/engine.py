@@ -71,8 +71,8 @@ class ScriptedEngine:
         self.workload, self.scale, self.version, self.keeps_kv = workload, scale, 0, keeps_kv
         self.model = EngineModel(workload.engine, ScaledClock(asyncio.get_running_loop(), scale))
         self._requests: dict[engine_model.Sequence, _Request] = {}
-        self._cached_by: dict[tuple[GroupKey, int], int] = {}
-        """(group, sample) -> version under which its last segment ended."""
+        self._cached: dict[tuple[GroupKey, int], tuple[int, int]] = {}
+        """(group, sample) -> version under which the last segment ended that was written here, context then."""
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         asked = parse(request_id)
@@ -80,12 +80,11 @@ class ScriptedEngine:
         script = self.workload.script(key, sample)
         n = script.segments[turn] - (written_before(token_ids) if part else 0)
         fresh = script.observations[turn - 1] if turn else 0
-        by = self._cached_by.pop((key, sample), None) if turn else self.version if sample else None
+        by, there = self._cached.pop((key, sample), (None, 0)) if turn else self._of_the_group(sample, token_ids)
         has = not part and by is not None and (self.keeps_kv or by == self.version)
         request = _Request(request_id, n, self.version)
-        sequence = self.model.submit(
-            len(token_ids), n, request.over, cached_tokens=len(token_ids) - fresh if has else 0
-        )
+        cached = min(there, len(token_ids) - fresh) if has else 0
+        sequence = self.model.submit(len(token_ids), n, request.over, cached_tokens=cached)
         self._requests[sequence] = request
         try:
             n = await request.done
@@ -101,12 +100,17 @@ class ScriptedEngine:
             return Completion(ids, logprobs, versions, "", "abort")
         if turn == self.workload.tool_calls:
             return Completion(ids, logprobs, versions, "", "stop")
-        self._cached_by[key, sample] = self.version
+        self._cached[key, sample] = self.version, len(token_ids) + n
         ids[-1] = CALL + self._number(asked)
         return Completion(ids, logprobs, versions, self._call(asked), "stop", STOP)
 
+    def _of_the_group(self, sample: int, token_ids: Sequence[int]) -> tuple[int | None, int]:
+        """A first turn's: the prompt, which the group's first sample computes."""
+        return (self.version, len(token_ids)) if sample else (None, 0)
+
     def _number(self, asked: Asked) -> int:
-        """Tells the call that ends the segment from all others; epochs and attempts do as those before them did."""
+        """Tells the call that ends the segment from all others of an epoch, and EndlessPrompts has one. An id is an
+        int32: 40 million prompts of 16 samples and three turns."""
         w = self.workload
         return (asked.key.prompt * w.samples_per_prompt + asked.sample) * w.tool_calls + asked.turn
 

@@ -166,7 +166,7 @@ def main() -> None:
     if args.plot:
         plot(table, {r: bound_s(w, r * rollout_s) for r in args.ratios}, args.plot, "Simulated cluster")
     if FAST_LEARNER in args.ratios:
-        print(json.dumps(fast_learner(w, results)))
+        print(json.dumps(fast_learner(w, results, "virtual")))
 
 
 if __name__ == "__main__":

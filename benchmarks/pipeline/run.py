@@ -52,7 +52,7 @@ async def run_mode(c: Cluster, plan: Plan) -> ModeFigures:
             cfg,
             pipeline.state,
             PoolLanes(c),
-            longest=int(w.response_tokens.max),
+            longest=w.longest,
             slots=w.engine.max_running,
             tick_s=max(TICK_S * plan.scale, LOOK_S),
         )

@@ -169,13 +169,13 @@ class Member:
         await self.call(self.actor.set_env_urls.remote(urls), "rollout.unresponsive_s", "The swap of environments")
 
     async def under_way(self) -> Any:
-        """See RolloutActor."""
+        """See MovesResponses."""
         return await self.call(
             self.actor.under_way.remote(), "rollout.unresponsive_s", "The report of what is under way"
         )
 
     async def move(self, trajectory: str, name: str, target: Any) -> bool:
-        """See RolloutActor."""
+        """See MovesResponses."""
         return await self.call(
             self.actor.move.remote(trajectory, name, target), "rollout.unresponsive_s", "The move of a response"
         )

@@ -108,7 +108,7 @@ class EngineModel:
         self._admit()
         # A joiner slows the others down, so the timer set for them is early enough,
         # unless it ends first or the cache fills before.
-        if self._timer is None or self._heap[0][2] is sequence or self._full_at < self._heap[0][0]:
+        if self._timer is None or not self._heap or self._heap[0][2] is sequence or self._full_at < self._heap[0][0]:
             self._schedule()
         return sequence
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import tempfile
 import time
 from array import array
@@ -170,10 +169,8 @@ async def _simulate(
         checkpoints=Checkpoints(cfg.run_dir / "ckpt", 1),
         observer=figures,
     )
-    longest = (
-        workload.response_tokens.max if math.isfinite(workload.response_tokens.max) else cfg.rollout.max_new_tokens
-    )
-    async with fast_lane(cfg, pipeline.state, rollout, longest=int(longest), slots=workload.engine.max_running):
+    slots = workload.engine.max_running
+    async with fast_lane(cfg, pipeline.state, rollout, longest=workload.longest, slots=slots):
         await pipeline.run()
     ledger.close()
     return _result(

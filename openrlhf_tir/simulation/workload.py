@@ -224,6 +224,11 @@ class Workload:
         return random.Random()
 
     @property
+    def longest(self) -> int | None:
+        """Model tokens of a response at most; None: no bound."""
+        return None if math.isinf(self.response_tokens.max) else int(self.response_tokens.max)
+
+    @property
     def group_tokens(self) -> float:
         """Expected model tokens of a group."""
         return self.samples_per_prompt * self.response_tokens.mean

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.pipeline.__main__ import SEED_FILE, bound_s, plans
+from benchmarks.pipeline.__main__ import SEED_FILE, advised, bound_s, fast_learner, plans
 from benchmarks.pipeline.config import ENV
 from benchmarks.pipeline.engine import ScriptedEngine, parse
 from benchmarks.pipeline.late import efficiency
@@ -138,6 +138,66 @@ def test_what_is_stopped_as_it_ends_ends(workload):
     assert run(go()).finish_reason == "stop"
 
 
+def test_what_has_ended_and_not_been_told_yet_cannot_be_stopped_any_more(workload):
+    async def go():
+        engine = ScriptedEngine(workload, 1.0)
+        asking = asyncio.create_task(engine.generate([1] * 100, Sampling(1 << 20), request_id="0/0/0#0/0"))
+        await asyncio.sleep(0.5)
+        for request in engine._requests.values():
+            request.over(True)
+        await engine.abort("0/0/0#0/0")
+        return await asking
+
+    c = run(go())
+    assert (c.finish_reason, len(c.token_ids)) == ("stop", 10)
+
+
+def test_the_last_token_of_a_call_says_which_call_it_is(seed):
+    """Of the 17th prompt's fourth sample; any other has another action."""
+
+    async def go():
+        engine = ScriptedEngine(seed, 1.0)
+        calls = [
+            await engine.generate([1] * 300, Sampling(1 << 20), request_id=f"0/{prompt}/0#{sample}/{turn}")
+            for prompt, sample, turn in ((17, 3, 1), (17, 3, 0), (17, 4, 1), (3, 1, 1))
+        ]
+        return [(c.text, engine.text_of([], c.token_ids.tolist())) for c in calls]
+
+    calls = run(go())
+    assert all(said == read for said, read in calls) and len({said for said, _ in calls}) == 4
+
+
+def test_a_response_that_comes_back_finds_what_it_left_in_the_cache_and_no_more(workload):
+    """Turn 0 here (100 + 10 tokens), turn 1 elsewhere, turn 2 here with 140 tokens of which 5 are new: 30 at 1000/s and
+    30 tokens at 10/s."""
+
+    async def go():
+        engine = ScriptedEngine(workload, 1.0, keeps_kv=True)
+        await engine.generate([1] * 100, Sampling(1 << 20), request_id="0/0/0#0/0")
+        before = asyncio.get_running_loop().time()
+        await engine.generate([1] * 140, Sampling(1 << 20), request_id="0/0/0#0/2")
+        return asyncio.get_running_loop().time() - before
+
+    assert run(go()) == pytest.approx(0.03 + 3)
+
+
+def test_an_engine_that_was_emptied_takes_a_request_while_it_is_pushed_to(workload):
+    async def go():
+        engine = ScriptedEngine(workload, 1.0)
+        first = asyncio.create_task(engine.generate([1] * 100, Sampling(1 << 20), request_id="0/0/0#0/0"))
+        await asyncio.sleep(0.5)
+        await engine.abort("0/0/0#0/0")
+        push = asyncio.create_task(engine.push(1))
+        await asyncio.sleep(0.1)
+        second = await engine.generate([1] * 100, Sampling(1 << 20), request_id="0/1/0#0/0")
+        await push
+        return await first, second
+
+    first, second = run(go())
+    assert (first.finish_reason, len(first.token_ids)) == ("abort", 4)
+    assert second.finish_reason == "stop" and set(second.versions.tolist()) == {1}
+
+
 def test_figures_count_what_comes_after_the_warm_up(workload):
     """Four steps at 0, 2, 4 and 8 s of wall-clock, one warm-up; at scale 0.5 three steps are 16 emulated seconds."""
     record = Record(4)
@@ -198,6 +258,22 @@ def test_ratios_are_named_rollout_first_and_the_median_repeat_is_a_real_one(seed
             self.trained_tokens_per_s = rate
 
     assert median_of([Run(3), Run(1), Run(2)]).trained_tokens_per_s == 2
+
+
+def test_the_headline_of_a_fast_learner_is_of_what_was_run(seed):
+    class Run:
+        def __init__(self, rate):
+            self.trained_tokens_per_s = rate
+
+    results = {(0.25, "one_step"): [Run(2)], (0.25, advised(seed, 1.0, 1.0, 4).name): [Run(6.2)]}
+    assert fast_learner(seed, results, "wall") == {
+        "speedup_vs_one_step_fast_learner_s4": 3.1,
+        "speedup_vs_one_step_fast_learner_s4_clock": "wall",
+    }
+    assert fast_learner(seed, {(0.25, "one_step"): [Run(2)], (0.25, "pipeline"): [Run(5)]}, "wall") == {
+        "speedup_vs_one_step_fast_learner": 2.5,
+        "speedup_vs_one_step_fast_learner_by_S": {4: 2.5},
+    }
 
 
 def test_the_baseline_generates_in_full_batches_and_calls_one_after_another(workload):

@@ -1,5 +1,6 @@
 """Curriculum by difficulty (data.curriculum; MoPPS, arXiv 2507.04632, and arXiv 2408.15099): late in a run most prompts
-are always solved, and rollouts of them teach nothing."""
+are always solved, and rollouts of them teach nothing. There is only something to choose where some problems stay harder
+than others for longer than a prompt takes to come again: where all become easy at the same time, nothing is saved."""
 
 from __future__ import annotations
 
@@ -44,8 +45,4 @@ MINIATURE = Miniature(
         Panel("eval/accuracy", "Held-out accuracy"),
     ),
     columns=("accuracy_before", "accuracy", "greedy_accuracy", "rolled_per_trained"),
-    by_construction=(
-        "Nothing of it does. There is only something to choose where some problems stay harder than others for longer"
-        " than a prompt takes to come again."
-    ),
 )
