@@ -6,6 +6,8 @@ from ..arms import Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 
 STRICT, TOOL, FASTER = 0.95, 0.95, 0.1
+UPDATES, EVERY = 36, 9
+"""Half as many again as the quickstart's, whose 24 took the strict format of seed 11 to 93.5 %."""
 FIGURES = ("format_before", "format_halfway", "format", "pass_before", "pass_halfway", "pass")
 TURNS = (
     "--env.protocol", "artist", "--env.max_calls", "2", "--rollout.max_new_tokens", "260", "--data.max_len", "340",
@@ -44,8 +46,8 @@ MINIATURE = Miniature(
     ),
     base=Base("artist", TURNS),
     arms={
-        "composite": Train(METHOD, FIGURES),
-        "answer_only": Train((*METHOD, "--reward.options", "answer_only=true"), FIGURES),
+        "composite": Train(METHOD, FIGURES, UPDATES, EVERY),
+        "answer_only": Train((*METHOD, "--reward.options", "answer_only=true"), FIGURES, UPDATES, EVERY),
     },
     checks=checks,
     panels=(
