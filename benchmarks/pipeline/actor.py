@@ -32,7 +32,7 @@ from .parts import CharCodec, NoReward, judge_of
 
 
 class RolloutProcess(MovesResponses):
-    """Async Ray actor. `begin` starts a run on a fresh engine; what the run before left rolling is given up."""
+    """Async Ray actor. `give_up` what the run before left rolling, then `begin` one on a fresh engine."""
 
     def __init__(self, index: int, workload: Workload, env_url: str) -> None:
         self.name, self.workload, self.env_url = f"rollout-{index}", workload, env_url
@@ -40,14 +40,16 @@ class RolloutProcess(MovesResponses):
         self.running: set[asyncio.Task] = set()
         self.run = 0
 
-    async def give_up(self) -> None:
-        """What is still rolling, here and elsewhere. Before anybody begins the next run: its names come again."""
+    async def give_up(self, run: int) -> None:
+        """What is still rolling of the run before, and what of it comes later. Everywhere before anybody begins the
+        next run, `run`: names come again."""
+        self.run = run
         for task in self.running:
             task.cancel()
         await asyncio.gather(*self.running, return_exceptions=True)
 
-    async def begin(self, run: int, cfg: Config, scale: float, acceptance: Acceptance) -> None:
-        self.run, self.cfg = run, cfg
+    async def begin(self, cfg: Config, scale: float, acceptance: Acceptance) -> None:
+        self.cfg = cfg
         if self.envs is not None:
             await self.envs.close()
         self.scale = scale

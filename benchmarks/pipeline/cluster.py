@@ -125,8 +125,8 @@ class Cluster:
     async def begin(self, plan: Plan) -> None:
         cfg = plan.config(self.workload, tempfile.gettempdir())
         self.run += 1
-        await asyncio.gather(*(a.give_up.remote() for a in self.actors))
-        await asyncio.gather(*(a.begin.remote(self.run, cfg, plan.scale, plan.acceptance) for a in self.actors))
+        await asyncio.gather(*(a.give_up.remote(self.run) for a in self.actors))
+        await asyncio.gather(*(a.begin.remote(cfg, plan.scale, plan.acceptance) for a in self.actors))
         self.router, self.lane_engines, self.lane_moves = Router(), 0.0, 0.0
         for member in self.members:
             self.router.join(member.name, member)

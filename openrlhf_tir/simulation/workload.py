@@ -15,6 +15,7 @@ import random
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -59,7 +60,7 @@ class Lognormal:
         return whole * _phi(d - s) + self.max * (1 - _phi(d))
 
     def draw(self, rng: random.Random) -> float:
-        drawn = rng.lognormvariate(self.mu, self.sigma)
+        drawn = math.exp(rng.normalvariate(self.mu, self.sigma))
         return drawn if drawn < self.max else self.max
 
 
@@ -205,10 +206,7 @@ class Workload:
         total = max(self.tool_calls + 1, round(self.response_tokens.draw(rng)))
         calls = range(self.tool_calls)
         cuts = sorted([rng.random() for _ in calls])
-        segments, start = [], 0.0
-        for cut in (*cuts, 1.0):
-            segments.append(int(total * (cut - start)) or 1)
-            start = cut
+        segments = [int(total * (b - a)) or 1 for a, b in pairwise((0.0, *cuts, 1.0))]
         segments[-1] = max(1, segments[-1] + total - sum(segments))
         observations = [round(self.observation_tokens.draw(rng)) or 1 for _ in calls]
         return Script(tuple(segments), tuple(observations), tuple([self.env_latency_s.draw(rng) for _ in calls]))
