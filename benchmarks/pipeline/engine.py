@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from openrlhf_tir.errors import EngineError
 from openrlhf_tir.simulation import engine_model
 from openrlhf_tir.simulation.engine_model import EngineModel, ScaledClock
 from openrlhf_tir.simulation.workload import Workload
@@ -62,8 +63,12 @@ class _Request:
         self.marks = [(0, version)]
 
     def over(self, ok: bool) -> None:
-        if not self.done.done():
+        if self.done.done():
+            return
+        if ok:
             self.done.set_result(self.tokens)
+        else:
+            self.done.set_exception(EngineError(f"The emulated engine failed while it wrote {self.name}."))
 
 
 class ScriptedEngine:
@@ -131,12 +136,11 @@ class ScriptedEngine:
     # --- engines/handover.py
 
     async def abort(self, request_id: str) -> None:
-        """Answered with what it has written; one that is just about to end ends."""
+        """Answered with what it has written, which may be all."""
         for sequence, request in self._requests.items():
             if request.name == request_id and not request.done.done():
-                if (written := int(self.model.written(sequence))) < request.tokens:
-                    self.model.cancel(sequence)
-                    request.done.set_result(written)
+                request.done.set_result(int(self.model.written(sequence)))
+                self.model.cancel(sequence)
                 return
 
     def progress(self) -> dict[str, int]:

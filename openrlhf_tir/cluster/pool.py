@@ -95,13 +95,11 @@ class RolloutPool:
         version = mode.version if mode else None
         n = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
         while True:
-            async with self.fleet.router.place(
-                task.prompt, n, lambda m: version is None or m.version == version
-            ) as member:
+            async with self.router.place(task.prompt, n, lambda m: version is None or m.version == version) as member:
                 try:
                     return await self._run_on(member, key, task, mode)
                 except QueueFull as e:
-                    self.fleet.router.full(member.name, e.retry_after_s)
+                    self.router.full(member.name, e.retry_after_s)
 
     async def _run_on(self, member: Member, key: GroupKey, task: Task, mode) -> tuple[GroupMeta, Any]:
         member.running.add(key)
@@ -115,7 +113,7 @@ class RolloutPool:
         finally:
             member.running.discard(key)
         if meta.failed in BLAMES_THE_ACTOR:
-            self.fleet.router.blame(task.prompt, member.name)
+            self.router.blame(task.prompt, member.name)
         if meta.failed == EngineError.reason:
             await self._engine_failed(member, task.prompt)
         elif meta.failed is None:
@@ -133,7 +131,7 @@ class RolloutPool:
 
     async def some(self) -> None:
         """Until an actor is up and answers. Raises PipelineError when none is left and none will come."""
-        async with self.fleet.router.place("", 0):
+        async with self.router.place("", 0):
             return
 
     def resize(self, actors: int) -> None:

@@ -151,16 +151,19 @@ OF_CALLS = ("eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/co
 CURVES = ("eval/accuracy", "eval/code_ratio", "eval/reward/viewed_first", *OF_CALLS, "reward/format_ok")
 
 
-def cost(columns: Columns) -> list[tuple[float, float]]:
+def lately_rolled_per_trained(columns: Columns) -> list[tuple[float, float]]:
     """(step, groups rolled for each that was trained in it and the SPAN - 1 before)."""
     rolled, trained = groups_at(columns, "rolled"), groups_at(columns, "trained")
-    sums = [
-        [sum(n for _, n in stage[max(0, i - SPAN) : i]) for stage in (rolled, trained)]
-        for i in range(1, len(rolled) + 1)
-    ]
-    return [(step, all_ / k) for (step, _), (all_, k) in zip(rolled, sums, strict=True) if k]
+    found = []
+    for i, (step, _) in enumerate(rolled):
+        lately = slice(max(0, i + 1 - SPAN), i + 1)
+        if taken := sum(n for _, n in trained[lately]):
+            found.append((step, sum(n for _, n in rolled[lately]) / taken))
+    return found
 
 
 def curves_of(columns: Columns) -> Curves:
-    found = {name: points(columns, name) for name in CURVES} | {"rolled per trained": cost(columns)}
+    found = {name: points(columns, name) for name in CURVES} | {
+        "rolled per trained": lately_rolled_per_trained(columns)
+    }
     return {name: curve for name, curve in found.items() if curve}

@@ -22,6 +22,7 @@ from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.episodes.turns import Call, End
 from openrlhf_tir.episodes.turns.retool import ReTool
+from openrlhf_tir.errors import EngineError
 from openrlhf_tir.simulation.parts import TASK
 from openrlhf_tir.simulation.rollout import SimulatedRollout
 from openrlhf_tir.simulation.virtual_loop import run
@@ -124,6 +125,18 @@ def test_a_call_that_two_engines_write_is_the_call_and_takes_as_long(workload, a
     assert Counter(c.versions.tolist()) == {0: 10 * at, 3: 20 - 10 * at}
     assert ReTool(max_calls=2).advance(c) == Call("2.000000 5")
     assert took == pytest.approx(0.115 + 2 + 0.115 + at / 100)
+
+
+def test_an_engine_that_fails_answers_nothing(workload):
+    async def go():
+        engine = ScriptedEngine(workload, 1.0)
+        asking = asyncio.create_task(engine.generate([1] * 100, Sampling(1 << 20), request_id="0/0/0#0/0"))
+        await asyncio.sleep(0.5)
+        engine.model.fail()
+        await asking
+
+    with pytest.raises(EngineError, match="0/0/0#0/0"):
+        run(go())
 
 
 def test_what_is_stopped_as_it_ends_ends(workload):

@@ -102,11 +102,12 @@ def groups(rolled: list, trained: list) -> dict[str, list]:
 def test_of_what_was_rolled_for_a_trained_group_only_the_last_third_counts_and_each_group_once():
     columns = groups([None, 90, 90, 90, 90, 32, 32], [None, *[16] * 6])
     assert MEASURES["rolled_per_trained"](columns) == 2.0
-    assert (
-        measures.cost(columns)[-1]
-        == (6, (4 * 90 + 2 * 32) / (6 * 16))
-        == measures.curves_of(columns)["rolled per trained"][-1]
-    )
+
+
+def test_the_curve_of_what_a_trained_group_cost_is_over_the_last_six_updates():
+    columns = groups([None, 500, 90, 90, 90, 90, 32, 32], [None, *[16] * 7])
+    curve = measures.curves_of(columns)["rolled per trained"]
+    assert curve[0] == (1, 500 / 16) and curve[-1] == (7, (4 * 90 + 2 * 32) / (6 * 16))
 
 
 def test_a_group_that_is_taken_back_is_not_counted_twice():

@@ -71,3 +71,19 @@ def test_looks_that_fail_however_often_free_the_lanes_and_end_no_run():
             assert len(rollout.reserved) > 2 * faults, "it looks again"
 
     run(main())
+
+
+def test_where_time_is_scaled_the_looks_are():
+    cfg = Config.model_validate({"vllm": {"num_engines": 4}, "pipeline": {"fast_lane": "auto"}})
+
+    def looks(**told: float) -> int:
+        rollout = Engines("a", "b")
+
+        async def main() -> None:
+            async with fast_lane(cfg, state(), rollout, **told):
+                await asyncio.sleep(10.25)
+
+        run(main())
+        return len(rollout.reserved) - 1  # and once at the end
+
+    assert (looks(), looks(tick_s=0.5)) == (5, 20)
