@@ -55,7 +55,7 @@ class Lesson:
 
 LESSONS = (
     QUICKSTART, "world_model", "torl", "torl_calls", "calculator", "toolrl", "tool_n1", "artist", "retool", "search",
-    "functions", "mending",
+    "functions", "mending", "out_of_reach",
 )  # fmt: skip
 """Each is the module of that name beside this one, with a `LESSON`."""
 

@@ -4,6 +4,8 @@ the method's own."""
 from __future__ import annotations
 
 import json
+import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -47,6 +49,7 @@ from openrlhf_tir.toy.lessons import (
     bookings,
     calculator,
     functions,
+    out_of_reach,
     retool,
     search,
     tool_n1,
@@ -193,6 +196,14 @@ def test_the_world_models_examples_are_the_quickstarts_with_the_output_learned()
     inserted = (usual.weights == 0) & (np.arange(len(usual.weights)) >= len(encode(prompt_of(MUL.question))))
     assert text_of(taught.token_ids[inserted & (taught.weights == 1)]) == "\n```output\n\n\n```\n\n\n"
     assert text_of(taught.token_ids[np.isclose(taught.weights, 0.2)]) == "56"
+
+
+def test_every_second_training_problem_is_out_of_reach_and_none_that_is_held_out():
+    train, usual = out_of_reach.rows(20, "train", 42), make_problems(10, "train", 42)
+    assert train[::2] == usual and out_of_reach.rows(20, "test", 0) == make_problems(20, "test", 0)
+    for row in train[1::2]:
+        first, last = map(int, re.findall(r"\d+", row["prompt"]))
+        assert int(row["label"]) == math.prod(range(first, last + 1)) and last - first >= 2
 
 
 CALLING = ("quickstart", "world_model", "torl", "torl_calls", "calculator")
@@ -417,7 +428,7 @@ def _small(asked) -> bool:
 def test_an_unknown_lesson_is_refused_with_the_list():
     with pytest.raises(
         ConfigError,
-        match=r"Unknown --lesson 'nope'. Known: artist, calculator, functions, mending, quickstart, retool, search, ",
+        match=r"Unknown --lesson 'nope'. Known: artist, calculator, functions, mending, out_of_reach, quickstart, ",
     ):
         lessons.named("nope")
 
