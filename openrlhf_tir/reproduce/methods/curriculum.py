@@ -15,6 +15,10 @@ SIZES = ("--rollout.batch_size", "8")
 SEEN_OFTEN = ("--data.max_samples", str(PROMPTS), "--train.num_episodes", "1000")
 """More passes than a run needs: it ends by its updates."""
 
+EXPLORE = "0.15"
+"""Share of the draws that nobody chooses: with the default of 0.25, of 240 prompts each comes again within 960 draws,
+with this within 1,600, and what is out of reach has 15 % of them instead of 25."""
+
 
 def checks(arms: Arms) -> list[Check]:
     uniform, chosen = arms["uniform"], arms["difficulty"]
@@ -39,7 +43,7 @@ MINIATURE = Miniature(
     title="Curriculum: fewer rollouts for each group that is trained",
     claim="Prompts whose groups are likely to be kept cost fewer rollouts late in a run, and nothing is lost by it.",
     base=Base("out_of_reach"),
-    arms={"uniform": arm(), "difficulty": arm("--data.curriculum", "difficulty")},
+    arms={"uniform": arm(), "difficulty": arm("--data.curriculum", "difficulty", "--data.curriculum_explore", EXPLORE)},
     checks=checks,
     panels=(
         Panel("rolled per trained", "Groups rolled for each that was trained"),
