@@ -119,8 +119,6 @@ class Cluster:
         self.run = 0
         self.router: Router[Member] = Router()
         self.lane_engines = self.lane_moves = 0.0
-        self.engines: dict[str, dict[str, float]] = {}
-        """Each engine's load, as of its last finished group."""
 
     async def begin(self, plan: Plan) -> None:
         cfg = plan.config(self.workload, tempfile.gettempdir())
@@ -130,12 +128,12 @@ class Cluster:
         self.router, self.lane_engines, self.lane_moves = Router(), 0.0, 0.0
         for member in self.members:
             self.router.join(member.name, member)
-        self.engines.clear()
 
     async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
         async with self.router.place(str(key), self.workload.samples_per_prompt) as member:
             ref, payload = member.actor.run_group.options(num_returns=2).remote(self.run, key, task)
-            meta, self.engines[member.name] = await ref
+            meta, load = await ref
+            self.router.told(member.name, load)
             return meta, payload
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
@@ -148,8 +146,9 @@ class Cluster:
         return "in the emulated cluster"
 
     def engine_stats(self) -> dict[str, float]:
-        """running, waiting, preemptions of all engines."""
-        return {name: sum(e[name] for e in self.engines.values()) for name in ("running", "waiting", "preemptions")}
+        """The figures of all engines."""
+        held, names = self.router.held(), ("running", "waiting", "placed", "width", "preemptions")
+        return {name: sum(h[name] for h in held) for name in names} if held else {}
 
 
 @contextmanager

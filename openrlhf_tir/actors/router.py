@@ -13,6 +13,8 @@ gain nothing.
     suspect    does not answer      gets none, keeps its own; back when it answers
     full       refused a group      gets none for so long as it said
     draining   is to leave          gets none; `drained` when its last group has ended
+
+It also keeps what members tell of themselves (`told`), since that is old as soon as they get another group.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..errors import EngineGone, PipelineError, VersionGone
 
 BALANCE = 1.25
+NARROWER = 1 / 32
+"""The share of its width that a member loses when it tells that some wait and fewer run."""
 HOMES = 1 << 16
 """Prompts whose home is remembered; those that came longest ago are forgotten."""
 M = TypeVar("M")
@@ -52,6 +56,12 @@ class Seat(Generic[M]):
     suspect: bool = False
     draining: bool = False
     full_until: float = 0.0
+    told: Mapping[str, float] = field(default_factory=dict)
+    """What the member last told of itself: figures by name."""
+    placed: int = 0
+    """Trajectories placed since then."""
+    width: float = 0.0
+    """Sequences that it runs at once: the most that it told of, forgotten while more wait."""
 
 
 class Router(Generic[M]):
@@ -97,6 +107,20 @@ class Router(Generic[M]):
         for seat in self.seats.values():
             seat.live = live.get(seat.name)
 
+    def told(self, name: str, figures: Mapping[str, float]) -> None:
+        """What the member holds right now, by its own word: `running` and `waiting` sequences, and more."""
+        if name in self.seats and figures:
+            seat = self.seats[name]
+            seat.told, seat.placed = figures, 0
+            seat.width = max(figures["running"], seat.width * (1 - NARROWER * (figures["waiting"] > 0)))
+
+    def held(self) -> list[dict[str, float]]:
+        """The figures of each member that has told anything, its `width` (what runs, where it gets no new groups) and
+        the trajectories `placed` there since."""
+        told = [s for s in self.seats.values() if s.told]
+        widths = [s.told["running"] if s.name in self.reserved else s.width for s in told]
+        return [{**s.told, "placed": float(s.placed), "width": width} for s, width in zip(told, widths, strict=True)]
+
     async def drained(self, name: str) -> None:
         """Give the member nothing more; returns when its last group has ended, or it left."""
         if name in self.seats:
@@ -120,6 +144,7 @@ class Router(Generic[M]):
         key = _key(prompt)
         seat = await self._wait(key, n, fits)
         seat.load += n
+        seat.placed += n
         if seat.live is not None:
             seat.live += n
         try:

@@ -72,8 +72,6 @@ class Member:
     cfg: Config
     url: str = ""
     running: set[GroupKey] = field(default_factory=set)
-    load: dict[str, float] = field(default_factory=dict)
-    """Sequences running and waiting, preemptions; as of the last group that ended on it."""
     env_servers: set[str] = field(default_factory=set)
     """Servers on which it may hold sessions, processes behind a front port included; as of the last heartbeat."""
     failed_prompts: set[str] = field(default_factory=set)

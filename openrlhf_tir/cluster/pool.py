@@ -106,7 +106,7 @@ class RolloutPool:
         ref, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
         try:
             meta = await member.run_group(ref)
-            member.load = meta.load
+            self.router.told(member.name, meta.load)
         except asyncio.CancelledError:
             ray.cancel(ref)  # nobody wants the group any more: the engine is free for others
             raise
@@ -191,10 +191,11 @@ class RolloutPool:
         return next((f"on {m.name}" for m in self.members if key in m.running), "waiting for an actor")
 
     def engine_stats(self) -> dict[str, float]:
-        """Actors, and as of each one's last group: sequences running and waiting, preemptions of the actors that are
-        up; the longest pause by a push."""
+        """Actors; as of each one's last group the sequences running and waiting and the preemptions, the samples of the
+        groups placed there since, and how many sequences run at once (width); the longest pause by a push. Of the
+        actors that are up."""
         figures = {"actors": float(len(self.members))}
-        if loads := [m.load for m in self.members if m.load]:
+        if loads := self.router.held():
             figures |= {name: sum(map(itemgetter(name), loads)) for name in loads[0] if name != LONGEST}
             figures[LONGEST] = max(load.get(LONGEST, 0.0) for load in loads)
         if self.cfg.pipeline.fast_lane != "off":

@@ -11,18 +11,20 @@ three hold:
     demand      buffered + a * rolling < B (1 + E[L] / T)
                 a: acceptance; L: latency of a group; T: seconds of a learner step and its push. What the learner takes
                 while a group rolls: of the groups dispatched at an earlier step, sum_j P(L > jT) <= E[L] / T batches
-                are still rolling just before a step, so B are ready. More would only be older when trained. (START B
-                before the first step.) In an engine-bound run L grows with depth, and what holds it is:
-    engines     rolling < cap
-                AIMD on what the engines say, as TCP finds the width of a path: cap starts at START B and grows while
-                nothing queues (by one per finished group until the first queue, then by B/8 per round of cap groups),
-                * 0.95 when more sequences wait than QUEUE of those running, * 0.7 when one was preempted for lack of
-                KV; a cut needs a round's half to show, so none follows earlier. The first step sets it to (W+1) B once
-                (W in budget.py): the groups of a start are all young, most of their samples still to be written, and
-                queue where twice as many groups of all ages do not. From above, the cap comes down to the engines'
-                width in some rounds; from below it climbs for as many steps, the learner waiting.
+                are still rolling just before a step, so B are ready. More would only be older when trained. (Before
+                the first step what staleness allows, (W+1) B with W of budget.py, as nothing is known.) In an
+                engine-bound run L grows with depth, and what holds it is:
+    engines     sequences < (1 + queue) * width
+                sequences: running and waiting as the engines said last, and all samples of the groups admitted since;
+                width: how many they run at once (actors/router.py). A place that falls free is taken at once. (A number
+                of groups says little of how many sequences there are: one that is right for young groups starves
+                engines of old ones.)
+                queue = QUEUE / a, from LEAST to MOST: a token waits that share of the time that it takes to write a
+                response, and a period of the engines is 1 / a times as long, so the versions that it ages stay the
+                same. After a preemption for lack of KV also rolling < cap, AIMD as TCP finds the width of a path: 0.7
+                of what rolled, then B/8 more per round of cap groups.
 
-While a batch is ready and only the gate keeps it (`holds_at_gate`, asked by RunState), demand is START B, whatever
+While a batch is ready and only the gate keeps it (`holds_at_gate`, asked by RunState), demand is AT_GATE B, whatever
 E[L] / T: this batch and the next. What the gate waits for, the longest responses of its oldest groups, shares the
 engines with all that starts meanwhile and is slowed by it, and a group that starts after the push instead has one
 version more until its own deadline. Without this a pipeline that the gate bounds feeds its own delay: slots of rejected
@@ -44,14 +46,12 @@ from typing import Literal, Protocol
 
 from ..config import Config
 
-QUEUE = 0.3
-"""Waiting / running sequences, of all engines, at which they are full: a place that falls free is taken at once. A
-group comes to one engine whole, so some queue while others have gaps: with 0.1 saturated engines decode at 0.9 of their
-rate late in the seed workload's training, with 0.3 at 0.95."""
-GROW, CUT, CUT_PREEMPTED = 1 / 8, 0.95, 0.7
-START = 2
-"""Batches: one to train, one that rolls meanwhile. From (S+1) B, small engines begin with a queue, whose latency then
-asks for more, and the first step comes later."""
+QUEUE, LEAST, MOST = 0.05, 0.1, 0.5
+"""The queue at full acceptance, and its bounds. A group comes to one engine whole, so some queue while others have
+gaps."""
+GROW, CUT = 1 / 8, 0.7
+AT_GATE = 2
+"""Batches: the one that waits for the gate, one that rolls meanwhile."""
 SHORT, LONG = 64, 256
 """Finished groups from which acceptance is measured."""
 
@@ -136,17 +136,19 @@ class Window:
 class AutoDepth:
     """The control law above. One per run, fed by the loop; reads no clock."""
 
-    def __init__(self, *, batch_groups: int, risk: float, most: int = 0) -> None:
-        """`most`: what the cap is set to by the first step, (W+1) B."""
-        self.B, self.most = batch_groups, most
+    def __init__(self, *, batch_groups: int, samples: int, risk: float, most: int = 0) -> None:
+        """`samples`: n, of a group; `most`: groups that are admitted before the first step, (W+1) B."""
+        self.B, self.n, self.most = batch_groups, samples, max(most, AT_GATE * batch_groups)
         self.z = NormalDist().inv_cdf(1 - risk)
-        self.cap = float(START * batch_groups)
         self.short, self.long = Window(SHORT), Window(max(LONG, 2 * batch_groups))
         self.latency_s: float | None = None
         self.period_s: float | None = None
+        self.sequences, self.width = 0.0, math.inf
+        """In the engines when they told last, with `_then` groups rolling; and how many run at once."""
+        self._then = 0
         self._preemptions = 0.0
+        self.cap = math.inf
         self._since_cut = 0
-        self._congested = False
 
     # --- acceptance
 
@@ -172,13 +174,19 @@ class AutoDepth:
     # --- demand and engines
 
     def wants(self, rolling: int, buffered: int) -> bool:
-        if rolling >= self.cap:
-            return False
-        batches = START if self.latency_s is None or self.period_s is None else 1 + self.latency_s / self.period_s
-        return buffered + self.acceptance * rolling < self.B * batches
+        demand = float(self.most)
+        if self.latency_s is not None and self.period_s is not None:
+            demand = self.B * (1 + self.latency_s / self.period_s)
+        return buffered + self.acceptance * rolling < demand and rolling < self.cap and not self.full(rolling)
+
+    def full(self, rolling: int) -> bool:
+        """Whether the engines have enough to do. Never with nothing under way: they may have told long ago."""
+        sequences = self.sequences + self.n * (rolling - self._then)
+        queue = min(MOST, max(LEAST, QUEUE / self.acceptance))
+        return rolling > 0 and sequences >= (1 + queue) * self.width
 
     def holds_at_gate(self, rolling: int, buffered: int) -> bool:
-        return buffered + self.acceptance * rolling >= START * self.B
+        return buffered + self.acceptance * rolling >= AT_GATE * self.B
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         self.short.add(accepted)
@@ -186,25 +194,20 @@ class AutoDepth:
         gain = 1 / max(self.B, 32)
         self.latency_s = seconds if self.latency_s is None else self.latency_s + gain * (seconds - self.latency_s)
         self._since_cut += 1
-        self._steer(rolling, engines)
+        if "width" in engines:
+            self._look(rolling, engines)
 
-    def _steer(self, rolling: int, engines: Mapping[str, float]) -> None:
-        if "waiting" not in engines:  # nobody tells: then staleness and demand are the only bounds
-            self.cap = math.inf
-            return
+    def _look(self, rolling: int, engines: Mapping[str, float]) -> None:
+        self.sequences, self._then = sum(engines[name] for name in ("running", "waiting", "placed")), rolling
+        self.width = max(engines["width"], self.n)
         preempted = engines.get("preemptions", 0.0) > self._preemptions
         self._preemptions = engines.get("preemptions", 0.0)
-        if preempted or engines["waiting"] > QUEUE * engines["running"]:
-            self._congested = True
-            if self._since_cut >= self.cap / 2:
-                self.cap = max(1.0, min(self.cap, rolling + 1) * (CUT_PREEMPTED if preempted else CUT))
-                self._since_cut = 0
-        elif rolling + 1 >= self.cap * (1 - GROW):  # only a cap that binds says that the engines could hold more
-            self.cap += self.B * GROW / self.cap if self._congested else 1.0
+        if preempted and self._since_cut >= rolling / 2:  # a cut needs half a round to show
+            self.cap, self._since_cut = max(1.0, CUT * min(self.cap, rolling + 1)), 0
+        elif not preempted and rolling + 1 >= self.cap * (1 - GROW):  # only a cap that binds says that more may fit
+            self.cap += self.B * GROW / self.cap
 
     def stepped(self, seconds: float) -> None:
-        if self.period_s is None:
-            self.cap = max(self.cap, float(self.most))
         self.period_s = seconds if self.period_s is None else 0.5 * (self.period_s + seconds)
 
     def facts(self) -> dict[str, float]:
@@ -218,5 +221,6 @@ def depth_for(cfg: Config) -> Depth:
     defaults: dict[str, int | Literal["auto"]] = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}
     depth = cfg.pipeline.depth or defaults[cfg.pipeline.mode]
     if depth == "auto":
-        return AutoDepth(batch_groups=B, risk=cfg.pipeline.overadmit_risk, most=limit)
+        n = cfg.rollout.n_samples_per_prompt + cfg.rollout.oversample
+        return AutoDepth(batch_groups=B, samples=n, risk=cfg.pipeline.overadmit_risk, most=limit)
     return FixedDepth(depth)

@@ -45,6 +45,15 @@ class Actor:
         self.groups: set[_Group] = set()
         self.live = 0
 
+    def load(self) -> dict[str, float]:
+        """What a rollout actor tells with each group."""
+        engine = self.engine
+        return {
+            "running": float(engine.n),
+            "waiting": float(engine.waiting),
+            "preemptions": float(engine.preemptions),
+        }
+
 
 class _Group:
     """One group under way. `tokens` counts model tokens by the policy version that wrote them."""
@@ -228,7 +237,9 @@ class SimulatedRollout:
                 has_prompt.add(at)
                 trajectory.write(0)
             try:
-                return await group.future
+                done = await group.future
+                self.router.told(actor.name, actor.load())
+                return done
             finally:
                 actor.groups.discard(group)
                 for trajectory in group.trajectories:
@@ -307,10 +318,6 @@ class SimulatedRollout:
         )
 
     def engine_stats(self) -> dict[str, float]:
-        """Sequences running and waiting and preemptions so far, of all engines."""
-        engines = [a.engine for a in self.alive]
-        return {
-            "running": float(sum(e.n for e in engines)),
-            "waiting": float(sum(e.waiting for e in engines)),
-            "preemptions": float(sum(e.preemptions for e in engines)),
-        }
+        """The figures of all engines, as the pool knows them."""
+        held = self.router.held()
+        return {name: sum(h[name] for h in held) for name in held[0]} if held else {}

@@ -56,9 +56,10 @@ def simulated(
 
 def test_a_push_that_keeps_the_kv_cache_costs_no_prefill():
     """What a push finds under way is computed again at 1,000 tokens/s, or not."""
-    slow = constant(engine=replace(constant().engine, prefill_tokens_per_s=1000.0))
+    fast = constant(learner_seconds_per_step=1.0)  # so that the engines are waited for
+    slow = replace(fast, engine=replace(fast.engine, prefill_tokens_per_s=1000.0))
     took = {kv: simulated(slow, warm_up=2, kv_after_push=kv).step_s for kv in ("recompute", "keep")}
-    free = {kv: simulated(constant(), warm_up=2, kv_after_push=kv).step_s for kv in ("recompute", "keep")}
+    free = {kv: simulated(fast, warm_up=2, kv_after_push=kv).step_s for kv in ("recompute", "keep")}
     assert took["keep"] < took["recompute"]
     assert free["keep"] == pytest.approx(free["recompute"])
 
@@ -196,7 +197,7 @@ def test_the_command_simulates_the_configuration_it_is_given(capsys):
         main(
             [
                 "simulate", *SMALL, "--json", "--scenario", "late", "--pipeline.mode", "pipeline",
-                "--pipeline.depth", "auto", "--learner-seconds", "9",
+                "--pipeline.depth", "auto", "--pipeline.max_staleness", "2", "--learner-seconds", "9",
             ]
         )
         == 0

@@ -86,7 +86,7 @@ def logged() -> set[str]:
         tally.sums[SUMS.index(name)] = value
     tally.gated += 1.0
     assert set(MAXIMA) <= tally.metrics().keys()
-    depth = AutoDepth(batch_groups=2, risk=0.01)
+    depth = AutoDepth(batch_groups=2, samples=2, risk=0.01)
     depth.cap = 4.0
     report = StepReport(version=1, metrics=tally.metrics(), seconds=0.1, trained_tokens=4)
     observer.step(report, Budget(batch_groups=2, max_staleness=1), depth.facts())
@@ -130,7 +130,12 @@ def learner_and_engines() -> set[str]:
     """What needs DeepSpeed or Ray: read from the source. The end-to-end tests look at rows of real runs."""
     roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_") | VALUES
     learner = named("learner/zero3.py", "_update") | named("learner/updates/metrics.py", "over_updates") | roles
-    return learner | named("cluster/pool.py", "engine_stats") | named("cluster/rollout_actor.py", "load")
+    return (
+        learner
+        | named("cluster/pool.py", "engine_stats")
+        | named("cluster/rollout_actor.py", "load")
+        | named("actors/router.py", "held")
+    )
 
 
 def test_every_metric_that_a_run_logs_is_in_the_glossary(logged):

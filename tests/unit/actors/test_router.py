@@ -195,3 +195,44 @@ async def test_a_prompt_that_was_answered_is_free_to_go_anywhere_again():
     assert await home(r, "p") == bad
     r.suspect(good, False)
     assert await home(r, "p") == bad, "its home is where it was answered last"
+
+
+def busy(running: float, waiting: float = 0.0) -> dict[str, float]:
+    return {"running": running, "waiting": waiting, "preemptions": 0.0}
+
+
+async def test_what_a_member_told_is_kept_with_what_was_placed_there_since():
+    r = router("a", "b")
+    assert r.held() == []
+    async with r.place("p", 16) as member:
+        r.told(member, busy(40, 3))
+        async with r.place("p", 16):
+            assert r.held() == [{**busy(40, 3), "placed": 16.0, "width": 40.0}]
+        r.told(member, busy(30))
+        assert r.held() == [{**busy(30), "placed": 0.0, "width": 40.0}]
+    r.leave(member)
+    assert r.held() == []
+
+
+async def test_a_members_width_is_the_most_that_ran_and_narrows_while_others_wait():
+    r = router("a")
+    widths = []
+    for told in (busy(64), busy(10), busy(10, 5), busy(10, 5), busy(70, 5)):
+        r.told("a", told)
+        widths.append(r.held()[0]["width"])
+    assert widths == pytest.approx([64, 64, 62, 62 * 31 / 32, 70])
+
+
+async def test_a_member_that_gets_no_new_groups_is_as_wide_as_what_runs_there():
+    r = router("a", "b")
+    for running in (256, 40):
+        r.told("a", busy(running))
+    r.reserve(["a"])
+    assert [h["width"] for h in r.held()] == [40]
+
+
+async def test_nothing_told_and_a_member_that_left_change_nothing():
+    r = router("a")
+    r.told("a", {})
+    r.told("gone", busy(1))
+    assert r.held() == []

@@ -13,15 +13,13 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.depth import AutoDepth, FixedDepth, Window, depth_for
 
-FREE = {"running": 100.0, "waiting": 0.0, "preemptions": 0.0}
-QUEUES = {"running": 100.0, "waiting": 40.0, "preemptions": 0.0}
+FREE = {"running": 100.0, "waiting": 0.0, "placed": 0.0, "width": 100.0, "preemptions": 0.0}
+QUEUES = {**FREE, "waiting": 40.0}
+PREEMPTED = {**FREE, "preemptions": 1.0}
 
 
-def auto(B: int = 4, start: int = 12, risk: float = 0.01) -> AutoDepth:
-    """With a cap of `start`."""
-    depth = AutoDepth(batch_groups=B, risk=risk)
-    depth.cap = float(start)
-    return depth
+def auto(B: int = 4, risk: float = 0.01, n: int = 8) -> AutoDepth:
+    return AutoDepth(batch_groups=B, samples=n, risk=risk)
 
 
 def learn(
@@ -124,78 +122,73 @@ def test_demand_counts_a_rolling_group_by_its_chance():
     assert depth.wants(55, 2) and not depth.wants(57, 2)
 
 
-def test_before_the_first_step_two_batches_are_wanted():
-    depth = auto()
-    assert depth.wants(7, 0) and not depth.wants(8, 0)
-
-
-def test_the_engine_cap_doubles_per_round_until_something_queues():
-    depth = learn(auto(start=12), [True] * 12, rolling=100, engines=FREE)
-    assert depth.cap == 24
-
-
-def test_the_first_step_sets_the_cap_to_what_staleness_allows_once_and_it_comes_down_from_there():
-    """B = 8, S = 3: 16 groups at the start, where all samples of all of them queue; 32 from the first step on."""
+def test_before_the_first_step_as_many_are_wanted_as_staleness_allows():
     depth = depth_for(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": {"max_staleness": 3}}))
-    assert depth.cap == 16
-    learn(depth, [True] * 8, rolling=15, engines=QUEUES)
-    assert depth.cap == pytest.approx(15.2)
-    depth.stepped(1.0)
-    assert depth.cap == 32
-    learn(depth, [True] * 16, rolling=31, engines=QUEUES)
-    assert depth.cap == pytest.approx(30.4)
-    depth.stepped(1.0)
-    assert depth.cap == pytest.approx(30.4)
+    assert depth.wants(31, 0) and not depth.wants(32, 0)
+    assert auto().wants(7, 0) and not auto().wants(8, 0)  # two batches at least
 
 
-def test_a_cap_above_what_staleness_allows_stays_at_the_first_step():
-    depth = AutoDepth(batch_groups=8, risk=0.01, most=32)
-    depth.cap = math.inf
-    depth.stepped(1.0)
-    assert depth.cap == math.inf
+@pytest.mark.parametrize("where", ["running", "waiting", "placed"])
+def test_engines_are_full_with_a_tenth_more_than_run_at_once(where):
+    def starts_with(more: float) -> bool:
+        return learn(auto(), [True], rolling=3, engines={**FREE, where: FREE[where] + more}).wants(3, 0)
+
+    assert starts_with(9.9) and not starts_with(10.1)
 
 
-def test_a_cap_that_does_not_bind_is_no_reason_to_raise_it():
-    assert learn(auto(start=12), [True] * 12, rolling=5, engines=FREE).cap == 12
+@pytest.mark.parametrize(("good", "queue"), [(127, 0.1), (63, 0.2), (31, 0.4), (3, 0.5)])
+def test_the_fewer_groups_are_accepted_the_more_may_wait(good, queue):
+    """`good` of 255 are accepted, and one before them."""
+
+    def is_full(waiting: float) -> bool:
+        outcomes = [True] * good + [False] * (255 - good)
+        return learn(auto(), outcomes, rolling=3, engines={**FREE, "waiting": waiting}).full(3)
+
+    assert not is_full(100 * queue - 0.01) and is_full(100 * queue + 0.01)
 
 
-def test_queues_cut_the_cap_by_a_twentieth_once_per_half_round_and_then_it_grows_by_an_eighth_of_a_batch():
-    depth = learn(auto(B=8, start=100), [True] * 49, rolling=99, engines=QUEUES)
-    assert depth.cap == 100
-    learn(depth, [True], rolling=99, engines=QUEUES)
-    assert depth.cap == pytest.approx(95)
-    learn(depth, [True] * 40, rolling=94, engines=QUEUES)
-    assert depth.cap == pytest.approx(95)
-    learn(depth, [True] * 95, rolling=94, engines=FREE)
-    assert depth.cap == pytest.approx(96, abs=0.01)
+def test_engines_that_have_run_dry_are_filled_at_once():
+    """100 run at once, and 20 do now: 90 more, of groups of 8."""
+    depth = learn(auto(B=40), [True], rolling=10, engines={**FREE, "running": 20.0})
+    assert depth.wants(10 + 11, 0) and not depth.wants(10 + 12, 0)
 
 
-def test_engines_are_full_when_more_than_three_tenths_of_what_runs_waits_and_not_before():
-    def cap_with(waiting: float) -> float:
-        return learn(
-            auto(B=8, start=24),
-            [True] * 12,
-            rolling=23,
-            engines={"running": 100.0, "waiting": waiting, "preemptions": 0.0},
-        ).cap
-
-    assert cap_with(30.0) > 24
-    assert cap_with(31.0) < 24
+def test_groups_admitted_since_the_engines_told_count_with_all_of_their_samples():
+    """100 sequences run: 10 may wait, which are two groups of 8."""
+    depth = learn(auto(B=40), [True], rolling=50, engines=FREE)
+    assert depth.wants(51, 0) and not depth.wants(52, 0)
+    learn(depth, [True], rolling=52, engines=FREE)  # the engines have taken them up
+    assert depth.wants(52, 0)
 
 
-def test_a_preemption_cuts_the_cap_by_three_tenths():
-    preempted = {**FREE, "preemptions": 1.0}
-    depth = learn(auto(start=100), [True] * 50, rolling=99, engines=FREE)
-    depth.cap = 100.0
-    learn(depth, [True], rolling=99, engines=preempted)
+def test_engines_that_told_long_ago_that_they_are_full_are_asked_again_when_nothing_rolls():
+    depth = learn(auto(B=40), [True], rolling=1, engines={**FREE, "waiting": 400.0})
+    assert not depth.wants(1, 0) and depth.wants(0, 0)
+
+
+def test_a_preemption_bounds_the_groups_by_seven_tenths_and_then_it_grows_by_an_eighth_of_a_batch():
+    depth = learn(auto(B=8), [True] * 50, rolling=99, engines=FREE)
+    assert depth.cap == math.inf and "depth_cap" not in depth.facts()
+    learn(depth, [True], rolling=99, engines=PREEMPTED)
+    assert depth.facts()["depth_cap"] == depth.cap == pytest.approx(70)
+    learn(depth, [True] * 70, rolling=50, engines=PREEMPTED)  # the counter stands still, and the cap does not bind
     assert depth.cap == pytest.approx(70)
-    learn(depth, [True] * 60, rolling=50, engines=preempted)  # the counter stands still: no new preemption
-    assert depth.cap == pytest.approx(70)
+    learn(depth, [True] * 70, rolling=69, engines=PREEMPTED)
+    assert depth.cap == pytest.approx(71, abs=0.01)
+    depth.most = 1000
+    assert depth.wants(70, 0) and not depth.wants(71, 0)
+
+
+def test_preemptions_cut_once_in_half_a_round():
+    depth = learn(auto(B=8), [True] * 50, rolling=99, engines=FREE)
+    for i in range(1, 30):
+        learn(depth, [True], rolling=69, engines={**FREE, "preemptions": float(i)})
+    assert depth.cap == pytest.approx(49)
 
 
 def test_engines_that_tell_nothing_are_no_bound():
-    depth = learn(auto(start=1), [True])
-    assert depth.cap == math.inf and "depth_cap" not in depth.facts()
+    depth = learn(auto(), [True])
+    assert depth.wants(7, 0) and depth.cap == math.inf
 
 
 def test_the_end_of_a_run_starts_as_many_as_the_last_steps_likely_need():
@@ -219,7 +212,7 @@ def test_config_chooses_the_depth():
         ValidationError, match=r"pipeline\.depth = 33 groups is more than staleness allows.*\(3 \+ 1\) \* 8 = 32"
     ):
         of(max_staleness=3, depth=33)
-    assert of(max_staleness=3, depth="auto").cap == of(max_staleness=3).cap == 16
+    assert of(max_staleness=3, depth="auto").most == of(max_staleness=3).most == 32
     assert of(mode="pipeline_drain").depth == 16 and of(mode="pipeline_drain", max_staleness=3).depth == 32
 
 
