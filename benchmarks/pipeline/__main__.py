@@ -7,8 +7,8 @@ the wall clock.
     one_step         batch k+1 rolls while batch k trains
     pipeline_drain   streaming; a push waits until no group rolls
     pipeline         streaming; pushes into running generations
-    advised          pipeline with what docs/rollout.md advises for a fast learner: S = 4, depth 5 B, early
-                     accumulation, fast lane, kept KV; where T < R
+    advised          pipeline with what docs/rollout.md advises for a fast learner: S = 4, early accumulation, fast
+                     lane, kept KV; where T < R
 
 All go through the same rollout actors, engines, environment servers and, but for sync_rollout, the real main loop.
 Emulated are only durations: decoding, tools, the learner's step and pushes sleep, on

@@ -45,8 +45,8 @@ WAYS = (
     Way(f"depth {S + 1} B, early", batches=S + 1, early="on"),
     Way(f"depth {S + 1} B, early, fast lane", "auto", S + 1, "on"),
     Way("depth auto, KV kept", kv="keep"),
-    Way("depth auto, early, fast lane, KV kept", "auto", early="on", kv="keep"),
     Way(f"depth {S + 1} B, early, fast lane, KV kept", "auto", S + 1, "on", "keep"),
+    Way("depth auto, early, fast lane, KV kept", "auto", early="on", kv="keep"),
 )
 ADVISED = WAYS[-1]
 """What docs/rollout.md tells the user of a fast learner to set, on any workload."""

@@ -259,7 +259,7 @@ def test_a_point_runs_all_modes_at_one_scale_and_the_baseline_once(seed):
     assert [p.name for p in fast][-3:] == [
         "pipeline S=2",
         "pipeline S=8",
-        "pipeline S=4 depth=640 lane early KV kept",
+        "pipeline S=4 lane early KV kept",
     ]
 
 
