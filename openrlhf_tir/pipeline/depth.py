@@ -11,9 +11,9 @@ three hold:
     demand      buffered + a * rolling < B (1 + E[L] / T)
                 a: acceptance; L: latency of a group; T: seconds of a learner step and its push. What the learner takes
                 while a group rolls: of the groups dispatched at an earlier step, sum_j P(L > jT) <= E[L] / T batches
-                are still rolling just before a step, so B are ready. More would only be older when trained. (FIRST B
-                until a group has ended; then, until the first step, what staleness allows, (W+1) B with W of
-                budget.py.) In an engine-bound run L grows with depth, and what holds it is:
+                are still rolling just before a step, so B are ready. More would only be older when trained. (Before
+                the first step what staleness allows, (W+1) B with W of budget.py, as nothing is known.) In an
+                engine-bound run L grows with depth, and what holds it is:
     engines     sequences < (1 + queue) * width
                 sequences: running and waiting as the engines said last, and all samples of the groups admitted since;
                 width: how many they run at once (actors/router.py). A place that falls free is taken at once. (A number
@@ -50,8 +50,8 @@ QUEUE, LEAST, MOST = 0.05, 0.1, 0.5
 """The queue at full acceptance, and its bounds. A group comes to one engine whole, so some queue while others have
 gaps."""
 GROW, CUT = 1 / 8, 0.7
-FIRST = AT_GATE = 2
-"""Batches: the first one, or the one that waits for the gate, and one that rolls meanwhile."""
+AT_GATE = 2
+"""Batches: the one that waits for the gate, one that rolls meanwhile."""
 SHORT, LONG = 64, 256
 """Finished groups from which acceptance is measured."""
 
@@ -137,8 +137,8 @@ class AutoDepth:
     """The control law above. One per run, fed by the loop; reads no clock."""
 
     def __init__(self, *, batch_groups: int, samples: int, risk: float, most: int = 0) -> None:
-        """`samples`: n, of a group; `most`: groups that are wanted before the first step, (W+1) B."""
-        self.B, self.n, self.most = batch_groups, samples, max(most, FIRST * batch_groups)
+        """`samples`: n, of a group; `most`: groups that are admitted before the first step, (W+1) B."""
+        self.B, self.n, self.most = batch_groups, samples, max(most, AT_GATE * batch_groups)
         self.z = NormalDist().inv_cdf(1 - risk)
         self.short, self.long = Window(SHORT), Window(max(LONG, 2 * batch_groups))
         self.latency_s: float | None = None
@@ -174,9 +174,9 @@ class AutoDepth:
     # --- demand and engines
 
     def wants(self, rolling: int, buffered: int) -> bool:
-        demand = float(self.B * FIRST)
-        if self.latency_s is not None:
-            demand = self.most if self.period_s is None else self.B * (1 + self.latency_s / self.period_s)
+        demand = float(self.most)
+        if self.latency_s is not None and self.period_s is not None:
+            demand = self.B * (1 + self.latency_s / self.period_s)
         return buffered + self.acceptance * rolling < demand and rolling < self.cap and not self.full(rolling)
 
     def full(self, rolling: int) -> bool:

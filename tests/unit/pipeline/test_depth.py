@@ -122,13 +122,14 @@ def test_demand_counts_a_rolling_group_by_its_chance():
     assert depth.wants(55, 2) and not depth.wants(57, 2)
 
 
-def test_two_batches_start_and_from_the_first_group_on_as_many_as_staleness_allows_until_a_step_is_known():
+def test_until_the_first_step_as_many_are_wanted_as_staleness_allows():
     depth = depth_for(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": {"max_staleness": 3}}))
-    assert depth.wants(15, 0) and not depth.wants(16, 0)
-    learn(depth, [True], rolling=15)
+    assert depth.wants(31, 0) and not depth.wants(32, 0)
+    learn(depth, [True], rolling=31)
     assert depth.wants(31, 0) and not depth.wants(32, 0)
     depth.stepped(1.0)  # a group took 1 s too
     assert depth.wants(15, 0) and not depth.wants(16, 0)
+    assert auto().wants(7, 0) and not auto().wants(8, 0)  # two batches at least
 
 
 @pytest.mark.parametrize("where", ["running", "waiting", "placed"])
