@@ -176,8 +176,8 @@ class Rollout(Protocol):
 
     def engine_stats(self) -> dict[str, float]:
         """Cheap figures for the metrics; may be empty. `depth = auto` looks at running and waiting [sequences], placed
-        [samples of groups that engines were given since they told], width [sequences that run at once] and preemptions
-        [so far]."""
+        [samples of groups that engines were given since they told], aside [samples of evaluations], width [sequences
+        that run at once] and preemptions [so far]."""
 
 
 class Publisher(Protocol):

@@ -30,8 +30,10 @@ from typing import Generic, TypeVar
 from ..errors import EngineGone, PipelineError, VersionGone
 
 BALANCE = 1.25
+TOLD = {"running", "waiting", "width"}
 NARROWER = 1 / 32
-"""The share of its width that a member loses when it tells that some wait and fewer run."""
+"""The share of its width that a member loses when it tells that some wait and fewer run, and of what it lacks that it
+gets back when none wait."""
 HOMES = 1 << 16
 """Prompts whose home is remembered; those that came longest ago are forgotten."""
 M = TypeVar("M")
@@ -59,9 +61,27 @@ class Seat(Generic[M]):
     told: Mapping[str, float] = field(default_factory=dict)
     """What the member last told of itself: figures by name."""
     placed: int = 0
-    """Trajectories placed since then."""
+    """Trajectories placed since then, but for those aside."""
+    aside: int = 0
+    """Trajectories of its groups that somebody else's work waits for: an evaluation's."""
     width: float = 0.0
-    """Sequences that it runs at once: the most that it told of, forgotten while more wait."""
+    """Sequences that it runs at once."""
+
+    def tell(self, figures: Mapping[str, float]) -> None:
+        most = figures["width"]
+        width = self.width if self.told else most
+        width += NARROWER * ((0.0 if figures["waiting"] else most) - width)
+        self.width = max(figures["running"], width)
+        self.told, self.placed = figures, 0
+
+    def figures(self, reserved: bool) -> dict[str, float]:
+        """What was told, as far as it still holds: nothing runs where no group is, and where none is to come there is
+        room for what runs."""
+        figures = {**self.told, "placed": float(self.placed), "aside": float(self.aside)}
+        if not self.load:
+            figures |= {"running": 0.0, "waiting": 0.0, "placed": 0.0}
+        closed = reserved or self.draining or self.suspect
+        return figures | {"width": figures["running"] if closed else self.width}
 
 
 class Router(Generic[M]):
@@ -108,18 +128,17 @@ class Router(Generic[M]):
             seat.live = live.get(seat.name)
 
     def told(self, name: str, figures: Mapping[str, float]) -> None:
-        """What the member holds right now, by its own word: `running` and `waiting` sequences, and more."""
-        if name in self.seats and figures:
-            seat = self.seats[name]
-            seat.told, seat.placed = figures, 0
-            seat.width = max(figures["running"], seat.width * (1 - NARROWER * (figures["waiting"] > 0)))
+        """What the member holds right now, by its own word: `running` and `waiting` sequences, the most that it runs at
+        once (`width`), and more. One that does not say these three has told nothing.
+
+        The width is believed as far as it shows: while others wait and fewer run, the KV cache may hold no more."""
+        if name in self.seats and figures.keys() >= TOLD:
+            self.seats[name].tell(figures)
 
     def held(self) -> list[dict[str, float]]:
-        """The figures of each member that has told anything, its `width` (what runs, where it gets no new groups) and
-        the trajectories `placed` there since."""
-        told = [s for s in self.seats.values() if s.told]
-        widths = [s.told["running"] if s.name in self.reserved else s.width for s in told]
-        return [{**s.told, "placed": float(s.placed), "width": width} for s, width in zip(told, widths, strict=True)]
+        """The figures of each member that has told them; the trajectories `placed` there since, and those of its groups
+        that are `aside`."""
+        return [s.figures(s.name in self.reserved) for s in self.seats.values() if s.told]
 
     async def drained(self, name: str) -> None:
         """Give the member nothing more; returns when its last group has ended, or it left."""
@@ -135,27 +154,33 @@ class Router(Generic[M]):
         self._notify()
 
     @asynccontextmanager
-    async def place(self, prompt: str, n: int = 1, fits: Callable[[M], bool] = lambda member: True) -> AsyncIterator[M]:
+    async def place(
+        self, prompt: str, n: int = 1, fits: Callable[[M], bool] = lambda member: True, aside: bool = False
+    ) -> AsyncIterator[M]:
         """A member that `fits`, for a group of n trajectories, counted as its load meanwhile; waits while there is
-        none.
+        none. `aside`: an evaluation's, which is no reason to sample less for training.
 
         Raises PipelineError when there is none and none will come, VersionGone when there are some and none of them
         fits. A body that raises EngineGone was the member's failure (see `blame`)."""
         key = _key(prompt)
         seat = await self._wait(key, n, fits)
         seat.load += n
-        seat.placed += n
+        seat.aside += n * aside
+        seat.placed += n * (not aside)
         if seat.live is not None:
             seat.live += n
         try:
             yield seat.member
             if seat.name not in self._failed_on.get(key, ()):
                 self._failed_on.pop(key, None)
-        except EngineGone:
-            self.blame(prompt, seat.name)
+        except BaseException as e:
+            seat.placed = max(0, seat.placed - n * (not aside))  # it is there no more, and nobody tells
+            if isinstance(e, EngineGone):
+                self.blame(prompt, seat.name)
             raise
         finally:
             seat.load -= n
+            seat.aside -= n * aside
             self._notify()
 
     def blame(self, prompt: str, name: str) -> None:

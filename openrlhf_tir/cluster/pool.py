@@ -95,7 +95,8 @@ class RolloutPool:
         version = mode.version if mode else None
         n = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
         while True:
-            async with self.router.place(task.prompt, n, lambda m: version is None or m.version == version) as member:
+            place = self.router.place(task.prompt, n, lambda m: version is None or m.version == version, bool(mode))
+            async with place as member:
                 try:
                     return await self._run_on(member, key, task, mode)
                 except QueueFull as e:
@@ -192,8 +193,8 @@ class RolloutPool:
 
     def engine_stats(self) -> dict[str, float]:
         """Actors; as of each one's last group the sequences running and waiting and the preemptions, the samples of the
-        groups placed there since, and how many sequences run at once (width); the longest pause by a push. Of the
-        actors that are up."""
+        groups placed there since, those of evaluations (aside) and how many sequences run at once (width); the longest
+        pause by a push. Of the actors that are up."""
         figures = {"actors": float(len(self.members))}
         if loads := self.router.held():
             figures |= {name: sum(map(itemgetter(name), loads)) for name in loads[0] if name != LONGEST}

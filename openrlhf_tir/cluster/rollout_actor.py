@@ -135,11 +135,13 @@ class RolloutActor(MovesResponses):
         return meta, group
 
     def load(self) -> dict[str, float]:
-        """What the engine holds, what waits in front of it, and for how long its last push froze it."""
+        """What the engine holds and can run at once, what waits in front of it, and for how long its last push froze
+        it."""
         stats = self.engine.stats()
         return {
             "running": stats["running"],
             "waiting": stats["waiting"] + self.batcher.waiting,
+            "width": float(min(self.cfg.vllm.max_num_seqs, self.cfg.max_running)),
             "preemptions": stats.get("preemptions", 0.0),
             "push_pause_s": stats.get("push_pause_s", 0.0),
         }

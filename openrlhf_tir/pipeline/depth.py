@@ -8,28 +8,32 @@ three hold:
     staleness   buffered + training + possible(rolling + 1) <= (S+1) B
                 possible(n): the 1 - pipeline.overadmit_risk quantile of how many of n rolling groups will be accepted.
                 FixedDepth counts all n.
-    demand      buffered + a * rolling < B (1 + E[L] / T)
+    demand      buffered + a * rolling < B (1 + E[L] / T), unless the learner idles
                 a: acceptance; L: latency of a group; T: seconds of a learner step and its push. What the learner takes
                 while a group rolls: of the groups dispatched at an earlier step, sum_j P(L > jT) <= E[L] / T batches
-                are still rolling just before a step, so B are ready. More would only be older when trained. (Before
-                the first step what staleness allows, (W+1) B with W of budget.py, as nothing is known.) In an
-                engine-bound run L grows with depth, and what holds it is:
+                are still rolling just before a step, so B are ready. More would only be older when trained. But where
+                steps begin every P > T / (1 - IDLE) seconds, it is the engines or the gate that the learner waits for,
+                and a group that starts earlier has the longer until its deadline; nor is T known before the first step.
     engines     sequences < (1 + queue) * width
-                sequences: running and waiting as the engines said last, and all samples of the groups admitted since;
-                width: how many they run at once (actors/router.py). A place that falls free is taken at once. (A number
-                of groups says little of how many sequences there are: one that is right for young groups starves
-                engines of old ones.)
+                sequences: running and waiting as the engines said last, and all samples of the groups admitted since,
+                without those of evaluations; width: how many they run at once (actors/router.py). A place that falls
+                free is taken at once. (A number of groups says little of how many sequences there are: one that is
+                right for young groups starves engines of old ones.)
                 queue = QUEUE / a, from LEAST to MOST: a token waits that share of the time that it takes to write a
                 response, and a period of the engines is 1 / a times as long, so the versions that it ages stay the
                 same. After a preemption for lack of KV also rolling < cap, AIMD as TCP finds the width of a path: 0.7
                 of what rolled, then B/8 more per round of cap groups.
 
-While a batch is ready and only the gate keeps it (`holds_at_gate`, asked by RunState), demand is AT_GATE B, whatever
-E[L] / T: this batch and the next. What the gate waits for, the longest responses of its oldest groups, shares the
-engines with all that starts meanwhile and is slowed by it, and a group that starts after the push instead has one
-version more until its own deadline. Without this a pipeline that the gate bounds feeds its own delay: slots of rejected
-groups are filled again, more roll, each slower, and the gate waits longer. Where few are accepted, the engines are the
-bound and not the gate: the next batch is not under way yet, so they are kept busy.
+While a batch is ready and only the gate keeps it (`holds_at_gate`, asked by RunState), no more may start than
+
+    gate        buffered + a * rolling < max(AT_GATE, a (W+1)) B
+
+W as in budget.py: this batch and the next, or, where most are accepted, what a fixed depth of (W+1) B would have. What
+the gate waits for, the longest responses of its oldest groups, shares the engines with all that starts meanwhile and is
+slowed by it, and a group that starts after the push instead has one version more until its own deadline. Without this a
+pipeline that the gate bounds feeds its own delay: slots of rejected groups are filled again, more roll, each slower,
+and the gate waits longer. Where few are accepted, the engines are the bound and not the gate: the next batch is not
+under way yet, so they are kept busy.
 
 Acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long window; `possible` takes the
 larger of their beta-binomial quantiles, so a rise is believed at once and a fall only when both have seen it: while
@@ -52,6 +56,8 @@ gaps."""
 GROW, CUT = 1 / 8, 0.7
 AT_GATE = 2
 """Batches: the one that waits for the gate, one that rolls meanwhile."""
+IDLE = 0.05
+"""Share of its time that a learner which is the bound waits all the same."""
 SHORT, LONG = 64, 256
 """Finished groups from which acceptance is measured."""
 
@@ -72,8 +78,9 @@ class Depth(Protocol):
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         """A group was judged `seconds` after dispatch; `rolling` others are on `engines` (Rollout.engine_stats)."""
 
-    def stepped(self, seconds: float) -> None:
-        """To be told how many seconds a learner step and its push took."""
+    def stepped(self, seconds: float, period: float | None = None) -> None:
+        """To be told how many seconds a learner step and its push took, and how many after the one before it had begun;
+        None: it was the first."""
 
     def facts(self) -> dict[str, float]:
         """What it is guided by, as metrics of the step."""
@@ -99,7 +106,7 @@ class FixedDepth:
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         """Does nothing: a fixed depth learns from no outcome."""
 
-    def stepped(self, seconds: float) -> None:
+    def stepped(self, seconds: float, period: float | None = None) -> None:
         """Does nothing: a fixed depth learns from no outcome."""
 
     def facts(self) -> dict[str, float]:
@@ -137,11 +144,12 @@ class AutoDepth:
     """The control law above. One per run, fed by the loop; reads no clock."""
 
     def __init__(self, *, batch_groups: int, samples: int, risk: float, most: int = 0) -> None:
-        """`samples`: n, of a group; `most`: groups that are admitted before the first step, (W+1) B."""
+        """`samples`: n, of a group; `most`: (W+1) B."""
         self.B, self.n, self.most = batch_groups, samples, max(most, AT_GATE * batch_groups)
         self.z = NormalDist().inv_cdf(1 - risk)
         self.short, self.long = Window(SHORT), Window(max(LONG, 2 * batch_groups))
         self.latency_s: float | None = None
+        self.step_s: float | None = None
         self.period_s: float | None = None
         self.sequences, self.width = 0.0, math.inf
         """In the engines when they told last, with `_then` groups rolling; and how many run at once."""
@@ -174,10 +182,16 @@ class AutoDepth:
     # --- demand and engines
 
     def wants(self, rolling: int, buffered: int) -> bool:
-        demand = float(self.most)
-        if self.latency_s is not None and self.period_s is not None:
-            demand = self.B * (1 + self.latency_s / self.period_s)
-        return buffered + self.acceptance * rolling < demand and rolling < self.cap and not self.full(rolling)
+        return buffered + self.acceptance * rolling < self.demand and rolling < self.cap and not self.full(rolling)
+
+    @property
+    def demand(self) -> float:
+        """Accepted groups that the learner has use for."""
+        if self.step_s is None or self.latency_s is None:
+            return self.most
+        if self.period_s is not None and self.period_s * (1 - IDLE) > self.step_s:
+            return math.inf
+        return self.B * (1 + self.latency_s / self.step_s)
 
     def full(self, rolling: int) -> bool:
         """Whether the engines have enough to do. Never with nothing under way: they may have told long ago."""
@@ -186,7 +200,7 @@ class AutoDepth:
         return rolling > 0 and sequences >= (1 + queue) * self.width
 
     def holds_at_gate(self, rolling: int, buffered: int) -> bool:
-        return buffered + self.acceptance * rolling >= AT_GATE * self.B
+        return buffered + self.acceptance * rolling >= max(AT_GATE * self.B, self.acceptance * self.most)
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         self.short.add(accepted)
@@ -198,7 +212,8 @@ class AutoDepth:
             self._look(rolling, engines)
 
     def _look(self, rolling: int, engines: Mapping[str, float]) -> None:
-        self.sequences, self._then = sum(engines[name] for name in ("running", "waiting", "placed")), rolling
+        self.sequences = engines["running"] + engines["waiting"] + engines["placed"] - engines["aside"]
+        self._then = rolling
         self.width = max(engines["width"], self.n)
         preempted = engines.get("preemptions", 0.0) > self._preemptions
         self._preemptions = engines.get("preemptions", 0.0)
@@ -207,8 +222,10 @@ class AutoDepth:
         elif not preempted and rolling + 1 >= self.cap * (1 - GROW):  # only a cap that binds says that more may fit
             self.cap += self.B * GROW / self.cap
 
-    def stepped(self, seconds: float) -> None:
-        self.period_s = seconds if self.period_s is None else 0.5 * (self.period_s + seconds)
+    def stepped(self, seconds: float, period: float | None = None) -> None:
+        self.step_s = seconds if self.step_s is None else 0.5 * (self.step_s + seconds)
+        if period is not None:
+            self.period_s = period if self.period_s is None else 0.5 * (self.period_s + period)
 
     def facts(self) -> dict[str, float]:
         facts = {"acceptance": self.acceptance}

@@ -79,11 +79,10 @@ def _admission(state: RunState) -> str:
     held = budget.pending + budget.states[GroupState.TRAINING]
     if not state.source.ready:
         return "no prompt is left to issue"
-    return (
-        f"new groups may start ({held} hold a slot)"
-        if budget.admits()
-        else f"no new group may start: {held} hold a slot, of {budget.limit} at most"
-    )
+    if budget.admits():
+        return f"new groups may start ({held} hold a slot)"
+    why = "" if held >= budget.limit else "; pipeline.depth wants no more under way"
+    return f"no new group may start: {held} hold a slot, of {budget.limit} at most{why}"
 
 
 def stacks() -> str:

@@ -85,6 +85,8 @@ class RunState:
         """The learner makes the gradients of a part of the batch in hand; its weights are those of the version."""
         self.step_began = 0.0
         """When the latest step began, in the event loop's seconds."""
+        self.period_s: float | None = None
+        """How long after the one before it that was; None: there was none."""
         self.early_s = 0.0
         """Seconds that the learner has spent on parts of the batch in hand."""
         self.step_s: float | None = None
@@ -186,6 +188,7 @@ class RunState:
 
     def begin_step(self, now: float = 0.0) -> None:
         """The learner trains the batch in hand; no checkpoint has it from here on. `now` in the loop's seconds."""
+        self.period_s = None if self.step_s is None else now - self.step_began
         self.stepping, self.step_began = True, now
 
     def accumulated(self, seconds: float) -> None:
@@ -199,7 +202,7 @@ class RunState:
         work, self.early_s = self.early_s + seconds, 0.0
         self.step_s = seconds if self.step_s is None else 0.5 * (self.step_s + seconds)
         self.work_s = work if self.work_s is None else 0.5 * (self.work_s + work)
-        self.depth.stepped(work)
+        self.depth.stepped(work, self.period_s)
 
     def trained(self, report: StepReport) -> None:
         """The step on the batch in hand has ended; the learner's weights are a new version, the engines' not yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -154,7 +155,8 @@ class _Nowhere:
 
 
 class StepRecorder(Observer):
-    """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some 100 bytes a step."""
+    """An Observer in virtual seconds. `rows[name]` is one number per step, NaN where a step had none: memory grows by
+    some 100 bytes a step."""
 
     def __init__(self) -> None:
         nowhere = _Nowhere()
@@ -192,5 +194,6 @@ class StepRecorder(Observer):
             **extra,
             **self.probe(),
         }
-        for name, value in row.items():
-            self.rows.setdefault(name, array("d")).append(value)
+        steps = len(self.rows.get("time", ()))
+        for name in row.keys() | self.rows.keys():
+            self.rows.setdefault(name, array("d", steps * [math.nan])).append(row.get(name, math.nan))

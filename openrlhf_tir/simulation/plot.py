@@ -32,7 +32,7 @@ def plot(r: Result, title: str, engines: int, saturated_tokens_per_s: float) -> 
         flight.plot(steps, rows["rolling"], color=LIGHT.series[0], label="rolling")
         flight.plot(steps, rows["buffered"], color=LIGHT.series[1], label="buffered")
         if "depth_cap" in rows:
-            flight.plot(steps, rows["depth_cap"], color=LIGHT.muted, lw=1, ls="--", label="engine cap")
+            flight.plot(steps, rows["depth_cap"], color=LIGHT.muted, lw=1, ls="--", label="cap after preemptions")
         flight.set(title="groups", xlabel="step", ylim=(0, None))
         legend_above(flight)
         busy.plot(

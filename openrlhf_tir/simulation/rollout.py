@@ -51,6 +51,7 @@ class Actor:
         return {
             "running": float(engine.n),
             "waiting": float(engine.waiting),
+            "width": float(engine.spec.max_running),
             "preemptions": float(engine.preemptions),
         }
 

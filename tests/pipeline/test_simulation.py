@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.simulation.faults import Fault
+from openrlhf_tir.simulation.parts import StepRecorder
 from openrlhf_tir.simulation.planner import Plan, Split, recommend, splits
 from openrlhf_tir.simulation.run import (
     YOUNG,
@@ -22,6 +25,7 @@ from openrlhf_tir.simulation.run import (
     simulate,
 )
 from openrlhf_tir.simulation.workload import Acceptance, EngineSpec, Lognormal, Workload
+from openrlhf_tir.types import StepReport
 
 
 def constant(**changes) -> Workload:
@@ -224,3 +228,32 @@ def test_pythons_collector_looks_as_often_after_a_simulation_as_before():
         during.append(gc.get_threshold()[0])
     simulate(workload, configure(workload))
     assert gc.get_threshold() == before and during == [YOUNG]
+
+
+def test_the_engines_tell_the_controller_what_they_hold():
+    r = simulated(constant(), mode="pipeline", depth="auto")
+    assert set(r.rows["width"]) == {200.0}
+    assert max(r.rows["running"]) > 0 and len(r.rows["placed"]) == r.steps
+
+
+@pytest.mark.parametrize("accepted", [1.0, 0.3])
+def test_with_few_groups_on_each_of_many_engines_auto_is_no_slower_than_a_fixed_depth(accepted):
+    """8 engines of 100 places for 8 groups of 16: what an engine tells is of the moment at which its last group ended,
+    when it is empty."""
+    w = constant(prompts=8, samples_per_prompt=16, learner_seconds_per_step=1.0)
+    w = replace(w, engine=replace(w.engine, count=8))
+    acceptance = Acceptance(accepted, accepted, 12)
+    took = {
+        depth: simulated(w, acceptance=acceptance, mode="pipeline", max_staleness=1, depth=depth).seconds
+        for depth in ("auto", 16)
+    }
+    assert took["auto"] <= took[16]
+
+
+async def test_a_figure_that_comes_late_or_is_missing_has_a_place_in_every_step():
+    recorder, report = StepRecorder(), StepReport(version=1, metrics={}, seconds=0.1, trained_tokens=4)
+    for extra in ({"a": 1.0}, {"a": 2.0, "depth_cap": 3.0}, {"depth_cap": 4.0}):
+        recorder.step(report, Budget(batch_groups=2, max_staleness=1), extra)
+    assert {len(row) for row in recorder.rows.values()} == {3}
+    assert recorder.rows["depth_cap"].tolist() == pytest.approx([math.nan, 3, 4], nan_ok=True)
+    assert recorder.rows["a"].tolist() == pytest.approx([1, 2, math.nan], nan_ok=True)

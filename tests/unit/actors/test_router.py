@@ -198,41 +198,76 @@ async def test_a_prompt_that_was_answered_is_free_to_go_anywhere_again():
 
 
 def busy(running: float, waiting: float = 0.0) -> dict[str, float]:
-    return {"running": running, "waiting": waiting, "preemptions": 0.0}
+    return {"running": running, "waiting": waiting, "width": 64.0}
 
 
 async def test_what_a_member_told_is_kept_with_what_was_placed_there_since():
     r = router("a", "b")
     assert r.held() == []
     async with r.place("p", 16) as member:
-        r.told(member, busy(40, 3))
+        r.told(member, busy(40))
         async with r.place("p", 16):
-            assert r.held() == [{**busy(40, 3), "placed": 16.0, "width": 40.0}]
+            assert r.held() == [{**busy(40), "placed": 16.0, "aside": 0.0}]
         r.told(member, busy(30))
-        assert r.held() == [{**busy(30), "placed": 0.0, "width": 40.0}]
+        assert r.held() == [{**busy(30), "placed": 0.0, "aside": 0.0}]
     r.leave(member)
     assert r.held() == []
 
 
-async def test_a_members_width_is_the_most_that_ran_and_narrows_while_others_wait():
+async def test_nothing_runs_where_no_group_is_whatever_was_told_last():
+    """An evaluation was given up, or its groups ended elsewhere: nobody tells."""
     r = router("a")
-    widths = []
-    for told in (busy(64), busy(10), busy(10, 5), busy(10, 5), busy(70, 5)):
-        r.told("a", told)
-        widths.append(r.held()[0]["width"])
-    assert widths == pytest.approx([64, 64, 62, 62 * 31 / 32, 70])
+    async with r.place("p", 16, aside=True):
+        r.told("a", busy(64, 175))
+        assert r.held()[0]["waiting"] == 175
+    assert r.held() == [{**busy(0), "placed": 0.0, "aside": 0.0}]
+
+
+async def test_an_evaluations_trajectories_are_aside_and_not_placed():
+    r = router("a")
+    async with r.place("p", 16), r.place("q", 8, aside=True):
+        r.told("a", busy(24))
+        async with r.place("q", 8, aside=True):
+            assert r.held() == [{**busy(24), "placed": 0.0, "aside": 16.0}]
+        assert r.held()[0]["aside"] == 8
+
+
+async def test_a_group_that_failed_is_not_placed_any_more():
+    r = router("a")
+    async with r.place("p", 16):
+        r.told("a", busy(16))
+        for _ in range(3):
+            with pytest.raises(ValueError, match="full"):
+                async with r.place("q", 16):
+                    raise ValueError("full")
+        assert r.held()[0]["placed"] == 0
+
+
+async def test_a_members_width_narrows_while_others_wait_and_comes_back():
+    r = router("a")
+    free, full, widths = busy(10), busy(10, 5), []
+    async with r.place("p"):
+        for told in (free, full, full, free, busy(63, 5), *300 * [full], *300 * [free]):
+            r.told("a", told)
+            widths.append(r.held()[0]["width"])
+    assert widths[:5] == pytest.approx([64, 62, 62 * 31 / 32, 62 * 31 / 32 + (64 - 62 * 31 / 32) / 32, 63])
+    assert widths[304] == 10 and widths[-1] == pytest.approx(64, rel=1e-3)
 
 
 async def test_a_member_that_gets_no_new_groups_is_as_wide_as_what_runs_there():
-    r = router("a", "b")
-    for running in (256, 40):
-        r.told("a", busy(running))
-    r.reserve(["a"])
-    assert [h["width"] for h in r.held()] == [40]
+    r = router("a", "b", "c", "d")
+    async with r.place("p"), r.place("q"), r.place("r"), r.place("s"):
+        for name in "abcd":
+            r.told(name, busy(40))
+        r.reserve(["a"])
+        r.suspect("b", True)
+        r.seats["c"].draining = True
+        assert [h["width"] for h in r.held()] == [40, 40, 40, 64]
 
 
-async def test_nothing_told_and_a_member_that_left_change_nothing():
+@pytest.mark.parametrize("figures", [{}, {"running": 1.0}, {"running": 1.0, "waiting": 0.0, "preemptions": 0.0}])
+async def test_a_member_that_says_less_has_told_nothing(figures):
     r = router("a")
-    r.told("a", {})
+    r.told("a", figures)
     r.told("gone", busy(1))
     assert r.held() == []

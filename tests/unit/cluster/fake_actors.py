@@ -114,8 +114,12 @@ class FakeActor:
         if "run_group_after" in self.hangs:
             await asyncio.get_running_loop().create_future()
         meta, group = group_of(key, self.version, failed=self.fails_groups(task.prompt))
-        meta.actor = f"rollout-{self.index}"
+        meta.actor, meta.load = f"rollout-{self.index}", LOAD
         return meta, group
+
+
+LOAD = {"running": 2.0, "waiting": 1.0, "width": 8.0, "preemptions": 0.0, "push_pause_s": 0.5}
+"""What each fake actor tells with a group."""
 
 
 class FakeCluster:

@@ -317,3 +317,33 @@ def test_a_payload_that_is_not_handed_over_in_time_is_lost_too_and_names_the_set
             await c.pool.fetch([asyncio.get_running_loop().create_future()])
 
     run(scenario())
+
+
+def test_what_the_actors_told_with_their_last_group_is_summed_with_what_they_were_given_since(cluster):
+    """Two groups of two on each of two actors, one after the other; the push's pause is the longest."""
+    c = cluster(engines=2)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        try:
+            assert c.pool.engine_stats() == {"actors": 2.0}
+            groups = [asyncio.create_task(c.pool.run_group(GroupKey(0, i), Task(f"p{i}", ""))) for i in range(4)]
+            await asyncio.sleep(6)
+            later = asyncio.create_task(c.pool.run_group(GroupKey(0, 9), Task("p9", "")))
+            evaluated = asyncio.create_task(c.pool.run_group(GroupKey(0, 8), Task("p8", ""), EvalMode(3, 1.0)))
+            await asyncio.gather(*groups)
+            await asyncio.sleep(1)
+            seen = c.pool.engine_stats()
+            await asyncio.gather(later, evaluated)
+            return seen, c.pool.engine_stats()
+        finally:
+            await c.pool.stop()
+
+    during, after = run(scenario())
+    assert during == {
+        "actors": 2.0, "running": 4.0, "waiting": 2.0, "placed": 2.0, "aside": 3.0, "preemptions": 0.0,
+        "width": pytest.approx(16 * (31 / 32) ** 2), "push_pause_s": 0.5,
+    }  # fmt: skip
+    assert {name: after[name] for name in ("running", "waiting", "placed", "aside")} == dict.fromkeys(
+        ("running", "waiting", "placed", "aside"), 0.0
+    )

@@ -13,7 +13,7 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.depth import AutoDepth, FixedDepth, Window, depth_for
 
-FREE = {"running": 100.0, "waiting": 0.0, "placed": 0.0, "width": 100.0, "preemptions": 0.0}
+FREE = {"running": 100.0, "waiting": 0.0, "placed": 0.0, "aside": 0.0, "width": 100.0, "preemptions": 0.0}
 QUEUES = {**FREE, "waiting": 40.0}
 PREEMPTED = {**FREE, "preemptions": 1.0}
 
@@ -114,6 +114,25 @@ def test_demand_is_one_batch_and_what_the_learner_takes_while_a_group_rolls():
     assert depth.wants(5, 2) and not depth.wants(6, 2)
 
 
+def test_a_learner_that_idles_is_no_reason_to_start_less():
+    """B = 4, groups of 10 s, steps of 5 s: 12 accepted are wanted, and steps begin every 5.2 s; then every 5.4 s."""
+    depth = learn(auto(), [True] * 64, seconds=10.0)
+    depth.stepped(5.0)
+    depth.stepped(5.0, 5.2)
+    assert depth.wants(9, 2) and not depth.wants(10, 2)
+    depth.stepped(5.0, 5.6)
+    assert depth.wants(1000, 0)
+
+
+@pytest.mark.parametrize(("good", "held"), [(255, 31), (127, 15), (31, 15)])
+def test_at_the_gate_two_batches_are_enough_or_what_a_fixed_depth_would_have(good, held):
+    """B = 8, (W+1) B = 32: all accepted, half of them, an eighth."""
+    depth = learn(AutoDepth(batch_groups=8, samples=2, risk=0.01, most=32), [True] * good + [False] * (255 - good))
+    assert not depth.holds_at_gate(0, held) and depth.holds_at_gate(0, held + 1)
+    rolling = round((held + 1 - 8) / depth.acceptance)
+    assert not depth.holds_at_gate(rolling - 8, 8) and depth.holds_at_gate(rolling, 8)
+
+
 def test_demand_counts_a_rolling_group_by_its_chance():
     """63 of 256, with the one before them 64/257: half a batch of 4 in the buffer leaves 14 accepted of 16 to roll for,
     some 56 groups."""
@@ -163,6 +182,28 @@ def test_groups_admitted_since_the_engines_told_count_with_all_of_their_samples(
     assert depth.wants(51, 0) and not depth.wants(52, 0)
     learn(depth, [True], rolling=52, engines=FREE)  # the engines have taken them up
     assert depth.wants(52, 0)
+
+
+def test_an_evaluations_sequences_keep_no_group_from_starting():
+    crowded = {**FREE, "waiting": 50.0}
+    assert not learn(auto(B=40), [True], rolling=50, engines=crowded).wants(50, 0)
+    assert learn(auto(B=40), [True], rolling=50, engines={**crowded, "aside": 48.0}).wants(50, 0)
+
+
+def test_a_group_that_failed_leaves_its_place():
+    """It is not judged, so the engines were told of while it ran."""
+    depth = learn(auto(B=40), [True], rolling=50, engines={**FREE, "waiting": 12.0})
+    assert not depth.wants(50, 0) and depth.wants(49, 0)
+
+
+def test_a_group_counts_with_the_samples_that_are_rolled_beyond_those_kept():
+    depth = depth_for(Config.model_validate({"rollout": {"n_samples_per_prompt": 4, "oversample": 2, "batch_size": 8}}))
+    assert depth.n == 6
+
+
+def test_engines_narrower_than_a_group_take_one():
+    depth = learn(auto(B=40, n=16), [True], rolling=1, engines={**FREE, "running": 1.0, "width": 1.0})
+    assert depth.wants(1, 0) and not depth.wants(3, 0)
 
 
 def test_engines_that_told_long_ago_that_they_are_full_are_asked_again_when_nothing_rolls():
