@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import xxhash
 
@@ -30,8 +30,8 @@ from ..cold_start import GATES, STEERED, Schedule
 from ..task import Split
 
 QUICKSTART = "quickstart"
-DRAWN_AT = 64 * (0.5,)
-"""Tool ratios of the examples that tell a lesson from another."""
+DRAWN_AT, ROWS = 64 * (0.5,), 16
+"""Tool ratios of the examples, and the problems of each split, that tell a lesson from another."""
 EXAMPLES = 8192
 """Rows for fine-tuning in data/sft.jsonl; an arm takes the first so many."""
 FIGURES = "figures.json"
@@ -69,9 +69,11 @@ def named(name: str) -> Lesson:
 
 
 def digest(name: str) -> str:
-    """Another one where a lesson of this name has other examples, gates or steps: a base of what it was is no base."""
+    """Another one where a lesson of this name has other examples, problems, gates or steps: a base of what it was is no
+    base."""
     lesson, rng = named(name), Random(name)
     examples = tokens.digest(lesson.draw(rng, tool_ratio) for tool_ratio in DRAWN_AT)
+    examples += json.dumps([lesson.rows(ROWS, split, 0) for split in get_args(Split)], sort_keys=True)
     steps = repr((sorted(lesson.gates.items()), lesson.schedule, lesson.steered))
     return xxhash.xxh3_128_hexdigest((examples + steps).encode())
 

@@ -460,6 +460,13 @@ def test_a_base_of_what_a_lesson_taught_before_is_no_base(what, value, tmp_path,
     assert not lessons.is_base(figures, "search", 42)
 
 
+def test_a_base_with_other_problems_beside_it_is_no_base(tmp_path, monkeypatch):
+    figures = tmp_path / lessons.FIGURES
+    figures.write_text(json.dumps(lessons.record("out_of_reach", 42)))
+    monkeypatch.setattr(out_of_reach, "LESSON", replace(out_of_reach.LESSON, rows=make_problems))
+    assert not lessons.is_base(figures, "out_of_reach", 42)
+
+
 def test_lessons_are_told_apart_and_each_is_the_same_every_time():
     assert len({lessons.digest(name) for name in lessons.LESSONS}) == len(lessons.LESSONS)
     assert all(lessons.digest(name) == lessons.digest(name) for name in lessons.LESSONS)
