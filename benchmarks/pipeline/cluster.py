@@ -148,7 +148,8 @@ class Cluster:
     def engine_stats(self) -> dict[str, float]:
         """The figures of all engines."""
         held, names = self.router.held(), ("running", "waiting", "placed", "aside", "width", "preemptions")
-        return {name: sum(h[name] for h in held) for name in names} if held else {}
+        sums = {name: sum(h[name] for h in held) for name in names} if held else {}
+        return {"actors": float(len(self.members))} | sums
 
 
 @contextmanager

@@ -105,7 +105,15 @@ class OneTimer:
         return "nowhere"
 
     def engine_stats(self) -> dict[str, float]:
-        return {"running": 2000.0, "waiting": 10.0, "placed": 0.0, "aside": 0.0, "width": 2048.0, "preemptions": 0.0}
+        return {
+            "actors": 8.0,
+            "running": 2000.0,
+            "waiting": 10.0,
+            "placed": 0.0,
+            "aside": 0.0,
+            "width": 2048.0,
+            "preemptions": 0.0,
+        }
 
     def pause(self) -> None: ...
     def resume(self, version: int) -> None:

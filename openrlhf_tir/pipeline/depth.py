@@ -14,11 +14,12 @@ three hold:
                 are still rolling just before a step, so B are ready. More would only be older when trained. But where
                 steps begin every P > T / (1 - IDLE) seconds, it is the engines or the gate that the learner waits for,
                 and a group that starts earlier has the longer until its deadline; nor is T known before the first step.
-    engines     sequences < (1 + queue) * width
+    engines     sequences < width + max(queue * width, n * engines)
                 sequences: running and waiting as the engines said last, and all samples of the groups admitted since,
                 without those of evaluations; width: how many they run at once (actors/router.py). A place that falls
                 free is taken at once. (A number of groups says little of how many sequences there are: one that is
                 right for young groups starves engines of old ones.)
+                One group may wait at each: it comes there whole, so that some queue while others have gaps.
                 queue = QUEUE / a, from LEAST to MOST: a token waits that share of the time that it takes to write a
                 response, and a period of the engines is 1 / a times as long, so the versions that it ages stay the
                 same. After a preemption for lack of KV also rolling < cap, AIMD as TCP finds the width of a path: 0.7
@@ -51,8 +52,7 @@ from typing import Literal, Protocol
 from ..config import Config
 
 QUEUE, LEAST, MOST = 0.05, 0.1, 0.5
-"""The queue at full acceptance, and its bounds. A group comes to one engine whole, so some queue while others have
-gaps."""
+"""The queue at full acceptance as a share of what runs, and its bounds."""
 GROW, CUT = 1 / 8, 0.7
 AT_GATE = 2
 """Batches: the one that waits for the gate, one that rolls meanwhile."""
@@ -151,8 +151,8 @@ class AutoDepth:
         self.latency_s: float | None = None
         self.step_s: float | None = None
         self.period_s: float | None = None
-        self.sequences, self.width = 0.0, math.inf
-        """In the engines when they told last, with `_then` groups rolling; and how many run at once."""
+        self.sequences, self.width, self.engines = 0.0, math.inf, 0.0
+        """In the engines when they told last, with `_then` groups rolling; how many run at once; engines."""
         self._then = 0
         self._preemptions = 0.0
         self.cap = math.inf
@@ -197,7 +197,7 @@ class AutoDepth:
         """Whether the engines have enough to do. Never with nothing under way: they may have told long ago."""
         sequences = self.sequences + self.n * (rolling - self._then)
         queue = min(MOST, max(LEAST, QUEUE / self.acceptance))
-        return rolling > 0 and sequences >= (1 + queue) * self.width
+        return rolling > 0 and sequences >= self.width + max(queue * self.width, self.n * self.engines)
 
     def holds_at_gate(self, rolling: int, buffered: int) -> bool:
         return buffered + self.acceptance * rolling >= max(AT_GATE * self.B, self.acceptance * self.most)
@@ -213,8 +213,7 @@ class AutoDepth:
 
     def _look(self, rolling: int, engines: Mapping[str, float]) -> None:
         self.sequences = engines["running"] + engines["waiting"] + engines["placed"] - engines["aside"]
-        self._then = rolling
-        self.width = max(engines["width"], self.n)
+        self._then, self.width, self.engines = rolling, engines["width"], engines["actors"]
         preempted = engines.get("preemptions", 0.0) > self._preemptions
         self._preemptions = engines.get("preemptions", 0.0)
         if preempted and self._since_cut >= rolling / 2:  # a cut needs half a round to show

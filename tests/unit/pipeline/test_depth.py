@@ -13,7 +13,9 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.depth import AutoDepth, FixedDepth, Window, depth_for
 
-FREE = {"running": 100.0, "waiting": 0.0, "placed": 0.0, "aside": 0.0, "width": 100.0, "preemptions": 0.0}
+FREE = {
+    "actors": 1.0, "running": 100.0, "waiting": 0.0, "placed": 0.0, "aside": 0.0, "width": 100.0, "preemptions": 0.0,
+}  # fmt: skip
 QUEUES = {**FREE, "waiting": 40.0}
 PREEMPTED = {**FREE, "preemptions": 1.0}
 
@@ -201,9 +203,11 @@ def test_a_group_counts_with_the_samples_that_are_rolled_beyond_those_kept():
     assert depth.n == 6
 
 
-def test_engines_narrower_than_a_group_take_one():
-    depth = learn(auto(B=40, n=16), [True], rolling=1, engines={**FREE, "running": 1.0, "width": 1.0})
-    assert depth.wants(1, 0) and not depth.wants(3, 0)
+def test_a_group_may_wait_at_each_engine():
+    """4 engines that run one sequence each, groups of 16: 68 sequences."""
+    serial = {**FREE, "actors": 4.0, "running": 4.0, "width": 4.0}
+    depth = learn(auto(B=40, n=16), [True], rolling=1, engines=serial)
+    assert depth.wants(1 + 3, 0) and not depth.wants(1 + 4, 0)
 
 
 def test_engines_that_told_long_ago_that_they_are_full_are_asked_again_when_nothing_rolls():
