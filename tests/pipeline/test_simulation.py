@@ -236,18 +236,19 @@ def test_the_engines_tell_the_controller_what_they_hold():
     assert max(r.rows["running"]) > 0 and len(r.rows["placed"]) == r.steps
 
 
+@pytest.mark.parametrize("places", [100, 1])
 @pytest.mark.parametrize("accepted", [1.0, 0.3])
-def test_with_few_groups_on_each_of_many_engines_auto_is_no_slower_than_a_fixed_depth(accepted):
-    """8 engines of 100 places for 8 groups of 16: what an engine tells is of the moment at which its last group ended,
-    when it is empty."""
+def test_with_few_groups_on_each_of_many_engines_auto_is_no_slower_than_a_fixed_depth(accepted, places):
+    """8 engines for 8 groups of 16: what an engine tells is of the moment at which its last group ended, when it is
+    empty; or it takes one sequence after the other, and 15 of each group wait."""
     w = constant(prompts=8, samples_per_prompt=16, learner_seconds_per_step=1.0)
-    w = replace(w, engine=replace(w.engine, count=8))
+    w = replace(w, engine=replace(w.engine, count=8, max_running=places))
     acceptance = Acceptance(accepted, accepted, 12)
     took = {
         depth: simulated(w, acceptance=acceptance, mode="pipeline", max_staleness=1, depth=depth).seconds
         for depth in ("auto", 16)
     }
-    assert took["auto"] <= took[16]
+    assert took["auto"] <= 1.01 * took[16]
 
 
 async def test_a_figure_that_comes_late_or_is_missing_has_a_place_in_every_step():
