@@ -134,7 +134,7 @@ def learner_and_engines() -> set[str]:
         learner
         | named("cluster/pool.py", "engine_stats")
         | named("cluster/rollout_actor.py", "load")
-        | named("actors/router.py", "figures")
+        | named("actors/seat.py", "figures")
     )
 
 
