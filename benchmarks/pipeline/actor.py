@@ -81,8 +81,12 @@ class RolloutProcess(MovesResponses):
     def load(self) -> dict[str, float]:
         """The engine's, with what waits in front of it."""
         stats = self.engine.model.stats()
-        width = float(self.workload.engine.max_running)
-        return stats | {"waiting": stats["waiting"] + self.batcher.waiting, "width": width}
+        return {
+            "running": stats["running"],
+            "waiting": stats["waiting"] + self.batcher.waiting,
+            "width": float(self.workload.engine.max_running),
+            "preemptions": stats["preemptions"],
+        }
 
     async def generate_all(self, key_of: Sequence[tuple[GroupKey, int]], turn: int) -> None:
         """The turn's segment of all these trajectories at once; returns when the longest is written."""

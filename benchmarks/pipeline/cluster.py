@@ -147,9 +147,7 @@ class Cluster:
 
     def engine_stats(self) -> dict[str, float]:
         """The figures of all engines."""
-        held, names = self.router.held(), ("running", "waiting", "placed", "aside", "width", "preemptions")
-        sums = {name: sum(h[name] for h in held) for name in names} if held else {}
-        return {"actors": float(len(self.members))} | sums
+        return self.router.totals()
 
 
 @contextmanager

@@ -92,6 +92,15 @@ class Router(Generic[M]):
         that are `aside`."""
         return [s.figures(s.name in self.reserved) for s in self.seats.values() if s.told]
 
+    def totals(self, longest: str = "") -> dict[str, float]:
+        """What all of them hold, by name: the sum, of `longest` the most; and how many `actors` are up."""
+        held = self.held()
+        figures = {"actors": float(len(self.seats))}
+        for name in held[0] if held else ():
+            of_each = (h.get(name, 0.0) for h in held)
+            figures[name] = max(of_each) if name == longest else sum(of_each)
+        return figures
+
     async def drained(self, name: str) -> None:
         """Give the member nothing more; returns when its last group has ended, or it left."""
         if name in self.seats:
@@ -116,6 +125,7 @@ class Router(Generic[M]):
         fits. A body that raises EngineGone was the member's failure (see `blame`)."""
         key = _key(prompt)
         seat = await self._wait(key, n, fits)
+        told = seat.told
         seat.load += n
         seat.aside += n * aside
         seat.placed += n * (not aside)
@@ -125,12 +135,12 @@ class Router(Generic[M]):
             yield seat.member
             if seat.name not in self._failed_on.get(key, ()):
                 self._failed_on.pop(key, None)
-        except BaseException as e:
-            seat.placed = max(0, seat.placed - n * (not aside))  # it is there no more, and nobody tells
-            if isinstance(e, EngineGone):
-                self.blame(prompt, seat.name)
+        except EngineGone:
+            self.blame(prompt, seat.name)
             raise
         finally:
+            if seat.told is told:  # it was refused or failed: nobody tells that it is gone
+                seat.placed -= n * (not aside)
             seat.load -= n
             seat.aside -= n * aside
             self._notify()

@@ -45,7 +45,7 @@ class Seat(Generic[M]):
         width = self.width if self.told else most
         width += NARROWER * ((0.0 if figures["waiting"] else most) - width)
         self.width = max(figures["running"], width)
-        self.told, self.placed = figures, 0
+        self.told, self.placed = dict(figures), 0
 
     def figures(self, reserved: bool) -> dict[str, float]:
         """What was told, as far as it still holds: nothing runs where no group is, and where none is to come there is

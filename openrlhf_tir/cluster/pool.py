@@ -16,7 +16,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import ray
@@ -94,9 +93,12 @@ class RolloutPool:
         evaluates, PipelineError when none is left and none will come."""
         version = mode.version if mode else None
         n = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
+
+        def has_it(member: Member) -> bool:
+            return version is None or member.version == version
+
         while True:
-            place = self.router.place(task.prompt, n, lambda m: version is None or m.version == version, bool(mode))
-            async with place as member:
+            async with self.router.place(task.prompt, n, has_it, aside=mode is not None) as member:
                 try:
                     return await self._run_on(member, key, task, mode)
                 except QueueFull as e:
@@ -195,10 +197,7 @@ class RolloutPool:
         """Actors; as of each one's last group the sequences running and waiting and the preemptions, the samples of the
         groups placed there since, those of evaluations (aside) and how many sequences run at once (width); the longest
         pause by a push. Of the actors that are up."""
-        figures = {"actors": float(len(self.members))}
-        if loads := self.router.held():
-            figures |= {name: sum(map(itemgetter(name), loads)) for name in loads[0] if name != LONGEST}
-            figures[LONGEST] = max(load.get(LONGEST, 0.0) for load in loads)
+        figures = self.router.totals(LONGEST)
         if self.cfg.pipeline.fast_lane != "off":
             figures |= {"lane_engines": self.lane_engines, "lane_moves": self.lane_moves}
         return figures

@@ -143,9 +143,9 @@ class Window:
 class AutoDepth:
     """The control law above. One per run, fed by the loop; reads no clock."""
 
-    def __init__(self, *, batch_groups: int, samples: int, risk: float, most: int = 0) -> None:
-        """`samples`: n, of a group; `most`: (W+1) B."""
-        self.B, self.n, self.most = batch_groups, samples, max(most, AT_GATE * batch_groups)
+    def __init__(self, *, batch_groups: int, samples: int, risk: float, limit: int = 0) -> None:
+        """`samples`: n, of a group; `limit`: (W+1) B, what staleness allows."""
+        self.B, self.n, self.limit = batch_groups, samples, max(limit, AT_GATE * batch_groups)
         self.z = NormalDist().inv_cdf(1 - risk)
         self.short, self.long = Window(SHORT), Window(max(LONG, 2 * batch_groups))
         self.latency_s: float | None = None
@@ -188,7 +188,7 @@ class AutoDepth:
     def demand(self) -> float:
         """Accepted groups that the learner has use for."""
         if self.step_s is None or self.latency_s is None:
-            return self.most
+            return self.limit
         if self.period_s is not None and self.period_s * (1 - IDLE) > self.step_s:
             return math.inf
         return self.B * (1 + self.latency_s / self.step_s)
@@ -200,7 +200,7 @@ class AutoDepth:
         return rolling > 0 and sequences >= self.width + max(queue * self.width, self.n * self.engines)
 
     def holds_at_gate(self, rolling: int, buffered: int) -> bool:
-        return buffered + self.acceptance * rolling >= max(AT_GATE * self.B, self.acceptance * self.most)
+        return buffered + self.acceptance * rolling >= max(AT_GATE * self.B, self.acceptance * self.limit)
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         self.short.add(accepted)
@@ -238,5 +238,5 @@ def depth_for(cfg: Config) -> Depth:
     depth = cfg.pipeline.depth or defaults[cfg.pipeline.mode]
     if depth == "auto":
         n = cfg.rollout.n_samples_per_prompt + cfg.rollout.oversample
-        return AutoDepth(batch_groups=B, samples=n, risk=cfg.pipeline.overadmit_risk, most=limit)
+        return AutoDepth(batch_groups=B, samples=n, risk=cfg.pipeline.overadmit_risk, limit=limit)
     return FixedDepth(depth)

@@ -195,5 +195,5 @@ class StepRecorder(Observer):
             **self.probe(),
         }
         steps = len(self.rows.get("time", ()))
-        for name in row.keys() | self.rows.keys():
+        for name in {**self.rows, **row}:
             self.rows.setdefault(name, array("d", steps * [math.nan])).append(row.get(name, math.nan))

@@ -320,5 +320,4 @@ class SimulatedRollout:
 
     def engine_stats(self) -> dict[str, float]:
         """The figures of all engines, as the pool knows them."""
-        held = self.router.held()
-        return {"actors": float(len(self.alive))} | {name: sum(h[name] for h in held) for name in (held or [{}])[0]}
+        return self.router.totals()

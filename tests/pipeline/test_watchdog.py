@@ -22,7 +22,12 @@ def test_groups_that_never_end_are_named_with_their_number_actor_and_environment
     assert "the trainer waits for replay: 0/2 groups are there since 50 s, at version 0" in said
     assert "6 groups are rolling: 6 on fake, env echo" in said
     assert "the longest is 0/0/0 since 50 s (on fake, env echo)" in said
-    assert "no new group may start: 6 hold a slot, of 6 at most" in said
+    assert "no new group may start: 6 hold a slot, of 6 at most." in said
+
+
+def test_a_depth_that_wants_no_more_is_named_where_slots_are_free(tmp_path):
+    said = stalled(pipeline(tmp_path, B=2, depth=3, stall=50, rollout=FakeRollout(latency=lambda r: 1e6)))
+    assert "no new group may start: 3 hold a slot, of 6 at most; pipeline.depth wants no more under way" in said
 
 
 def test_one_old_group_that_holds_the_gate_is_named(tmp_path):

@@ -232,15 +232,30 @@ async def test_an_evaluations_trajectories_are_aside_and_not_placed():
         assert r.held()[0]["aside"] == 8
 
 
-async def test_a_group_that_failed_is_not_placed_any_more():
+async def test_a_group_that_failed_or_was_refused_is_not_placed_any_more_and_another_one_is():
     r = router("a")
     async with r.place("p", 16):
         r.told("a", busy(16))
-        for _ in range(3):
-            with pytest.raises(ValueError, match="full"):
-                async with r.place("q", 16):
-                    raise ValueError("full")
-        assert r.held()[0]["placed"] == 0
+        async with r.place("q", 8):
+            with pytest.raises(ValueError, match="failed"):
+                async with r.place("r", 16):
+                    raise ValueError("failed")
+            async with r.place("r", 16):
+                pass  # as the pool does where the queue was full
+            assert r.held()[0]["placed"] == 8
+            async with r.place("r", 16):
+                r.told("a", busy(24))
+            assert r.held()[0]["placed"] == 0
+
+
+async def test_totals_are_sums_but_of_what_the_longest_counts():
+    r = router("a", "b", "c")
+    assert r.totals() == {"actors": 3.0}
+    async with r.place("p", 8), r.place("q", 8):
+        r.told("a", {**busy(10, 2), "pause": 3.0})
+        r.told("b", busy(20))
+        found = r.totals("pause")
+    assert (found["actors"], found["running"], found["waiting"], found["pause"]) == (3, 30, 2, 3)
 
 
 async def test_a_members_width_narrows_while_others_wait_and_comes_back():

@@ -129,7 +129,7 @@ def test_a_learner_that_idles_is_no_reason_to_start_less():
 @pytest.mark.parametrize(("good", "held"), [(255, 31), (127, 15), (31, 15)])
 def test_at_the_gate_two_batches_are_enough_or_what_a_fixed_depth_would_have(good, held):
     """B = 8, (W+1) B = 32: all accepted, half of them, an eighth."""
-    depth = learn(AutoDepth(batch_groups=8, samples=2, risk=0.01, most=32), [True] * good + [False] * (255 - good))
+    depth = learn(AutoDepth(batch_groups=8, samples=2, risk=0.01, limit=32), [True] * good + [False] * (255 - good))
     assert not depth.holds_at_gate(0, held) and depth.holds_at_gate(0, held + 1)
     rolling = round((held + 1 - 8) / depth.acceptance)
     assert not depth.holds_at_gate(rolling - 8, 8) and depth.holds_at_gate(rolling, 8)
@@ -224,7 +224,7 @@ def test_a_preemption_bounds_the_groups_by_seven_tenths_and_then_it_grows_by_an_
     assert depth.cap == pytest.approx(70)
     learn(depth, [True] * 70, rolling=69, engines=PREEMPTED)
     assert depth.cap == pytest.approx(71, abs=0.01)
-    depth.most = 1000
+    depth.limit = 1000
     assert depth.wants(70, 0) and not depth.wants(71, 0)
 
 
@@ -261,7 +261,7 @@ def test_config_chooses_the_depth():
         ValidationError, match=r"pipeline\.depth = 33 groups is more than staleness allows.*\(3 \+ 1\) \* 8 = 32"
     ):
         of(max_staleness=3, depth=33)
-    assert of(max_staleness=3, depth="auto").most == of(max_staleness=3).most == 32
+    assert of(max_staleness=3, depth="auto").limit == of(max_staleness=3).limit == 32
     assert of(mode="pipeline_drain").depth == 16 and of(mode="pipeline_drain", max_staleness=3).depth == 32
 
 
