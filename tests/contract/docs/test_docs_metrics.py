@@ -130,12 +130,9 @@ def learner_and_engines() -> set[str]:
     """What needs DeepSpeed or Ray: read from the source. The end-to-end tests look at rows of real runs."""
     roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_") | VALUES
     learner = named("learner/zero3.py", "_update") | named("learner/updates/metrics.py", "over_updates") | roles
-    return (
-        learner
-        | named("cluster/pool.py", "engine_stats")
-        | named("cluster/rollout_actor.py", "load")
-        | named("actors/seat.py", "figures")
-    )
+    engines = named("cluster/rollout_actor.py", "load") | named("actors/seat.py", "figures")
+    engines |= named("actors/router.py", "totals")
+    return learner | named("cluster/pool.py", "engine_stats") | engines
 
 
 def test_every_metric_that_a_run_logs_is_in_the_glossary(logged):

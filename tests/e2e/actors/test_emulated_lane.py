@@ -21,5 +21,7 @@ async def test_responses_move_to_the_lane_and_everything_is_trained_within_the_b
     plan = Plan("pipeline", 10.0, 0.05, 6, 2, w.acceptance, 4, 80, fast_lane=1, early="on", kv="keep")
     with cluster(replace(w, engine=small), 1) as c:
         f = await run(c, plan)
+        told = c.engine_stats()
     assert c.lane_moves > 0 and f.trained_groups == 4 * 16
     assert f.staleness_max <= 4 and f.discarded_groups == 0
+    assert told["actors"] == 4 and 0 < told["width"] <= 4 * 32

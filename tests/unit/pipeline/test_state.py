@@ -52,6 +52,19 @@ def test_every_group_is_in_one_place_and_the_books_agree_all_the_way(tmp_path):
     assert (state.version, len(state.in_hand), state.budget.states[GroupState.TRAINED]) == (1, 0, 2)
 
 
+def test_the_depth_is_told_how_long_steps_take_and_how_far_apart_they_begin(tmp_path):
+    state = state_in(tmp_path)
+    told = []
+    state.depth.stepped = lambda seconds, period: told.append((seconds, period))
+    for version, begins in enumerate((10.0, 17.0, 23.5), start=1):
+        rolled(state, 2)
+        state.take()
+        state.begin_step(begins)
+        state.trained(StepReport(version, {}, 1.0, 8))
+        state.stepped(4.0)
+    assert told == [(4.0, None), (4.0, 7.0), (4.0, 6.5)]
+
+
 def test_a_group_that_vanishes_from_the_batch_in_hand_is_missed(tmp_path):
     state = state_in(tmp_path)
     rolled(state, 2)
