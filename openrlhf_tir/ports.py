@@ -175,9 +175,9 @@ class Rollout(Protocol):
         """The actor that a rolling group is at, for a person: "on rollout-0"."""
 
     def engine_stats(self) -> dict[str, float]:
-        """Cheap figures for the metrics; may be empty. `depth = auto` looks at actors, running and waiting
-        [sequences], placed [samples of groups that engines were given since they told], aside [samples of evaluations],
-        width [sequences that run at once] and preemptions [so far]."""
+        """Cheap figures for the metrics; may be empty. `depth = auto` looks at open [actors that get groups],
+        running and waiting [sequences], placed [samples of groups that engines were given since they told], aside
+        [samples of evaluations], width [sequences that run at once] and preemptions [so far]."""
 
 
 class Publisher(Protocol):

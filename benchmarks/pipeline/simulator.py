@@ -106,7 +106,7 @@ class OneTimer:
 
     def engine_stats(self) -> dict[str, float]:
         return {
-            "actors": 8.0,
+            "open": 8.0,
             "running": 2000.0,
             "waiting": 10.0,
             "placed": 0.0,

@@ -54,4 +54,4 @@ class Seat(Generic[M]):
         if not self.load:
             figures |= {"running": 0.0, "waiting": 0.0, "placed": 0.0}
         closed = reserved or self.draining or self.suspect
-        return figures | {"width": figures["running"] if closed else self.width}
+        return figures | {"width": figures["running"] if closed else self.width, "open": float(not closed)}

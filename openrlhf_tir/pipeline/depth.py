@@ -19,7 +19,8 @@ three hold:
                 without those of evaluations; width: how many they run at once (actors/router.py). A place that falls
                 free is taken at once. (A number of groups says little of how many sequences there are: one that is
                 right for young groups starves engines of old ones.)
-                One group may wait at each: it comes there whole, so that some queue while others have gaps.
+                One group may wait at each that gets any: it comes there whole, so that some queue while others have
+                gaps.
                 queue = QUEUE / a, from LEAST to MOST: a token waits that share of the time that it takes to write a
                 response, and a period of the engines is 1 / a times as long, so the versions that it ages stay the
                 same. After a preemption for lack of KV also rolling < cap, AIMD as TCP finds the width of a path: 0.7
@@ -152,7 +153,8 @@ class AutoDepth:
         self.step_s: float | None = None
         self.period_s: float | None = None
         self.sequences, self.width, self.engines = 0.0, math.inf, 0.0
-        """In the engines when they told last, with `_then` groups rolling; how many run at once; engines."""
+        """In the engines when they told last, with `_then` groups rolling; how many run at once; engines that get
+        groups."""
         self._then = 0
         self._preemptions = 0.0
         self.cap = math.inf
@@ -213,7 +215,7 @@ class AutoDepth:
 
     def _look(self, rolling: int, engines: Mapping[str, float]) -> None:
         self.sequences = engines["running"] + engines["waiting"] + engines["placed"] - engines["aside"]
-        self._then, self.width, self.engines = rolling, engines["width"], engines["actors"]
+        self._then, self.width, self.engines = rolling, engines["width"], engines["open"]
         preempted = engines.get("preemptions", 0.0) > self._preemptions
         self._preemptions = engines.get("preemptions", 0.0)
         if preempted and self._since_cut >= rolling / 2:  # a cut needs half a round to show

@@ -207,9 +207,9 @@ async def test_what_a_member_told_is_kept_with_what_was_placed_there_since():
     async with r.place("p", 16) as member:
         r.told(member, busy(40))
         async with r.place("p", 16):
-            assert r.held() == [{**busy(40), "placed": 16.0, "aside": 0.0}]
+            assert r.held() == [{**busy(40), "placed": 16.0, "aside": 0.0, "open": 1.0}]
         r.told(member, busy(30))
-        assert r.held() == [{**busy(30), "placed": 0.0, "aside": 0.0}]
+        assert r.held() == [{**busy(30), "placed": 0.0, "aside": 0.0, "open": 1.0}]
     r.leave(member)
     assert r.held() == []
 
@@ -220,7 +220,7 @@ async def test_nothing_runs_where_no_group_is_whatever_was_told_last():
     async with r.place("p", 16, aside=True):
         r.told("a", busy(64, 175))
         assert r.held()[0]["waiting"] == 175
-    assert r.held() == [{**busy(0), "placed": 0.0, "aside": 0.0}]
+    assert r.held() == [{**busy(0), "placed": 0.0, "aside": 0.0, "open": 1.0}]
 
 
 async def test_an_evaluations_trajectories_are_aside_and_not_placed():
@@ -228,7 +228,7 @@ async def test_an_evaluations_trajectories_are_aside_and_not_placed():
     async with r.place("p", 16), r.place("q", 8, aside=True):
         r.told("a", busy(24))
         async with r.place("q", 8, aside=True):
-            assert r.held() == [{**busy(24), "placed": 0.0, "aside": 16.0}]
+            assert r.held() == [{**busy(24), "placed": 0.0, "aside": 16.0, "open": 1.0}]
         assert r.held()[0]["aside"] == 8
 
 
@@ -278,6 +278,7 @@ async def test_a_member_that_gets_no_new_groups_is_as_wide_as_what_runs_there():
         r.suspect("b", True)
         r.seats["c"].draining = True
         assert [h["width"] for h in r.held()] == [40, 40, 40, 64]
+        assert r.totals()["open"] == 1
 
 
 @pytest.mark.parametrize("figures", [{}, {"running": 1.0}, {"running": 1.0, "waiting": 0.0, "preemptions": 0.0}])

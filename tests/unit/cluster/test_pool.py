@@ -341,7 +341,7 @@ def test_what_the_actors_told_with_their_last_group_is_summed_with_what_they_wer
 
     during, after = run(scenario())
     assert during == {
-        "actors": 2.0, "running": 4.0, "waiting": 2.0, "placed": 2.0, "aside": 3.0, "preemptions": 0.0,
+        "actors": 2.0, "running": 4.0, "waiting": 2.0, "placed": 2.0, "aside": 3.0, "preemptions": 0.0, "open": 2.0,
         "width": pytest.approx(16 * (31 / 32) ** 2), "push_pause_s": 0.5,
     }  # fmt: skip
     assert {name: after[name] for name in ("running", "waiting", "placed", "aside")} == dict.fromkeys(

@@ -14,7 +14,7 @@ from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.depth import AutoDepth, FixedDepth, Window, depth_for
 
 FREE = {
-    "actors": 1.0, "running": 100.0, "waiting": 0.0, "placed": 0.0, "aside": 0.0, "width": 100.0, "preemptions": 0.0,
+    "open": 1.0, "running": 100.0, "waiting": 0.0, "placed": 0.0, "aside": 0.0, "width": 100.0, "preemptions": 0.0,
 }  # fmt: skip
 QUEUES = {**FREE, "waiting": 40.0}
 PREEMPTED = {**FREE, "preemptions": 1.0}
@@ -205,7 +205,7 @@ def test_a_group_counts_with_the_samples_that_are_rolled_beyond_those_kept():
 
 def test_a_group_may_wait_at_each_engine():
     """4 engines that run one sequence each, groups of 16: 68 sequences."""
-    serial = {**FREE, "actors": 4.0, "running": 4.0, "width": 4.0}
+    serial = {**FREE, "open": 4.0, "running": 4.0, "width": 4.0}
     depth = learn(auto(B=40, n=16), [True], rolling=1, engines=serial)
     assert depth.wants(1 + 3, 0) and not depth.wants(1 + 4, 0)
 
