@@ -14,7 +14,7 @@ three hold:
                 are still rolling just before a step, so B are ready. More would only be older when trained. But where
                 steps begin every P > T / (1 - IDLE) seconds, it is the engines or the gate that the learner waits for,
                 and a group that starts earlier has the longer until its deadline; nor is T known before the first step.
-    engines     sequences < width + max(queue * width, n * engines)
+    engines     sequences < width + max(queue * width, n * open)
                 sequences: running and waiting as the engines said last, and all samples of the groups admitted since,
                 without those of evaluations; width: how many they run at once (actors/router.py). A place that falls
                 free is taken at once. (A number of groups says little of how many sequences there are: one that is
