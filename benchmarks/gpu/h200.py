@@ -21,7 +21,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -151,13 +150,12 @@ def config_that_fits(args: argparse.Namespace, model: Path | None = None):
 
 
 def rank_of(cfg):
-    """The one rank of a learner."""
+    """The one rank of a learner, and where it joined its group: to be kept as long."""
     from openrlhf_tir.learner.zero3 import Zero3Rank
+    from openrlhf_tir.rendezvous import served_store
 
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    return Zero3Rank(cfg, 0, 1, "127.0.0.1", port)
+    store = served_store("127.0.0.1")
+    return Zero3Rank(cfg, 0, 1, "127.0.0.1", store.port), store
 
 
 def batch(args: argparse.Namespace, step: int):
@@ -200,7 +198,7 @@ def learner(args: argparse.Namespace) -> dict:
     import torch
 
     cfg = config_that_fits(args)
-    rank = rank_of(cfg)
+    rank, _store = rank_of(cfg)
     seconds, tokens = [], []
     for step in range(1 + STEPS):
         made, groups = batch(args, step)
@@ -320,7 +318,7 @@ def canary(args: argparse.Namespace) -> dict:
         if path.is_file() and path.suffix == ".json" and "index" not in path.name:
             shutil.copy(path, pushed)
     os.link(args.model / PUSH, pushed / "model.safetensors")
-    rank = rank_of(config_that_fits(args))
+    rank, _store = rank_of(config_that_fits(args))
     same, old = off_by("before"), off_by("after")
     tolerance = Tolerance.calibrated([same], CEILING)
     rank.reload(config_that_fits(args, pushed))

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import socket
 import tempfile
 import time
 from pathlib import Path
@@ -57,6 +56,7 @@ def timed(action) -> float:
 
 def measure(model: Path, tokens: int, rounds: int, work: Path) -> dict[str, float]:
     from openrlhf_tir.learner.zero3 import Zero3Rank
+    from openrlhf_tir.rendezvous import served_store
     from tests.e2e.support.learner_batch import make_batch, random_groups
 
     cfg = Config(
@@ -64,10 +64,8 @@ def measure(model: Path, tokens: int, rounds: int, work: Path) -> dict[str, floa
         ds={"param_dtype": "fp32", "attn_implementation": "sdpa"},
         rollout={"batch_size": 4, "n_samples_per_prompt": 4},
     )
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    learner = Zero3Rank(cfg, 0, 1, "127.0.0.1", port)
+    store = served_store("127.0.0.1")
+    learner = Zero3Rank(cfg, 0, 1, "127.0.0.1", store.port)
     groups = random_groups(max(1, tokens // 128), 4, 0)  # some 32 tokens each
     batch = make_batch(groups, 1)
     learner.step(batch, groups)  # the first of each allocates

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -65,13 +64,19 @@ def table(found: dict) -> dict[str, dict[str, float]]:
 def measure(size: Size) -> dict:
     """{"seconds", "cpu_s" of all ranks, "norms": way -> per round; "tokens": trained, per round; "parameters"}. Raises
     SystemExit where a rank fails."""
-    with tempfile.TemporaryDirectory(prefix="tir-learner-") as directory, socket.socket() as s:
-        parameters = save_model(directory, size)
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-        s.close()
+    from openrlhf_tir.rendezvous import served_store
+
+    with tempfile.TemporaryDirectory(prefix="tir-learner-") as directory:
+        parameters, store = save_model(directory, size), served_store("127.0.0.1")
         env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-        command = [sys.executable, "-m", "benchmarks.learner.steps", json.dumps(asdict(size)), directory, str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.learner.steps",
+            json.dumps(asdict(size)),
+            directory,
+            str(store.port),
+        ]
         running = [
             subprocess.Popen(
                 [*command, str(rank)], env=env, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, text=True

@@ -54,12 +54,12 @@ class LearnerRank:
         self.rank, self.world_size = rank, world_size
 
     def address(self) -> tuple[str, int]:
-        """Where rank 0 will listen: this node's address and a free port."""
-        import socket
+        """Where the ranks find each other, as long as this one lives: this node's address, and a port."""
+        from ..rendezvous import served_store
 
-        with socket.socket() as s:
-            s.bind(("", 0))
-            return ray.util.get_node_ip_address(), s.getsockname()[1]
+        node = ray.util.get_node_ip_address()
+        self.store = served_store(node)
+        return node, self.store.port
 
     def sees(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
         """-> this node's address and time. Raises ConfigError when it does not have the run's directory, or other

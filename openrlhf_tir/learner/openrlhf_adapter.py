@@ -263,7 +263,8 @@ class ZeroStrategy(DeepspeedStrategy):
     def setup_distributed(
         self, rank: int, world_size: int, master_addr: str, master_port: int, timeout: timedelta = timedelta(minutes=60)
     ) -> None:
-        """Join the process group; seeds torch, numpy and python."""
+        """Join the process group through the store that listens there (rendezvous.py); seeds torch, numpy and
+        python."""
         seed = transformers.enable_full_determinism if self.full_determinism else transformers.set_seed
         seed(self.seed)
         local_rank = 0
@@ -278,6 +279,7 @@ class ZeroStrategy(DeepspeedStrategy):
             "LOCAL_RANK": local_rank,
             "MASTER_ADDR": master_addr,
             "MASTER_PORT": master_port,
+            "TORCHELASTIC_USE_AGENT_STORE": True,  # the store is there; else rank 0 would listen
         }
         os.environ.update({name: str(value) for name, value in env.items()})
         # torch 2.13 renames the collectives that DeepSpeed 0.19 calls; it says so at every call.

@@ -65,7 +65,8 @@ ADAPTER_DIRECTORY = "adapter"
 
 class Zero3Rank:
     def __init__(self, cfg: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
-        """Joins the process group, loads cfg.actor.model_name_or_path in shards, and makes the optimiser."""
+        """Joins the process group, whose store listens at the master's address (rendezvous.py), loads
+        cfg.actor.model_name_or_path in shards, and makes the optimiser."""
         self.rank, self.world_size = rank, world_size
         self.strategy = ZeroStrategy(cfg)
         self.strategy.setup_distributed(rank, world_size, master_addr, master_port)

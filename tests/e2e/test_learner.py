@@ -25,7 +25,7 @@ from .support.plain_learner import (
     plain_updates,
     relative,
 )
-from .support.ports import free_port
+from .support.ports import store_port
 from .support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ def results(workdir):
     import torch.multiprocessing as mp
 
     runs = [
-        mp.spawn(run, (world, free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
+        mp.spawn(run, (world, store_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
     ]
     for context in runs:
         while not context.join(timeout=180):

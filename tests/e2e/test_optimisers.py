@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from .support.optimiser_runs import run
-from .support.ports import free_port
+from .support.ports import store_port
 from .support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.long
@@ -23,7 +23,7 @@ def results(tmp_path_factory):
 
     out = tmp_path_factory.mktemp("optimisers")
     model = save_tiny(out / "model", scale=1.0)
-    runs = [mp.spawn(run, (world, free_port(), model, out), nprocs=world, join=False) for world in (1, 2)]
+    runs = [mp.spawn(run, (world, store_port(), model, out), nprocs=world, join=False) for world in (1, 2)]
     for context in runs:
         while not context.join(timeout=180):
             pass

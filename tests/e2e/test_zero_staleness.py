@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import socket
 
 import pytest
 
 from openrlhf_tir.toy.model import save_model
 
+from .support.ports import store_port
 from .support.zero_staleness_runs import STEPS, run
 
 pytestmark = pytest.mark.slow
@@ -22,10 +22,7 @@ def results(tmp_path_factory):
 
     out = tmp_path_factory.mktemp("zero_staleness")
     save_model(out / "model", seed=0)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    mp.spawn(run, (port, out / "model", out), nprocs=1)
+    mp.spawn(run, (store_port(), out / "model", out), nprocs=1)
     return pickle.loads((out / "results.pkl").read_bytes())
 
 

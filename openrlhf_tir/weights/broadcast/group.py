@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from ...errors import InfraError
+from ...rendezvous import served_store
 from ...types import Meeting
 
 SETTING = "timeouts.broadcast_s"
@@ -45,13 +46,8 @@ class BroadcastTorn(InfraError):
 def served(backend: str, address: str, receivers: int, deadline_s: float) -> tuple[Meeting, dist.TCPStore]:
     """A store that listens on `address` only, at a free port, for as long as it is kept. Raises OSError where the
     address is not this node's."""
-    listening = socket.create_server((address, 0))
-    port = listening.getsockname()[1]
-    timeout, listen_fd = timedelta(seconds=deadline_s), listening.detach()
-    store = dist.TCPStore(
-        address, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listen_fd
-    )
-    return Meeting(backend, address, port, receivers, deadline_s), store
+    store = served_store(address, timedelta(seconds=deadline_s))
+    return Meeting(backend, address, store.port, receivers, deadline_s), store
 
 
 def member(meeting: Meeting, rank: int, store: dist.Store | None = None) -> Group:

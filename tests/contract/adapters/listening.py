@@ -9,15 +9,15 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 
+from ...free_port import free_port
+
 START_TIMEOUT_S = 120.0
 
 
 @contextlib.contextmanager
 def listening(command: Sequence[str], **env: str) -> Iterator[int]:
     """The port on which `command PORT` accepts connections."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([*command, str(port)], env={**os.environ, **env})
     try:
         give_up = time.monotonic() + START_TIMEOUT_S

@@ -12,7 +12,7 @@ import pytest
 from openrlhf_tir.weights.digest import digest_file
 
 from ..support.early_runs import CUTS, METHODS
-from ..support.ports import free_port
+from ..support.ports import store_port
 from ..support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def results(workdir):
     from ..support.early_runs import run
 
     runs = [
-        mp.spawn(run, (world, free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
+        mp.spawn(run, (world, store_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS
     ]
     for context in runs:
         while not context.join(timeout=180):

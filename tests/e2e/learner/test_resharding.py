@@ -10,7 +10,7 @@ import pickle
 import numpy as np
 import pytest
 
-from ..support.ports import free_port
+from ..support.ports import store_port
 from ..support.resharding_runs import BETA, KINDS, resuming, saving, zero_2
 from ..support.tiny_model import save_tiny
 
@@ -34,10 +34,10 @@ def results(workdir):
 
     save_tiny(workdir / "model", scale=1.0)
     for world in (1, 2):
-        mp.spawn(saving, (world, free_port(), workdir / "model", workdir), nprocs=world)
+        mp.spawn(saving, (world, store_port(), workdir / "model", workdir), nprocs=world)
     for saved, world in (*DIRECTIONS, (2, 2)):
-        mp.spawn(resuming, (world, free_port(), workdir / "model", workdir, saved), nprocs=world)
-    mp.spawn(zero_2, (2, free_port(), workdir / "model", workdir), nprocs=2)
+        mp.spawn(resuming, (world, store_port(), workdir / "model", workdir, saved), nprocs=world)
+    mp.spawn(zero_2, (2, store_port(), workdir / "model", workdir), nprocs=2)
     return {path.stem: pickle.loads(path.read_bytes()) for path in workdir.glob("*.pkl")}
 
 

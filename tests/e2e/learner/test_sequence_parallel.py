@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from ..support.ports import free_port
+from ..support.ports import store_port
 from ..support.sequence_parallel_runs import VARIANTS, run
 from ..support.tiny_model import save_tiny
 
@@ -24,7 +24,7 @@ def results(tmp_path_factory):
     out = tmp_path_factory.mktemp("sequence_parallel")
     save_tiny(out / "model", scale=1.0)
     runs = [
-        mp.spawn(run, (world, cut, free_port(), out / "model", out), nprocs=world, join=False) for world, cut in CUTS
+        mp.spawn(run, (world, cut, store_port(), out / "model", out), nprocs=world, join=False) for world, cut in CUTS
     ]
     for context in runs:
         while not context.join(timeout=180):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import socket
+from openrlhf_tir.rendezvous import served_store
+
+STORES = []
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def store_port() -> int:
+    """Where the group's store listens until this process ends."""
+    STORES.append(served_store("127.0.0.1"))
+    return STORES[-1].port

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.contract.docs.docs_blocks import REPO
+from tests.free_port import free_port
 
 SCRIPT = REPO / "train_scripts" / "launch_multinode.sh"
 ADDRESS = (subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split() or [""])[0]
@@ -81,9 +82,7 @@ def test_a_head_that_does_not_come_up_is_started_again_and_ends_with_the_launche
     (venv / "bin/ray").write_text(
         f'#!/usr/bin/env bash\necho "$$ $*" >> {calls}\n[[ $(wc -l < {calls}) == 1 ]] && exit 1\nexec sleep 600\n'
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    env = {**os.environ, "TIR_VENV": str(venv), "RAY_PORT": str(port), "PYTHONPATH": str(REPO)}
+    env = {**os.environ, "TIR_VENV": str(venv), "RAY_PORT": str(free_port()), "PYTHONPATH": str(REPO)}
     words, said = ["bash", SCRIPT, "--hosts", "localhost", "--", "--help"], venv / "said"
     with said.open("w") as err:
         launcher = psutil.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=err)

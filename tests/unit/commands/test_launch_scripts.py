@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from openrlhf_tir.config.settings import RECIPES, load
 from openrlhf_tir.data.prepare.files import write_rows
 from tests.contract.docs.docs_blocks import REPO, blocks
 from tests.data.make_samples import rows
+from tests.free_port import free_port
 from tests.unit.commands.test_recipes_check import CHATML, SAMPLES
 
 SCRIPTS = {p.name: p.stem for p in sorted((REPO / "train_scripts").glob("*.sh")) if p.stem in SAMPLES}
@@ -94,14 +94,11 @@ def test_a_script_checks_its_recipe(script, scripts, tmp_path):
     if load(recipe).env.name == "search":
         (tmp_path / "corpus.jsonl").write_text('{"id": "0", "contents": "Oslo"}\n')
         argv += ["--env.server_options", f"corpus={tmp_path / 'corpus.jsonl'}"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     env = {
         **os.environ,
         "PYTHONPATH": str(REPO),
         "TIR_VENV": str(tmp_path / ".venv"),
-        "RAY_PORT": str(port),
+        "RAY_PORT": str(free_port()),
         "HOSTS": "localhost",
         "RAY_ADDRESS": "head:6379",
     }

@@ -13,7 +13,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes"},
-    {"ports", "background", "deadlines", "sizes", "model_size", "memory_plan"},
+    {"ports", "rendezvous", "background", "deadlines", "sizes", "model_size", "memory_plan"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "evaluation", "replay", "weights", "learner", "logs"},
     {"episodes"},
