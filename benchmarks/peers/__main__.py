@@ -1,6 +1,7 @@
 """python -m benchmarks.peers: the toy task trained by ours and by others, one after the other, on equal work.
 
     ours             openrlhf-tir train, the CPU quickstart's recipe
+    ours_one_rank    the same with one learner rank instead of two, which leaves the engine a core of its own
     trl, trl_tools   TRL's GRPOTrainer without tools, and with the sandbox by its rollout_func; in a venv of its own
     plain            a plain PyTorch loop in one process, a reference
     openrlhf_sync, openrlhf_async   OpenRLHF's own trainer loop, as far as it runs on a CPU

@@ -1,7 +1,7 @@
 """ours: the CPU quickstart's recipe by `openrlhf-tir train`, and its metrics.jsonl and trajectories as the steps that
 peers write themselves.
 
-python -m benchmarks.peers.ours WORK.json
+python -m benchmarks.peers.ours WORK.json [FLAG VALUE ...]    more flags of openrlhf-tir train
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -77,12 +77,12 @@ def began(rows: list[Mapping[str, Any]]) -> float:
     return rows[0]["time"] - rows[0]["wall_s"] if rows else 0.0
 
 
-def train(work: Work) -> int:
+def train(work: Work, more: Sequence[str]) -> int:
     """Its exit code. Told to stop, it lets the run stop by itself, as it was told too, and collects what there is."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     run = Path(work.out) / "run"
     done = subprocess.run(
-        [sys.executable, "-m", "openrlhf_tir.cli", "train", *flags(work, run)], check=False
+        [sys.executable, "-m", "openrlhf_tir.cli", "train", *flags(work, run), *more], check=False
     ).returncode
     collect(work, run)
     return done
@@ -102,4 +102,4 @@ def collect(work: Work, run: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(train(Work.read(sys.argv[1])))
+    sys.exit(train(Work.read(sys.argv[1]), sys.argv[2:]))

@@ -52,6 +52,12 @@ SYSTEMS: dict[str, System] = {
     "ours": System(
         "ours", "openrlhf-tir train, recipe quickstart_cpu: vLLM, ZeRO-3 on two ranks, in-flight pushes", threads=False
     ),
+    "ours_one_rank": System(
+        "ours",
+        "the same with one learner rank, beside the engine on two cores",
+        words=("--actor.num_gpus_per_node", "1"),
+        threads=False,
+    ),
     "trl": System("trl_grpo", "TRL's GRPOTrainer, no tools", calls=False, requirements=TRL),
     "trl_tools": System("trl_grpo", "TRL's GRPOTrainer, the sandbox by its rollout_func", requirements=TRL),
     "plain": System("plain", "a plain PyTorch loop in one process, a reference"),
