@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..backoff import backoff_s
 from ..config import Config
 from ..deadlines import Deadline, within
-from ..errors import ClusterFull, DeadlineMissed, LearnerDied
+from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
 from ..logs.clock import Clock
 from ..types import Changes, Meeting, StepReport, TrainBatch, Transfer
 from .nodes import learner_room, shared_room
@@ -54,11 +54,18 @@ class LearnerRank:
         self.rank, self.world_size = rank, world_size
 
     def address(self) -> tuple[str, int]:
-        """Where the ranks find each other, as long as this one lives: this node's address, and a port."""
+        """Where the ranks find each other, as long as this one lives: this node's address, and a port. Raises
+        ConfigError where the address that Ray was given is none of this node's own."""
         from ..rendezvous import served_store
 
         node = ray.util.get_node_ip_address()
-        self.store = served_store(node)
+        try:
+            self.store = served_store(node)
+        except OSError as e:
+            raise ConfigError(
+                f"Learner rank 0 cannot listen on {node}, which is its node's address for Ray: {e.strerror}."
+                " Start Ray there with --node-ip-address=, and an address of one of the node's own interfaces."
+            ) from e
         return node, self.store.port
 
     def sees(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -271,3 +272,24 @@ def test_a_rank_that_hangs_or_dies_while_it_accumulates_is_lost_as_in_a_step(mon
     ranks[1].answers = {"accumulate": died()}
     with pytest.raises(LearnerDied, match="the process was killed"):
         asyncio.run(group.accumulate(part))
+
+
+def test_rank_0_listens_where_it_says_from_the_moment_it_says_so(monkeypatch):
+    import ray
+
+    from openrlhf_tir.cluster.learner_group import LearnerRank
+
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    rank = LearnerRank(0, 2)
+    socket.create_connection(rank.address()).close()
+
+
+def test_an_address_of_ray_that_is_not_the_nodes_own_is_refused_with_the_remedy(monkeypatch):
+    import ray
+
+    from openrlhf_tir.cluster.learner_group import LearnerRank
+    from openrlhf_tir.errors import ConfigError
+
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.1")
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1.*--node-ip-address="):
+        LearnerRank(0, 2).address()
