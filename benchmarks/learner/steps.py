@@ -69,14 +69,8 @@ def measure(size: Size) -> dict:
     with tempfile.TemporaryDirectory(prefix="tir-learner-") as directory:
         parameters, store = save_model(directory, size), served_store("127.0.0.1")
         env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.learner.steps",
-            json.dumps(asdict(size)),
-            directory,
-            str(store.port),
-        ]
+        told = json.dumps(asdict(size)), directory, str(store.port)
+        command = [sys.executable, "-m", "benchmarks.learner.steps", *told]
         running = [
             subprocess.Popen(
                 [*command, str(rank)], env=env, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, text=True

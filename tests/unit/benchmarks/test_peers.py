@@ -177,6 +177,14 @@ def test_a_process_that_fails_is_a_sentence_and_not_an_error(tmp_path):
     assert ran.why is not None and "No module named benchmarks.peers.no_such_module" in ran.why
 
 
+def test_what_a_variant_of_ours_is_told_reaches_the_training_command(tmp_path):
+    variant = systems.SYSTEMS["ours_one_rank"]
+    assert variant.words == ("--actor.num_gpus_per_node", "1")
+    misspelt = replace(variant, words=("--actor.num_gpu", "1"))
+    systems.start(misspelt, "ours_one_rank", work(clear(tmp_path / "x")), tmp_path, 120.0, lambda done: None)
+    assert "Unknown key 'actor.num_gpu' on the command line" in (tmp_path / "x/output.log").read_text()
+
+
 def test_weights_from_before_the_first_batch_near_the_bar_are_not_evaluated():
     rewards = (0.3, 0.69, 0.7, 0.6, 0.9)
     steps = [replace(step(i, float(i)), reward=r) for i, r in enumerate(rewards, 1)]

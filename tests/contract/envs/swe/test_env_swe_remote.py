@@ -184,10 +184,11 @@ async def test_no_history_and_no_hidden_test_is_in_the_container_of_a_session(re
         looked = (
             "git status --short; git log --all --oneline | wc -l; git branch -a;"
             " git cat-file --batch-all-objects --batch-check | grep -c commit; ls *.txt *.so;"
-            " grep -rlF 'lib.twice(tens)' / --include=*.py --include=*.patch 2>/dev/null | grep -v stand_in"
+            # of the stand-in's container only these are not the machine's own
+            " grep -rlF 'lib.twice(tens)' /testbed /tmp --exclude-dir=.stand_in"
         )
-        said = (await env.step(call("execute_bash", command=looked), 60)).observation
-        assert said.splitlines()[:5] == ["1", "* main", "1", "built.txt", "fast.so"] and "test_lib" not in said, said
+        said = (await env.step(call("execute_bash", command=looked), 60)).observation.splitlines()
+        assert said[:5] == ["1", "* main", "1", "built.txt", "fast.so"] and said[5].startswith("[Current"), said
     finally:
         await env.close()
 
