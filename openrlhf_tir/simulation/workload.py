@@ -15,7 +15,6 @@ import random
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import sha512
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -202,7 +201,8 @@ class Workload:
 
     def script(self, key: GroupKey, sample: int) -> Script:
         """Lengths and latencies of one trajectory; a group that is issued again does the same again."""
-        rng = self._drawing(f"{self.seed}/{key.epoch}/{key.prompt}/{sample}")
+        rng = self._rng
+        rng.seed(f"{self.seed}/{key.epoch}/{key.prompt}/{sample}")
         total = max(self.tool_calls + 1, round(self.response_tokens.draw(rng)))
         calls = range(self.tool_calls)
         cuts = sorted([rng.random() for _ in calls])
@@ -213,13 +213,8 @@ class Workload:
 
     def accepted(self, key: GroupKey, share: float) -> bool:
         """Is the group kept when the filters keep `share` of all? Kept at some share, it is at every higher one."""
-        return self._drawing(f"{self.seed}/accept/{key.epoch}/{key.prompt}/{key.attempt}").random() < share
-
-    def _drawing(self, what: str) -> random.Random:
-        """As `random.Random(what)`, which makes the same number of a text, draws; OpenSSL's hash is half the price."""
-        text = what.encode()
-        self._rng.seed(int.from_bytes(text + sha512(text).digest()))
-        return self._rng
+        self._rng.seed(f"{self.seed}/accept/{key.epoch}/{key.prompt}/{key.attempt}")
+        return self._rng.random() < share
 
     @cached_property
     def _rng(self) -> random.Random:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from random import Random
 
 import pytest
 
@@ -60,16 +59,6 @@ def test_draws_follow_the_distribution_and_not_the_order_of_calls(workload):
         len(s.segments) == 3 and min(s.segments) >= 1 and len(s.latencies_s) == len(s.observations) == 2
         for s in scripts
     )
-
-
-def test_draws_are_those_of_pythons_generator_of_that_text(workload):
-    drawn, plain = workload.script(GroupKey(2, 7), 3), Random(f"{workload.seed}/2/7/3")
-    total = round(workload.response_tokens.draw(plain))
-    first, second = sorted(plain.random() for _ in range(2))
-    assert drawn.segments[:2] == (int(total * first), int(total * (second - first))) and drawn.model_tokens == total
-    share = Random(f"{workload.seed}/accept/2/7/1").random()
-    accepted = [workload.accepted(GroupKey(2, 7, attempt=1), s) for s in (share, share + 1e-9)]
-    assert accepted == [False, True]
 
 
 def test_acceptance_falls_in_a_line_or_jumps_at_half_time():
