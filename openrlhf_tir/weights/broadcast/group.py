@@ -120,7 +120,7 @@ class Group(ABC):
 
     def start(self, buffer: torch.Tensor) -> None:
         """Send, or receive, `buffer` [bytes] uint8 on the group's device, in the background. Untouched until `join`."""
-        self._begin(lambda: self._broadcast(buffer))
+        self._begin(lambda: self._broadcast(buffer), "bucket")
 
     def join(self) -> None:
         """What was started is through. Raises BroadcastTorn."""
@@ -202,18 +202,29 @@ class Group(ABC):
             self._events.put(("heard", said))
 
     def _within(self, work: Callable[[], Any], what: str) -> Any:
-        self._begin(work)
+        self._begin(work, what)
         # `_meet` and what it waits for have deadlines of their own, and better words
         return self._result(what, patience=3)
 
-    def _begin(self, work: Callable[[], Any]) -> None:
+    def _begin(self, work: Callable[[], Any], what: str) -> None:
+        push = self._push
+
         def run() -> None:
             try:
                 self._events.put(("done", work()))
             except Exception as e:  # it is raised by `_result`, on the thread that waits
-                self._events.put(("failed", e))
+                self._events.put(self._cause(e, push))
 
-        threading.Thread(target=run, name="broadcast", daemon=True).start()
+        threading.Thread(target=run, name=f"broadcast {what}", daemon=True).start()
+
+    def _cause(self, error: Exception, push: str | None) -> tuple[str, Any]:
+        """Whoever ends a push says so before it drops its connections: one that broke may be felt before the word is
+        heard, and tells less."""
+        with suppress(RuntimeError):  # the store is gone too
+            if self._met and push and self.store.check([over := f"{push}/over"]):
+                if (said := self.store.get(over).decode()) != DONE:
+                    return "heard", said
+        return "failed", error
 
     def _result(self, what: str, patience: int = 1) -> Any:
         """What came of what was begun. Raises BroadcastTorn when it fails, the push is ended or the deadline passes."""

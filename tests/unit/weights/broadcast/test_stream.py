@@ -26,6 +26,9 @@ def hub(request):
     yield make
     for each in made:
         each.close()
+    # one that comes back from gloo while the interpreter ends would take the process with it
+    for thread in [t for t in threading.enumerate() if t.name == "broadcast bucket"]:
+        thread.join()
 
 
 def test_all_receivers_hold_the_senders_bits_and_all_tell_the_digest_of_a_file_of_them(hub):
@@ -130,16 +133,25 @@ def test_the_end_of_an_older_push_does_not_reach_the_next(hub):
     assert one.push("push2", tensors)[0].digest and equal(one.sides[0], tensors)
 
 
-def test_a_loader_that_fails_makes_its_worker_unusable_and_tears_the_push_of_the_others(hub):
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_loader_that_fails_makes_its_worker_unusable_and_tears_the_push_of_the_others(hub, monkeypatch, deaf):
+    """A sender that feels the connection break before it hears why says why all the same."""
+    import torch
+
+    from openrlhf_tir.weights.broadcast.group import Group
+
     from .sides import weights
 
-    two = hub(2)
+    two, listen = hub(2), Group._listen
+    if deaf:
+        monkeypatch.setattr(Group, "_listen", lambda self, push: self.rank and listen(self, push))
 
     def refuse(tensors) -> None:
         raise ValueError("no such layer")
 
     two.sides[1].load = refuse
-    sent, (well, failed) = two.push("push1", weights())
+    more_than_a_socket_holds = torch.zeros(1 << 26, dtype=torch.uint8)
+    sent, (well, failed) = two.push("push1", {**weights(), "z": more_than_a_socket_holds})
     assert failed.unusable and "loading failed: ValueError: no such layer" in failed.fault
     assert not well.unusable and "rank 2 ended it: no such layer" in well.fault and well.digest is None
     assert "no such layer" in sent.fault
