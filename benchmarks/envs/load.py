@@ -38,7 +38,8 @@ async def closed_loop(ask: Callable[[int], Awaitable[int]], concurrency: int, se
         nonlocal failed
         while time.perf_counter() - start < seconds:
             asked = time.perf_counter()
-            failed += await ask(next(numbers))
+            here = await ask(next(numbers))
+            failed += here  # in one go the sum would be of before the request: other callers' were lost
             times.append(time.perf_counter() - asked)
 
     await asyncio.gather(*[caller() for _ in range(concurrency)])

@@ -77,11 +77,11 @@ class Http:
         assert status == 200, body
         return body["session_id"]
 
-    def step_body(self, session: str, step_id: int, action: str, deadline_s: float = 20.0) -> dict:
+    def step_body(self, session: str, step_id: int, action: str, deadline_s: float = 120.0) -> dict:
         return {"session_id": session, "step_id": step_id, "action": action, "deadline_s": deadline_s}
 
     async def step(
-        self, session: str, step_id: int, action: str, deadline_s: float = 20.0
+        self, session: str, step_id: int, action: str, deadline_s: float = 120.0
     ) -> tuple[int, Any, dict[str, str]]:
         return await self.send("POST", "/step", json=self.step_body(session, step_id, action, deadline_s))
 
@@ -91,6 +91,6 @@ class Http:
         return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("env_steps_total{"))
 
     async def until_running(self, n: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await self.send("GET", "/health"))[1]["running"] != n:
                 await asyncio.sleep(0.02)

@@ -96,7 +96,7 @@ async def fuzz_server(name: str, tmp_path, n: int, seed: int) -> None:
             seen = await send(url, requests(own + PROTOCOL, n, seed))
             assert process.poll() is None, "the server ended"
             assert (await http.step(await http.open(task), 0, action))[1]["outcome"] == "ok"
-            assert (await http.send("GET", "/health"))[1]["running"] == 0
+            await http.until_running(0)
     print(f"seed {seed}\n{seen}")
     assert not seen.bad, f"seed {seed}\n{seen}"
     said = (tmp_path / "stderr").read_text()

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,13 @@ from .env_process import Http, env_server
 from .hostile import ATTACKS, Attack, Reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
-SIDE_BY_SIDE = 8
+SIDE_BY_SIDE, SETTLE_S = 8, 20.0
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     with env_server(
-        "env_servers.python_tir", tmp_path_factory.mktemp("env"), "--code-timeout", "4", "--memory-mib", "512"
+        "env_servers.python_tir", tmp_path_factory.mktemp("env"), "--code-timeout", "6", "--memory-mib", "512"
     ) as (url, process):
         yield url, process.pid
 
@@ -49,15 +51,21 @@ async def say_well(http: Http, times: int = 8) -> None:
 
 def footprint(pid: int) -> tuple[list[str], int, int]:
     """(names of the server's processes, proportional memory of all of them in MiB, the server's open descriptors)."""
-    pids = [pid, *descendants(pid)]
-    names = sorted(Path(f"/proc/{p}/comm").read_text().strip() for p in pids)
-    lines = [
-        line
-        for p in pids
-        for line in Path(f"/proc/{p}/smaps_rollup").read_text().splitlines()
-        if line.startswith("Pss:")
-    ]
-    return names, sum(int(line.split()[1]) for line in lines) >> 10, len(os.listdir(f"/proc/{pid}/fd"))
+    names, kib = [], 0
+    for p in (pid, *descendants(pid)):
+        with suppress(OSError):  # it has just ended
+            name, memory = (Path(f"/proc/{p}/{file}").read_text() for file in ("comm", "smaps_rollup"))
+            names.append(name.strip())
+            kib += sum(int(line.split()[1]) for line in memory.splitlines() if line.startswith("Pss:"))
+    return sorted(names), kib >> 10, len(os.listdir(f"/proc/{pid}/fd"))
+
+
+async def settled(pid: int, names: list[str]) -> tuple[list[str], int, int]:
+    """The footprint once the processes are those of before; a slot that was replaced may still be ending."""
+    give_up = time.monotonic() + SETTLE_S
+    while (found := footprint(pid))[0] != names and time.monotonic() < give_up:
+        await asyncio.sleep(0.1)
+    return found
 
 
 def test_the_suite_is_large_and_its_names_are_unique():
@@ -78,7 +86,7 @@ async def test_every_attack_is_contained_and_leaves_the_server_as_it_was(server)
                     escaped.append((attack.name, reply["outcome"], reply["signals"], reply["observation"][-300:]))
             await say_well(http)
         assert not escaped, "\n".join(map(str, escaped))
-        names_after, memory_after, descriptors_after = footprint(pid)
+        names_after, memory_after, descriptors_after = await settled(pid, names)
     assert names_after == names
     assert descriptors_after <= descriptors + 2
     assert memory_after <= memory + 40, f"{memory} MiB before, {memory_after} MiB after"

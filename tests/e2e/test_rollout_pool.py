@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rollout.fault_actor import EmulatedActor
-from benchmarks.rollout.fault_parts import config, fault_server, sessions, trained_on_a_fault
+from benchmarks.rollout.fault_parts import PATIENCE_S, config, fault_server, sessions, trained_on_a_fault
 from openrlhf_tir.cluster.jobs.control import Control, apply
 from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
@@ -68,6 +68,7 @@ async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move
         tmp_path,
         n=N,
         rollout={"batch_size": B, "max_wait_ms": 150},
+        env={"step_timeout_s": 60.0, "reset_timeout_s": 60.0},  # 1,024 sessions at once, and no second chance for 500
         vllm={"num_engines": 2},
         train={"max_steps": STEPS, "max_reissues": 3},
         pipeline={"max_staleness": 3, "depth": 4 * B},
@@ -115,7 +116,7 @@ async def killed_with_500_live(cfg, pool: RolloutPool, url: str) -> None:
     assert len(trained) == STEPS * B and max(Counter((k.epoch, k.prompt) for k in trained).values()) == 1
     assert not lost & set(trained), "a group of the dead actor was trained"
     assert {k.prompt for k in lost} & {k.prompt for k in trained}, "nothing of the dead actor was issued again"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while len(pool.members) < 2:
             await asyncio.sleep(0.1)
     assert victim not in pool.members
@@ -136,7 +137,7 @@ async def moved_and_scaled(pool: RolloutPool, first: str, second: str) -> None:
     assert (await sessions(first))["resets"] == before and (await sessions(second))["resets"] == 4 * N
 
     await apply(Control(rollout_actors=3), pool, token=None)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while len(pool.members) < 3:
             await asyncio.sleep(0.1)
     assert await roll(2, 6) == {"rollout-0", "rollout-1", "rollout-2"}
@@ -146,7 +147,7 @@ async def moved_and_scaled(pool: RolloutPool, first: str, second: str) -> None:
     await asyncio.sleep(0.2)
     await apply(Control(rollout_actors=1), pool, token=None)
     assert len(await rolling) == 3  # they finished what they had
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while len(pool.members) > 1:
             await asyncio.sleep(0.1)
     assert await roll(4, 4) == {"rollout-0"}

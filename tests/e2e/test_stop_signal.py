@@ -20,7 +20,7 @@ def test_a_run_that_loses_processes_and_is_stopped_between_ends_with_the_weights
     to be saved."""
     args = [*command(tmp_path, toy_run.job, deadlines={}), "--train.stop_grace_s", "120", "--ckpt.save_steps", "3"]
     log = tmp_path / "log"
-    killed, gone, crashed = Fault("learner-1", 0.5), Fault("env", 2.5), Fault("controller", 3.5)
+    killed, gone, crashed = Fault("learner-1", 0.0), Fault("env", 2.5), Fault("controller", 3.5)
 
     first = start(args, log)
     strike(first, tmp_path, killed, toy_run.step_s)

@@ -49,7 +49,7 @@ class Template:
         """The place's slot, a new one where there is none that works. Raises SandboxError."""
         slot = self.slots[place]
         if slot is not None:
-            if slot.usable and not has_ended(slot.pidfd):
+            if slot.usable and self.container and self.container.alive and not has_ended(slot.pidfd):
                 return slot
             self.slots[place] = None
             await slot.end()

@@ -220,11 +220,11 @@ class Group(ABC):
     def _cause(self, error: Exception, push: str | None) -> tuple[str, Any]:
         """Whoever ends a push says so before it drops its connections: one that broke may be felt before the word is
         heard, and tells less."""
+        said = DONE
         with suppress(RuntimeError):  # the store is gone too
-            if self._met and push and self.store.check([over := f"{push}/over"]):
-                if (said := self.store.get(over).decode()) != DONE:
-                    return "heard", said
-        return "failed", error
+            if push and self.store.check([over := f"{push}/over"]):
+                said = self.store.get(over).decode()
+        return ("failed", error) if said == DONE else ("heard", said)
 
     def _result(self, what: str, patience: int = 1) -> Any:
         """What came of what was begun. Raises BroadcastTorn when it fails, the push is ended or the deadline passes."""

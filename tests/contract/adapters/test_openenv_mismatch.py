@@ -144,7 +144,6 @@ async def test_a_complaint_about_fields_that_no_action_has_is_the_servers_own_fa
 
 
 async def test_a_server_that_hangs_is_given_up_at_the_handshake_and_at_the_goodbye(monkeypatch):
-    monkeypatch.setattr(link_module, "CONNECT_S", 0.1)
     monkeypatch.setattr(link_module, "CLOSE_S", 0.1)
     connections, over = [], asyncio.Event()
 
@@ -161,6 +160,7 @@ async def test_a_server_that_hangs_is_given_up_at_the_handshake_and_at_the_goodb
     async with serving(hangs) as (http, url):
         link = OpenEnvLink(http, url)
         assert (await link.reset()).observation == {"reply": "hello"}
+        monkeypatch.setattr(link_module, "CONNECT_S", 0.1)
         with pytest.raises(OpenEnvFailed, match="TimeoutError"):
             await OpenEnvLink(http, url).reset()
         async with asyncio.timeout(30):

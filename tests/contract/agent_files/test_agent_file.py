@@ -93,6 +93,7 @@ async def test_a_silent_sample_alone_is_lost_where_the_process_answers(agent_of,
     agent, engine = await agent_of(CUSTOM, **soon)
     with pytest.raises(AgentLost, match="not heard of"):
         await one(agent, engine, "wait")
+    agent.workers[0].process.idle = Deadline(60.0, "rollout.agent_idle_s")
     assert (await one(agent, engine)).reward == 0.5
     assert agent.workers[0].process.starts == 1
 

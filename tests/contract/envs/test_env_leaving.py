@@ -14,6 +14,8 @@ from env_servers.serving import ServingConfig, create_env_app
 
 from ..in_process import Wire, serving, until
 
+pytestmark = pytest.mark.timeout(120)
+
 
 class Waiting(Sandbox):
     """Runs "wait" until it is cancelled or `go_on` is set; everything else at once."""
@@ -52,7 +54,7 @@ async def server(sandbox):
     """(port, the service) of a server with one worker."""
     app = create_env_app(lambda: WaitingEnv(sandbox), ServingConfig(env="waiting", action="text", workers=1))
     add_run_code(app, sandbox)
-    async with asyncio.timeout(60), serving(app) as port:
+    async with serving(app) as port:
         yield port, app.state.service
 
 

@@ -109,7 +109,7 @@ async def test_requests_share_nothing(http):
 
 
 async def test_out_of_time_is_failed_with_the_cells_so_far(http):
-    for limits in ({"cell_timeout": 0.5}, {"total_timeout": 0.5}):
+    for limits in ({"cell_timeout": 3}, {"total_timeout": 3}):
         body = await run(http, "print(1)", "print(2, flush=True)\nwhile True: pass", "print(3)", **limits)
         assert (body["status"], body["driver"]["status"], body["driver"]["return_code"]) == (
             "Failed",

@@ -96,7 +96,7 @@ async def test_searches_that_missed_their_deadline_give_their_workers_back(tmp_p
             status, body, headers = await http.send("POST", "/retrieve", json={"queries": ["endless"]})
             assert (status, "more than 0.3 s" in body["detail"], headers["Retry-After"]) == (503, True, "1")
             assert (await http.step(await http.open(), 0, "number 7"))[1]["outcome"] == "ok"
-            assert (await http.send("GET", "/health"))[1]["running"] == 0
+            await http.until_running(0)
 
 
 async def test_many_searches_at_once_are_answered_each_for_itself(http):

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from urllib.parse import urlsplit
 
 import pytest
 
 from ..env_process import Http, env_server
-from ..test_hostile import footprint
+from ..test_hostile import footprint, settled
 from .hostile import ATTACKS, TOOLS, Attack, Reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
 SIDE_BY_SIDE = 6
-SETTLE_S = 20.0
 HERE = [attack for attack in ATTACKS if shutil.which(TOOLS[attack.language])]
 
 
@@ -55,10 +53,7 @@ async def test_every_attack_is_contained_and_leaves_the_server_as_it_was(tmp_pat
                         escaped.append((attack.language, attack.name, str(reply)[:500]))
                 await say_well(http)
             assert not escaped, "\n".join(map(str, escaped))
-            give_up = time.monotonic() + SETTLE_S
-            while footprint(process.pid)[0] != names and time.monotonic() < give_up:
-                await asyncio.sleep(0.1)  # a slot that was replaced may still be ending
-            names_after, memory_after, descriptors_after = footprint(process.pid)
+            names_after, memory_after, descriptors_after = await settled(process.pid, names)
     assert names_after == names
     assert descriptors_after <= descriptors + 2
     assert memory_after <= memory + 40, f"{memory} MiB before, {memory_after} MiB after"

@@ -12,10 +12,12 @@ SOON = 200
 
 
 @pytest.fixture(scope="module")
-def rank():
+def rank(tmp_path_factory):
     import ray
 
     from openrlhf_tir.cluster.learner_group import THREADS, LearnerRank
+    from openrlhf_tir.cluster.ray_session import ray_session
+    from openrlhf_tir.config import Config
     from openrlhf_tir.types import Meeting, Transfer
     from openrlhf_tir.weights.broadcast.sender import Sender
 
@@ -35,11 +37,10 @@ def rank():
         def start(self) -> None:
             self.inner = Inner()
 
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)  # never another test's
-    actor = ray.remote(concurrency_groups=THREADS)(Rank).options(num_cpus=1).remote(0, 1)
-    ray.get(actor.start.remote(), timeout=SOON)
-    yield actor
-    ray.shutdown()
+    with ray_session(Config(run_dir=tmp_path_factory.mktemp("ray"))):
+        actor = ray.remote(concurrency_groups=THREADS)(Rank).options(num_cpus=1).remote(0, 1)
+        ray.get(actor.start.remote(), timeout=SOON)
+        yield actor
 
 
 def test_a_rank_that_waits_for_an_engine_is_told_that_it_will_not_come(rank):

@@ -72,9 +72,10 @@ async def test_requests_in_flight_go_on_with_pushed_weights_and_the_canary_agree
 async def test_an_engine_of_which_a_worker_is_killed_is_broken_and_its_callers_are_told(pair, prompt):
     """Last in this file: the engine is gone."""
     engine, _ = pair
+    worker = workers(psutil.Process())[0]
     asked = asyncio.create_task(engine.generate(prompt, Sampling(256), request_id="lost"))
     await asyncio.sleep(0)
-    workers(psutil.Process())[0].kill()
+    worker.kill()
     with pytest.raises(EngineError):
         await within(Deadline(300.0, "test"), asked, "The answer of an engine without a worker")
     with pytest.raises(EngineError):

@@ -147,7 +147,7 @@ def test_a_run_over_two_nodes_has_a_rank_on_each_and_leaves_nothing_behind(clust
     placed = cluster.said().split("placed: 2 learner ranks: ")[1]
     assert placed.startswith(("10.77.0.1 x 1, 10.77.0.2 x 1", "10.77.0.2 x 1, 10.77.0.1 x 1"))
     wait(
-        lambda: not [p for node in (cluster.a, cluster.b) for p in node.processes() if "ray" in p.name()],
+        lambda: not [p for node in (cluster.a, cluster.b) for name, p in node.processes() if "ray" in name],
         None,
         cluster.log,
         60,
@@ -210,7 +210,7 @@ def test_a_node_that_loses_its_power_is_waited_for_and_the_run_goes_on_when_it_i
 def test_a_ray_daemon_that_is_killed_is_started_again(cluster: Cluster):
     process = cluster.launch(steps=12)
     wait(lambda: cluster.step() >= 3, process, cluster.log)
-    next(p for p in cluster.b.processes() if p.name() == "raylet").kill()
+    next(p for name, p in cluster.b.processes() if name == "raylet").kill()
     wait(cluster.has_lost_ranks, process, cluster.log)
     assert ended(process, cluster.log) == 0, cluster.log.read_text()[-4000:]
     assert_trained_once(cluster, 12)

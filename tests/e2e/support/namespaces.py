@@ -94,18 +94,18 @@ class Node:
                 start_new_session=True,
             )
 
-    def processes(self) -> Iterator[psutil.Process]:
-        """Whatever runs on it, but for what holds its namespaces."""
+    def processes(self) -> Iterator[tuple[str, psutil.Process]]:
+        """Whatever runs on it, by name, but for what holds its namespaces."""
         own = os.readlink(f"/proc/{self.pid}/ns/net")
         for process in psutil.process_iter():
             try:
                 if process.pid != self.pid and os.readlink(f"/proc/{process.pid}/ns/net") == own:
-                    yield process
-            except OSError:
+                    yield process.name(), process
+            except (OSError, psutil.Error):
                 continue
 
     def lose_power(self) -> None:
-        while found := list(self.processes()):
+        while found := [process for _, process in self.processes()]:
             for process in found:
                 try:
                     process.kill()

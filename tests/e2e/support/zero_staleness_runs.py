@@ -140,13 +140,16 @@ class OneRank:
 
 
 class LocalRollout:
-    """The group runner as the pipeline's Rollout, in this process."""
+    """The group runner as the pipeline's Rollout, in this process. The first prompt is not the first to finish."""
 
     def __init__(self, runner: GroupRunner) -> None:
-        self.runner, self.finished = runner, []
+        self.runner, self.finished, self.another = runner, [], asyncio.Event()
 
     async def run_group(self, key, task):
         meta, group = await self.runner.run(key, task)
+        if key.prompt:
+            self.another.set()
+        await self.another.wait()
         self.finished.append(key.prompt)
         return meta, group
 

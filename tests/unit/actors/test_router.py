@@ -82,8 +82,8 @@ async def test_a_suspect_gets_nothing_until_it_answers_again():
 
 async def test_a_full_member_is_asked_again_when_it_said_so():
     r = router("a")
-    r.full("a", 0.05)
     start = asyncio.get_running_loop().time()
+    r.full("a", 0.05)
     assert await home(r, "p") == "a"
     assert asyncio.get_running_loop().time() - start >= 0.05
 

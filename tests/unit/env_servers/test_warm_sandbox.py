@@ -137,7 +137,7 @@ async def test_a_slot_whose_file_system_is_not_empty_is_replaced(warm):
     await warm.run("")
     slot = warm._light.slots[0]
     call = asyncio.create_task(
-        warm.run("import time\nopen('/tmp/kept', 'w').write('x')\nopen('/tmp/there', 'w')\ntime.sleep(0.5)")
+        warm.run("import time\nopen('/tmp/kept', 'w').write('x')\nopen('/tmp/there', 'w')\ntime.sleep(3)")
     )
     while not exists("there", slot.directories[0]):
         await asyncio.sleep(0.01)

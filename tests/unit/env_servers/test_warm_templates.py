@@ -54,7 +54,7 @@ async def test_a_library_that_nobody_names_comes_from_disk(warm):
 async def test_a_killed_light_container_is_replaced_and_costs_calls_on_it_only(warm):
     await asyncio.gather(warm.run(""), warm.run("# numpy"))
     light, full = warm._light.container, warm._full.container
-    on_full = asyncio.create_task(warm.run("import time; time.sleep(1); print('done')  # numpy"))
+    on_full = asyncio.create_task(warm.run("import time; time.sleep(5); print('done')  # numpy"))
     on_light = asyncio.create_task(warm.run("import time; time.sleep(60)"))
     await until_running(warm._light)
     await until_running(warm._full)

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.envs.http import MAX_REPLY_BYTES
 from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvTimeout
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
+from tests.free_port import free_port
 
 from .scripted_env import Script, client, hang_up, ok, one_step, outcome, stall, status
 
@@ -162,7 +162,7 @@ async def test_sessions_spread_over_servers_and_stay_on_theirs():
 
 async def test_a_dead_server_is_passed_over_at_reset():
     async with Script() as alive:
-        async with EnvClient({"e": [f"http://127.0.0.1:{unused_port()}", alive.url]}, backoff_s=0.01) as c:
+        async with EnvClient({"e": [f"http://127.0.0.1:{free_port()}", alive.url]}, backoff_s=0.01) as c:
             for _ in range(6):
                 assert (await one_step(c)).outcome == "ok"
 
@@ -210,6 +210,6 @@ async def test_check_returns_the_schema_or_says_what_to_do():
     async with Script() as script, client(script) as c:
         assert (await c.check(script.url + "/")).env == "scripted"
         with pytest.raises(EnvError, match=r"No environment server answers.*Start one"):
-            await c.check(f"http://127.0.0.1:{unused_port()}")
+            await c.check(f"http://127.0.0.1:{free_port()}")
         with pytest.raises(EnvError, match="is not a URL"):
             await c.check("not a url")

@@ -8,10 +8,11 @@ from benchmarks.envs.load import closed_loop
 
 
 async def test_callers_are_never_more_than_asked_for_and_every_failure_counts():
-    inside = most = 0
+    inside = most = failures = 0
 
     async def ask(i: int) -> int:
-        nonlocal inside, most
+        nonlocal inside, most, failures
+        failures += i % 2
         inside += 1
         most = max(most, inside)
         await asyncio.sleep(0.01)
@@ -19,7 +20,5 @@ async def test_callers_are_never_more_than_asked_for_and_every_failure_counts():
         return i % 2
 
     load = await closed_loop(ask, 4, 0.2)
-    answered = round(load.per_s * 0.2)
-    assert most == 4
-    assert 10 <= load.p50_ms <= load.p99_ms < 200
-    assert abs(load.failed - answered / 2) <= answered / 4 + 2
+    assert most == 4 and load.failed == failures > 0
+    assert 10 <= load.p50_ms <= load.p99_ms

@@ -12,6 +12,7 @@ from openrlhf_tir.commands.checks import host as host_checks
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError, DataError, Unavailable
+from tests.free_port import free_port
 
 from .runs import CPU, GPUS, refused
 
@@ -219,9 +220,8 @@ def test_a_directory_that_takes_no_files_or_has_too_long_a_name_is_refused(ready
 
 def test_an_occupied_port_is_refused_and_so_is_the_one_of_a_later_actor(ready):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", port := free_port()))
         taken.listen()
-        port = taken.getsockname()[1]
         assert f"rollout.port = {port} cannot be used: Address already in use" in refused(
             ready, error=Unavailable, rollout__port=port
         )
