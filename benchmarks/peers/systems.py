@@ -27,6 +27,7 @@ TRL = (
     ),
 )  # fmt: skip
 """The newest release, with our torch and transformers; the last three for the reward function of this checkout."""
+ONE_RANK = ("--actor.num_gpus_per_node", "1")
 LOOK_EVERY_S = 1.0
 """Between two looks at a system's progress."""
 STOP_S = 60.0
@@ -55,7 +56,19 @@ SYSTEMS: dict[str, System] = {
     "ours_one_rank": System(
         "ours",
         "the same with one learner rank, beside the engine on two cores",
-        words=("--actor.num_gpus_per_node", "1"),
+        words=ONE_RANK,
+        threads=False,
+    ),
+    "ours_on_policy": System(
+        "ours",
+        "the same with one rank and no overlap: every batch is of the newest weights, as TRL's",
+        words=(*ONE_RANK, "--pipeline.mode", "sync"),
+        threads=False,
+    ),
+    "ours_dr_grpo": System(
+        "ours",
+        "the same with one rank and advantages that are not whitened, as TRL's",
+        words=(*ONE_RANK, "--algo.advantage.estimator", "dr_grpo"),
         threads=False,
     ),
     "trl": System("trl_grpo", "TRL's GRPOTrainer, no tools", calls=False, requirements=TRL),

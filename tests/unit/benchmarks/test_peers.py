@@ -23,6 +23,7 @@ from benchmarks.peers.rollout import Sample, sample
 from benchmarks.peers.sandbox import Client
 from benchmarks.peers.systems import Ran
 from benchmarks.peers.work import STEPS, Recorder, Step, Work, clear, kept, saved, say, steps_of
+from openrlhf_tir.config.settings import load
 from openrlhf_tir.toy.tokenizer import EOS_ID, PAD_ID, encode
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
@@ -178,11 +179,23 @@ def test_a_process_that_fails_is_a_sentence_and_not_an_error(tmp_path):
 
 
 def test_what_a_variant_of_ours_is_told_reaches_the_training_command(tmp_path):
-    variant = systems.SYSTEMS["ours_one_rank"]
-    assert variant.words == ("--actor.num_gpus_per_node", "1")
-    misspelt = replace(variant, words=("--actor.num_gpu", "1"))
+    misspelt = replace(systems.SYSTEMS["ours_one_rank"], words=("--actor.num_gpu", "1"))
     systems.start(misspelt, "ours_one_rank", work(clear(tmp_path / "x")), tmp_path, 120.0, lambda done: None)
     assert "Unknown key 'actor.num_gpu' on the command line" in (tmp_path / "x/output.log").read_text()
+
+
+def test_every_variant_of_ours_is_the_recipe_with_what_it_says():
+    def of(name: str):
+        words = iter(systems.SYSTEMS[name].words)
+        return load(
+            "quickstart_cpu", {flag.removeprefix("--"): value for flag, value in zip(words, words, strict=True)}
+        )
+
+    recipe, one, on_policy, dr_grpo = map(of, ("ours", "ours_one_rank", "ours_on_policy", "ours_dr_grpo"))
+    assert (recipe.actor.world_size, recipe.pipeline.S) == (2, 1)
+    assert {c.actor.world_size for c in (one, on_policy, dr_grpo)} == {1}
+    assert (on_policy.pipeline.mode, on_policy.pipeline.S, one.pipeline.S) == ("sync", 0, 1)
+    assert dr_grpo.algo.advantage.estimator == "dr_grpo"
 
 
 def test_weights_from_before_the_first_batch_near_the_bar_are_not_evaluated():
