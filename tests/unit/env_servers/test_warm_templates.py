@@ -68,6 +68,18 @@ async def test_a_killed_light_container_is_replaced_and_costs_calls_on_it_only(w
     assert warm._full.container is full
 
 
+async def test_a_container_that_was_killed_between_calls_costs_none(warm):
+    """Its slots die after it, one by one: the next call must not get one that is about to."""
+    for _ in range(5):
+        await asyncio.gather(*(warm.run("import time; time.sleep(0.1)") for _ in range(2)))  # both places
+        container = warm._light.container
+        signal.pidfd_send_signal(container._master, signal.SIGKILL)
+        while container.alive:
+            await asyncio.sleep(0)
+        for execution in await asyncio.gather(warm.run("print(1)"), warm.run("print(1)")):
+            assert execution.stdout == b"1\n"
+
+
 async def test_both_kinds_together_run_as_many_at_once_as_there_are_places_in_the_order_they_came(warm):
     code = "import time; start = time.monotonic(); time.sleep(0.2); print(start, time.monotonic())"
     executions = await asyncio.gather(
