@@ -125,10 +125,12 @@ async def test_a_server_that_dies_loses_its_sessions_only_and_new_ones_wait_for_
         back = asyncio.create_task(back_again(bad))
         meta, group = await groups.run(GroupKey(0, 2), Task("p", "", "bad"))
         assert meta.failed is None and len(group.valid) == 8 and trained_on_a_fault(group) == []
-        *in_vain, (_, well) = probes
+        used_after = asyncio.get_running_loop().time()
+        *in_vain, (known, well) = probes
         assert well and not any(ok for _, ok in in_vain), "one answer is enough, and nobody asks again"
         assert back.done()
         assert all(at < back.result() for at, _ in in_vain), "a server that answers is believed"
+        assert used_after - known < 30, "its patience of 60 s was not waited out"
     await close_orphans(envs.owner, [bad, good])
 
 

@@ -99,8 +99,10 @@ async def test_what_runs_goes_on_over_what_the_old_weights_read_and_shares_it_wi
         assert worst(old, prompt, c, slice(0, switch)) <= TOLERANCE
         kept = learner.logprobs_after(old, prompt, c.token_ids, switch)
         assert np.abs(kept - c.logprobs[switch:]).max() <= TOLERANCE
-    fresh = [worst(learner, prompt, c, slice(at, None)) for c, at in zip(spanning, switches, strict=True)]
-    assert max(fresh) > 0.1, "the two caches must differ, or it proves nothing"
+    long = [(c, at) for c, at in zip(spanning, switches, strict=True) if len(c.token_ids) >= at + 16]
+    assert long, "one that ends soon after the push may agree by chance"
+    for c, at in long:
+        assert worst(learner, prompt, c, slice(at, None)) > 0.1, "the two caches must differ, or it proves nothing"
     hits = engine.stats()["prefix_hits"]
     turn = await engine.generate([*prompt, 9], Sampling(8, since=before), request_id="kept/1")
     assert engine.stats()["prefix_hits"] > hits, "the trajectory's own cache"

@@ -40,8 +40,13 @@ def taken(words: list[str]):
 
 
 @pytest.fixture
-def submitted(tmp_path) -> Iterator[subprocess.Popen]:
-    """The batch script, running in a directory of its own, with an scontrol that notes what it is asked."""
+def submitted(tmp_path, request) -> Iterator[subprocess.Popen]:
+    """The batch script, running in a directory of its own, with an scontrol that notes what it is asked. A parameter:
+    what it does once it has forked the launcher."""
+    forked = '"$@" &\n'
+    script = (CLUSTERS / "slurm.sbatch").read_text()
+    assert script.count(forked) == 1
+    (tmp_path / "job").write_text(script.replace(forked, forked + getattr(request, "param", "")))
     (tmp_path / "train_scripts").mkdir()
     (tmp_path / "train_scripts/launch_multinode.sh").write_text(LAUNCH)
     (tmp_path / "bin").mkdir()
@@ -54,9 +59,7 @@ def submitted(tmp_path) -> Iterator[subprocess.Popen]:
         "SLURM_SUBMIT_DIR": str(tmp_path),
         "SLURM_JOB_ID": "77",
     }
-    process = subprocess.Popen(
-        ["bash", CLUSTERS / "slurm.sbatch", "--recipe", "zerotir_7b"], env=env, start_new_session=True
-    )
+    process = subprocess.Popen(["bash", tmp_path / "job", "--recipe", "zerotir_7b"], env=env, start_new_session=True)
     while not (tmp_path / "up").exists() and process.poll() is None:
         time.sleep(0.02)
     yield process
@@ -65,6 +68,7 @@ def submitted(tmp_path) -> Iterator[subprocess.Popen]:
     process.wait()
 
 
+@pytest.mark.parametrize("submitted", ["", "sleep 1\n"], indirect=True, ids=["waiting", "just forked"])
 def test_a_job_whose_time_is_up_is_queued_again_after_its_checkpoint(submitted, tmp_path):
     submitted.send_signal(signal.SIGTERM)
     assert submitted.wait(60) == 5
