@@ -1,30 +1,36 @@
-"""Figures: what a system wrote, and what the evaluator found -> its line of the table and of the last JSON line."""
+"""Figures: what a system wrote, and what the evaluator found -> its line of the table and of the last JSON line.
+
+figures(...) of each run  ->  medians(runs)  ->  markdown, as_json
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from statistics import median, median_low
+from typing import Any
 
 from .cpu import spent
 from .systems import Ran
 from .work import BAR, Step
 
 HEAD = (
-    "system", "updates", "sampled tokens/s", "trained tokens/s", "s to 85 %", "accuracy", "trained for s", "CPU s",
-    "CPU s to 85 %", "peak GiB", "where the seconds went",
+    "system", "updates", "sampled tokens/s", "trained tokens/s", "s to 85 %", "updates to 85 %", "accuracy",
+    "trained for s", "CPU s", "CPU s to 85 %", "peak GiB", "where the seconds went",
 )  # fmt: skip
-JSON_KEYS = (
+TO_85 = ("seconds_to_85", "updates_to_85", "cpu_s_to_85")
+NUMBERS = (
     "sampled_tokens_per_s",
     "trained_tokens_per_s",
-    "seconds_to_85",
+    *TO_85,
     "accuracy",
     "seconds",
     "cpu_s",
-    "cpu_s_to_85",
-    "cpu_s_by_process",
     "peak_pss_gib",
 )
+JSON_KEYS = (*NUMBERS, "seconds_to_85_by_run", "cpu_s_by_process")
 
 LITTLE_S = 0.5
 """CPU seconds of a process below which it is not named."""
@@ -32,29 +38,31 @@ LITTLE_S = 0.5
 
 @dataclass(frozen=True)
 class Figures:
-    """None where there is nothing to tell: `why` says it. `seconds_to_85`: of training, until the first weights kept
-    that reach the bar."""
+    """One run's, or medians of several. None where there is nothing to tell: `why` says it. `seconds_to_85`: of
+    training, until the first weights kept that reach the bar."""
 
-    updates: int
-    sampled_tokens_per_s: float | None
-    trained_tokens_per_s: float | None
-    seconds_to_85: float | None
-    accuracy: float | None
-    seconds: float | None
-    cpu_s: float | None
+    updates: int = 0
+    sampled_tokens_per_s: float | None = None
+    trained_tokens_per_s: float | None = None
+    seconds_to_85: float | None = None
+    updates_to_85: float | None = None
+    accuracy: float | None = None
+    seconds: float | None = None
+    cpu_s: float | None = None
     """CPU time of all its processes in those seconds, which other work on the machine disturbs little."""
-    cpu_s_to_85: float | None
-    cpu_s_by_process: dict[str, float] | None
-    peak_pss_gib: float | None
-    phases: dict[str, float]
+    cpu_s_to_85: float | None = None
+    cpu_s_by_process: dict[str, float] | None = None
+    peak_pss_gib: float | None = None
+    phases: dict[str, float] = field(default_factory=dict)
     """Share of the seconds of training by what was done."""
-    why: str | None
+    why: str | None = None
+    seconds_to_85_by_run: tuple[float | None, ...] = (None,)
 
 
 def figures(steps: Sequence[Step], accuracy: Mapping[int, float], ran: Ran, began: float | None) -> Figures:
     """`accuracy`: update -> that of its weights. `began`: when training did, in seconds since the epoch."""
     if not steps or began is None:
-        return Figures(0, None, None, None, None, None, None, None, None, ran.peak_gib, {}, ran.why)
+        return Figures(peak_pss_gib=ran.peak_gib, why=ran.why)
     seconds = {step.step: step.seconds for step in steps}
     total = steps[-1].seconds
     reached = next((step for step, value in sorted(accuracy.items()) if value >= BAR and step in seconds), None)
@@ -62,11 +70,13 @@ def figures(steps: Sequence[Step], accuracy: Mapping[int, float], ran: Ran, bega
     for step in steps:
         phases.update(step.phases)
     by_process = spent(ran.cpu, began, began + total)
+    to_85 = None if reached is None else round(seconds[reached], 1)
     return Figures(
         updates=len(steps),
         sampled_tokens_per_s=round(sum(s.sampled for s in steps) / total, 1),
         trained_tokens_per_s=round(sum(s.trained for s in steps) / total, 1),
-        seconds_to_85=None if reached is None else round(seconds[reached], 1),
+        seconds_to_85=to_85,
+        updates_to_85=reached,
         accuracy=accuracy[max(accuracy)] if accuracy else None,
         seconds=round(total, 1),
         cpu_s=round(sum(by_process.values()), 1) if ran.cpu else None,
@@ -85,6 +95,29 @@ def figures(steps: Sequence[Step], accuracy: Mapping[int, float], ran: Ran, bega
             if reached is not None or not accuracy
             else f"Below {BAR:.0%} in all {len(accuracy)} evaluations, {max(accuracy.values()):.1%} at best."
         ),
+        seconds_to_85_by_run=(to_85,),
+    )
+
+
+def medians(runs: Sequence[Figures]) -> Figures:
+    """The medians of one system's runs, number by number; the rest is of the run whose seconds are the median. A run
+    that did not reach the bar took longer than all that did. `why`: of the first that has a sentence."""
+
+    def middle(name: str) -> Any:
+        told = [value for run in runs if (value := getattr(run, name)) is not None]
+        if name in TO_85:
+            told += [math.inf] * (len(runs) - len(told))
+        found = median(told) if told else math.inf
+        return round(found, 3) if math.isfinite(found) else None
+
+    if len(runs) == 1:
+        return runs[0]
+    seconds = [run.seconds or 0.0 for run in runs]
+    return replace(
+        runs[seconds.index(median_low(seconds))],
+        **{name: middle(name) for name in NUMBERS},
+        why=next((run.why for run in runs if run.why), None),
+        seconds_to_85_by_run=tuple(run.seconds_to_85 for run in runs),
     )
 
 
@@ -92,12 +125,16 @@ def cells(name: str, f: Figures) -> tuple[str, ...]:
     def number(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
+    by_run = sorted(math.inf if s is None else s for s in f.seconds_to_85_by_run)
+    ends = [number(s if math.isfinite(s) else None, ".1f") for s in (by_run[0], by_run[-1])]
+    spread = f" ({ends[0]} to {ends[1]})" if len(by_run) > 1 else ""
     return (
         name,
         str(f.updates),
         number(f.sampled_tokens_per_s, ",.0f"),
         number(f.trained_tokens_per_s, ",.0f"),
-        number(f.seconds_to_85, ".1f"),
+        number(f.seconds_to_85, ".1f") + spread,
+        number(f.updates_to_85, "g"),
         number(f.accuracy, ".1%"),
         number(f.seconds, ".1f"),
         number(f.cpu_s, ".1f"),

@@ -236,7 +236,7 @@ def main() -> None:
         nargs="*",
         choices=PARTS,
         metavar="PART",
-        help="late training by the wall clock, hours, or a part: auto, jump, fixed; else simulated",
+        help="late training by the wall clock, hours, or a part: auto, advised, jump, fixed; else simulated",
     )
     add("--late-steps", type=int, help="steps of it (default: the workload's)")
     add("--env-processes", type=int, default=2, help="of the environment server (default: %(default)s)")

@@ -34,6 +34,11 @@ class Way:
     early: str = "off"
     kv: str = "recompute"
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of [pipeline], but for the depth."""
+        return {"fast_lane": self.fast_lane, "early_accumulation": self.early, "kv_after_push": self.kv}
+
 
 WAYS = (
     Way("depth auto"),

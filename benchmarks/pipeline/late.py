@@ -1,5 +1,5 @@
 """Late training: the filters keep fewer and fewer groups (0.8 -> 0.1), and once suddenly more (0.1 -> 0.5). Depth
-`auto` beside a fixed one.
+`auto`, by itself and with what docs/rollout.md advises for a fast learner, beside a fixed one.
 
     efficiency = sum over steps of (B / acceptance groups at the engines' saturated rate) / sum of measured step seconds
 
@@ -10,10 +10,12 @@ batches, what a pipeline with a queue of one batch holds.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from openrlhf_tir.simulation.workload import Acceptance, Workload
 
 from .cluster import Cluster
+from .fast_learner import ADVISED
 from .parts import Plan
 from .record import ModeFigures
 from .run import run
@@ -21,7 +23,7 @@ from .run import run
 TIME_SCALE = 0.25
 """Saturated engines finish 2,048 trajectories in 12 s of wall-clock: two cores are 80 % busy with that."""
 FIXED_BATCHES = 2
-PARTS = ("auto", "jump", "fixed")
+PARTS = ("auto", "advised", "jump", "fixed")
 
 
 def efficiency(w: Workload, plan: Plan, walls_s: list[float]) -> float:
@@ -42,27 +44,25 @@ async def late_training(c: Cluster, parts: Collection[str], steps: int, scale: f
     fall, jump = Acceptance(w.late.start, w.late.end, steps), Acceptance(w.jump.start, w.jump.end, steps, jump=True)
     facts: dict[str, float | str] = {"late_training_clock": "wall"}
 
-    async def measured(name: str, acceptance: Acceptance, depth: int | None = None) -> tuple[Plan, ModeFigures]:
-        plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, acceptance, depth=depth)
+    async def measured(name: str, acceptance: Acceptance, **told: Any) -> ModeFigures:
+        plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, acceptance, **told)
         f = await run(c, plan)
+        facts[f"late_training_{name}"] = round(efficiency(w, plan, f.steps_s), 3)
+        facts[f"late_training_{name}_discarded"] = f.discarded_groups
         print(
             f"late training, {name}: {efficiency(w, plan, f.steps_s):.3f} of the engines' best, {f.step_s:.1f} s/step,"
             f" machine {100 * f.machine_busy:.0f} %, age mean {f.staleness_mean:.2f}, surplus {f.surplus_groups},"
             f" discarded {f.discarded_groups}",
             flush=True,
         )
-        return plan, f
+        return f
 
     if "auto" in parts:
-        plan, f = await measured("auto", fall)
-        facts |= {
-            "late_training_auto": round(efficiency(w, plan, f.steps_s), 3),
-            "late_training_auto_discarded": f.discarded_groups,
-        }
+        await measured("auto", fall)
+    if "advised" in parts:
+        await measured("advised", fall, fast_lane=ADVISED.fast_lane, early=ADVISED.early, kv=ADVISED.kv)
     if "jump" in parts:
-        _, f = await measured("jump", jump)
-        facts["surplus_share_after_jump"] = round(surplus_share(f), 4)
+        facts["surplus_share_after_jump"] = round(surplus_share(await measured("jump", jump)), 4)
     if "fixed" in parts:
-        plan, f = await measured("fixed", fall, FIXED_BATCHES * w.prompts)
-        facts["late_training_fixed"] = round(efficiency(w, plan, f.steps_s), 3)
+        await measured("fixed", fall, depth=FIXED_BATCHES * w.prompts)
     return facts

@@ -2,7 +2,8 @@
 
 The filters keep 80 % of the groups, then fewer and fewer, 10 % at the end; in a second run 10 %, and from half time on
 50 %. The learner is as fast as saturated engines at full acceptance, so that the engines are the bound throughout.
-Depth `auto` beside what staleness allows, (S+1) B, and beside 2 B.
+Depth `auto`, by itself and with what docs/rollout.md advises for a fast learner (fast_learner.py), beside what
+staleness allows, (S+1) B, and beside 2 B.
 
     efficiency = sum over steps of B / (acceptance * saturated groups per second), over the sum of their simulated
                  seconds
@@ -21,6 +22,8 @@ from typing import Any
 
 from openrlhf_tir.simulation.run import Result, configure, simulate
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Acceptance, Workload
+
+from .fast_learner import ADVISED
 
 STALENESS = (2, 3, 4, 8)
 BAR = 0.9
@@ -43,11 +46,13 @@ def efficiency(workload: Workload, acceptance: Acceptance, r: Result, last: int 
     return sum(ideal[-last:]) / sum(seconds_per_step(r, acceptance.steps)[-last:])
 
 
-def simulated(seed: Workload, acceptance: Acceptance, S: int | None, depth: int | None = None) -> Result:
+def simulated(
+    seed: Workload, acceptance: Acceptance, S: int | None, depth: int | None = None, **settings: str
+) -> Result:
     """As many steps as the acceptance has, with a learner as fast as saturated engines at full acceptance; and S+1
     more, which do not count: at its end a run admits no more groups than it still needs, and at 10 % acceptance a fixed
-    depth then crawls."""
-    cfg = configure(seed, mode="pipeline", max_staleness=S, depth=depth)
+    depth then crawls. `settings`: more of [pipeline]."""
+    cfg = configure(seed, mode="pipeline", max_staleness=S, depth=depth, **settings)
     cfg = cfg.model_copy(
         update={"train": cfg.train.model_copy(update={"max_steps": acceptance.steps + cfg.pipeline.S + 1})}
     )
@@ -80,10 +85,8 @@ def auto_over_best_fixed(seed: Workload, steps: int = 20) -> dict[str, float]:
 
 def headline(seed: Workload) -> dict[str, Any]:
     """The keys of `benchmarks.pipeline --late`, from the virtual clock."""
-    late = {
-        name: efficiency(seed, seed.late, simulated(seed, seed.late, None, depth))
-        for name, depth in (("auto", None), ("fixed", 2 * seed.prompts))
-    }
+    ways: dict[str, dict[str, Any]] = {"auto": {}, "advised": ADVISED.settings, "fixed": {"depth": 2 * seed.prompts}}
+    late = {name: efficiency(seed, seed.late, simulated(seed, seed.late, None, **way)) for name, way in ways.items()}
     return {f"late_training_{name}": round(share, 3) for name, share in late.items()} | {
         "surplus_share_after_jump": round(simulated(seed, seed.jump, None).surplus_share, 4),
         "late_training_clock": "virtual",
@@ -107,13 +110,19 @@ def main() -> None:
     fall, jump = replace(seed.late, steps=steps), replace(seed.jump, steps=steps)
     facts: dict[str, float] = {}
     for S in STALENESS[2:3] if quick else STALENESS:
-        for name, depth in (("auto", None), ("fixed", (S + 1) * seed.prompts), ("fixed_2B", 2 * seed.prompts)):
-            r = simulated(seed, fall, S, depth)
+        ways: dict[str, dict[str, Any]] = {
+            "auto": {},
+            "advised": ADVISED.settings,
+            "fixed": {"depth": (S + 1) * seed.prompts},
+            "fixed_2B": {"depth": 2 * seed.prompts},
+        }
+        for name, way in ways.items():
+            r = simulated(seed, fall, S, **way)
             share, last = efficiency(seed, fall, r), efficiency(seed, fall, r, LAST)
             surplus = r.ends.get("requeued/surplus", 0)
             facts[f"late_{name}_S{S}"] = round(share, 3)
             print(
-                f"falling, S = {S}, depth {name}: {share:.3f} of the engines' best, in the last steps {last:.3f};"
+                f"falling, S = {S}, {name}: {share:.3f} of the engines' best, in the last steps {last:.3f};"
                 f" surplus {surplus}; token age {r.staleness_mean:.2f} (max {r.staleness_max}); waits for the gate"
                 f" {r.phases_s['wait for gate'] / r.steps:.0f} s a step",
                 flush=True,

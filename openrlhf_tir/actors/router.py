@@ -97,7 +97,7 @@ class Router(Generic[M]):
         held = self.held()
         figures = {"actors": float(len(self.seats))}
         for name in held[0] if held else ():
-            of_each = (h.get(name, 0.0) for h in held)
+            of_each = [h.get(name, 0.0) for h in held]
             figures[name] = max(of_each) if name == longest else sum(of_each)
         return figures
 
@@ -126,11 +126,7 @@ class Router(Generic[M]):
         key = _key(prompt)
         seat = await self._wait(key, n, fits)
         told = seat.told
-        seat.load += n
-        seat.aside += n * aside
-        seat.placed += n * (not aside)
-        if seat.live is not None:
-            seat.live += n
+        seat.takes(n, aside)
         try:
             yield seat.member
             if seat.name not in self._failed_on.get(key, ()):
@@ -139,10 +135,7 @@ class Router(Generic[M]):
             self.blame(prompt, seat.name)
             raise
         finally:
-            if seat.told is told:  # it was refused or failed: nobody tells that it is gone
-                seat.placed -= n * (not aside)
-            seat.load -= n
-            seat.aside -= n * aside
+            seat.gives(n, aside, told)
             self._notify()
 
     def blame(self, prompt: str, name: str) -> None:
@@ -178,10 +171,11 @@ class Router(Generic[M]):
                 continue  # a full one wants to be asked again
 
     def _choose(self, ready: list[Seat[M]], key: bytes, n: int) -> Seat[M]:
-        mean = sum(s.weight for s in ready) / len(ready)
+        weights = [s.load if s.live is None else s.live for s in ready]
+        mean = sum(weights) / len(ready)
         home = self.seats.get(self._homes.get(key, ""))
         if home not in ready or home.weight > BALANCE * mean + n:
-            home = min(ready, key=lambda s: s.weight)
+            home = ready[weights.index(min(weights))]
         self._homes[key] = home.name
         self._homes.move_to_end(key)
         if len(self._homes) > HOMES:

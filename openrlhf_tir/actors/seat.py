@@ -39,19 +39,41 @@ class Seat(Generic[M]):
     """Trajectories of its groups that somebody else's work waits for: an evaluation's."""
     width: float = 0.0
     """Sequences that it runs at once."""
+    _held: dict[str, float] = field(default_factory=dict)
+    """`figures` as they were asked for last; empty since something changed."""
+
+    def takes(self, n: int, aside: bool) -> None:
+        """A group of n is placed there."""
+        self.load += n
+        self.aside += n * aside
+        self.placed += n * (not aside)
+        if self.live is not None:
+            self.live += n
+        self._held = {}
+
+    def gives(self, n: int, aside: bool, told: Mapping[str, float]) -> None:
+        """The group has ended; `told`: what the member had said when it came."""
+        if self.told is told:  # it was refused or failed: nobody tells that it is gone
+            self.placed -= n * (not aside)
+        self.load -= n
+        self.aside -= n * aside
+        self._held = {}
 
     def tell(self, figures: Mapping[str, float]) -> None:
         most = figures["width"]
         width = self.width if self.told else most
         width += NARROWER * ((0.0 if figures["waiting"] else most) - width)
         self.width = max(figures["running"], width)
-        self.told, self.placed = dict(figures), 0
+        self.told, self.placed, self._held = dict(figures), 0, {}
 
     def figures(self, reserved: bool) -> dict[str, float]:
         """What was told, as far as it still holds: nothing runs where no group is, and where none is to come there is
         room for what runs."""
+        closed = reserved or self.draining or self.suspect
+        if self._held.get("open") == (not closed):
+            return self._held
         figures = {**self.told, "placed": float(self.placed), "aside": float(self.aside)}
         if not self.load:
             figures |= {"running": 0.0, "waiting": 0.0, "placed": 0.0}
-        closed = reserved or self.draining or self.suspect
-        return figures | {"width": figures["running"] if closed else self.width, "open": float(not closed)}
+        self._held = figures | {"width": figures["running"] if closed else self.width, "open": float(not closed)}
+        return self._held

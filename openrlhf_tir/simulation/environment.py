@@ -42,7 +42,8 @@ class EnvModel:
 
     def _end(self, on_done: Callable[[bool], object]) -> None:
         self.running -= 1
-        self._serve()
+        if self._waiting:
+            self._serve()
         on_done(True)
 
     def _serve(self) -> None:

@@ -245,6 +245,7 @@ class SimulatedRollout:
                 actor.groups.discard(group)
                 for trajectory in group.trajectories:
                     trajectory.actor.live -= not trajectory.over
+                group.trajectories.clear()  # a cycle less for Python's collector
 
     def over(self, group: _Group) -> None:
         """One trajectory of the group has ended."""

@@ -16,7 +16,7 @@ import torch
 from benchmarks.peers import ours, plain, systems, venvs
 from benchmarks.peers.cpu import CpuTrace, at, name_of, spent
 from benchmarks.peers.evaluate import first_near
-from benchmarks.peers.figures import as_json, figures, markdown
+from benchmarks.peers.figures import as_json, figures, markdown, medians
 from benchmarks.peers.openrlhf_cpu import Worker
 from benchmarks.peers.reward import correct
 from benchmarks.peers.rollout import Sample, sample
@@ -111,9 +111,23 @@ def test_a_system_that_did_not_run_has_nulls_and_its_sentence():
     assert line["cpu_s_by_process"] == {"ours": {"engine": 2.0, "rank": 1.0}, "trl": None}
     assert line["why"] == {"trl": NO_WHEEL}
     table = markdown(found).splitlines()
-    assert table[2] == "| ours | 1 | 50 | 40 | 2.0 | 90.0% | 2.0 | 3.0 | 3.0 | 2.00 | generate 50% |"
-    assert table[3] == "| trl | 0 | - | - | - | - | - | - | - | - |  |"
+    assert table[2] == "| ours | 1 | 50 | 40 | 2.0 | 1 | 90.0% | 2.0 | 3.0 | 3.0 | 2.00 | generate 50% |"
+    assert table[3] == "| trl | 0 | - | - | - | - | - | - | - | - | - |  |"
     assert table[-1] == f"- trl: {NO_WHEEL}"
+
+
+def test_of_several_runs_the_medians_are_told_and_one_that_never_gets_there_took_longest():
+    def of(reached: int | None):
+        steps = [step(1, 2.0), step(2, 4.0), step(3, 5.0 + (reached or 0))]
+        return figures(steps, {1: 0.2, 3: 0.2} | ({reached: 0.9} if reached else {}), Ran(1.0, None, CPU), 1000.0)
+
+    found = medians([of(3), of(None), of(1)])
+    assert (found.seconds_to_85, found.updates_to_85, found.seconds) == (8.0, 3, 6.0)
+    assert found.seconds_to_85_by_run == (8.0, None, 2.0)
+    assert found.why == "Below 85% in all 2 evaluations, 20.0% at best."
+    assert markdown({"ours": found}).splitlines()[2].split(" | ")[4:6] == ["8.0 (2.0 to -)", "3"]
+    assert medians([of(None), of(1), of(None)]).seconds_to_85 is None
+    assert medians([of(2)]) == of(2)
 
 
 def test_pips_last_words_are_the_sentence_of_what_cannot_be_installed():
