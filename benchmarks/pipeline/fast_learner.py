@@ -36,7 +36,7 @@ class Way:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of [pipeline], but for the depth."""
+        """Settings of [pipeline], but for the depth."""
         return {"fast_lane": self.fast_lane, "early_accumulation": self.early, "kv_after_push": self.kv}
 
 
