@@ -324,6 +324,11 @@ class Trajectory:
         return "".join(s.text for s in self.segments)
 
     @property
+    def response_tokens(self) -> int:
+        """T: model and environment tokens."""
+        return sum(len(s.token_ids) for s in self.segments)
+
+    @property
     def model_tokens(self) -> int:
         """Sampled tokens, those of its branches included."""
         return sum(len(s.token_ids) for t in self.sequences for s in t.segments if s.source == "model")

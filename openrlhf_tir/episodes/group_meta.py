@@ -46,7 +46,7 @@ def describe(
         rewards=[t.scored for t in valid],
         correct=[t.parts["correct"] > HALF for t in valid],
         used_code=[bool(t.parts.get("used_code", t.calls)) for t in valid],
-        response_tokens=[len(t.token_ids) for t in valid],
+        response_tokens=[t.response_tokens for t in valid],
         model_tokens=[t.model_tokens for t in valid],
         prompt_tokens=prompt_tokens,
         oldest_version=min(versions, default=-1),
@@ -100,7 +100,8 @@ def _call_facts(t: Trajectory) -> tuple[int, int, int]:
 def _code_facts(t: Trajectory) -> tuple[int, int, int, int]:
     """CODE_FACTS of one sample."""
     text = model_text(t)
-    written, answered = [m.start() for m in PROGRAM.finditer(text)], ANSWER.search(text)
+    written = [m.start() for m in PROGRAM.finditer(text)]
     if not written:
         return 0, 0, 0, 0
+    answered = ANSWER.search(text)
     return len(written), min(len(t.calls), len(written)), 1, int(answered is not None and answered.start() < written[0])

@@ -53,6 +53,31 @@ def test_text_never_becomes_a_special_token_and_comes_back_unchanged(codec, text
     assert codec.decode(ids) == text
 
 
+@pytest.mark.parametrize("text", ["", "plain", "a<|im_end|>b é 你好 🙂\r\n\x00", "x" * 5000])
+def test_ids_are_those_that_transformers_gives_whatever_the_tokenizer_was_last_used_for(text):
+    tokenizer, asked = byte_tokenizer(), byte_tokenizer()
+    codec = HfCodec(tokenizer)
+    wanted = [
+        asked.encode(text, add_special_tokens=False, split_special_tokens=True),
+        asked.encode(text, add_special_tokens=False),
+    ]
+    for _ in range(2):
+        tokenizer.backend_tokenizer.enable_truncation(3)
+        tokenizer.backend_tokenizer.enable_padding(length=9)
+        assert [codec.encode(text), codec.encode_prompt(text)] == wanted
+        tokenizer(["a", "<|im_end|> and more"], truncation=True, max_length=2, padding=True)
+    assert tokenizer.encode(text, add_special_tokens=False) == wanted[1]
+
+
+def test_a_tokenizer_with_an_encode_of_its_own_is_asked_by_it():
+    class Own(type(byte_tokenizer())):
+        def encode(self, text, **more):
+            return [7] if text == "seven" else super().encode(text, **more)
+
+    codec = HfCodec(Own(tokenizer_object=byte_tokenizer().backend_tokenizer, eos_token=SPECIALS[2]))
+    assert (codec.encode("seven"), codec.encode_prompt("seven")) == ([7], [7])
+
+
 def test_a_rendered_prompt_keeps_its_special_tokens(codec):
     ids = codec.encode_prompt("<|im_start|>user\nhi<|im_end|>")
     start, end = codec.tokenizer.convert_tokens_to_ids(SPECIALS[1:])
