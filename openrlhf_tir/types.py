@@ -336,7 +336,7 @@ class Trajectory:
     @property
     def branch_tokens(self) -> int:
         """Tokens of its branches, their prompts included: what they add to a learner step."""
-        return sum(len(t.prompt_ids) + len(t.token_ids) for t in self.branches)
+        return sum(len(t.prompt_ids) + t.response_tokens for t in self.branches)
 
     @property
     def oldest_version(self) -> int | None:

@@ -110,8 +110,6 @@ def medians(runs: Sequence[Figures]) -> Figures:
         found = median(told) if told else math.inf
         return round(found, 3) if math.isfinite(found) else None
 
-    if len(runs) == 1:
-        return runs[0]
     seconds = [run.seconds or 0.0 for run in runs]
     return replace(
         runs[seconds.index(median_low(seconds))],
@@ -125,9 +123,8 @@ def cells(name: str, f: Figures) -> tuple[str, ...]:
     def number(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
-    by_run = sorted(math.inf if s is None else s for s in f.seconds_to_85_by_run)
-    ends = [number(s if math.isfinite(s) else None, ".1f") for s in (by_run[0], by_run[-1])]
-    spread = f" ({ends[0]} to {ends[1]})" if len(by_run) > 1 else ""
+    by_run = sorted(f.seconds_to_85_by_run, key=lambda s: math.inf if s is None else s)
+    spread = f" ({number(by_run[0], '.1f')} to {number(by_run[-1], '.1f')})" if len(by_run) > 1 else ""
     return (
         name,
         str(f.updates),

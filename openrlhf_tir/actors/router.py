@@ -171,7 +171,7 @@ class Router(Generic[M]):
                 continue  # a full one wants to be asked again
 
     def _choose(self, ready: list[Seat[M]], key: bytes, n: int) -> Seat[M]:
-        weights = [s.load if s.live is None else s.live for s in ready]
+        weights = [s.weight for s in ready]
         mean = sum(weights) / len(ready)
         home = self.seats.get(self._homes.get(key, ""))
         if home not in ready or home.weight > BALANCE * mean + n:

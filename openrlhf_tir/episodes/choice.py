@@ -148,7 +148,7 @@ def length_facts(members: Sequence[Trajectory], finished: Sequence[Trajectory], 
     used = [t for t in members if t.failed is None]
     facts = (used, [t for t in used if t.index >= n], [t for t in finished if t.failed is None][:n])
     return {
-        name: sum(len(t.token_ids) for t in some) / len(some)
+        name: sum(t.response_tokens for t in some) / len(some)
         for name, some in zip(LENGTH_FACTS, facts, strict=True)
         if some
     }

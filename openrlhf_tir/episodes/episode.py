@@ -142,7 +142,7 @@ async def run_episode(
 def _cut(traj: Trajectory, codec: Codec, tokens: int) -> None:
     """Leave the first `tokens` of the response. Only an inserted block can be beyond: the model is never asked for more
     than there is room."""
-    beyond = len(traj.token_ids) - tokens
+    beyond = traj.response_tokens - tokens
     if beyond > 0 and traj.segments[-1].source == "env":
         kept = traj.segments.pop().token_ids[:-beyond].tolist()
         traj.finish_reason = "length"

@@ -23,7 +23,7 @@ def shapes(cfg: Reward) -> bool:
 def shaped(reward: float, trajectory: Trajectory, cfg: Reward, *, max_tokens: int) -> float:
     """max_tokens: rollout.max_new_tokens."""
     if cfg.overlong_buffer_len is not None:
-        over = len(trajectory.token_ids) - (max_tokens - cfg.overlong_buffer_len)
+        over = trajectory.response_tokens - (max_tokens - cfg.overlong_buffer_len)
         reward -= cfg.overlong_penalty_factor * max(0.0, min(over, cfg.overlong_buffer_len)) / cfg.overlong_buffer_len
     coef = cfg.stop_properly_penalty_coef
     if coef is not None and trajectory.finish_reason == "length":

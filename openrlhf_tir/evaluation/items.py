@@ -99,7 +99,7 @@ def item_of(suite: str, index: int, task: Task, sampled: Group | str, n: int) ->
         item.calls.append(len(t.calls))
         item.calls_ok.append(sum(c.outcome == "ok" for c in t.calls))
         item.used_code.append(bool(t.parts.get("used_code", t.calls)))
-        item.response_tokens.append(len(t.token_ids))
+        item.response_tokens.append(t.response_tokens)
         item.model_tokens.append(t.model_tokens)
         item.truncated.append(t.finish_reason == "length")
         item.texts.append(t.text)

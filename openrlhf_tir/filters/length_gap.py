@@ -24,7 +24,7 @@ def gap(lengths_G: Sequence[int], correct_G: Sequence[float]) -> float:
 def length_gap(max_gap: float) -> Callable[[Group], Verdict]:
     def judge(group: Group) -> Verdict:
         valid = group.valid
-        drops = gap([len(t.token_ids) for t in valid], [t.parts["correct"] for t in valid]) >= max_gap
+        drops = gap([t.response_tokens for t in valid], [t.parts["correct"] for t in valid]) >= max_gap
         return Verdict(False, "length_gap") if drops else KEEP
 
     return judge

@@ -111,7 +111,7 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
 
 def _chains(key: tuple[int, int], trajectory: Trajectory, trained: np.ndarray, advantages: np.ndarray) -> list[Sample]:
     """One sample for each chain of tokens; `trained` and `advantages` are of all of them, end to end."""
-    cuts = np.cumsum([len(s.token_ids) for s in trajectory.sequences])[:-1]
+    cuts = np.cumsum([s.response_tokens for s in trajectory.sequences])[:-1]
     parts = zip(trajectory.sequences, np.split(trained, cuts), np.split(advantages, cuts), strict=True)
     return [Sample((*key, c), s, m, a, bool(trajectory.masked)) for c, (s, m, a) in enumerate(parts)]
 

@@ -183,7 +183,7 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
     facts = Facts(
         response=trajectory.text,
         finish_reason=trajectory.finish_reason,
-        num_tokens=len(trajectory.token_ids),
+        num_tokens=trajectory.response_tokens,
         # The engine says why it stopped, so that nothing needs to be looked for in the text.
         ended_by_eos=trajectory.finish_reason == "stop",
         executions=[1] * len(errors),

@@ -231,24 +231,23 @@ class EngineModel:
         self._prefill_s += tokens / self.spec.prefill_tokens_per_s
 
     def _admit(self) -> None:
-        waiting, spec, service = self._waiting, self.spec, self._service
+        waiting, spec = self._waiting, self.spec
         if not waiting or self.paused:
             return
         room = spec.kv_tokens * (1 - WATERMARK)
         while waiting and self.n < spec.max_running:
             s = waiting[0]
-            context = s.context
-            if self._kv_base + self.n * service + context > room:
+            if self.kv_used + s.context > room:
                 return
             waiting.popleft()
-            if context > s.cached:
-                self._prefill(context - s.cached)
+            if s.context > s.cached:
+                self._prefill(s.context - s.cached)
             s.cached = 0
             self._orders += 1
-            s.joined, s.order = service, self._orders
+            s.joined, s.order = self._service, self._orders
             self.n += 1
-            self._kv_base += context - service
-            heappush(self._heap, (service + s.left, s.order, s))
+            self._kv_base += s.context - self._service
+            heappush(self._heap, (self._service + s.left, s.order, s))
 
     def _leave(self, s: Sequence) -> None:
         """Give back place and KV. Its entry stays in the heap until it surfaces."""

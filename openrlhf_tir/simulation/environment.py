@@ -42,8 +42,7 @@ class EnvModel:
 
     def _end(self, on_done: Callable[[bool], object]) -> None:
         self.running -= 1
-        if self._waiting:
-            self._serve()
+        self._serve()
         on_done(True)
 
     def _serve(self) -> None:

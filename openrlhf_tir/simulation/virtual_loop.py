@@ -2,7 +2,7 @@
 and is exact.
 
 Only what tasks, futures, timers and `asyncio.timeout` need; no sockets, signals or threads (`run_in_executor` runs in
-place and takes no virtual time). Timers are lists on a heap, compared in C, since a simulation makes millions. Ties
+place and takes no virtual time). Timers are tuples on a heap, compared in C, since a simulation makes millions. Ties
 run in the order in which they were set, so a run depends on its seed alone.
 """
 
@@ -17,8 +17,12 @@ from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # asyncio asks for the methods only, and the real one's fields are three times the memory
     from concurrent.futures import Executor
+
+    _TimerHandle = asyncio.TimerHandle
+else:
+    _TimerHandle = object
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -29,27 +33,30 @@ class Deadlock(AssertionError):
     """Every task waits and no timer is set: nothing can ever happen again."""
 
 
-class _Handle(list[Any]):
-    """What call_soon and call_at return: [when, number, callback, args, context], which is the heap's entry too. Of a
-    TimerHandle it has what asyncio asks for, at a third of the memory."""
+class _Handle(_TimerHandle):
+    """What call_soon and call_at return."""
 
-    __slots__ = ()
+    __slots__ = ("_when", "args", "callback", "context")
+
+    def __init__(self, callback: Callable, args: tuple, context: contextvars.Context | None, when: float) -> None:
+        self.callback: Callable | None = callback
+        self.args, self.context, self._when = args, context, when
 
     def cancel(self) -> None:
-        self[2] = None
+        self.callback = None
 
     def cancelled(self) -> bool:
-        return self[2] is None
+        return self.callback is None
 
     def when(self) -> float:
-        return self[0]
+        return self._when
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
     def __init__(self) -> None:
         self._now = 0.0
         self._ready: deque[_Handle] = deque()
-        self._timers: list[_Handle] = []
+        self._timers: list[tuple[float, int, _Handle]] = []
         self._numbers = itertools.count()
         self._stopping = self._closed = self._running = False
         self._failure: BaseException | None = None
@@ -61,24 +68,24 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        handle = _Handle((self._now, next(self._numbers), callback, args, context or contextvars.copy_context()))
+    ) -> _Handle:
+        handle = _Handle(callback, args, context or contextvars.copy_context(), self._now)
         self._ready.append(handle)
-        return handle  # type: ignore[return-value]
+        return handle
 
     call_soon_threadsafe = call_soon
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Handle:
         """A `callback` that is set without a context runs in the loop's own: simulations set millions and use none."""
-        handle = _Handle((when, next(self._numbers), callback, args, context))
-        heappush(self._timers, handle)
-        return handle  # type: ignore[return-value]
+        handle = _Handle(callback, args, context, when)
+        heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Handle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     # --- running
@@ -99,19 +106,21 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """What is ready, and then timers, until one makes something ready."""
         ready, timers = self._ready, self._timers
         while ready and not self._stopping:
-            _, _, callback, args, context = ready.popleft()
-            if callback is not None:
-                context.run(callback, *args)
+            handle = ready.popleft()
+            callback, context = handle.callback, handle.context
+            if callback is not None and context is not None:
+                context.run(callback, *handle.args)
         while timers and not ready and not self._stopping:
-            when, _, callback, args, context = heappop(timers)
+            when, _, handle = heappop(timers)
+            callback = handle.callback
             if callback is None:
                 continue
             if when > self._now:
                 self._now = when
-            if context is None:
-                callback(*args)
+            if handle.context is None:
+                callback(*handle.args)
             else:
-                context.run(callback, *args)
+                handle.context.run(callback, *handle.args)
         if not ready and not self._stopping:
             raise Deadlock("Deadlock: every task waits and no timer is set.")
 

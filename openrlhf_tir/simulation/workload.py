@@ -60,7 +60,7 @@ class Lognormal:
         return whole * _phi(d - s) + self.max * (1 - _phi(d))
 
     def draw(self, rng: random.Random) -> float:
-        drawn = math.exp(rng.normalvariate(self.mu, self.sigma))
+        drawn = rng.lognormvariate(self.mu, self.sigma)
         return drawn if drawn < self.max else self.max
 
 

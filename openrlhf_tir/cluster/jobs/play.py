@@ -47,7 +47,7 @@ def show(console: Console, task: Task, traj: Trajectory) -> None:
     console.rule(style="dim")
     trained = int(traj.is_model.sum())
     facts = (
-        f"{trained} tokens by the model (green, trained), {len(traj.token_ids) - trained} by the environment (yellow,"
+        f"{trained} tokens by the model (green, trained), {traj.response_tokens - trained} by the environment (yellow,"
         f" masked), {len(traj.calls)} calls, ended by {traj.stop_reason or traj.finish_reason!r}"
     )
     console.print(facts, soft_wrap=True, highlight=False)

@@ -214,6 +214,45 @@ async def test_what_a_member_told_is_kept_with_what_was_placed_there_since():
     assert r.held() == []
 
 
+async def test_what_is_held_follows_every_change_however_often_it_is_asked():
+    r, seen = router("a"), []
+
+    def look() -> None:
+        (first,), (again,) = r.held(), r.held()
+        assert first == again
+        seen.append((first["running"], first["width"], first["placed"], first["aside"], first["open"]))
+
+    async with r.place("p", 16):
+        r.told("a", busy(16))
+        look()
+        async with r.place("q", 8):
+            look()
+            async with r.place("e", 4, aside=True):
+                look()
+            look()
+            r.told("a", busy(24))
+            look()
+        r.suspect("a", True)
+        look()
+        r.suspect("a", False)
+        look()
+        r.reserve(["a"])
+        look()
+        r.reserve([])
+    look()
+    assert seen == [
+        (16, 64, 0, 0, 1),
+        (16, 64, 8, 0, 1),
+        (16, 64, 8, 4, 1),
+        (16, 64, 8, 0, 1),
+        (24, 64, 0, 0, 1),
+        (24, 24, 0, 0, 0),
+        (24, 64, 0, 0, 1),
+        (24, 24, 0, 0, 0),
+        (0, 64, 0, 0, 1),
+    ]
+
+
 async def test_nothing_runs_where_no_group_is_whatever_was_told_last():
     """An evaluation was given up, or its groups ended elsewhere: nobody tells."""
     r = router("a")
