@@ -49,11 +49,14 @@ RESERVE = 3 << 30
 """Bytes of a learner's GPU kept for the CUDA context, NCCL's buffers and fragments. A round figure, not measured."""
 ENGINE_RESERVE = 2 << 30
 """Bytes of an engine's share kept for activations of a prefill and CUDA graphs. A round figure, not measured."""
-CHUNK_TOKENS, CHUNK_BYTES = 256, 64 << 20
-"""One chunk of logits of the learner's head, which holds two: the larger of both."""
+CHUNK_TOKENS, CHUNK_BYTES = 2048, 64 << 20
+"""One chunk of logits of the learner's head on a GPU, which holds two: the larger of both."""
 
-KEPT = ("weights", "gathered weights", "logits", "reserve", "reference model")
+KEPT = ("weights", "gathered weights", "reserve", "reference model")
 """Parts of a learner rank that stay on its GPU while an engine beside it samples."""
+CANARY_TOKENS = 512
+"""Tokens of the canary whose log-probs a learner computes while the engine beside it holds its memory: the part of the
+"logits" that it needs then."""
 
 REMEDIES = {
     "weights": (
@@ -146,7 +149,10 @@ class MemoryPlan:
     @property
     def kept(self) -> int:
         """What a rank keeps of a GPU on which an engine samples."""
-        return sum(n for part, n in self.learner.items() if part in KEPT) if self.shared else 0
+        if not self.shared:
+            return 0
+        logits = self.learner["logits"] * CANARY_TOKENS // CHUNK_TOKENS
+        return sum(n for part, n in self.learner.items() if part in KEPT) + logits
 
     @property
     def asleep(self) -> int:

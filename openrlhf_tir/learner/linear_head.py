@@ -31,6 +31,9 @@ CHUNK_TOKENS = 256
 """Tokens of a chunk, at least: each chunk reads W and reads and writes its gradient, which few do not outweigh."""
 CHUNK_BYTES = 64 << 20
 """Bytes of a chunk's logits in float32, at least. At the peak two arrays of a chunk's size exist."""
+CUDA_CHUNK_TOKENS = 2048
+"""`CHUNK_TOKENS` of a CUDA device: smaller products leave most of the card idle, and W's gradient in float32, which
+every chunk reads and writes, would be most of the traffic."""
 
 
 class Scores(NamedTuple):
@@ -61,7 +64,7 @@ class _Chunked(torch.autograd.Function):
         entropy, lse = torch.empty_like(log_probs), torch.empty_like(log_probs)
         scratch = _scratch(2, hidden, weight, dtype)
         kept: list[torch.Tensor] = []
-        for part in _parts(len(hidden), len(weight)):
+        for part in _parts(len(hidden), weight):
             product = None
             if min(part.stop, len(hidden)) * len(weight) * weight.element_size() <= keep_bytes:
                 product = torch.nn.functional.linear(hidden[part], weight, bias)
@@ -101,7 +104,7 @@ class _Chunked(torch.autograd.Function):
             if bias is not None and ctx.needs_input_grad[2]
             else None
         )
-        for part, product in zip_longest(_parts(len(hidden), len(weight)), kept):
+        for part, product in zip_longest(_parts(len(hidden), weight), kept):
             logits = _logits(hidden[part], weight, bias, temperature, scratch[0], product)
             cut = ctx.truncation.cut(logits, targets[part]) if ctx.truncation else None
             log_all = logits.sub_(lse[part, None])
@@ -142,20 +145,21 @@ def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         total += a @ b
 
 
-def _chunk(vocabulary: int) -> int:
-    """Tokens of a chunk."""
-    return max(CHUNK_TOKENS, CHUNK_BYTES // (4 * vocabulary))
+def _chunk(weight: torch.Tensor) -> int:
+    """Return the tokens of a chunk for this head [V, H]."""
+    least = CUDA_CHUNK_TOKENS if weight.is_cuda else CHUNK_TOKENS
+    return max(least, CHUNK_BYTES // (4 * len(weight)))
 
 
-def _parts(tokens: int, vocabulary: int) -> Iterator[slice]:
-    size = _chunk(vocabulary)
+def _parts(tokens: int, weight: torch.Tensor) -> Iterator[slice]:
+    size = _chunk(weight)
     return (slice(i, i + size) for i in range(0, tokens, size))
 
 
 def _scratch(arrays: int, hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """[arrays, chunk, V]: what every chunk is computed in. New memory for each would be given back and zeroed again by
     the kernel each time, on a CPU."""
-    return torch.empty(arrays, min(len(hidden), _chunk(len(weight))), len(weight), dtype=dtype, device=hidden.device)
+    return torch.empty(arrays, min(len(hidden), _chunk(weight)), len(weight), dtype=dtype, device=hidden.device)
 
 
 def _logits(

@@ -1,19 +1,32 @@
-"""Packed attention: torch's own kernels on rows that hold several sequences, each seeing itself alone.
+"""Packed attention: one row holds several sequences, and each attends to itself alone.
 
-transformers gives "sdpa" a mask [T, T] of a packed row: every pair of its tokens is computed and those of different
-sequences thrown away. Here each sequence is a call of its own, causal and without a mask, so that a row costs what its
-sequences cost: sum L_i^2 / 2 instead of T^2. Where sequences begin is read from the position ids, as transformers
-itself does for flash attention.
+    row [1, T] = sequence 0 | sequence 1 | ...      position ids count from 0 in each
 
-The name is registered with transformers when this module is imported: attn_implementation = SDPA_PACKED. Models that it
-has no mask function for get none made, so no [T, T] exists. What a mask alone would say is not seen here:
-`check_packing` refuses models that have such layers."""
+transformers gives "sdpa" a mask [T, T] for a packed row: it computes every pair of tokens and throws those of different
+sequences away. Here a row costs what its sequences cost: sum L_i^2 / 2 instead of T^2.
+
+| device | attention of a layer |
+| --- | --- |
+| CUDA, bf16 or fp16 | one call of torch's varlen flash attention for the whole row; nothing depends on its lengths |
+| CPU, and fp32 on CUDA | one causal call of scaled_dot_product_attention per sequence |
+
+cuDNN's attention is never used for packed rows. It builds an execution plan of some 40 ms for every new shape, and in a
+packed row nearly every sequence is one: a step of an H100 took 22 s in which the card was idle.
+
+The name is registered with transformers when this module is imported: attn_implementation = SDPA_PACKED. transformers
+makes no mask for names that it has no mask function for, so no [T, T] tensor exists. `check_packing` refuses models
+with layers that only a mask could keep apart.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.varlen import varlen_attn
+from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -22,6 +35,9 @@ from ...errors import ConfigError
 SDPA_PACKED = "sdpa_packed"
 APART = frozenset({"full_attention", "sliding_attention"})
 """The layers of transformers' `layer_types` in which position ids keep the sequences of a row apart."""
+WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+MAX_FLASH_HEAD_SIZE = 256
+"""Largest head that flash attention computes; it also has to be a multiple of 8."""
 
 
 def check_packing(model: Any) -> None:
@@ -39,10 +55,51 @@ def check_packing(model: Any) -> None:
         )
 
 
-def lengths(position_ids: torch.Tensor) -> list[int]:
-    """Tokens of each sequence of a packed row. position_ids [1, T] count from 0 in each."""
-    starts = (position_ids[0] == 0).nonzero().squeeze(-1).tolist()
-    return [end - start for start, end in zip(starts, [*starts[1:], position_ids.shape[1]], strict=True)]
+@dataclass(frozen=True, slots=True)
+class SequenceLayout:
+    """Where the sequences of one packed row begin, as host values and on the row's device."""
+
+    lengths: tuple[int, ...]
+    """Tokens of each sequence, in order."""
+    boundaries: torch.Tensor
+    """[sequences + 1] int32: 0, then the end of each sequence (flash attention's cu_seqlens)."""
+
+    @classmethod
+    def of_lengths(cls, lengths: list[int], device: torch.device) -> SequenceLayout:
+        """Build the layout of a row whose sequences have these lengths."""
+        ends = [0]
+        for length in lengths:
+            ends.append(ends[-1] + length)
+        return cls(tuple(lengths), torch.tensor(ends, dtype=torch.int32, device=device))
+
+    @property
+    def max_length(self) -> int:
+        return max(self.lengths)
+
+
+_layouts = WeakTensorKeyDictionary()
+"""Position ids of a row -> its SequenceLayout, for as long as the position ids live. Every layer gets the same tensor,
+also when activations are recomputed, so that a row's layout is read from its device once and not once a layer."""
+
+
+def layout_of(position_ids: torch.Tensor) -> SequenceLayout:
+    """Return the layout of a packed row, given its position ids [1, T].
+
+    The first call for a tensor reads it from its device (the host waits for the device there); later ones do not.
+    """
+    layout = _layouts.get(position_ids)
+    if layout is None:
+        starts = (position_ids[0] == 0).nonzero().squeeze(-1).tolist()
+        ends = [*starts[1:], position_ids.shape[1]]
+        lengths = [end - start for start, end in zip(starts, ends, strict=True)]
+        layout = SequenceLayout.of_lengths(lengths, position_ids.device)
+        _layouts[position_ids] = layout
+    return layout
+
+
+def set_layout(position_ids: torch.Tensor, layout: SequenceLayout) -> None:
+    """Declare the layout of a row whose lengths the caller knows, so that no layer reads the device."""
+    _layouts[position_ids] = layout
 
 
 def sdpa_packed(
@@ -55,21 +112,72 @@ def sdpa_packed(
     position_ids: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention function: query [1, heads, T, d], key and value [1, kv heads, T, d] -> [1, T, heads, d].
+    """Compute the causal attention of one packed row (transformers' attention function).
 
-    Raises ConfigError for a model that keeps the position ids from its attention.
+    Args:
+        query: [1, heads, T, d].
+        key: [1, kv heads, T, d].
+        value: [1, kv heads, T, d].
+        attention_mask: Ignored; causality and `position_ids` say what a token may see.
+        position_ids: [1, T], counting from 0 in each sequence.
+
+    Returns:
+        [1, T, heads, d] and no attention weights.
+
+    Raises:
+        ConfigError: The model keeps the position ids from its attention.
     """
     if position_ids is None:
         raise ConfigError(
             f"{type(module).__name__} does not tell its attention where the sequences of a packed row begin, which"
             " packing has to know. Set ds.packing_samples to false."
         )
+    layout = layout_of(position_ids)
     window = kwargs.get("sliding_window")
-    each = zip(*(x.split(lengths(position_ids), dim=2) for x in (query, key, value)), strict=True)
+    if _flash_can(query, value, kwargs.get("dropout", 0.0)):
+        return _flash(query, key, value, layout, window, kwargs.get("scaling")), None
+    sequences = zip(*(x.split(list(layout.lengths), dim=2) for x in (query, key, value)), strict=True)
+    with sdpa_kernel(WITHOUT_CUDNN):
+        outputs = [sdpa_attention_forward(module, q, k, v, _band(q, window), **kwargs)[0] for q, k, v in sequences]
+    return torch.cat(outputs, dim=1), None
+
+
+def _flash_can(query: torch.Tensor, value: torch.Tensor, dropout: float) -> bool:
+    """Return True if torch's varlen flash attention computes these heads."""
+    head_size = query.shape[-1]
     return (
-        torch.cat([sdpa_attention_forward(module, q, k, v, _band(q, window), **kwargs)[0] for q, k, v in each], dim=1),
-        None,
+        query.is_cuda
+        and query.dtype in (torch.bfloat16, torch.float16)
+        and head_size == value.shape[-1]
+        and head_size <= MAX_FLASH_HEAD_SIZE
+        and head_size % 8 == 0
+        and not dropout
     )
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layout: SequenceLayout,
+    window: int | None,
+    scale: float | None,
+) -> torch.Tensor:
+    """Return [1, T, heads, d]: the whole row in one call. A token sees itself and up to `window` - 1 tokens before."""
+    longest = layout.max_length
+    output = varlen_attn(
+        query.squeeze(0).transpose(0, 1),
+        key.squeeze(0).transpose(0, 1),
+        value.squeeze(0).transpose(0, 1),
+        layout.boundaries,
+        layout.boundaries,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(window - 1 if window else -1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return output.unsqueeze(0)
 
 
 def _band(query: torch.Tensor, window: int | None) -> torch.Tensor | None:

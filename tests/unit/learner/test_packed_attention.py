@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from openrlhf_tir.errors import ConfigError  # noqa: E402
-from openrlhf_tir.learner.attention.packed import SDPA_PACKED, check_packing, lengths  # noqa: E402
+from openrlhf_tir.learner.attention.packed import SDPA_PACKED, check_packing, layout_of  # noqa: E402
 
 LENGTHS = (5, 1, 9, 3)
 
@@ -55,8 +55,8 @@ def test_packed_sequences_see_themselves_alone(settings):
 
 
 def test_lengths_are_read_from_positions_that_begin_anew():
-    assert lengths(torch.tensor([[0, 1, 2, 0, 0, 1]])) == [3, 1, 2]
-    assert lengths(torch.tensor([[0, 1, 2]])) == [3]
+    assert layout_of(torch.tensor([[0, 1, 2, 0, 0, 1]])).lengths == (3, 1, 2)
+    assert layout_of(torch.tensor([[0, 1, 2]])).lengths == (3,)
 
 
 def of_kind(name: str, **settings):
