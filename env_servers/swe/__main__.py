@@ -106,7 +106,7 @@ def local(args: argparse.Namespace, evaluations: int, stages: Stages) -> tuple[S
         file_bytes=args.files_mib << 20,
     )
     try:
-        sandbox = proved_sandbox(limits, evaluations=evaluations)
+        sandbox = proved_sandbox(limits, evaluations=evaluations, mirror=args.mirror)
     except SandboxError as e:
         sys.exit(f"swe does not start: {e}")
     ours = shared(

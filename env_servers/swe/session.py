@@ -11,6 +11,7 @@ What the session says is the model's word: texts to show, and a patch that is ju
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from dataclasses import dataclass
@@ -47,15 +48,27 @@ class Session:
         """`root`: where the repository is, inside."""
         self._notebook, self._root, self._tree = Notebook(notebooks), root, tree
         self._is_open = False
+        self._was_cut = False
+        """A call was cancelled (its caller's deadline passed), and the interpreter ended with it."""
 
     async def open(self) -> None:
-        """Raises SandboxError, CapacityFull."""
-        given = unpacking((self._root, dict(self._tree), git_directory(self._tree)))
+        """Start an interpreter with the repository's files in it.
+
+        Raises:
+            SandboxError: The interpreter did not start.
+            CapacityFull: There are too many sessions already.
+        """
+        # Hashing and compressing tens of thousands of files takes seconds, which the event loop does not have.
+        given = await asyncio.to_thread(self._packed_repository)
         cell = await self._notebook.run(bundle("shell", "editor", "workspace") + _OPEN.format(given=given))
         if not cell.alive or cell.execution.stdout != b"{}\n":
             said = (cell.execution.killed or cell.execution.stderr[-500:].decode("utf-8", "replace")) or "nothing"
             raise SandboxError(f"a session did not open; it said: {said}")
         self._is_open = True
+
+    def _packed_repository(self) -> str:
+        """Return an expression for the session: its root, the repository's files and a git directory."""
+        return unpacking((self._root, dict(self._tree), git_directory(self._tree)))
 
     async def bash(self, command: str, is_input: bool, seconds: float) -> Said:
         answer = await self._ask(f"workspace.bash({command!r}, {is_input!r}, {seconds!r})")
@@ -75,7 +88,13 @@ class Session:
         return answer if isinstance(answer, Said) else Said(shown(answer["text"]), refused=bool(answer.get("refused")))
 
     async def patch(self) -> bytes | Said:
-        """The session's patch; Said where there is none to be had: of the model's doing, with the reason in `lost`."""
+        """Return the session's patch, or what the model did that there is none, with the reason in `lost`.
+
+        Raises:
+            SandboxError: The sandbox failed, or a deadline has ended the session and the work with it.
+        """
+        if self._was_cut:
+            raise SandboxError("a step of the session ran out of time, and the work in it is gone")
         answer = await self._ask(f"workspace.patch({MOST_PATCH_BYTES})")
         if isinstance(answer, Said):
             return answer
@@ -86,9 +105,18 @@ class Session:
         return Said(shown(answer.get("error")), lost="patch_failed")
 
     async def _ask(self, code: str) -> dict[str, Any] | Said:
+        if self._was_cut:
+            self._was_cut = False
+            return _lost("time_limit")
         if not self._is_open:
             await self.open()
-        cell = await self._notebook.run(code + "\n")
+        # A cancelled call ends the interpreter: what comes next must not look for a workspace in a new one.
+        self._is_open = False
+        try:
+            cell = await self._notebook.run(code + "\n")
+        except asyncio.CancelledError:
+            self._was_cut = True
+            raise
         self._is_open = cell.alive
         try:
             if cell.execution.killed is None and cell.execution.return_code == 0:
@@ -99,15 +127,18 @@ class Session:
             pass
         if cell.alive:  # the interpreter is ours alone: what fails in it is no tool's answer
             raise SandboxError(f"a session's tool failed: {cell.execution.stderr[-500:].decode('utf-8', 'replace')}")
-        why = cell.execution.killed or "ended"
-        return Said(
-            f"[The session was ended ({why}) and begins anew: bash is fresh,"
-            " and the files are as they were at the start.]",
-            lost=why,
-        )
+        return _lost(cell.execution.killed or "ended")
 
     async def close(self) -> None:
         await self._notebook.close()
+
+
+def _lost(why: str) -> Said:
+    """Return what a model is told of a session that has ended."""
+    return Said(
+        f"[The session was ended ({why}) and begins anew: bash is fresh, and the files are as they were at the start.]",
+        lost=why,
+    )
 
 
 def shown(text: object) -> str:

@@ -1,7 +1,7 @@
 """Sources: task -> what a session begins with, and the hidden tests that judge it.
 
 bundled   repos/NAME/repo is what a session sees; repos/NAME/hidden are its hidden tests, which no session does
-row       `git archive` of the base commit, from a directory of repositories: MIRROR/owner/name, owner__name or name,
+row       the files of the base commit, from a directory of repositories: MIRROR/owner/name, owner__name or name,
           bare or not
 """
 
@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
-import io
-import tarfile
+import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from typing import Any
 
 from .suite import Suite
 from .task import SweTask
-from .tree import EXECUTABLE, FILE, LINK, Tree, read_tree
+from .tree import FILE, Tree, read_tree
 
 REPOS = Path(__file__).parent / "repos"
-ARCHIVE_S = 60.0
+CHECKOUT_S = 60.0
 KEPT = 16
 """Checked-out rows that are kept, the last used."""
 Apply = Callable[[Tree, bytes], Awaitable[dict[str, Any]]]
@@ -93,7 +92,7 @@ class Sources:
     async def _row(self, task: SweTask) -> Source:
         key = task.model_dump_json()
         if key not in self._kept:
-            tree = await self._archive(task.repo, task.base_commit or "")
+            tree = await self._checkout(task.repo, task.base_commit or "")
             told = await self._apply(tree, (task.test_patch or "").encode())
             if told["error"]:
                 raise ValueError(f"test_patch does not apply to {task.repo} at {task.base_commit}: {told['error']}")
@@ -131,33 +130,63 @@ class Sources:
             f" `git clone --mirror` it there as {repo.replace('/', '__')}.git."
         )
 
-    async def _archive(self, repo: str, commit: str) -> Tree:
-        command = [
-            "git", "-C", str(self._repository(repo)), "-c", "safe.directory=*", "archive", "--format=tar", commit,
-        ]  # fmt: skip
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        try:
-            async with asyncio.timeout(ARCHIVE_S):
-                data, said = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        if process.returncode != 0:
-            raise ValueError(
-                f"base_commit = {commit!r} is not in the mirror of {repo}: {said.decode('utf-8', 'replace').strip()}."
-                " Fetch it there."
-            )
-        return await asyncio.to_thread(_untar, data)
+    async def _checkout(self, repo: str, commit: str) -> Tree:
+        """Return all files of a commit.
+
+        `git archive` would leave out what the repository's .gitattributes mark `export-ignore` (pandas leaves out its
+        tests) and change what they mark `export-subst`. Blobs are taken from the object store as they are.
+
+        Raises:
+            ValueError: The mirror does not have the commit.
+        """
+        place = str(self._repository(repo))
+        listing = await _git(place, ["ls-tree", "-r", "-z", "--full-tree", commit])
+        if isinstance(listing, str):
+            raise ValueError(f"base_commit = {commit!r} is not in the mirror of {repo}: {listing}. Fetch it there.")
+        entries = [_entry(line) for line in listing.split(b"\0") if line]
+        blobs = [(path, mode, name) for path, mode, kind, name in entries if kind == b"blob"]
+        wanted = b"".join(name + b"\n" for _, _, name in blobs)
+        contents = await _git(place, ["cat-file", "--batch"], wanted)
+        if isinstance(contents, str):
+            raise ValueError(f"base_commit = {commit!r} of {repo} cannot be read: {contents}. Fetch it again.")
+        return await asyncio.to_thread(_tree_of, blobs, contents)
 
 
-def _untar(data: bytes) -> dict[str, tuple[int, bytes]]:
+async def _git(repository: str, words: list[str], given: bytes = b"") -> bytes | str:
+    """Return what git prints, or, as text, why it failed."""
+    command = ["git", "-C", repository, "-c", "safe.directory=*", *words]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(CHECKOUT_S):
+            data, errors = await process.communicate(given)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return data if process.returncode == 0 else errors.decode("utf-8", "replace").strip()
+
+
+def _entry(line: bytes) -> tuple[str, int, bytes, bytes]:
+    """Return (path, mode, kind, object) of a line of `git ls-tree`."""
+    head, _, path = line.partition(b"\t")
+    mode, kind, name = head.split(b" ")
+    return os.fsdecode(path), int(mode, 8), kind, name
+
+
+def _tree_of(blobs: list[tuple[str, int, bytes]], contents: bytes) -> dict[str, tuple[int, bytes]]:
+    """Return the files whose contents `git cat-file --batch` printed, in the order of `blobs`.
+
+    Raises:
+        ValueError: An object is missing, as in a partial clone.
+    """
     tree: dict[str, tuple[int, bytes]] = {}
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        for member in tar:
-            if member.issym():
-                tree[member.name] = LINK, member.linkname.encode()
-            elif member.isfile() and (file := tar.extractfile(member)):
-                tree[member.name] = EXECUTABLE if member.mode & 0o100 else FILE, file.read()
+    at = 0
+    for path, mode, name in blobs:
+        end = contents.index(b"\n", at)
+        header = contents[at:end].split(b" ")
+        if header[-1] == b"missing":
+            raise ValueError(f"the mirror lacks the object {name.decode()} of {path}. Clone it in full.")
+        size = int(header[2])
+        tree[path] = mode, contents[end + 1 : end + 1 + size]
+        at = end + 1 + size + 1
     return tree

@@ -16,10 +16,11 @@ from env_servers.python_tir.sandbox import SandboxError
 from env_servers.python_tir.warm.notebooks import Notebooks
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
+from .answers import answer_directories, visible_roots
 from .backend import Local
 from .env import LIMITS, Shared
 from .grade import Grader
-from .sources import REPOS, Sources
+from .sources import Sources
 from .stages import Stages
 from .tree import Tree
 
@@ -28,9 +29,17 @@ START_WORKERS = 16
 of it waiting."""
 
 
-def new_sandbox(limits: Limits = LIMITS, *, evaluations: int) -> WarmSandbox:
-    """A sandbox in which no session runs yet. Two places for each of the `evaluations` at once. Raises SandboxError
-    with a remedy."""
+def new_sandbox(limits: Limits = LIMITS, *, evaluations: int, mirror: Path | None = None) -> WarmSandbox:
+    """Return a sandbox in which no session runs yet.
+
+    Args:
+        limits: What one session and one run of tests may use.
+        evaluations: Patches that are judged at once; each has two places.
+        mirror: The directory of repositories of rows, whose histories hold the fixes: no session sees it.
+
+    Raises:
+        SandboxError: A program or package is missing.
+    """
     for program in ("git", "patch", "bash"):
         if shutil.which(program) is None:
             raise SandboxError(f"{program} is not installed. Run `apt-get install {program}`.")
@@ -46,13 +55,13 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int) -> WarmSandbox:
         groups=groups,
         light_imports=imports,
         light_sessions=True,
-        hidden=[str(REPOS)],
+        hidden=[*answer_directories(visible_roots()), *([str(mirror)] if mirror else [])],
     )
 
 
-def proved_sandbox(limits: Limits, *, evaluations: int) -> WarmSandbox:
-    """One that has passed the self-test. Raises SandboxError: no weaker level will do for a model's bash."""
-    return asyncio.run(proved(new_sandbox(limits, evaluations=evaluations)))
+def proved_sandbox(limits: Limits, *, evaluations: int, mirror: Path | None = None) -> WarmSandbox:
+    """Return a sandbox that has passed the self-test. Raises SandboxError: a model's bash takes no weaker level."""
+    return asyncio.run(proved(new_sandbox(limits, evaluations=evaluations, mirror=mirror)))
 
 
 def shared(

@@ -17,6 +17,8 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from env_servers.python_tir.files import MOST_ENTRIES, NAME_BYTES, PATH_BYTES
+
 
 def _listed(value: Any) -> Any:
     """SWE-bench keeps its lists as JSON texts."""
@@ -74,17 +76,27 @@ class SweTask(BaseModel):
         return self
 
     def _check_whole(self) -> None:
-        if not NAME.fullmatch(self.repo):
-            raise ValueError(f"repo = {self.repo!r} is no name for a directory: letters, digits, _, . and -.")
-        if strange := sorted(name for name in self.tests if not TEST.fullmatch(name)):
-            raise ValueError(f"tests: {strange[0]!r} is not called test_NAME.py.")
+        if not NAME.fullmatch(self.repo) or len(self.repo) > NAME_BYTES:
+            raise ValueError(
+                f"repo = {self.repo!r} is no name for a directory: letters, digits, _, . and -,"
+                f" {NAME_BYTES} of them at most."
+            )
+        if strange := sorted(name for name in self.tests if not TEST.fullmatch(name) or len(name) > NAME_BYTES):
+            raise ValueError(f"tests: {strange[0]!r} is not called test_NAME.py, with at most {NAME_BYTES} bytes.")
         if strange := sorted(path for path in self.files if not _is_inside(path)):
             raise ValueError(
                 f"files: {strange[0]!r} is no path below the repository."
-                " Write DIRECTORY/NAME, without .., .git and a / at its beginning."
+                " Write DIRECTORY/NAME, without .., .git and a / at its beginning, each name of at most"
+                f" {NAME_BYTES} bytes, {PATH_BYTES} together."
             )
-        if both := sorted(path for path in self.files if any(other.startswith(f"{path}/") for other in self.files)):
+        directories = {above for path in self.files for above in _parents(path)}
+        if both := sorted(directories & set(self.files)):
             raise ValueError(f"files: {both[0]!r} is a file and a directory. Name one of both otherwise.")
+        if (entries := len(directories) + len(self.files)) > MOST_ENTRIES:
+            raise ValueError(
+                f"the repository {self.repo} has {entries} files and directories; one that a row brings at most"
+                f" {MOST_ENTRIES}, which a session has room for. Leave out what the tests do not need."
+            )
         if not any(path.endswith(".py") for path in self.files):
             raise ValueError(
                 f"the task of {self.repo} has tests, and no files with Python in them:"
@@ -102,5 +114,18 @@ class SweTask(BaseModel):
 
 
 def _is_inside(path: str) -> bool:
+    """Return True for a path that a file system takes, and that stays below the repository and out of its `.git`."""
+    try:
+        raw = path.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    parts = raw.split(b"/")
+    if b"\0" in raw or len(raw) > PATH_BYTES:
+        return False
+    return all(part not in (b"", b".", b"..", b".git") and len(part) <= NAME_BYTES for part in parts)
+
+
+def _parents(path: str) -> list[str]:
+    """Return the directories above a path, without the repository itself."""
     parts = path.split("/")
-    return "\0" not in path and all(part not in ("", ".", "..", ".git") for part in parts)
+    return ["/".join(parts[:i]) for i in range(1, len(parts))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 import pytest
@@ -155,6 +156,22 @@ async def test_a_row_is_checked_out_from_the_mirror_without_its_tests(mirror):
     assert source.suite.files == {"test_lib.py": b"new"} and source.suite.must_pass == ["test_lib.py::test_twice"]
 
 
+async def test_a_row_has_the_files_that_its_repository_leaves_out_of_archives(mirror, tmp_path):
+    repo = shutil.copytree(mirror / "o__lib", tmp_path / "o__lib")
+    (repo / ".gitattributes").write_text("test_lib.py export-ignore\ntext export-subst\nlink export-ignore\n")
+    (repo / "text").write_text("$Format:%H$\n")
+    (repo / "run").write_text("#!/bin/sh\n")
+    (repo / "run").chmod(0o755)
+    (repo / "link").symlink_to("lib.py")
+    git = ["git", "-C", str(repo), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["add", "-A"], ["commit", "-qm", "two"]):
+        subprocess.run([*git, *command], check=True)
+    tree = (await Sources(tmp_path, applied).of(SweTask.model_validate(ROW))).tree
+    assert sorted(tree) == [".gitattributes", "lib.py", "link", "run", "test_lib.py", "text"]
+    assert tree["text"] == (0o100644, b"$Format:%H$\n")
+    assert (tree["link"], tree["run"][0]) == ((0o120000, b"lib.py"), 0o100755)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -213,6 +230,14 @@ async def test_a_row_may_bring_its_whole_repository_and_the_hidden_tests_are_not
         ({"files": {"a/../../f.py": ""}}, "no path below the repository"),
         ({"files": {".git/hooks/f.py": ""}}, "no path below the repository"),
         ({"files": {"a.py": "", "a.py/b.py": ""}}, "a file and a directory"),
+        ({"files": {"a/b.py": "", "a/b.py/c/d.py": ""}}, "a file and a directory"),
+        ({"files": {"f.py": "", "x" * 256: ""}}, "at most 255 bytes"),
+        ({"files": {"f.py": "", "ä" * 128: ""}}, "at most 255 bytes"),
+        ({"files": {"f.py": "", "/".join(["x" * 200] * 6): ""}}, "1024 together"),
+        ({"files": {"f.py": "", "\ud800": ""}}, "no path below the repository"),
+        ({"repo": "f" * 256}, "255 of them at most"),
+        ({"tests": {f"test_{'x' * 256}.py": ""}}, "at most 255 bytes"),
+        ({"files": {f"f{i}.py": "" for i in range(40_000)}}, "40000 files and directories"),
         ({"files": {}}, "no files with Python"),
         ({"files": {"f.py": "x" * (1 << 20)}}, "at most 1048576"),
         ({"files": {"f.py": "\ud800"}}, "surrogates not allowed"),
