@@ -9,7 +9,7 @@ A truth call is compared with the best unused prediction of its name (greedy; th
 Python's.
 
 options (reward.options) are `Variant`'s fields, and `updates_per_step` (1): the variants that change over training
-count the reference's steps, each of which makes several updates there. `dynamic_length` brings `length` with it.
+count the reference's steps, from 1, each of which makes several updates there. `dynamic_length` brings `length` with it.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
         raise ConfigError(
             f"reward.options.{PER_STEP} = {per_step!r} is no number of updates. Use 1, or 4 as in the paper's runs."
         )
-    step = context.update // per_step
+    step = context.update // per_step + 1  # the reference counts its steps from 1
     s = score(text, task.label, variant, step)
     best = score(task.label.strip(), task.label, variant, step)
     formed = well_formed(text, task.label)

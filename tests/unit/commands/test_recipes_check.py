@@ -34,7 +34,7 @@ SAMPLES = {
     "toolrl_3b": rows()["toolrl.jsonl"],
     "torl_1_5b": rows()["torl.parquet"],
     "torl_7b": rows()["torl.parquet"],
-    "zero_tir_rl": rows()["dapo.parquet"],
+    "zero_tir_rl": rows()["orz.json"],
     "zerotir_32b": rows()["orz.json"],
     "zerotir_7b": rows()["zerotir.jsonl"],
     "zerotir_ppo_7b": rows()["zerotir.jsonl"],
@@ -156,7 +156,22 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [
-        ("zerotir_7b", {"env.max_calls": 4, "env.protocol": "zerotir", "train.env_mask": True}),
+        (
+            "zerotir_7b",
+            {
+                "env.max_calls": 4,
+                "env.protocol": "zerotir",
+                "train.env_mask": True,
+                "actor.clip": (0.2, 0.28),
+                "actor.pi_old": "learner",
+                "filter.names": ["accuracy", "verifiers"],
+                "filter.accuracy_range": (0.0, 0.8),
+                "filter.sample": "zerotir",
+                "eval.n_samples_per_prompt": 32,
+                "eval.temperature": 1.0,
+                "eval.top_p": 0.7,
+            },
+        ),
         ("zero_tir_rl", {"train.env_mask": True, "train.env_mask_from": 100, "env.max_calls": 2}),
         (
             "torl_7b",
@@ -175,6 +190,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "actor.dual_clip": 10.0,
                 "rollout.max_new_tokens": 16384,
                 "env.protocol": "retool",
+                "eval.top_p": 0.7,
             },
         ),
         (
@@ -196,6 +212,7 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "rollout.max_new_tokens": 1024,
                 "env.max_calls": 0,
                 "algo.kl.init_coef": 0.0,
+                "eval.temperature": 0.0001,
             },
         ),
         (
@@ -205,9 +222,22 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "rollout.max_new_tokens": 8192,
                 "rollout.temperature": 0.7,
                 "algo.kl.init_coef": 1e-3,
+                "eval.temperature": 0.001,
             },
         ),
-        ("zerotir_ppo_7b", {"critic.updates": 12, "env.max_calls": 20, "algo.advantage.estimator": "gae"}),
+        (
+            "zerotir_ppo_7b",
+            {
+                "critic.updates": 12,
+                "env.max_calls": 20,
+                "algo.advantage.estimator": "gae",
+                "actor.clip": (0.2, 0.2),
+                "actor.pi_old": "learner",
+                "filter.names": [],
+                "filter.sample": None,
+                "eval.top_p": 0.7,
+            },
+        ),
         (
             "search_r1_7b",
             {
@@ -215,6 +245,10 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "data.max_len": 4096,
                 "env.output_max_tokens": 500,
                 "env.max_calls": 4,
+                "rollout.top_p": 0.95,
+                "actor.entropy_coef": 0.001,
+                "algo.kl.use_loss": True,
+                "algo.kl.estimator": "k3",
             },
         ),
         (
@@ -230,7 +264,10 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "algo.kl.use_loss": True,
                 "algo.kl.estimator": "k3",
                 "actor.clip": (0.2, 0.2),
+                "actor.dual_clip": 3.0,
                 "actor.learning_rate": 1e-6,
+                "eval.temperature": 0.0,
+                "eval.max_calls": 50,
             },
         ),
         (
@@ -269,6 +306,9 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "actor.clip": (0.2, 0.28),
                 "algo.advantage.estimator": "gae",
                 "critic.learning_rate": 1e-5,
+                "critic.adam_betas": (0.9, 0.999),
+                "critic.l2": 0.01,
+                "actor.dual_clip": 3.0,
                 "algo.kl.init_coef": 0.001,
             },
         ),
@@ -279,6 +319,13 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "reward.options": {"base": "searchr1", "c": 4},
                 "reward.group": None,
                 "algo.advantage.estimator": "gae",
+                "algo.kl.init_coef": 0.001,
+                "algo.kl.use_loss": False,
+                "algo.kl.estimator": "k1",
+                "rollout.top_p": 0.95,
+                "actor.entropy_coef": 0.001,
+                "critic.adam_betas": (0.9, 0.999),
+                "critic.l2": 0.01,
             },
         ),
         (
@@ -288,6 +335,8 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "reward.options": {"base": "torl", "c": 3},
                 "env.max_calls": 3,
                 "algo.advantage.estimator": "gae",
+                "critic.adam_betas": (0.9, 0.999),
+                "critic.l2": 0.01,
             },
         ),
         (
@@ -295,11 +344,22 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
             {
                 "rollout.n_samples_per_prompt": 1,
                 "critic.learning_rate": 2e-6,
-                "critic.freezing_steps": 20,
+                "critic.freezing_steps": 38,
+                "critic.adam_betas": (0.9, 0.999),
+                "critic.l2": 0.01,
                 "algo.kl.init_coef": 0.0,
             },
         ),
-        ("interaction_scaling_1_5b", {"env.max_calls": 4, "critic.updates": 12, "algo.advantage.estimator": "gae"}),
+        (
+            "interaction_scaling_1_5b",
+            {
+                "env.max_calls": 4,
+                "critic.updates": 12,
+                "algo.advantage.estimator": "gae",
+                "actor.clip": (0.2, 0.2),
+                "filter.names": [],
+            },
+        ),
         (
             "otc_grpo_search",
             {
@@ -307,6 +367,8 @@ def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a
                 "reward.group_options": {"c": 4},
                 "reward.name": "searchr1",
                 "rollout.n_samples_per_prompt": 5,
+                "rollout.top_p": 0.95,
+                "actor.entropy_coef": 0.001,
             },
         ),
         (
@@ -328,17 +390,28 @@ def test_a_recipe_has_its_papers_values(recipe, settings):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "prompts", "updates"),
+    ("recipe", "prompts", "updates", "size"),
     [
-        ("retool_32b", 512, 8),
-        ("tool_n1_7b", 1024, 4),
-        ("toolrl_3b", 512, 4),
-        ("search_r1_7b", 512, 2),
-        ("torl_7b", 128, 1),
-        ("retool_ppo_32b", 1024, 2),
+        ("retool_32b", 512, 8, 1024),
+        ("tool_n1_7b", 1024, 4, 1280),
+        ("toolrl_3b", 512, 4, 512),
+        ("search_r1_7b", 512, 10, 256),
+        ("otc_grpo_search", 512, 10, 256),
+        ("otc_ppo_search", 512, 2, 256),
+        ("torl_7b", 128, 1, 2048),
+        ("otc_grpo_torl", 128, 1, 2048),
+        ("retool_ppo_32b", 1024, 2, 512),
+        ("skyrl_v0_7b", 16, 16, 16),
+        ("skyrl_v0_7b_stage2", 16, 16, 16),
+        ("skyrl_v0_8b", 32, 8, 32),
+        ("skyrl_v0_14b", 32, 8, 32),
     ],
 )
-def test_a_rollout_batch_makes_as_many_updates_as_the_papers(recipe, prompts, updates):
+def test_a_rollout_batch_makes_as_many_updates_of_as_many_trajectories_as_the_official_code(
+    recipe, prompts, updates, size
+):
     cfg = load(recipe)
-    assert cfg.rollout.batch_size == prompts and cfg.updates_per_batch == updates
+    samples = cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt
+    assert cfg.rollout.batch_size == prompts
+    assert (cfg.updates_per_batch, samples // cfg.updates_per_batch) == (updates, size)
     assert cfg.max_staleness == updates - 1, "sync: on-policy in the first update of a batch"

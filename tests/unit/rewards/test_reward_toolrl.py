@@ -106,9 +106,10 @@ def test_a_trajectory_is_correct_only_when_all_is():
     assert not sloppy.correct
 
 
-@pytest.mark.parametrize(("update", "value"), [(119, 2.0), (120, 3.5)])
+@pytest.mark.parametrize(("update", "value"), [(115, 2.0), (116, 3.5)])
 def test_a_variant_counts_the_papers_steps_of_several_updates(update, value):
-    """two_stage: until step 30 (update 120 of 4 per step) correctness / 3 + format, then correctness + format / 2."""
+    """two_stage: before step 30 correctness / 3 + format, then correctness + format / 2. The first four updates are
+    step 1, so that step 30 begins with update 116."""
     context = RewardContext.of(
         Reward(name="toolrl", options={"two_stage": True, "updates_per_step": 4}), RunFacts(update=update)
     )
@@ -120,8 +121,9 @@ def test_a_step_of_no_updates_is_refused():
         toolrl(says(TRUTH), task(TRUTH), in_run(name="toolrl", options={"updates_per_step": 0}))
 
 
-@pytest.mark.parametrize(("update", "words", "paid"), [(0, 384, 1.0), (0, 192, 0.5), (105, 320, 0.5)])
+@pytest.mark.parametrize(("update", "words", "paid"), [(0, 384, 0.99), (104, 640, 1.0), (104, 320, 0.5)])
 def test_a_growing_length_is_rewarded_without_being_asked_for_a_length_besides(update, words, paid):
+    """The target is 384 + 256 t / 105 words at step t: 386.4 at the first step, update 0, and 640 at step 105."""
     context = RewardContext.of(Reward(name="toolrl", options={"dynamic_length": True}), RunFacts(update=update))
     scored = toolrl(says(step(WEATHER, think="w " * words)), task(TRUTH), context)
     assert (scored.reward, scored.parts["length"]) == (4.0 + paid, paid)
