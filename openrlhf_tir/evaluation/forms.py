@@ -4,8 +4,8 @@ family; each raises DataError.
     maths      problem or question; answer, final_answer, label, or a solution with one box
     answers    question; golden_answers, answers or answer: a text or a list of texts (FlashRAG's rows, Search-R1's,
                plain ones)
-    call       prompt or messages, or instruction and input; the gold call in label, answer or expected_output (ToolRL's
-               API-Bank)
+    call       prompt or messages, or system and user (API-Bank as ToolRL processed it), or instruction and input; the
+               gold call in label, answer or expected_output
     ast        question and function (BFCL's file) with ground_truth (its possible_answer file), joined by id
     multi_turn question, initial_config and involved_classes (BFCL's multi-turn files) with ground_truth; functions by
                class, protocol
@@ -122,12 +122,14 @@ def call(where: str, row: Row) -> dict[str, Any]:
         asked = (
             row.get("prompt")
             or row.get("messages")
+            or _system_and_user(row)
             or "\n".join(str(row[k]) for k in ("instruction", "input") if row.get(k))
         )
         gold = next((row[k] for k in ("label", "answer", "expected_output", "ground_truth") if row.get(k)), None)
     if not isinstance(asked, str | list) or not asked:
         raise DataError(
-            f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'instruction' and 'input'."
+            f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'system' and 'user', or 'instruction'"
+            " and 'input'."
             f" Columns: {shorten(', '.join(row))}."
         )
     try:
@@ -145,6 +147,14 @@ def call(where: str, row: Row) -> dict[str, Any]:
             " Correct the row."
         )
     return {INPUT: asked, LABEL: json.dumps(found, ensure_ascii=False), "meta": _kind(_lower(row))}
+
+
+def _system_and_user(row: Row) -> list[dict[str, Any]]:
+    """Return the messages of a row with the columns system and user; [] for another row."""
+    texts = [(role, row.get(role)) for role in ("system", "user")]
+    if not all(isinstance(text, str) and text for _, text in texts):
+        return []
+    return [{"role": role, "content": text} for role, text in texts]
 
 
 def ast(where: str, row: Row) -> dict[str, Any]:

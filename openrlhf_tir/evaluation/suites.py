@@ -103,9 +103,11 @@ def _apibank(level: int, rows: int) -> Suite:
         rows,
         "GitHub: qiancheng0/ToolRL, benchmarks/API-Bank (its processed rows); the original is"
         " AlibabaResearch/DAMO-ConvAI, api-bank",
-        'one step a row: {"prompt": text or messages, "label": {"name", "parameters"}}',
+        'one step a row: {"system", "user", "answer": {"name", "parameters"} or a list of one, "other"}, or'
+        ' {"prompt": text or messages, "label": {"name", "parameters"}}',
         call,
         ("apibank",),
+        (f"level-{level}-api_processed.json",),
     )
 
 

@@ -1,4 +1,6 @@
-"""API-Bank's soft match as a reward: 1 iff some call is the gold call. Source: ToolRL, benchmarks/API-Bank/evaluate.py.
+"""API-Bank's soft match as a reward: 1 iff some call is the gold call.
+
+Source: ToolRL, benchmarks/API-Bank/generate.py, which reads the calls, and evaluate.py, which compares them.
 
 The label is the gold call as JSON, {"name": ..., "parameters": {...}}, or a list of them, of which the first counts, as
 there. A call that lacks either key is taken for the parameters alone; what has no keys ends the search; 3 is 3.0."""
@@ -9,8 +11,8 @@ import json
 from typing import Any
 
 from ..types import RewardParts, Task, Trajectory
-from .checking.answer_text import model_text
-from .checking.call_text import json_calls
+from .checking.answer_text import model_text, without_end_marks
+from .checking.call_text import json_lines
 from .context import RewardContext
 from .math_outcome import call_facts
 
@@ -34,8 +36,12 @@ def matches(calls: list[Any], gold: dict[str, Any] | list[dict[str, Any]]) -> bo
 
 
 def apibank(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
-    """Calls are the JSON lines of the last <tool_call>. parts: correct, format_ok (there are calls), call facts."""
-    calls = json_calls(model_text(trajectory))
+    """Score one response.
+
+    Calls are the lines of the last <tool_call> block that are JSON, whatever their form; a response without a block is
+    all block. parts: correct, format_ok (there are calls), call facts.
+    """
+    calls = json_lines(without_end_marks(model_text(trajectory)))
     correct = matches(calls, json.loads(task.label))
     return RewardParts(
         float(correct), correct, {"correct": float(correct), "format_ok": float(bool(calls)), **call_facts(trajectory)}

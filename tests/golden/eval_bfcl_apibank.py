@@ -9,7 +9,6 @@ from openrlhf_tir.rewards import apibank, bfcl
 from openrlhf_tir.rewards.checking import call_text
 
 from ._compare import mismatches
-from .official.toolrl import call_sources
 
 UNDERSCORE_MODEL = "u"
 
@@ -38,7 +37,8 @@ def _decode(row: dict) -> list[str]:
 def _toolrl(row: dict) -> list[str]:
     text = row["text"]
     return mismatches(
-        {"decode_ast": call_text.json_call_arguments(text), "decode_execute": call_sources(text)}, row["expected"]
+        {"decode_ast": call_text.json_call_arguments(text), "decode_execute": call_text.json_call_sources(text)},
+        row["expected"],
     )
 
 

@@ -127,21 +127,58 @@ def _arithmetic(node: ast.expr) -> Any:
     return _ARITHMETIC[type(node.op)](left, right)
 
 
-def json_calls(text: str) -> Calls:
-    """ToolRL's: the JSON objects, one a line, of the last <tool_call> block, even open; not "none", nor bad lines."""
-    _, tag, block = text.rpartition("<tool_call>")
-    calls = []
-    for line in block.partition("</tool_call>")[0].strip().split("\n") if tag else ():
+def json_lines(text: str) -> list[Any]:
+    """Return the JSON value of every line of the last <tool_call> block that is JSON.
+
+    The block need not be closed. Without an opening tag all of the text up to a closing tag is the block, as ToolRL's
+    scripts split it.
+    """
+    block = text.rpartition("<tool_call>")[2].partition("</tool_call>")[0]
+    values = []
+    for line in block.strip().split("\n"):
         try:
-            call = json.loads(line)
+            values.append(json.loads(line))
         except (ValueError, RecursionError):
             continue
-        if isinstance(call, dict) and isinstance(call.get("name"), str) and call["name"].strip().lower() != "none":
-            calls.append(call)
-    return calls
+    return values
+
+
+def _called(call: dict[str, Any]) -> bool:
+    """Return True unless the call's name is "none", with which ToolRL's prompt lets the model decline."""
+    return call["name"].strip().lower() != "none"
+
+
+def json_calls(text: str) -> Calls:
+    """Return the named calls of ToolRL's notation: the JSON objects of the last <tool_call> block, one a line."""
+    values = json_lines(text) if "<tool_call>" in text else []
+    return [v for v in values if isinstance(v, dict) and isinstance(v.get("name"), str) and _called(v)]
 
 
 def json_call_arguments(text: str) -> Calls:
     """`json_calls` as {name: parameters}, those without "parameters" left out. Parameters are what the model wrote, a
     table or not."""
     return [{c["name"]: c["parameters"]} for c in json_calls(text) if "parameters" in c]
+
+
+def json_call_sources(text: str) -> list[str]:
+    """Return ToolRL's calls as Python source, for execution against a simulated API.
+
+    An object without a name is a call of "", and one without parameters has none; what is no object is left out.
+
+    Raises:
+        ValueError: A name is no text, or parameters are no object: the reference's handler crashes there.
+    """
+    sources = []
+    for call in json_lines(text) if "<tool_call>" in text else []:
+        if not isinstance(call, dict):
+            continue
+        named = {"name": "", "parameters": {}} | call
+        if not isinstance(named["name"], str):
+            raise ValueError(f"the name {named['name']!r} is no text")
+        if not _called(named):
+            continue
+        if not isinstance(named["parameters"], dict):
+            raise ValueError(f"the parameters of {named['name']!r} are no object")
+        arguments = ", ".join(f"{key}={value!r}" for key, value in named["parameters"].items())
+        sources.append(f"{named['name']}({arguments})")
+    return sources

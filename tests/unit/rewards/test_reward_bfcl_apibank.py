@@ -12,7 +12,7 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.apibank import matches
 from openrlhf_tir.rewards.bfcl import check_calls
-from openrlhf_tir.rewards.checking.call_text import json_calls, python_calls
+from openrlhf_tir.rewards.checking.call_text import json_call_sources, json_calls, python_calls
 from tests.unit.rewards.reward_fakes import in_run, says, task
 
 ADD = {
@@ -218,6 +218,37 @@ def test_an_api_bank_call_is_the_gold_call_or_wrong(line, reward):
     assert (
         load("apibank")(says(f"<tool_call>\n{line}\n</tool_call>"), task(gold), in_run(name="apibank")).reward == reward
     )
+
+
+GOLD = '{"name": "Q", "parameters": {"n": 3}}'
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ('<tool_call>\n{"n": 3}\n</tool_call>', 1.0),  # a call without a name is its parameters alone
+        ('<tool_call>\n{"parameters": {"n": 3}}\n</tool_call>', 0.0),
+        ('<tool_call>\n{"name": "none", "parameters": {}}\n' + GOLD + "\n</tool_call>", 1.0),
+        ('<tool_call>\n{"name": null, "parameters": {}}\n' + GOLD + "\n</tool_call>", 1.0),
+        ("<tool_call>\n3\n" + GOLD + "\n</tool_call>", 0.0),  # a number ends the search
+        ("<tool_call>\nnonsense\n" + GOLD + "\n</tool_call>", 1.0),  # what is no JSON does not
+        (GOLD, 1.0),  # without a block all of the response is one
+        (GOLD + "\n</tool_call>", 1.0),
+        (GOLD + "<|im_end|>", 1.0),
+        ("<tool_call>\n" + GOLD + "\n</tool_call>\n<tool_call>", 0.0),  # the last block counts, and it is empty
+    ],
+)
+def test_api_bank_reads_lines_as_the_reference_does(response, reward):
+    assert load("apibank")(says(response), task(GOLD), in_run(name="apibank")).reward == reward
+
+
+def test_calls_as_source_keep_what_has_no_name_and_refuse_what_the_reference_crashes_on():
+    block = '<tool_call>\n{"parameters": {"x": "a"}}\n{"name": "g"}\n3\n{"name": " None "}\n</tool_call>'
+    assert json_call_sources(block) == ["(x='a')", "g()"]
+    assert json_call_sources('{"name": "g"}') == []
+    for call in ('{"name": 3}', '{"name": "g", "parameters": [1]}'):
+        with pytest.raises(ValueError, match="is no"):
+            json_call_sources(f"<tool_call>{call}")
 
 
 def test_an_unknown_notation_is_named():
