@@ -9,7 +9,8 @@ A truth call is compared with the best unused prediction of its name (greedy; th
 Python's.
 
 options (reward.options) are `Variant`'s fields, and `updates_per_step` (1): the variants that change over training
-count the reference's steps, from 1, each of which makes several updates there. `dynamic_length` brings `length` with it.
+count the reference's steps, from 1, each of which makes several updates there. `dynamic_length` brings `length` with
+it.
 """
 
 from __future__ import annotations

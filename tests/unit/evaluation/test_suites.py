@@ -263,3 +263,14 @@ def test_an_empty_file_is_no_set(tmp_path):
 )
 def test_the_recipes_reward_grades_where_it_can(name, used, grades):
     assert reward_for(SUITES[name], used) == grades
+
+
+def test_api_banks_processed_rows_are_read_as_toolrl_publishes_them(tmp_path):
+    call = {"name": "Q", "parameters": {"n": 3}}
+    row = {"system": "Tools.", "user": "Ask.", "answer": [call], "other": {"file": "x"}}
+    (read_row,) = read(tmp_path, "apibank_l1", row)
+    assert read_row["prompt"] == [{"role": "system", "content": "Tools."}, {"role": "user", "content": "Ask."}]
+    assert json.loads(read_row["label"]) == [call]
+    (tmp_path / "level-2-api_processed.json").write_text(json.dumps([row | {"answer": call}]))
+    found = find("apibank_l2", tmp_path)
+    assert [json.loads(r["label"]) for r in rows_of(found)] == [call]
