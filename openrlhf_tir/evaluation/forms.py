@@ -128,8 +128,8 @@ def call(where: str, row: Row) -> dict[str, Any]:
         gold = next((row[k] for k in ("label", "answer", "expected_output", "ground_truth") if row.get(k)), None)
     if not isinstance(asked, str | list) or not asked:
         raise DataError(
-            f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'system' and 'user', or 'instruction'"
-            " and 'input'."
+            f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'system' and 'user', or"
+            " 'instruction' and 'input'."
             f" Columns: {shorten(', '.join(row))}."
         )
     try:

@@ -247,7 +247,7 @@ def test_calls_as_source_keep_what_has_no_name_and_refuse_what_the_reference_cra
     assert json_call_sources(block) == ["(x='a')", "g()"]
     assert json_call_sources('{"name": "g"}') == []
     for call in ('{"name": 3}', '{"name": "g", "parameters": [1]}'):
-        with pytest.raises(ValueError, match="name|parameters"):
+        with pytest.raises(ValueError, match=r"name|parameters"):
             json_call_sources(f"<tool_call>{call}")
 
 
