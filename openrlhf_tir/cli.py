@@ -36,6 +36,7 @@ COMMANDS = {
     "control": "change a run that is running: number of rollout actors, servers of environments",
     "audit": "what became of every prompt of a run: trained once, filtered, failed",
     "report": "write report.html and the curves of a run's directory again",
+    "model": "make a language model that ships inside a package: bf16 safetensors, tokenizer, chat template",
     "toy-model": "make the tiny base model of the quickstart",
 }
 """One module of openrlhf_tir.commands each, with `add_arguments(parser)` and `run(args) -> exit code`."""

@@ -13,6 +13,7 @@ FILES = [
     "requirements-cpu.txt",
     "requirements-cpu-nodeps.txt",
     "requirements-puzzles.txt",
+    "requirements-smollm2.txt",
 ]
 MAY_DIFFER = {"setuptools"}
 """GPU vllm pins it; on CPU vllm goes in without its dependencies."""
@@ -75,7 +76,7 @@ def test_the_base_install_asks_for_nothing_heavy(project):
 
 
 def test_the_extras_agree_with_the_pins(repo, project):
-    cpu = dict(pins(repo / FILES[2]) + pins(repo / FILES[3]) + pins(repo / FILES[4]))
+    cpu = dict(pins(repo / FILES[2]) + pins(repo / FILES[3]) + pins(repo / FILES[4]) + pins(repo / FILES[5]))
     gpu = dict(pins(repo / FILES[0]))
     asked = [
         re.fullmatch(r"([a-z0-9-]+)(?:\[[a-z]+\])?==([0-9.]+)", line)

