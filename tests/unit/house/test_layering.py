@@ -17,7 +17,7 @@ LAYERS = [
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "evaluation", "replay", "weights", "learner", "logs"},
     {"episodes"},
-    {"serving", "actors", "toy"},
+    {"serving", "actors", "toy", "packaged_models"},
     {"pipeline"},
     {"report", "simulation"},
     {"reproduce"},
