@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from . import openhands
 from .tools import TOOLS
 
 MOST_LINES = 8
@@ -24,23 +25,7 @@ view takes a view_range [first, last].
 
 """
 CALLS_TEXT = {
-    "skyrl": """Call one function in each message, at its end, in this form and no other:
-
-<function=example_function>
-<parameter=example_parameter_1>value_1</parameter>
-<parameter=example_parameter_2>
-a value of
-several lines
-</parameter>
-</function>
-
-A call of execute_bash, for example, is
-
-<function=execute_bash>
-<parameter=command>ls -la</parameter>
-</function>
-
-""",
+    "skyrl": "",
     "tool": """Think inside <reasoning></reasoning>, then call functions as a JSON list:
 <tool>[{"name": "execute_bash", "arguments": {"command": "ls"}}]</tool>. \
 Results come inside <tool_result></tool_result>.
@@ -55,7 +40,8 @@ its result comes inside
     "": "",
 }
 """How the prompt says calls are written, by protocol. With "messages" the chat template says it, of the schemas that a
-row has for it (`tools_of`); "" is for one that has them from elsewhere."""
+row has for it (`tools_of`); "skyrl" has OpenHands' prompt (openhands.py); "" is for one that has them from
+elsewhere."""
 INSTRUCTION = """The Python repository {name} is in {root}. Consider this issue:
 
 <issue_description>
@@ -93,7 +79,27 @@ def tools_of(protocol: str) -> dict[str, Any]:
     return {"chat_tools": TOOLS} if protocol == "messages" else {}
 
 
-def prompt(name: str, root: str, text: str, protocol: str) -> str:
+def prompt(
+    name: str,
+    root: str,
+    text: str,
+    protocol: str,
+    *,
+    base: str = "what you were given",
+    frame: openhands.Frame = openhands.OURS,
+) -> str | list[dict[str, str]]:
+    """Return the prompt of an issue: a text, or of the protocol `skyrl` a system and a user message.
+
+    Args:
+        name: The repository's name.
+        root: Its directory in the session.
+        text: The issue.
+        protocol: How the policy writes calls, a key of CALLS_TEXT.
+        base: What the prompt `skyrl` calls the state before any change, e.g. the commit.
+        frame: What stands around the task in the prompt `skyrl`.
+    """
+    if protocol == "skyrl":
+        return frame.messages(openhands.INSTRUCTION.format(name=name, root=root, issue=text, base=base))
     calls = CALLS_TEXT[protocol]
     tools = TOOLS_TEXT if calls else ""
     return tools + calls + INSTRUCTION.format(name=name, root=root, issue=text)

@@ -26,6 +26,7 @@ from env_servers.flags import file_to_write, seconds, whole
 from env_servers.progress import Progress
 from env_servers.python_tir.sandbox import SandboxError
 
+from . import openhands
 from .describe import CALLS_TEXT, issue, patch_text, prompt, tools_of
 from .grade import Grader
 from .mutate import Mutant, mutants
@@ -80,7 +81,7 @@ def sources_of(source: Source) -> dict[str, str]:
 
 
 async def verified(
-    grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, hint: str
+    grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, hint: str, frame: openhands.Frame
 ) -> dict[str, Any] | None:
     """The row, or None for a change that no hidden test catches. RuntimeError: its gold patch does not resolve it."""
     source = bundled(name)
@@ -95,7 +96,7 @@ async def verified(
             f"{name}, {path}:{mutant.line} ({mutant.what}): its own gold patch is {solved.why}: {solved.detail}"
         )
     where = {"none": "", "file": path, "function": f"{path}, {mutant.where}" if mutant.where else path}[hint]
-    text = prompt(name, f"/tmp/{name}", issue(name, report.failures, where), protocol)
+    text = prompt(name, f"/tmp/{name}", issue(name, report.failures, where), protocol, frame=frame)
     bug = {
         "path": path,
         "line": mutant.line,
@@ -112,7 +113,14 @@ async def verified(
 
 
 async def rows(
-    count: int, seed: int, repos: list[str], protocol: str, hint: str, workers: int, split: Split = "train"
+    count: int,
+    seed: int,
+    repos: list[str],
+    protocol: str,
+    hint: str,
+    workers: int,
+    split: Split = "train",
+    frame: openhands.Frame = openhands.OURS,
 ) -> AsyncIterator[dict[str, Any]]:
     """At most `count` rows, in an order that does not depend on `workers`. Raises SandboxError."""
     sandbox = new_sandbox(evaluations=workers)
@@ -123,7 +131,7 @@ async def rows(
             batch = [c for _, c in zip(range(min(2 * workers, count - made)), waiting, strict=False)]
             if not batch:
                 return
-            for row in await asyncio.gather(*(verified(grader, *c, protocol, hint) for c in batch)):
+            for row in await asyncio.gather(*(verified(grader, *c, protocol, hint, frame) for c in batch)):
                 if row is not None:
                     made += 1
                     yield row
@@ -131,7 +139,9 @@ async def rows(
         await sandbox.close()
 
 
-def row_of(given: dict[str, Any], protocol: str, root: str = ROOT) -> dict[str, Any]:
+def row_of(
+    given: dict[str, Any], protocol: str, root: str = ROOT, frame: openhands.Frame = openhands.OURS
+) -> dict[str, Any]:
     """A row of SWE-Gym's or SWE-bench's form as one of ours. Raises ValueError for one that cannot be judged."""
     task = SweTask.model_validate(given)
     if not task.is_row:
@@ -146,7 +156,14 @@ def row_of(given: dict[str, Any], protocol: str, root: str = ROOT) -> dict[str, 
     )  # fmt: skip
     meta = {key: given[key] for key in kept if key in given} | tools_of(protocol)
     return {
-        "prompt": prompt(name, root.format(name=name), statement.strip(), protocol),
+        "prompt": prompt(
+            name,
+            root.format(name=name),
+            statement.strip(),
+            protocol,
+            base=f"the commit {task.base_commit}",
+            frame=frame,
+        ),
         "label": given.get("patch", ""),
         "env": "swe",
         "meta": meta,
@@ -158,12 +175,13 @@ async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
     sandbox = new_sandbox(evaluations=1) if args.mirror else None
     grader = Grader(sandbox, places=2, test_s=args.test_timeout) if sandbox else None
     sources = Sources(args.mirror, grader.applied) if grader else None
+    frame = _frame_of(args)
     try:
         for number, line in enumerate(args.rows.read_text(encoding="utf-8").splitlines(), 1):
             if not line.strip():
                 continue
             try:
-                row = row_of(json.loads(line), args.protocol, args.root)
+                row = row_of(json.loads(line), args.protocol, args.root, frame)
                 if grader and sources:
                     task = SweTask.model_validate(row["meta"])
                     source = await sources.of(task)
@@ -210,6 +228,11 @@ def parser() -> argparse.ArgumentParser:
         default="skyrl",
         help="how the prompt says calls are written (default: %(default)s)",
     )
+    prompt_rows = (
+        "--protocol skyrl: conversations of OpenHands that the model was tuned on, messages with a system message and"
+        " marks around the task; prompts have the words of the first one (default: the same form in our words)"
+    )
+    p.add_argument("--prompt-rows", type=Path, metavar="FILE.jsonl", help=prompt_rows)
     p.add_argument("--workers", type=whole(1), default=2, help="verifications at once (default: %(default)s)")
     p.add_argument(
         "--rows",
@@ -238,6 +261,11 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def _frame_of(args: argparse.Namespace) -> openhands.Frame:
+    """Return what stands around the task in the prompts. Raises ValueError for rows that are not OpenHands'."""
+    return openhands.from_rows(args.prompt_rows) if args.prompt_rows else openhands.OURS
+
+
 def filled(path: Path) -> int:
     """Lines of the file that hold something."""
     return sum(bool(line.strip()) for line in path.read_text(encoding="utf-8").splitlines())
@@ -251,7 +279,16 @@ async def write(args: argparse.Namespace) -> int:
         made = (
             rows_of(args)
             if args.rows
-            else rows(args.count, args.seed, args.repos, args.protocol, args.hint, args.workers, args.split)
+            else rows(
+                args.count,
+                args.seed,
+                args.repos,
+                args.protocol,
+                args.hint,
+                args.workers,
+                args.split,
+                _frame_of(args),
+            )
         )
         async for row in made:
             f.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -54,14 +54,20 @@ OTC = SEARCHR1.replace(
 is inserted is <information>."""
 
 RETOOL = (
-    "Solve the following problem step by step. You can write executable Python code to help your reasoning. The code is"
-    " run in a sandbox, and its output (between <interpreter> and </interpreter>) comes back to you. Write every"
-    " snippet as\n<code>\n```python\n# code\n```\n</code>\nand print what you want to see. The last part of your answer"
-    " must be\n<answer>\n\\boxed{the final answer}\n</answer>\n\n*user question:*\nAnswer the following Math Problem"
-    " and put the answer in the format of \\boxed{answer}\n\n{input}\n\n\nRemember to place the final answer in the"
-    " last part using the format:\n<answer>\n\\boxed{the final answer}\n</answer>"
+    "Solve the following problem step by step. You now have the ability to selectively write executable Python code to"
+    " enhance your reasoning process. The Python code will be executed by an external sandbox, and the output (wrapped"
+    " in `<interpreter>output_str</interpreter>`) can be returned to aid your reasoning and help you arrive at the"
+    " final answer. The Python code should be complete scripts, including necessary imports. \n"
+    "Each code snippet is wrapped with `<code>\n```python\ncode snippet\n```\n</code>`.\n"
+    "The last part of your response should be in the following format:\n"
+    "<answer>\n\\boxed{'The final answer goes here.'}\n</answer>\n\n"
+    "*user question:*\nAnswer the following Math Problem and put the answer in the format of \\boxed{answer}\n\n"
+    "{input}\n\n\n"
+    "Remember to place the final answer in the last part using the format: \n"
+    "<answer>\n\\boxed{'The final answer goes here.'}\n</answer>"
 )
-"""ReTool's, a user message; what it says, in our words (evaluation/prompt_template.json)."""
+"""ReTool's, a user message (evaluation/prompt_template.json): the prompt of its demonstrations, which a model that was
+fine-tuned on them knows."""
 
 ARTIST = (
     "Solve the problem below. Think within <think> </think>. Where computing helps, write Python within <python>"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.episodes.turns import TURN_LIMIT, Call, End, Reject
-from openrlhf_tir.episodes.turns.skyrl import CONTINUE, LAST, MOST_CHARS, SkyRL
+from openrlhf_tir.episodes.turns.skyrl import CONTINUE, GIVE_UP, LAST, LEFT_OUT, MOST_CHARS, SkyRL
 from openrlhf_tir.types import Completion
 
 
@@ -37,16 +37,40 @@ def test_a_message_without_a_call_is_asked_to_continue_and_nothing_runs():
     answer = turns.advance(said("I think it is done."))
     assert isinstance(answer, Reject) and (answer.defect, answer.message) == ("no_call", CONTINUE)
     assert turns.replies(answer.message) == [{"role": "user", "content": CONTINUE}]
-    assert "NEVER ASK FOR HUMAN HELP" in CONTINUE
+    again = turns.advance(said("It is."))
+    assert isinstance(again, Reject) and again.message == CONTINUE + GIVE_UP
+    assert turns.replies(again.message) == [{"role": "user", "content": CONTINUE + GIVE_UP}]
+
+
+def test_a_continue_message_of_ones_own_takes_the_place_of_the_methods():
+    answer = SkyRL(max_calls=50, continue_message="Go on.").advance(said("Hm."))
+    assert isinstance(answer, Reject) and answer.message == "Go on."
 
 
 @pytest.mark.parametrize(
-    "text", ["<function=execute_bash><parameter=command>ls</function>", "<function=>\n</function>", "<function=finish>"]
+    "text",
+    [
+        "<function=execute_bash><parameter=command>ls</parameter></function>",  # no new line after the tag
+        "<function=>\n</function>",
+        "<function=execute_bash",
+        "<function=a>\n<function=b>\n",  # two openings are not repaired
+    ],
 )
-def test_a_call_that_cannot_be_read_is_told(text):
+def test_what_is_no_call_by_openhands_rules_is_a_message_without_one(text):
     turns = SkyRL(max_calls=50)
     answer = turns.advance(said(text))
-    assert isinstance(answer, Reject) and not turns.replies(answer.message)[0]["content"].startswith("EXECUTION")
+    assert isinstance(answer, Reject) and (answer.defect, answer.message) == ("no_call", CONTINUE)
+    assert not turns.replies(answer.message)[0]["content"].startswith("EXECUTION")
+
+
+def test_a_call_that_was_cut_is_repaired_and_made():
+    cut = dataclasses.replace(
+        said("<function=execute_bash>\n<parameter=command>ls</parameter>\n<parameter=is_input>tr", finish="length"),
+        stop_reason=TURN_LIMIT,
+    )
+    action = json.dumps([{"name": "execute_bash", "arguments": {"command": "ls"}}])
+    assert SkyRL(max_calls=9).advance(cut) == Call(action)
+    assert SkyRL(max_calls=9).advance(said("<function=finish>\n")) == Call('[{"name": "finish", "arguments": {}}]')
 
 
 def test_a_stop_in_the_closing_tag_counts_as_closed_and_only_the_first_call_is_made():
@@ -92,4 +116,4 @@ def test_of_a_long_result_the_ends_are_shown():
     turns = SkyRL(max_calls=50)
     turns.advance(said(call("execute_bash", command="ls")))
     shown = turns.replies("a" * MOST_CHARS + "zz")[0]["content"]
-    assert "2 characters left out" in shown and shown.endswith("zz") and len(shown) < MOST_CHARS + 100
+    assert LEFT_OUT in shown and shown.endswith("zz") and len(shown) < MOST_CHARS + 100

@@ -85,9 +85,11 @@ def test_a_file_in_the_environments_form_is_taken_as_it_is(tmp_path, name, row, 
 )
 def test_rows_of_swe_gym_become_prompts_in_the_protocol_of_the_run(tmp_path, options, root):
     path = jsonl(tmp_path / "gym.jsonl", ISSUE)
-    p = planned(tmp_path, f"swe_rows={path}", **swe(server_options=options))
+    p = planned(tmp_path, f"swe_rows={path}", **swe(server_options=options), data={"apply_chat_template": True})
     (row,) = rows(p.asked[0].directory / "problems.jsonl")
-    assert "twice(2) is 5." in row["prompt"] and f"in {root}." in row["prompt"] and "<function=" in row["prompt"]
+    system, user = row["prompt"]
+    assert "<function=" in system["content"] and "twice(2) is 5." in user["content"]
+    assert f"<uploaded_files>\n{root}\n" in user["content"]
     assert (row["meta"]["kind"], row["meta"]["base_commit"], p.asked[0].published) == ("o/lib", "abc", None)
     assert p.asked[0].facts == () or "graded by" in p.asked[0].facts[0], "any number of rows is the whole set"
 

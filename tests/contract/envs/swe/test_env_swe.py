@@ -151,8 +151,9 @@ async def test_the_rows_say_what_is_wrong_and_not_how_it_is_mended(made):
             for line in row["label"].splitlines()
             if line.startswith("+") and not line.startswith("+++")
         ]
-        assert "It should hold:" in row["prompt"] and row["meta"]["repo"] in row["prompt"]
-        assert not any(line in row["prompt"] for line in mended)
+        (system, user) = row["prompt"]
+        assert system["role"] == "system" and "It should hold:" in user["content"]
+        assert row["meta"]["repo"] in user["content"] and not any(line in user["content"] for line in mended)
 
 
 async def test_an_untouched_repository_earns_nothing_and_a_finished_task_is_over(server):

@@ -74,7 +74,7 @@ def test_an_issue_has_two_different_tests_and_no_addresses():
 
 def test_a_patch_is_gits_and_the_prompt_says_how_calls_are_written():
     assert patch_text({"a": b"x\ny\n"}, {"a": b"x\nz\n"}).startswith("diff --git a/a b/a\n--- a/a\n+++ b/a\n@@")
-    assert "<function=execute_bash>" in prompt("roman", "/tmp/roman", "It fails.", "skyrl")
+    assert "<tool_call>" in prompt("roman", "/tmp/roman", "It fails.", "hermes")
     assert "execute_bash(" not in prompt("roman", "/tmp/roman", "It fails.", "")
 
 
@@ -97,7 +97,7 @@ def test_a_row_of_swe_bench_is_made_one_of_ours():
     row = row_of(ROW, "skyrl")
     assert (
         row["env"] == "swe"
-        and "twice(2) is 5." in row["prompt"]
+        and "twice(2) is 5." in row["prompt"][1]["content"]
         and "test_patch" in row["meta"]
         and "patch" not in row["meta"]
     )
