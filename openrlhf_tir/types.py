@@ -392,7 +392,8 @@ class GroupMeta:
     response_tokens: list[int]
     model_tokens: list[int]
     prompt_tokens: int
-    oldest_version: int
+    oldest_version: int | None
+    """The oldest policy version that sampled a token of the group; None if the model wrote no token."""
     failures: dict[str, int] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     """An example of each fault in `failures`, in words, where it has any."""

@@ -161,7 +161,7 @@ class PromptStream:
         return {
             "lanes": [[one.epoch, one.position] for one in self._ordinary],
             "curriculum": [one.state() for one in self._adaptive],
-            "of_env": self._of_env,
+            "of_env": dict(self._of_env),
             "drawn": self._drawn,
             "blend": self._blend(),
             "n_prompts": self.n_prompts,

@@ -38,6 +38,8 @@ from .episode import Limits, run_episode
 from .group_meta import describe, failed_as
 from .turns import make
 
+NO_MODEL_TOKENS = "no_model_tokens"
+"""Reason of the verdict on a group in which the model wrote no token: there is nothing to train."""
 WHY_CHARS = 1000
 """Characters of a fault's message that travel with its trajectory."""
 
@@ -155,6 +157,10 @@ class GroupRunner:
         group = Group(key, task, select(g.ended, n).members)
         failed = failed_as(group, 1 if mode else r.min_valid)
         verdict, fault = (KEEP, None) if mode or failed else await self._judged(group)
+        if verdict.keep and failed is None and mode is None and not any(t.model_tokens for t in group.valid):
+            # Nothing was sampled: a prompt that fills the context, an agent that never asked the model. There is no
+            # gradient, and no policy version that the staleness bound could look at.
+            verdict = Verdict(False, NO_MODEL_TOKENS)
         failed = fault.reason if fault else failed
         meta = describe(
             group, prompt_tokens=len(prompt_ids), verdict=verdict, failed=failed, actor=self.name, seconds=seconds

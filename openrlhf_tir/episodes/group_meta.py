@@ -49,7 +49,7 @@ def describe(
         response_tokens=[t.response_tokens for t in valid],
         model_tokens=[t.model_tokens for t in valid],
         prompt_tokens=prompt_tokens,
-        oldest_version=min(versions, default=-1),
+        oldest_version=min(versions, default=None),
         failures=dict(Counter(t.failed for t in group.trajectories if t.failed)),
         why={t.failed: t.why for t in group.trajectories if t.failed and t.why},
         failed=failed,

@@ -62,6 +62,8 @@ class Pipeline:
         self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer
         self.tasks = asyncio.TaskGroup()  # all that runs; what fails there ends the run
         self.rollouts: dict[int, asyncio.Task[None]] = {}
+        self.producing = False
+        """True while groups may be issued: from the first push until the last step has ended."""
         self.stop, self.health = stop or StopRequest(cfg.train.stop_grace_s), Health(cfg)
         self.state = state = RunState(cfg, prompts, ledger, observer.group, observer.left)
         self.evaluator = Evaluator(cfg, measure, observer, self.tasks)
@@ -93,11 +95,13 @@ class Pipeline:
         await self.evaluator.begin(self.version)  # which a resumed run owes
         await self.saver.save()
         producing = self.tasks.create_task(self.produce(), name="produce")
+        self.producing = True
         try:
             while self.version < self.state.max_steps and (rest := await self.next_batch()):
                 await self.step(rest)
         finally:
             producing.cancel()
+            self.producing = False
         for dispatch in abandon(self.state):
             self.rollouts.pop(dispatch).cancel()
         if self.state.pushed < self.version:  # the prompts ran out between two pushes
@@ -109,6 +113,11 @@ class Pipeline:
         """Until the run is over: a prompt may come back, as surplus, after the last one was issued."""
         while True:
             await self.state.signal.until(self.state.may_issue)
+            self.start_groups()
+
+    def start_groups(self) -> None:
+        """Issue as many groups as may start now."""
+        while self.state.may_issue():
             flight, task = self.state.issue(asyncio.get_running_loop().time())
             self.rollouts[flight.dispatch] = self.tasks.create_task(self.roll(flight, task), name=f"roll {flight.key}")
 
@@ -121,14 +130,20 @@ class Pipeline:
             failed = meta.failed
         except InfraError as e:
             failed = e.reason
+        if failed is None:
+            self.watchdog.beat()
+        in_turn = self.state.settles_in_turn(flight, meta, failed)
+        if in_turn:
+            await self.state.signal.until(lambda: self.state.is_turn_of(flight))
         self.state.method.settled(meta)
         if failed is None and meta is not None:
-            self.watchdog.beat()
             self.state.measured(flight, meta, asyncio.get_running_loop().time(), self.rollout.engine_stats())
         else:  # what is down needs time to come back; the slot is held meanwhile
             await asyncio.sleep(backoff_s(flight.reissues, cap_s=self.cfg.train.max_backoff_s))
         del self.rollouts[flight.dispatch]
         end = self.state.settle(flight, meta, payload, failed)
+        if in_turn and self.producing:
+            self.start_groups()  # before the next group's turn: which prompt comes next depends on this one only
         self.health.settled(end, meta, payload, failed, tries=flight.reissues + 1)
         if self.health.unproductive:
             raise await self.health.why_unproductive(self.rollout)
@@ -149,6 +164,7 @@ class Pipeline:
     async def accumulate(self) -> None:
         """A part of the batch -> its gradients. What allows it lasts while an engine joins, as replay only gains."""
         async with self.publisher.changing():
+            await self.stop.hold_if_asked()
             part, start = self.state.take_part(), asyncio.get_running_loop().time()
             with self.observer.phase("accumulate", self.version):
                 await self.learner.accumulate(train_batch(self.cfg, self.version, part))
@@ -159,6 +175,7 @@ class Pipeline:
         state, start, batch = self.state, asyncio.get_running_loop().time(), train_batch(self.cfg, self.version, rest)
         items = [item for _, item in state.in_hand]
         async with self.publisher.changing():
+            await self.stop.hold_if_asked()
             state.begin_step(start)
             with self.observer.phase("step", self.version):
                 report = await self.learner.step(batch)

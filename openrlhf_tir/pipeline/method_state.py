@@ -1,7 +1,7 @@
 """Method state: what a run keeps for its method, in the controller and in its checkpoints.
 
 counters      the numbers that rewards read and ask to be changed (rewards/context.py); told with each group that is
-              issued
+              issued. What the groups of a batch ask for counts from the next batch on, in the order of dispatch
 length balance    the lengths of the latest kept groups, for ZeroTIR's filter over many groups
 errors        how many prompts in a row failed by the method's own code; not kept over a resume
 """
@@ -47,6 +47,8 @@ class MethodState:
         self.errors = MethodErrors(cfg.reward.max_failed_groups)
         self._balanced = {name: LENGTH_BALANCE in e.filter.order for name, e in cfg.environments.items()}
         self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
+        self._ended: list[tuple[int, int, list[Change]]] = []
+        """(dispatch number, prompt, changes) of the groups that ended since the last batch was trained."""
 
     def placed(self, task: Task, prompt: int, update: int) -> Task:
         """The task with what the run knows now; copies, since the counters go on changing."""
@@ -63,10 +65,27 @@ class MethodState:
         if one(self._balanced, meta.env) and meta.verdict.keep and not self._balances(meta):
             meta.verdict = Verdict(False, LENGTH_BALANCE)
 
-    def counts(self, meta: GroupMeta) -> None:
-        """A group has ended, filtered or trained: what it asks to be changed counts, once. (One that is accepted may
-        still be issued again.)"""
-        self.counters.apply(meta.key.prompt, meta.changes)
+    def looks_at_others(self, meta: GroupMeta) -> bool:
+        """Return True if the verdict on this group depends on the groups that were judged before it."""
+        return meta.failed is None and meta.verdict.keep and one(self._balanced, meta.env)
+
+    def ended(self, dispatch: int, meta: GroupMeta) -> None:
+        """Record that a group was filtered or trained: the changes that it asks for count from the next batch on.
+
+        (A group that is accepted may still be issued again, so it does not count yet.)
+        """
+        if meta.changes:
+            self._ended.append((dispatch, meta.key.prompt, list(meta.changes)))
+
+    def batch_trained(self) -> None:
+        """Apply the changes of the groups that ended since the last batch, in the order of dispatch.
+
+        Called at a step boundary: without staleness what a reward reads must not depend on which group ended first,
+        and a sum of floats depends on the order of its terms.
+        """
+        ended, self._ended = sorted(self._ended, key=lambda entry: entry[0]), []
+        for _, prompt, changes in ended:
+            self.counters.apply(prompt, changes)
 
     def forgets(self, meta: GroupMeta) -> None:
         """A group that was accepted is issued again."""
@@ -82,9 +101,12 @@ class MethodState:
 
     def state(self) -> dict[str, Any]:
         return {
-            "counters": self.counters.run,
-            "prompt_counters": self.counters.prompts,
-            "lengths": list(self._lengths.items()),
+            "counters": dict(self.counters.run),
+            "prompt_counters": {prompt: dict(counters) for prompt, counters in self.counters.prompts.items()},
+            "lengths": [(key, list(samples)) for key, samples in self._lengths.items()],
+            "ended": [
+                (dispatch, prompt, [list(change) for change in changes]) for dispatch, prompt, changes in self._ended
+            ],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -92,3 +114,7 @@ class MethodState:
         self.counters.run = dict(state["counters"])
         self.counters.prompts = {int(prompt): dict(values) for prompt, values in state["prompt_counters"].items()}
         self._lengths = OrderedDict((key, [(int(n), float(c)) for n, c in pairs]) for key, pairs in state["lengths"])
+        self._ended = [
+            (dispatch, prompt, [Change(*change) for change in changes])
+            for dispatch, prompt, changes in state.get("ended", ())  # not in checkpoints of older versions
+        ]

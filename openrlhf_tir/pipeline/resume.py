@@ -156,8 +156,9 @@ class Saver:
             if judged is not None:
                 await judged.ended()
             score = judged.score if judged is not None and self.evaluator.may_beat(self.best, judged) else None
-            cut.facts[OWED] = cut.version in self.evaluator.owes
-            if not due and score is None and not cut.facts[OWED]:
+            # Known only now: an evaluation of this version was under way when the cut was taken.
+            owed = cut.version in self.evaluator.owes
+            if not due and score is None and not owed:
                 await self._drop(cut)
                 return
             start = time.time()
@@ -165,13 +166,13 @@ class Saver:
                 self.best = score
             await asyncio.to_thread(ledger.sync)  # what the checkpoint counts on must not be younger than it
             rows = [(flight, item.meta, group) for (flight, item), group in zip(cut.accepted, groups, strict=True)]
-            await self.checkpoints.commit(cut.version, cut.facts, rows, self.learner, score)
+            await self.checkpoints.commit(cut.version, {**cut.facts, OWED: owed}, rows, self.learner, score)
         except OSError as e:
             self.best = before
             self._refused(cut, e)
             return
         self.safe = self.saved
-        ledger.committed(cut.version, cut.facts["ledger_lines"])
+        ledger.committed(cut.version, cut.ledger_lines)
         # this line is for the audit: the checkpoint is whole, and stands on what was synced before
         await asyncio.to_thread(ledger.try_to_sync)
         self.observer.spans("ckpt", [(start, time.time())], f"write {cut.version}")

@@ -10,6 +10,7 @@ nothing is kept cannot have every slot."""
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ MAX_INSTEAD = 8
 nine or more."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Flight:
     """One issued group. `dispatch` is its prompt's place in line; `version` is the engines' at this issue, the oldest a
     token can have; `started_at` in the event loop's seconds."""
@@ -48,12 +49,14 @@ class Source:
     def __init__(self, prompts: Prompts, ledger: Ledger) -> None:
         self.prompts, self.ledger = prompts, ledger
         self.dispatched = 0
-        self._retries: deque[tuple[int, int, int, int, int]] = deque()
-        """(epoch, prompt, reissues, dispatch, instead)"""
+        self._retries: list[tuple[int, int, int, int, int]] = []
+        """A heap of (dispatch, epoch, prompt, reissues, instead): attempts to repeat, the oldest dispatched first."""
         self._instead: deque[tuple[int, int, int]] = deque()
         """(epoch, prompt, instead): in place of groups that were dropped."""
-        self._ended: list[PromptOutcome] = []
-        """Outcomes of the groups that ended since the last batch was trained."""
+        self._ended: list[tuple[int, PromptOutcome]] = []
+        """Dispatch numbers and outcomes of the groups that ended since the last batch was trained."""
+        self.replaces: bool | None = None
+        """Whether the prompts name a replacement for a dropped group; None until they were asked for the first time."""
 
     @property
     def ready(self) -> bool:
@@ -63,7 +66,7 @@ class Source:
     def issue(self, version: int, now: float) -> tuple[Flight, Task]:
         """Take the next prompt and enter it into the ledger; only when `ready`."""
         if self._retries:
-            epoch, prompt, reissues, dispatch, instead = self._retries.popleft()
+            dispatch, epoch, prompt, reissues, instead = heapq.heappop(self._retries)
         else:
             self.dispatched += 1
             reissues, dispatch, instead = 0, self.dispatched, 0
@@ -81,45 +84,54 @@ class Source:
     def requeue(self, flight: Flight, reason: str, *, counts: bool = True) -> None:
         """End this attempt and issue the prompt again. `counts`: towards train.max_reissues (our crashes do not)."""
         self.ledger.ended("requeued", flight.key, reason=reason)
-        self._retries.append(
-            (flight.key.epoch, flight.key.prompt, flight.reissues + counts, flight.dispatch, flight.instead)
-        )
+        repeated = (flight.dispatch, flight.key.epoch, flight.key.prompt, flight.reissues + counts, flight.instead)
+        heapq.heappush(self._retries, repeated)
+
+    @property
+    def oldest_retry(self) -> int | None:
+        """The lowest dispatch number of the attempts to repeat; None if there are none."""
+        return self._retries[0][0] if self._retries else None
 
     def dropped(self, flight: Flight) -> None:
         """A filter dropped the group: another prompt of its environment takes its place in the batch, unless the
         prompts are through."""
-        if (
-            self.prompts.more()
-            and flight.instead < MAX_INSTEAD
-            and (another := self.prompts.in_place_of(flight.key.prompt))
-        ):
+        if not self.prompts.more() or flight.instead >= MAX_INSTEAD:
+            return
+        another = self.prompts.in_place_of(flight.key.prompt)
+        self.replaces = another is not None
+        if another is not None:
             self._instead.append((*another, flight.instead + 1))
 
-    def ended(self, key: GroupKey, meta: GroupMeta | None) -> None:
-        """A group ended for good, trained, filtered or failed (None): it counts with the next batch."""
+    def ended(self, flight: Flight, meta: GroupMeta | None) -> None:
+        """Record that a group ended for good: trained, filtered or failed (None). It counts with the next batch."""
         right = [] if meta is None else meta.correct
-        self._ended.append(PromptOutcome(key.prompt, sum(right), len(right)))
+        self._ended.append((flight.dispatch, PromptOutcome(flight.key.prompt, sum(right), len(right))))
 
     def batch_trained(self) -> None:
-        """What ended until now is learned: at the end of a step, so that a run without staleness does not depend on
-        which group ended first."""
-        self.prompts.learned(self._ended)
-        self._ended = []
+        """Report the outcomes since the last batch to the prompts, in the order of dispatch.
+
+        Called at a step boundary: without staleness the draws must not depend on which group ended first.
+        """
+        ended, self._ended = sorted(self._ended), []
+        self.prompts.learned([outcome for _, outcome in ended])
 
     def state(self) -> dict[str, Any]:
         return {
             "stream": self.prompts.state(),
-            "ended": self._ended,
-            "retries": list(self._retries),
+            "ended": [(dispatch, *outcome) for dispatch, outcome in self._ended],
+            "retries": [(e, p, r, d, i) for d, e, p, r, i in sorted(self._retries)],
             "instead": list(self._instead),
             "dispatched": self.dispatched,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.prompts.restore(state["stream"])
-        self._ended = [PromptOutcome(*said) for said in state.get("ended", ())]  # not in checkpoints of older versions
-        # four in checkpoints of older versions
-        self._retries = deque((*r[:4], r[4] if len(r) > 4 else 0) for r in state["retries"])
+        # Checkpoints of older versions have no dispatch number in front, or no list at all.
+        ended = [(0, *row)[-4:] for row in state.get("ended", ())]
+        self._ended = [(dispatch, PromptOutcome(*outcome)) for dispatch, *outcome in ended]
+        # Rows of older versions end with the dispatch number.
+        self._retries = [(r[3], r[0], r[1], r[2], r[4] if len(r) > 4 else 0) for r in state["retries"]]
+        heapq.heapify(self._retries)
         self._instead = deque(tuple(i) for i in state.get("instead", ()))  # not in checkpoints of older versions
         if state.get("ahead"):  # in those a prompt was drawn before it was issued
             self._instead.append((*state["ahead"], 0))

@@ -13,6 +13,8 @@ one call, so a checkpoint may cut between any two. `check` compares all four.
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -41,11 +43,28 @@ it, and why."""
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a checkpoint takes: facts for its JSON, and the accepted groups whose payloads go along."""
+    """The state as a checkpoint keeps it. It shares nothing with the running state that could still change.
+
+    A background task writes it seconds later. Every field is of an immutable type (a house test checks that), so
+    handing over a live table would not pass: whatever the loop does meanwhile, the cut is stored and nothing younger.
+
+    Attributes:
+        version: Updates behind the learner's weights.
+        ledger_lines: Lines of the ledger that belong to this state.
+        facts_json: Everything else that the controller keeps, serialised when the cut was taken.
+        accepted: Buffered groups and those of the batch in hand: copies of their metadata, and payload references.
+    """
 
     version: int
-    facts: dict[str, Any]
-    accepted: list[tuple[Flight, BatchItem]]
+    ledger_lines: int
+    facts_json: str
+    accepted: tuple[tuple[Flight, BatchItem], ...]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """A new dictionary of the facts, which the caller may change."""
+        facts: dict[str, Any] = json.loads(self.facts_json)
+        return facts
 
 
 class RunState:
@@ -124,6 +143,30 @@ class RunState:
         self.on_judged(meta)
         self.depth.finished(meta.verdict.keep, now - flight.started_at, len(self.rolling) - 1, engines)
 
+    def settles_in_turn(self, flight: Flight, meta: GroupMeta | None, failed: str | None) -> bool:
+        """Return True if the end of this group must wait for the ends of all groups dispatched before it.
+
+        Without staleness a run must not depend on which group ends first. Two decisions look at other groups: the
+        verdict of length_balance, and which prompt takes the place of a dropped one where environments have shares.
+        They are taken in the order of dispatch. Everything else that a group's end decides counts from the next batch
+        on, or is the same in any order, so no other run waits.
+        """
+        if self.ahead > 0:
+            return False
+        if failed is not None or meta is None:
+            return self.source.replaces is not False and flight.reissues >= self.max_reissues
+        replaces = self.source.replaces is not False
+        if meta.verdict.keep:
+            # Where a bound on rolling groups, and not the batch, decides when the next prompt is issued, an accepted
+            # group makes room for one as well.
+            return self.method.looks_at_others(meta) or (replaces and self.at_once < self.B)
+        return replaces
+
+    def is_turn_of(self, flight: Flight) -> bool:
+        """Return True if every group dispatched before this one has ended."""
+        retry = self.source.oldest_retry
+        return min(self.rolling) == flight.dispatch and (retry is None or retry > flight.dispatch)
+
     def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> GroupState:
         """A rolled group's one transition: buffered, filtered, requeued, or failed for good. `failed` names the fault,
         if there was one."""
@@ -142,7 +185,7 @@ class RunState:
 
     def _judged(self, flight: Flight, meta: GroupMeta, payload: Any) -> GroupState:
         if not meta.verdict.keep:
-            self.method.counts(meta)
+            self.method.ended(flight.dispatch, meta)
             self.source.dropped(flight)
             return self._end(flight, GroupState.FILTERED, meta, reason=meta.verdict.reason)
         del self.rolling[flight.dispatch]
@@ -179,9 +222,10 @@ class RunState:
         self.in_hand += [(self.flights[dispatch], item) for dispatch, item in taken]
         self.budget.move(GroupState.BUFFERED, GroupState.TRAINING, len(taken))
         for _, item in taken:
-            if self.version + self.k - 1 - item.meta.oldest_version > self.S:
+            oldest = item.meta.oldest_version
+            if oldest is not None and self.version + self.k - 1 - oldest > self.S:
                 raise PipelineError(
-                    f"Group {item.meta.key} has tokens of version {item.meta.oldest_version} at version {self.version},"
+                    f"Group {item.meta.key} has tokens of version {oldest} at version {self.version},"
                     f" which {self.k} updates begin at: beyond S = {self.S}. A bug in the gate."
                 )
         return [item for _, item in taken]
@@ -208,8 +252,9 @@ class RunState:
         """The step on the batch in hand has ended; the learner's weights are a new version, the engines' not yet."""
         for flight, item in self._batch_ended(GroupState.TRAINED):
             self.ledger.ended(GroupState.TRAINED, flight.key, step=self.version)
-            self.method.counts(item.meta)
-            self.source.ended(flight.key, item.meta)
+            self.method.ended(flight.dispatch, item.meta)
+            self.source.ended(flight, item.meta)
+        self.method.batch_trained()
         self.source.batch_trained()
         self.before, self.version = self.version, report.version
         self.moved = self.moved or report.must_change_weights
@@ -222,7 +267,7 @@ class RunState:
         self.early_s = 0.0
         for flight, item in self._batch_ended(GroupState.FAILED):
             self.ledger.ended(GroupState.FAILED, flight.key, reason=reason)
-            self.source.ended(flight.key, item.meta)
+            self.source.ended(flight, item.meta)
             self.on_leave(GroupState.FAILED, item.meta, reason)
 
     def _batch_ended(self, end: GroupState) -> list[tuple[Flight, BatchItem]]:
@@ -240,7 +285,7 @@ class RunState:
 
     def _end(self, flight: Flight, end: GroupState, meta: GroupMeta | None, reason: str) -> GroupState:
         self._leave(flight, end)
-        self.source.ended(flight.key, meta)
+        self.source.ended(flight, meta)
         self.ledger.ended(end, flight.key, reason=reason)
         return end
 
@@ -368,10 +413,12 @@ class RunState:
             "method": self.method.state(),
             "rolling": [asdict(f) for f in self.rolling.values()],
         }
+        accepted = self.in_hand + [(self.flights[dispatch], item) for dispatch, item in self.replay.items()]
         return Cut(
             self.version,
-            facts,
-            self.in_hand + [(self.flights[dispatch], item) for dispatch, item in self.replay.items()],
+            self.ledger.lines,
+            json.dumps(facts),
+            tuple((flight, BatchItem(copy.deepcopy(item.meta), item.payload)) for flight, item in accepted),
         )
 
     def begin_anew(self) -> None:

@@ -46,6 +46,16 @@ class StopRequest:
         """When the stop must be over, in the event loop's seconds; defined only once a stop was asked for."""
         return self._asked_at + self.grace_s
 
+    async def hold_if_asked(self) -> None:
+        """Wait for ever once a stop was asked for; whoever winds the run down cancels the caller.
+
+        Called where new work of the learner would begin, with no await in between. Without it the loop, which goes on
+        by itself at the end of a step or of a checkpoint's copy, could be in the middle of the next step before
+        `wind_down` is scheduled at all.
+        """
+        if self.asked is not None:
+            await asyncio.get_running_loop().create_future()
+
     async def or_done(self, task: asyncio.Task[Any]) -> bool:
         """Wait for the request or the task's end. Whether the task has still to be stopped."""
         asked = asyncio.create_task(self._event.wait(), name="stop request")

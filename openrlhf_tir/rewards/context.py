@@ -1,9 +1,10 @@
 """RewardContext: where a reward is. The update number, the run's own counters, and the settings that it was given.
 
 Counters are numbers that a run keeps in its checkpoints: `context.counters` for all prompts, `context.prompt_counters`
-for the prompt at hand. A reward reads them as of its group's dispatch and asks for changes; the controller applies
-these when the group ends, in any order, which is why there are only sums, lowest and highest values. In an evaluation
-changes are dropped.
+for the prompt at hand. A reward reads them as of its group's dispatch and asks for changes. The controller applies the
+changes of all groups that ended when the next batch has been trained, in the order of dispatch: without staleness what
+a reward reads does not depend on which group ended first. With staleness that order is not known in advance, which is
+why there are only sums, lowest and highest values. In an evaluation changes are dropped.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ class SimulatedRollout:
             response_tokens=group.lengths,
             model_tokens=group.lengths,
             prompt_tokens=PROMPT_TOKENS,
-            oldest_version=min(group.tokens, default=-1),
+            oldest_version=min(group.tokens, default=None),
             failures={"timeout": group.failures} if group.failures else {},
             failed=failed,
             stats={"calls": float(self.workload.tool_calls), "truncated": 0.0},

@@ -59,9 +59,9 @@ def test_lowest_and_highest_do_not_depend_on_the_order():
     state = state_of()
     meta, _ = group_of(GroupKey(0, 7), 0)
     for value in (3.0, 1.0, 2.0):
-        state.counts(
-            replace(meta, changes=[Change("prompt", "low", "lowest", value), Change("run", "high", "highest", value)])
-        )
+        changes = [Change("prompt", "low", "lowest", value), Change("run", "high", "highest", value)]
+        state.ended(0, replace(meta, changes=changes))
+    state.batch_trained()
     task = state.placed(Task("p", "1"), 7, 3)
     assert (task.run.update, dict(task.run.prompt), dict(task.run.counters)) == (3, {"low": 1.0}, {"high": 3.0})
     restored = state_of()

@@ -65,6 +65,39 @@ def test_after_a_stop_a_resume_trains_every_prompt_exactly_once(tmp_path, when):
     assert sorted(report.trained) == [(0, i) for i in range(16)]
 
 
+class Recorder(FakeLearner):
+    """Tells when each of its steps began, and copies its state for `copy_s` seconds."""
+
+    def __init__(self, seconds: float = 1.0, copy_s: float = 0.0) -> None:
+        super().__init__(seconds=seconds)
+        self.copy_s, self.began = copy_s, []
+
+    async def step(self, batch):
+        self.began.append(asyncio.get_running_loop().time())
+        return await super().step(batch)
+
+    async def save(self, directory):
+        await asyncio.sleep(self.copy_s)
+        await super().save(directory)
+
+
+def test_no_step_begins_after_a_stop_that_comes_while_a_checkpoint_is_copied(tmp_path):
+    """Push 0.1 s, groups 1 s, step to 2.1 s, push to 2.2 s, copy to 4.2 s; asked at 3 s with the next batch ready."""
+    learner = Recorder(copy_s=2.0)
+    p = pipeline(tmp_path, B=2, S=1, save_steps=1, prompts=FakePrompts(40), learner=learner)
+    said, seconds = stopped(p, 3.0)
+    assert len(learner.began) == 1 and seconds == pytest.approx(1.2) and p.version == 1
+    assert "step_000001; --resume goes on from it" in said
+
+
+def test_no_step_begins_after_a_stop_that_comes_in_a_step_without_a_push_behind_it(tmp_path):
+    """With a push every three steps the loop reaches the next step without waiting for anything."""
+    learner = Recorder()
+    p = pipeline(tmp_path, B=1, S=2, push_every=3, prompts=FakePrompts(40), learner=learner)
+    stopped(p, 1.5)
+    assert learner.began == [pytest.approx(1.1)] and p.saver.saved[0] == 1
+
+
 def test_a_step_that_outlasts_the_grace_is_given_up_and_the_checkpoint_before_counts(tmp_path):
     seconds_of_step = iter([1.0, 1.0, 1e6])
 

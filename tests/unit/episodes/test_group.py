@@ -203,3 +203,18 @@ async def test_a_deterministic_run_seeds_every_request():
         await made.run(KEY, Task("Q", "x"))
     assert plain.seeds == [None] * 4
     assert deterministic.seeds == again.seeds and len(set(deterministic.seeds)) == 4
+
+
+class SilentEngine:
+    """Samples nothing, as where the prompt leaves no room in the context."""
+
+    async def generate(self, token_ids, sampling, *, request_id):
+        return Completion(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "", "length")
+
+
+async def test_a_group_in_which_the_model_wrote_nothing_has_no_version_and_is_dropped_by_name():
+    meta, group = await runner(SilentEngine()).run(KEY, Task("Q", "x"))
+    assert (meta.oldest_version, meta.failed, meta.verdict) == (None, None, Verdict(False, "no_model_tokens"))
+    assert len(group.valid) == 4
+    meta, _ = await runner(SilentEngine()).run(KEY, Task("Q", "x"), EvalMode(2, 0.0))
+    assert meta.verdict.keep, "an evaluation counts it as what it is, a wrong answer"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import typing
+
 import pytest
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.data.stream import Lane, PromptStream
 from openrlhf_tir.errors import ConservationError, PipelineError
-from openrlhf_tir.pipeline.state import RunState
+from openrlhf_tir.pipeline.state import Cut, RunState
 from openrlhf_tir.replay.ledger import Ledger, audit
-from openrlhf_tir.types import TERMINAL, GroupState, StepReport
+from openrlhf_tir.types import TERMINAL, BatchItem, GroupState, StepReport, Task
 from tests.pipeline.fakes import FakePrompts, group_of
 
 
@@ -108,3 +113,57 @@ def test_a_batch_whose_step_changed_nothing_fails_and_the_version_stays(tmp_path
     state.check()
     assert (state.version, state.stepping, state.budget.states[GroupState.FAILED]) == (0, False, 2)
     assert audit(tmp_path / "ledger.jsonl").ended == {"failed(nonfinite_gradient)": 2}
+
+
+def immutable(kind) -> bool:
+    """Whether values of this type, and all that they hold, can never change."""
+    if kind in (int, float, str, bytes, bool, type(None)):
+        return True
+    if typing.get_origin(kind) is tuple:
+        return all(immutable(part) for part in typing.get_args(kind) if part is not Ellipsis)
+    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:
+        return kind is BatchItem or all(map(immutable, typing.get_type_hints(kind).values()))
+    return issubclass(kind, tuple) and all(map(immutable, typing.get_type_hints(kind).values()))
+
+
+def test_a_cut_can_hold_nothing_that_goes_on_changing():
+    """A dictionary or a list among its fields would be handed to the background writer by reference. The one exception
+    is a batch item, whose metadata is copied: see the next test."""
+    assert immutable(Cut)
+    assert not immutable(dict) and not immutable(list)
+
+
+def test_what_happens_after_a_cut_is_not_in_it(tmp_path):
+    """Counters, lengths, outcomes, retries, the prompts' position, metadata: everything moves on after the cut."""
+    stream = PromptStream(12, 0, lanes=[Lane(range(8), "a", 2.0), Lane(range(8, 12), "b", 1.0)])
+    state = state_in(tmp_path)
+    stream.task = lambda prompt: Task(f"p{prompt}", "0", "a")
+    state.source.prompts = stream
+    rolled(state, 3)
+    state.method.counters.run["groups"] = 1.0
+    state.method._lengths["0/0/0"] = [(5, 1.0)]
+    cut = state.cut()
+    metas = [item.meta for _, item in cut.accepted]
+    before = copy.deepcopy((cut.facts, metas))
+    state.method.counters.run["groups"] = 2.0
+    state.method.counters.prompts[3] = {"seen": 1.0}
+    state.method._lengths["0/0/0"].append((6, 0.0))
+    state.take()
+    state.in_hand[0][1].meta.rewards.append(9.0)
+    state.begin_step()
+    state.trained(StepReport(1, {}, 1.0, 8))
+    rolled(state, 2)
+    flight, _ = state.issue(0.0)
+    state.settle(flight, None, None, "env_error")
+    assert (cut.facts, [item.meta for _, item in cut.accepted]) == before
+
+
+def test_a_group_without_a_model_token_is_trained_like_any_other(tmp_path):
+    """Its oldest version is None, which no arithmetic takes for a version of long ago."""
+    state = state_in(tmp_path)
+    for oldest in (None, 0):
+        flight, _ = state.issue(0.0)
+        meta, group = group_of(flight.key, 0)
+        meta.oldest_version = oldest
+        state.settle(flight, meta, group, None)
+    assert len(state.take()) == 2
