@@ -1,16 +1,48 @@
-r"""Symbolic equality by math-verify 0.9: (LaTeX, LaTeX) -> bool. It can hang, eat memory and die: run it under a
-deadline.
+r"""Symbolic equality: (LaTeX, LaTeX) -> bool. It can hang, eat memory and die: run it under a deadline.
 
-Both sides are wrapped in \boxed{}: bare LaTeX is parsed to its leading number only, and 2^{11} would equal 2^{10}.
-math-verify's own deadlines are SIGALRM, which only works in a main thread, so they are off; the deadline is the
-caller's (see pool.py). Importing this module is free; sympy comes with the first check.
+    answer -> spelling.spelt -> answer_form.read -> compared form by form; single expressions are Math-Verify's reading
+
+Math-Verify (latex2sympy2_extended) reads expressions; the comparison is ours. Its own takes differences below 1e-15 for
+nothing (1/2^98 = 1/2^99), rounds decimals to six places (0.333333 = 1/3) and compares what it could read of a text
+that it did not understand (1, 3, 5, \ldots). Here a decimal is exact, a text that was not read to its end equals only
+the same text, and what is undecided is not equal: a reward for a wrong answer costs more than one that is missed.
+
+`parse_boxed`, `parse_bare` and `verify` are the library's own verdicts, for methods whose official code asks it. Its
+deadlines are SIGALRM, which only works in a main thread, so they are off; the deadline is the caller's (see pool.py).
+Importing this module is free; sympy comes with the first check.
 """
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
+
+from .answer_form import Chain, Form, Listed, Literal, Matrix, Scalar, Several, Union, Words, canonical_words, read
+from .numerals import number
+from .spelling import compact, spelt
+
+DIGITS = 60
+"""Digits to which constants are compared first; equal ones are compared to four times as many."""
+POINTS = ("7/5", "-13/11", "31/7", "-37/100", "29/10", "5/13", "-41/9")
+"""Values that are put in for a variable; two expressions that agree wherever both are real are equal."""
+FEWEST_POINTS = 3
+MAX_SCALAR_CHARS = 600
+MAX_POWER = 100_000
+"""A power with a larger exponent, or a factorial of a larger number, is not worked out: only the same text is equal."""
+
+_SPACED_DIGITS = re.compile(r"\d\s+[\d.]|\d_")
+"""Numerals side by side (a product? a mixed number?), and one with a base that it cannot have."""
+_SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
+_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
+_PRIMES = re.compile(r"[a-zA-Z)}]'+")
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\})\s*\^\\circ")
+_NUMBER_SETS = {
+    r"\mathbb{R}": "Reals", r"\mathbb{Z}": "Integers", r"\mathbb{N}": "Naturals",
+    r"\mathbb{Q}": "Rationals",
+                r"\mathbb{C}": "Complexes", r"\emptyset": "EmptySet"}  # fmt: skip
 
 
 @cache
@@ -25,10 +57,11 @@ def _library():
 def warm() -> None:
     """Import the library and build its grammar tables now (about two seconds), so no check's deadline pays for it."""
     equal("x+1", "1+x")
+    verify(parse_boxed("x+1"), parse_boxed("1+x"))
 
 
 def parse_boxed(latex: str) -> list[Any]:
-    """math-verify's reading: [expression, text], [text] where it makes no sense of it, or []."""
+    """Return math-verify's reading: [expression, text], [text] where it makes no sense of it, or []."""
     return [*_read(latex)]
 
 
@@ -49,8 +82,473 @@ def verify(gold: list[Any], answer: list[Any]) -> bool:
 
 
 def equal(answer: str, gold: str) -> bool:
-    """Whether math-verify takes them for equal. What it cannot digest is not equal."""
+    """Return True if both mean the same. What cannot be digested is not equal."""
     try:
-        return verify(parse_boxed(gold), parse_boxed(answer))
-    except (RecursionError, MemoryError):
+        return _equal_forms(_form(spelt(answer)), _form(spelt(gold)))
+    except Exception:  # sympy raises what it likes about expressions that make no sense; bad answers are data
         return False
+
+
+@lru_cache(maxsize=512)
+def _form(text: str) -> Form:
+    return read(text)
+
+
+# --- forms -----------------------------------------------------------------------------------------------------------
+
+
+def _equal_forms(a: Form, b: Form) -> bool:
+    if a == b:
+        return True
+    a, b = _expanded(a), _expanded(b)
+    match a, b:
+        case (Literal(x), Literal(y)):
+            return compact(x) == compact(y)
+        case (Words(x), Words(y)):
+            return canonical_words(x) == canonical_words(y)
+        case (Words(x), Scalar(y)) | (Scalar(y), Words(x)):
+            return canonical_words(x) == canonical_words(y)
+        case (Scalar(), Scalar()):
+            return _equal_scalars(a, b)
+        case (Matrix(x), Matrix(y)):
+            return len(x) == len(y) and all(_in_order(r, s) for r, s in zip(x, y, strict=True))
+        case (Several(x), Several(y)) if not (_is_relational(a) or _is_relational(b)):
+            return _in_any_order(x, y)
+    if isinstance(a, Chain) and not isinstance(b, Chain) and (unnamed := _value_of(a)) is not None:
+        return _equal_forms(unnamed, b)
+    if isinstance(b, Chain) and not isinstance(a, Chain) and (unnamed := _value_of(b)) is not None:
+        return _equal_forms(a, unnamed)
+    if isinstance(a, Listed) and isinstance(b, Listed) and (a.opening, a.closing) == (b.opening, b.closing):
+        if _is_set(a):
+            return _in_any_order(_distinct(a.items), _distinct(b.items))
+        return _in_order(a.items, b.items)
+    if isinstance(a, Listed) and (verdict := _equal_listed(a, b)) is not None:
+        return verdict
+    if isinstance(b, Listed) and (verdict := _equal_listed(b, a)) is not None:
+        return verdict
+    if isinstance(a, Chain) and isinstance(b, Chain) and _equal_chains(a, b):
+        return True
+    return _equal_sets(a, b)
+
+
+def _equal_listed(listed: Listed, other: Form) -> bool | None:
+    """Compare items between brackets with an answer of another form; None if the two say nothing of each other yet."""
+    if _is_set(listed):
+        if isinstance(other, Several) and not _is_relational(other):
+            return _in_any_order(_distinct(listed.items), _distinct(_values(other)))
+        if isinstance(other, Scalar) and len(listed.items) == 1:
+            return _equal_forms(listed.items[0], other)
+        return None
+    if listed.opening + listed.closing != "()":
+        return None
+    if isinstance(other, Several) and other.word == ",":
+        return _in_order(listed.items, other.items)
+    if isinstance(other, Matrix) and len(other.rows[0]) == 1:
+        return _in_order(listed.items, tuple(row[0] for row in other.rows))
+    if isinstance(other, Matrix) and len(other.rows) == 1:
+        return _in_order(listed.items, other.rows[0])
+    return None
+
+
+def _expanded(form: Form) -> Form:
+    r"""Return both values of an expression with one \pm; the form itself otherwise."""
+    if isinstance(form, Scalar) and form.text.count(r"\pm") + form.text.count(r"\mp") == 1:
+        signs = [re.sub(r"\\[pm][mp](?![a-zA-Z])\s*", sign, form.text).strip() for sign in "+-"]
+        items = tuple(Scalar(sign.removeprefix("+"), form.unit, form.percent) for sign in signs)
+        return Several(items, ",")
+    if isinstance(form, Chain) and form.relations == ("=",) and _is_name(form.terms[0]):
+        right = _expanded(form.terms[1])
+        if isinstance(right, Several):
+            return Several(tuple(Chain((form.terms[0], item), ("=",)) for item in right.items), ",")
+    return form
+
+
+def _value_of(chain: Chain) -> Form | None:
+    """Return what a name is said to be (x = 5, f(x) = 2x, x \\in (0, 1)); None for any other relation."""
+    if set(chain.relations) == {"="} and all(_is_constant(term) for term in chain.terms):
+        first, *others = chain.terms  # 5/2 = 2.5
+        return first if all(_equal_forms(first, term) for term in others) else None
+    if not _is_name(chain.terms[0]):
+        return None
+    if chain.relations == ("in",):
+        return chain.terms[1]
+    return chain.terms[-1] if set(chain.relations) == {"="} else None
+
+
+def _is_constant(form: Form) -> bool:
+    return isinstance(form, Scalar) and (value := _expression(form.text)) is not None and value.is_number
+
+
+def _values(form: Several) -> tuple[Form, ...]:
+    return tuple(value if isinstance(i, Chain) and (value := _value_of(i)) is not None else i for i in form.items)
+
+
+def _is_name(form: Form) -> bool:
+    r"""Return True for x, x_1, \theta, f(x), AB: what an answer gives a value to."""
+    if isinstance(form, Listed) and not _is_set(form):
+        return all(_is_name(item) for item in form.items)
+    name = form.text if isinstance(form, Scalar | Words) else ""
+    name = re.sub(r"^(?:\\(?:angle|triangle|measuredangle|overline)|m\s*\\angle)\s*(?=[A-Z{])", "", name.strip()).strip(
+        "{}"
+    )
+    pattern = (
+        r"(?:[a-zA-Z]|\\(?!pi\b|frac|sqrt)[a-zA-Z]+(?:\{[a-zA-Z]+\})?)(?:_(?:\w|\{[^{}]*\}))?'*(?:\s*\([a-zA-Z, ]+\))?"
+    )
+    return bool(re.fullmatch(pattern + "|[A-Z]{2,4}", name.strip()))
+
+
+def _is_set(form: Listed) -> bool:
+    return form.opening == r"\{" and form.closing == r"\}"
+
+
+def _is_relational(form: Several) -> bool:
+    return any(isinstance(i, Chain) and set(i.relations) != {"="} for i in form.items)
+
+
+def _in_order(a: Sequence[Form], b: Sequence[Form]) -> bool:
+    return len(a) == len(b) and all(_equal_forms(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _in_any_order(a: Sequence[Form], b: Sequence[Form]) -> bool:
+    """Return True if the items can be paired. Equality is no matter of taste, so the first match is as good as any."""
+    left = [*b]
+    for x in a:
+        at = next((i for i, y in enumerate(left) if _equal_forms(x, y)), None)
+        if at is None:
+            return False
+        del left[at]
+    return not left
+
+
+def _distinct(items: Sequence[Form]) -> tuple[Form, ...]:
+    found: list[Form] = []
+    for item in items:
+        if not any(_equal_forms(item, other) for other in found):
+            found.append(item)
+    return tuple(found)
+
+
+# --- single expressions ----------------------------------------------------------------------------------------------
+
+
+def _equal_scalars(a: Scalar, b: Scalar) -> bool:
+    if a.unit and b.unit and a.unit != b.unit:
+        return False
+    if compact(a.text) == compact(b.text) and a.percent == b.percent:
+        return True
+    if _time_of_day(a.text) or _time_of_day(b.text):
+        return False
+    x, y = _expression(a.text), _expression(b.text)
+    if x is None or y is None:
+        return False
+    if a.percent == b.percent:
+        return same_value(x, y)
+    # "What percentage?" is answered by 25 and by 25 %, "which part?" by 0.25 and by 25 %.
+    share, other = (x, y) if a.percent else (y, x)
+    return same_value(share, other) or same_value(share / 100, other)
+
+
+def _time_of_day(text: str) -> bool:
+    return bool(re.search(r"\d\s*:\s*[0-5]\d(?!\d)", text))
+
+
+@lru_cache(maxsize=512)
+def _expression(text: str) -> Any | None:
+    """Return the sympy expression of one spelt expression; None if it was not understood to its end."""
+    import sympy
+
+    if plain := number(text):
+        return sympy.Rational(plain.value.numerator, plain.value.denominator)
+    ratio = re.fullmatch(r"([^:]+):([^:]+)", text)
+    if ratio:
+        top, bottom = _expression(ratio[1].strip()), _expression(ratio[2].strip())
+        return None if top is None or bottom is None or bottom.is_zero else top / bottom
+    if (
+        not text
+        or len(text) > MAX_SCALAR_CHARS
+        or _SPACED_DIGITS.search(text)
+        or _SLASHED_PRODUCT.search(text)
+        or _WORD.search(text)
+        or _PRIMES.search(text)
+    ):
+        return None
+    text = _DEGREES.sub(r"(\\frac{\1 \\cdot \\pi}{180})", text)
+    found = _parsed(text)
+    return None if found is None else _settled(found)
+
+
+def _parsed(text: str) -> Any | None:
+    """Return what Math-Verify's grammar makes of a text; None if it is no single expression or has a rest."""
+    from latex2sympy2_extended import latex2sympy2
+    from sympy import Expr
+
+    letters = re.sub(r"\\[a-zA-Z]+", "", text)
+    both_cases = any(c.islower() and c.upper() in letters for c in letters)
+    config = latex2sympy2.ConversionConfig(lowercase_symbols=not both_cases)
+    library = latex2sympy2._Latex2Sympy(config=config)
+    made = library.create_parser
+    parsers: list[Any] = []
+
+    def create_parser(latex: str) -> Any:
+        parsers.append(made(latex))
+        return parsers[-1]
+
+    library.create_parser = create_parser
+    normal = latex2sympy2.normalize_latex(text, latex2sympy2.NormalizationConfig())
+    try:
+        found = library.parse(normal)
+    except Exception:  # the grammar raises plain exceptions for what it does not know
+        return None
+    read_to_end = parsers and parsers[0].getCurrentToken().type == -1
+    return found if read_to_end and isinstance(found, Expr) else None
+
+
+def _settled(found: Any) -> Any | None:
+    """Return the expression with exact decimals, worked out, over plain symbols; None if it is undefined or too big."""
+    import sympy
+    from sympy.core.function import AppliedUndef
+
+    if _is_too_big(found):
+        return None
+    found = found.xreplace({f: sympy.Rational(str(f)) for f in found.atoms(sympy.Float)})
+    imaginary = {s: sympy.I for s in found.free_symbols if s.name == "i"}
+    found = found.xreplace(imaginary)
+    found = found.replace(lambda e: isinstance(e, sympy.UnevaluatedExpr), lambda e: e.args[0]).doit()
+    applied = {e: sympy.Symbol(re.sub(r"\s", "", str(e))) for e in found.atoms(AppliedUndef)}
+    found = found.xreplace(applied)
+    if found.has(sympy.nan, sympy.zoo):
+        return None
+    return found.xreplace({s: sympy.Symbol(s.name) for s in found.free_symbols})
+
+
+def _is_too_big(found: Any) -> bool:
+    """Return True if working it out would take a number of millions of digits."""
+    import sympy
+
+    for power in found.atoms(sympy.Pow):
+        base, exponent = power.args
+        if base.is_number and exponent.is_number and not base.is_Symbol:
+            size = abs(exponent.evalf(10))
+            if size.is_comparable and size > MAX_POWER and exponent.is_integer:
+                return True
+    return any(
+        f.args[0].is_number and f.args[0].evalf(10).is_comparable and f.args[0].evalf(10) > MAX_POWER
+        for f in found.atoms(sympy.factorial)
+    )
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Return True if two sympy expressions are equal wherever both are defined."""
+    import sympy
+
+    if a == b:
+        return True
+    if a.is_Rational and b.is_Rational:
+        return False
+    if a.is_infinite or b.is_infinite:
+        return False
+    symbols = sorted(a.free_symbols | b.free_symbols, key=str)
+    if not symbols:
+        return _same_constant(a, b)
+    agreed = 0
+    agreed_complex = 0
+    for shift in range(len(POINTS)):
+        point = {s: sympy.Rational(POINTS[(shift + 3 * i) % len(POINTS)]) + i for i, s in enumerate(symbols)}
+        x, y = (_numeric(e.subs(point), DIGITS // 2) for e in (a, b))
+        if x is None or y is None:
+            continue
+        is_real = x.is_real and y.is_real
+        if not _close(x, y, DIGITS // 3):
+            if is_real or a.has(sympy.I) or b.has(sympy.I):
+                return False
+            continue
+        agreed += bool(is_real)
+        agreed_complex += 1
+    return agreed >= FEWEST_POINTS or (agreed_complex >= FEWEST_POINTS and (a.has(sympy.I) or b.has(sympy.I)))
+
+
+def _same_constant(a: Any, b: Any) -> bool:
+    if a.is_zero or b.is_zero:
+        other = b if a.is_zero else a
+        return bool(other.is_zero or (other.is_zero is None and other.equals(0)))
+    for digits in (DIGITS, 4 * DIGITS):
+        x, y = _numeric(a, digits), _numeric(b, digits)
+        if x is None or y is None or not _close(x, y, digits - 12):
+            return False
+    return True
+
+
+def _numeric(expression: Any, digits: int) -> Any | None:
+    """Return the number that an expression is, to so many digits; None if it has none or is infinite."""
+    value = expression.evalf(digits)
+    return value if value.is_number and value.is_finite and (value.is_comparable or value.as_real_imag()) else None
+
+
+def _close(x: Any, y: Any, digits: int) -> bool:
+    import sympy
+
+    scale = max(abs(x), abs(y))
+    return bool(scale == 0 or abs(x - y) <= scale * sympy.Float(10) ** -digits)
+
+
+# --- relations and sets ----------------------------------------------------------------------------------------------
+
+_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+
+
+def _equal_chains(a: Chain, b: Chain) -> bool:
+    """Return True if both say the same of the same expressions, up to a factor and to what stands on which side."""
+    if len(a.relations) != 1 or len(b.relations) != 1:
+        same_way = a.relations == b.relations and _in_order(a.terms, b.terms)
+        flipped = tuple(_FLIPPED.get(r, "?") for r in reversed(b.relations))
+        return same_way or (a.relations == flipped and _in_order(a.terms, tuple(reversed(b.terms))))
+    (r,), (s,) = a.relations, b.relations
+    if "in" in (r, s):
+        return r == s and _in_order(a.terms, b.terms)
+    x, y = _difference(a), _difference(b)
+    if x is None or y is None or y.is_zero:
+        return False
+    import sympy
+
+    factor = _constant_ratio(x, y)
+    if factor is None:
+        return False
+    if r in ("=", "!="):
+        return r == s
+    positive = sympy.Gt(factor, 0) == sympy.true
+    return (s if positive else _FLIPPED[s]) == r
+
+
+def _difference(chain: Chain) -> Any | None:
+    left, right = (_expression(t.text) if isinstance(t, Scalar) and not t.percent else None for t in chain.terms)
+    return None if left is None or right is None else left - right
+
+
+def _constant_ratio(x: Any, y: Any) -> Any | None:
+    """Return the constant c with x = c * y, or None."""
+    import sympy
+
+    symbols = sorted(x.free_symbols | y.free_symbols, key=str)
+    if x.free_symbols != y.free_symbols or not symbols:
+        return None
+    point = {s: sympy.Rational(POINTS[i % len(POINTS)]) + 2 * i for i, s in enumerate(symbols)}
+    below = y.subs(point)
+    if below.is_zero:
+        return None
+    factor = sympy.nsimplify(x.subs(point) / below)
+    return factor if factor.is_real and not factor.is_zero and same_value(x, factor * y) else None
+
+
+def _equal_sets(a: Form, b: Form) -> bool:
+    """Return True if both describe the same set of real numbers: intervals, unions, inequalities of one variable."""
+    x, y = _set_of(a), _set_of(b)
+    if x is None or y is None:
+        return False
+    (name, first), (other, second) = x, y
+    if name and other and name != other:
+        return False
+    return first == second or _same_pieces(first, second)
+
+
+def _same_pieces(a: Any, b: Any) -> bool:
+    import sympy
+
+    def pieces(of: Any) -> list[Any]:
+        parts = of.args if isinstance(of, sympy.Union) else (of,)
+        points = [p for part in parts for p in (part.args if isinstance(part, sympy.FiniteSet) else ())]
+        return [*(p for p in parts if not isinstance(p, sympy.FiniteSet)), *points]
+
+    def same(p: Any, q: Any) -> bool:
+        if isinstance(p, sympy.Interval) and isinstance(q, sympy.Interval):
+            ends = (p.left_open, p.right_open) == (q.left_open, q.right_open)
+            return ends and same_value(p.start, q.start) and same_value(p.end, q.end)
+        if isinstance(p, sympy.Expr) and isinstance(q, sympy.Expr):
+            return same_value(p, q)
+        return bool(p == q)
+
+    left = pieces(b)
+    for piece in pieces(a):
+        at = next((i for i, other in enumerate(left) if same(piece, other)), None)
+        if at is None:
+            return False
+        del left[at]
+    return not left
+
+
+def _set_of(form: Form) -> tuple[str, Any] | None:
+    """Return (variable, the real numbers that it stands for); the variable is "" where none is named. None: no set."""
+    import sympy
+
+    match form:
+        case Listed(items, opening, closing) if opening == r"\{" and closing == r"\}":
+            values = [_expression(i.text) if isinstance(i, Scalar) else None for i in items]
+            return None if None in values else ("", sympy.FiniteSet(*values))
+        case Listed((Scalar(start), Scalar(end)), opening, closing) if r"\{" not in (opening, closing):
+            first, last = _expression(start), _expression(end)
+            if first is None or last is None or not (first.is_extended_real and last.is_extended_real):
+                return None
+            return "", sympy.Interval(first, last, opening == "(", closing == ")")
+        case Literal(text) | Scalar(text) if text.strip() in _NUMBER_SETS:
+            return "", getattr(sympy.S, _NUMBER_SETS[text.strip()])
+        case Union(parts, operators):
+            return _folded([_set_of(p) for p in parts], operators)
+        case Several(items, word) if word in ("or", "and"):
+            return _folded(
+                [_set_of(i) for i in items], ["union" if word == "or" else "intersection"] * (len(items) - 1)
+            )
+        case Several(items, ",") if all(isinstance(i, Listed) for i in items):
+            return _folded([_set_of(i) for i in items], ["union"] * (len(items) - 1))
+        case Chain():
+            return _solution(form)
+    return None
+
+
+def _folded(sets: Sequence[tuple[str, Any] | None], operators: Sequence[str]) -> tuple[str, Any] | None:
+    if any(s is None for s in sets):
+        return None
+    known = [s for s in sets if s is not None]
+    names = {name for name, _ in known if name}
+    if len(names) > 1:
+        return None
+    found = known[0][1]
+    for operator, (_, other) in zip(operators, known[1:], strict=True):
+        if operator == "union":
+            found = found.union(other)
+        elif operator == "intersection":
+            found = found.intersect(other)
+        else:
+            found = found - other
+    return (names.pop() if names else ""), found
+
+
+def _solution(chain: Chain) -> tuple[str, Any] | None:
+    """Return the variable of a chain of relations and its real solutions."""
+    import sympy
+
+    if chain.relations == ("in",):
+        inner = _set_of(chain.terms[1])
+        return (chain.terms[0].text.strip(), inner[1]) if inner and isinstance(chain.terms[0], Scalar) else None
+    found = sympy.S.Reals
+    names: set[Any] = set()
+    for one in _single_relations(chain):
+        left, right = (_expression(t.text) if isinstance(t, Scalar) else None for t in one.terms)
+        if left is None or right is None:
+            return None
+        names |= left.free_symbols | right.free_symbols
+        if len(names) != 1:
+            return None
+        real = sympy.Symbol("variable", real=True)
+        put = {name: real for name in names}
+        makers = {"<": sympy.Lt, ">": sympy.Gt, "<=": sympy.Le, ">=": sympy.Ge, "!=": sympy.Ne, "=": sympy.Eq}
+        relation = makers[one.relations[0]](left.xreplace(put), right.xreplace(put))
+        if relation in (sympy.true, sympy.false):
+            solved = sympy.S.Reals if relation == sympy.true else sympy.S.EmptySet
+        else:
+            solved = relation.as_set()
+        found = found.intersect(solved)
+    return (str(names.pop()), found) if names else None
+
+
+def _single_relations(chain: Chain) -> Iterator[Chain]:
+    for i, relation in enumerate(chain.relations):
+        yield Chain((chain.terms[i], chain.terms[i + 1]), (relation,))

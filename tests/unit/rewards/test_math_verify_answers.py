@@ -5,11 +5,14 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_tir.rewards.checking import symbolic
-from openrlhf_tir.rewards.checking.answer_check import MAX_CHARS, clean, equal, number, quick_equal
+from openrlhf_tir.rewards.checking.answer_check import MAX_CHARS, clean, equal, quick_equal
+from openrlhf_tir.rewards.checking.numerals import number
+
+from .answer_pairs import DIFFERENT, EQUAL
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,10 @@ from openrlhf_tir.rewards.checking.answer_check import MAX_CHARS, clean, equal, 
         ("0.33", "1/3", False),
         ("1/3", "1/4", False),
         ("", "42", False),
-        ("0.3333333", "1/3", None),  # within what math-verify rounds away
+        ("0.3333333", "1/3", False),  # a decimal is exact
+        ("1e3", "1000", True),
+        ("1 1/2", "1.5", True),
+        ("101_2", "101_3", False),
         (r"\frac{1}{0}", "1", None),
         ("50\\%", "0.5", None),
         ("x", "y", None),
@@ -65,6 +71,26 @@ def test_an_overlong_answer_never_reaches_algebra():
 
     assert equal("x" * (MAX_CHARS + 1), "42", never) is False
     assert equal("x" * 5000, "x" * 5000, never) is True
+
+
+@pytest.mark.parametrize("pair", EQUAL, ids=repr)
+def test_answers_that_mean_the_same_are_equal_both_ways(pair):
+    answer, gold = pair
+    assert equal(answer, gold)
+    assert equal(gold, answer)
+
+
+@pytest.mark.parametrize("pair", DIFFERENT, ids=lambda pair: repr(pair)[:60])
+def test_answers_that_mean_something_else_are_not_equal_either_way(pair):
+    answer, gold = pair
+    assert not equal(answer, gold)
+    assert not equal(gold, answer)
+
+
+@given(st.text(alphabet=r"\{}()[]^_,<=0123456789xyzei/.%$ ²½√\ud800", max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_no_answer_raises_in_the_algebra(answer):
+    assert symbolic.equal(answer, "an answer that is none") is False
 
 
 @pytest.mark.slow

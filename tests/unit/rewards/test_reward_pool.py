@@ -18,7 +18,7 @@ from openrlhf_tir.rewards.workers import CpuSpent
 from openrlhf_tir.types import RewardParts
 from tests.unit.rewards.reward_fakes import says, task
 
-HOSTILE = r"9^{9^{9^{9}}}"
+HOSTILE = r"\sum_{k=1}^{10^6} \frac{1}{k!+k}"
 
 
 def answer(text):

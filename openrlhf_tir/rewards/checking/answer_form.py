@@ -1,0 +1,307 @@
+r"""Answer form: spelt text -> what kind of answer it is. Structure only, no mathematics.
+
+Scalar    x^2 + 1, 5 \text{ cm}, 50\%      one expression, the unit that it has and whether it is a percentage
+Several   1, 2 and 3; x<2 or x>3           items in no order; `word` is what joins them
+Listed    (1, 2), [1, 2), \{1, 2\}         items between brackets; only braces have no order
+Chain     x = 2, 1 < x \le 3, x \in (0,1)  expressions and the relations between them
+Matrix    \begin{pmatrix} ...              rows of cells
+Union     A \cup B, A \setminus B          sets and what is done with them
+Words     even, (A), Thursday              compared letter by letter, in any case
+Literal   1, 2, \ldots, n                  what nobody here can interpret: only the same text is equal
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .numerals import number
+
+
+class Literal(NamedTuple):
+    text: str
+
+
+class Words(NamedTuple):
+    text: str
+
+
+class Scalar(NamedTuple):
+    """`unit` is "" where there is none."""
+
+    text: str
+    unit: str = ""
+    percent: bool = False
+
+
+class Several(NamedTuple):
+    items: tuple[Form, ...]
+    word: str
+    """"or", "and" or ",": what joins the items."""
+
+
+class Listed(NamedTuple):
+    items: tuple[Form, ...]
+    opening: str
+    closing: str
+
+
+class Chain(NamedTuple):
+    """terms[0] relations[0] terms[1] relations[1] ..."""
+
+    terms: tuple[Form, ...]
+    relations: tuple[str, ...]
+
+
+class Matrix(NamedTuple):
+    rows: tuple[tuple[Form, ...], ...]
+
+
+class Union(NamedTuple):
+    """parts[0] operators[0] parts[1] ..., from left to right."""
+
+    parts: tuple[Form, ...]
+    operators: tuple[str, ...]
+
+
+Form = Literal | Words | Scalar | Several | Listed | Chain | Matrix | Union
+
+MAX_ITEMS = 64
+MAX_DEPTH = 12
+"""Brackets within brackets; what is deeper is compared as text."""
+
+_TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|[a-zA-Z]+|\d+|.", re.DOTALL)
+_OPENING = {"(", "[", "{", r"\{", r"\lfloor", r"\lceil", r"\begin"}
+_CLOSING = {")", "]", "}", r"\}", r"\rfloor", r"\rceil", r"\end"}
+_RELATIONS = {"=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\in": "in"}
+_JOINTS = {"or": "or", "and": "and", r"\lor": "or", r"\land": "and", ",": ",", ";": ",", "&": ","}
+_UNIONS = {r"\cup": "union", r"\cap": "intersection", r"\setminus": "minus"}
+_MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_WORDS = re.compile(r"[A-Za-z][A-Za-z'\- ]*")
+_CHOICE = re.compile(r"\(?\s*([A-Z])\s*[).]?")
+_MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|[$€£¥]|USD\b|EUR\b)\s*(?=[\d.\\])")
+_UNIT = re.compile(
+    r"(?P<number>.*[\d)}a-z])\s*(?P<degrees>\^\\circ)$|"
+    r"(?P<value>.*?(?:[\d)}.]|\\pi))(?P<gap>\s*)"
+    r"(?P<unit>(?:[A-Za-zμΩ]+|\\(?:%|Omega))(?:[ /·.^{}\-\d]|\\cdot |[A-Za-zμΩ])*)$",
+    re.DOTALL,
+)
+_ALIASES = {
+    "dollar": "$", "dollars": "$", "usd": "$", "$": "$", "€": "euro", "eur": "euro", "euros": "euro", "£": "pound",
+    "cent": "cent", "cents": "cent", "centimeter": "cm", "centimetre": "cm", "meter": "m", "metre": "m",
+    "kilometer": "km", "kilometre": "km", "millimeter": "mm", "millimetre": "mm", "inch": "in", "inche": "in",
+    "foot": "ft", "feet": "ft", "hour": "h", "hr": "h", "hrs": "h",
+    "minute": "min", "second": "s", "sec": "s", "gram": "g",
+    "kilogram": "kg", "liter": "l", "litre": "l", "mile": "mi", "degree": "degree", "deg": "degree", "mph": "mi/h",
+    "kph": "km/h", "percent": "%", "unit": "", "people": "person", "children": "child",
+}  # fmt: skip
+_SHORT_UNITS = {
+    "cm", "mm", "km", "kg", "mg", "ml", "ft", "in", "yd", "mi", "lb", "lbs", "oz", "hr", "hrs", "min", "sec", "mph",
+    "kph", "Hz", "kHz", "Pa", "kPa", "kJ", "kW", "mA", "usd", "USD", "eur", "EUR", "rad", "deg", "cm^2", "cm^3",
+}  # fmt: skip
+_SCALES = {"hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}", "trillion": "10^{12}"}
+_SHORT_WORDS = {
+    "yes",
+    "no",
+    "odd",
+    "all",
+    "one",
+    "two",
+    "six",
+    "ten",
+    "red",
+    "a",
+    "an",
+    "the",
+    "not",
+    "top",
+    "max",
+    "min",
+}
+_NO_UNITS = {
+    "and", "or", "more", "less", "than", "plus", "minus", "times", "half", "over", "divided", "by", "to", "if", "is",
+    "mod", "when", "where", "for", "dozen", "not", "otherwise", "at", "as", "undefined", "infinity", "sqrt", "of",
+    "from", "between", "about", "approximately", "sin", "cos", "tan", "log", "ln", "exp", "choose", "pm", "am", "base",
+}  # fmt: skip
+
+
+def read(text: str, depth: int = 0) -> Form:
+    """Return the form of spelt text. It never raises for what the text says."""
+    text = text.strip()
+    if not text or depth > MAX_DEPTH or r"\ldots" in text or r"\approx" in text or not _nests(text):
+        return Literal(text)
+    if number(text):
+        return Scalar(text)
+    if (m := _CHOICE.fullmatch(text)) and text != "I":
+        return Words(m[1])
+    if m := _MATRIX.fullmatch(text):
+        return _matrix(m[2], depth)
+    scalar = _measured(text)
+    if scalar is not None and number(scalar.text):
+        return scalar
+    for mark in ("or", "and", ","):
+        cut = _cut(text, {name for name, joint in _JOINTS.items() if joint == mark})
+        if cut is not None:
+            read_parts = [read(part, depth + 1) for part in cut[0] if part.strip()]
+            items = tuple(
+                i for f in read_parts for i in (f.items if isinstance(f, Several) and f.word == "," else (f,))
+            )
+            return Several(items, mark) if 1 < len(items) <= MAX_ITEMS else Literal(text)
+    if cut := _cut(text, set(_RELATIONS)):
+        return _chain(cut[0], tuple(_RELATIONS[name] for name in cut[1]), text, depth)
+    if cut := _cut(text, set(_UNIONS)):
+        return Union(tuple(read(part, depth + 1) for part in cut[0]), tuple(_UNIONS[name] for name in cut[1]))
+    if listed := _listed(text, depth):
+        return listed
+    if scalar is not None:
+        return scalar
+    if _WORDS.fullmatch(text) and (len(text.split()) > 1 or len(text) > 3 or text.casefold() in _SHORT_WORDS):
+        return Words(text)
+    return Scalar(text)
+
+
+def canonical_words(text: str) -> str:
+    return " ".join(text.casefold().replace("-", " ").split())
+
+
+def _tokens(text: str) -> list[tuple[str, int, int, int]]:
+    """Return (token, start, end, depth of brackets around it)."""
+    found = []
+    depth = 0
+    for m in _TOKEN.finditer(text):
+        depth -= m[0] in _CLOSING
+        found.append((m[0], m.start(), m.end(), depth))
+        depth += m[0] in _OPENING
+    return found
+
+
+def _nests(text: str) -> bool:
+    """Return True if every bracket is closed, by any bracket: an interval may end with another kind."""
+    depth = 0
+    for token in _TOKEN.findall(text):
+        depth += (token in _OPENING) - (token in _CLOSING)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _cut(text: str, marks: set[str]) -> tuple[list[str], list[str]] | None:
+    """Cut `text` at the marks outside of all brackets; None if there is none. A word is a mark between spaces only."""
+    parts: list[str] = []
+    names: list[str] = []
+    at = 0
+    for token, start, end, depth in _tokens(text):
+        if depth or token not in marks:
+            continue
+        if token.isalpha() and not (_spaced(text, start - 1) and _spaced(text, end)):
+            continue
+        parts.append(text[at:start])
+        names.append(token)
+        at = end
+    return ([*parts, text[at:]], names) if names else None
+
+
+def _spaced(text: str, at: int) -> bool:
+    return not 0 <= at < len(text) or text[at].isspace() or text[at] in ",;"
+
+
+def _chain(parts: list[str], relations: tuple[str, ...], text: str, depth: int) -> Form:
+    if not all(part.strip() for part in parts):
+        return Literal(text)
+    return Chain(tuple(read(part, depth + 1) for part in parts), relations)
+
+
+def _listed(text: str, depth: int) -> Form | None:
+    """Return the items between brackets that embrace all of `text`."""
+    tokens = _tokens(text)
+    opening, closing = tokens[0][0], tokens[-1][0]
+    if opening == "{" and closing == "}" and "," in text:
+        opening, closing = r"\{", r"\}"  # a set as a program writes it; LaTeX would show no braces
+    embraced = opening in ("(", "[", r"\{") and closing in (")", "]", r"\}")
+    if not embraced or any(d == 0 for _, _, _, d in tokens[1:-1]):
+        return None
+    inner = text[tokens[0][2] : tokens[-1][1]].strip()
+    if opening == r"\{" and (built := _set_builder(inner, depth)):
+        return built
+    cut = _cut(inner, {",", ";"})
+    parts = cut[0] if cut else [inner]
+    if len(parts) == 1 and opening == "(" and closing == ")":
+        return read(inner, depth + 1) if inner else None
+    if not inner:
+        return Literal(r"\emptyset" if opening == r"\{" else text)
+    if len(parts) > MAX_ITEMS or not all(part.strip() for part in parts):
+        return Literal(text)
+    return Listed(tuple(read(part, depth + 1) for part in parts), opening, closing)
+
+
+def _set_builder(inner: str, depth: int) -> Form | None:
+    r"""Return the condition of {x | condition}; None if there is no bar, or what is before it is no variable."""
+    for bar in (r"\mid", "|", ":"):
+        before, found, after = inner.partition(bar)
+        variable = before.partition(r"\in")[0].strip()
+        if found and re.fullmatch(r"[a-zA-Z]|\\[a-zA-Z]+", variable):
+            condition = read(after, depth + 1)
+            return condition if isinstance(condition, Chain | Several) else Literal(inner)
+    return None
+
+
+def _matrix(body: str, depth: int) -> Form:
+    rows = [row for row in re.split(r"\\\\|\\cr(?![a-zA-Z])", body.replace(r"\hline", "")) if row.strip()]
+    cells = tuple(tuple(read(cell, depth + 1) for cell in row.split("&")) for row in rows)
+    if not cells or r"\begin" in body or any(len(row) != len(cells[0]) for row in cells):
+        return Literal(body)
+    return Matrix(cells)
+
+
+def _measured(text: str) -> Scalar | None:
+    """Return an expression without the currency, percent sign or unit that belongs to it; None if it has none."""
+    if m := _MONEY.match(text):
+        unit = {"€": "euro", "R": "euro", "£": "pound", "¥": "yen"}.get(m[0].strip()[-1], "$")
+        rest = m[1] + text[m.end() :].strip()
+        inner = _measured(rest)
+        if inner is None:
+            return Scalar(rest, unit)
+        return Scalar(inner.text, unit) if inner.unit in ("", unit) and not inner.percent else None
+    if text.endswith(r"\%"):
+        return Scalar(text[:-2].strip(), percent=True)
+    m = _UNIT.fullmatch(text)
+    if m is None:
+        return None
+    if m["degrees"]:
+        return Scalar(m["number"].strip(), "degree") if number(m["number"].strip()) else None
+    unit = " ".join(m["unit"].split())
+    value = m["value"].strip()
+    words = [w for w in re.split(r"[ /.\-]+", unit) if w]
+    names = [w.casefold() for w in words]
+    if any(w in _NO_UNITS for w in names) and names != ["degree"]:
+        return None
+    if names and names[0] in _SCALES:
+        rest = unit.split(" ", 1)[1] if len(words) > 1 else ""
+        return Scalar(rf"({value}) \cdot {_SCALES[names[0]]}", _unit(rest))
+    if names in (["percent"], ["pct"]):
+        return Scalar(value, percent=True)
+    is_word = all(re.fullmatch(r"[A-Za-z]{3,}", w) for w in words)
+    known = all(re.sub(r"[\^{}\d]", "", w) in _SHORT_UNITS | {"m", "s", "h", "g", "l"} for w in words)
+    short = len(words) == 1 and re.sub(r"\^.*", "", words[0]) in ("m", "s", "h", "g", "l")
+    if len(words) <= 4 and number(value) and ((is_word and m["gap"]) or (known and not short)):
+        return Scalar(value, _unit(unit))
+    # Behind an expression, "3x min" must stay a product where the letters could be variables.
+    if len(words) <= 4 and m["gap"] and all(w in _SHORT_UNITS or re.fullmatch(r"[A-Za-z]{4,}", w) for w in words):
+        return Scalar(value, _unit(unit))
+    return None
+
+
+def _unit(text: str) -> str:
+    """Return one name for a unit: in the singular, without "square" and the like spelt out."""
+    text = text.casefold().strip(". ").replace("{", "").replace("}", "")
+    text = re.sub(r"\s*(?:/|\bper\b)\s*", "/", text)
+    text = re.sub(r"\b(?:square|sq)\.? ([a-z]+)", r"\1^2", text)
+    text = re.sub(r"\bcubic ([a-z]+)", r"\1^3", text)
+    return re.sub(r"[a-z$€£]+", lambda m: _singular(m[0]), text)
+
+
+def _singular(word: str) -> str:
+    if word in _ALIASES:
+        return _ALIASES[word]
+    word = word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
+    return _ALIASES.get(word, word)

@@ -1,0 +1,173 @@
+r"""Spelling: an answer as somebody wrote it -> the LaTeX that the rest of the check reads.
+
+Unicode signs become commands (½, √2, x², π, ≤), typesetting goes (\left, \displaystyle, thin spaces, \text around
+words), markdown and mathematics delimiters around the whole go, and short forms are completed (\frac12, \sqrt2).
+What an answer means is not decided here: two texts of one spelling may still be different forms.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", "0123456789+-=()")
+_SIGNS = {
+    "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "∙": r"\cdot ",
+    "÷": "/",
+    "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∞": r"\infty ", "∪": r"\cup ",
+    "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}",
+    "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "…": r"\ldots ", "⋯": r"\ldots ", "∖": r"\setminus ",
+    "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ", "μ": r"\mu ",
+    "π": r"\pi ", "ρ": r"\rho ", "σ": r"\sigma ", "φ": r"\phi ", "ω": r"\omega ", "′": "'", "∛": r"\sqrt[3]",
+    "√": r"\sqrt", "∨": r"\lor ", "∧": r"\land ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
+    "，": ",", "；": ";", "：": ":", "（": "(", "⟨": "(", "⟩": ")", "）": ")",
+}  # fmt: skip
+_VULGAR = re.compile("([¼½¾⅐-⅞↉])")
+_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_EMPHASIS = ("***", "**", "__", "*", "_", "```", "`")
+_PREFIX = re.compile(r"(?:the\s+)?(?:final\s+)?answer\s*(?:is\s*:?|:|=)\s*", re.IGNORECASE)
+_HEADING = re.compile(r"\A#{1,6}\s+")
+_TYPESETTING = re.compile(
+    r"\\(?:left|right|[bB]ig{1,2}[lrm]?|displaystyle|textstyle|limits|nolimits|mathstrut|strut)(?![a-zA-Z])\s*\.?"
+)
+_THIN = re.compile(r"(?<=\d)\s*(?:\\[,!:;]|\\thinspace(?![a-zA-Z])|\{,\}|\{\\,\})\s*(?=\d{3}(?!\d))")
+_SPACES = re.compile(r"(?<!\\)\\[,!:; >]|\\(?:quad|qquad|thinspace|hspace\{[^{}]*\}|hfill)(?![a-zA-Z])|~")
+_TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|textnormal|textsf|texttt|mbox|hbox)\s*\{([^{}]*)\}")
+_UNIT_LETTERS = {"m": "meter", "s": "second", "g": "gram", "h": "hour", "l": "liter", "L": "liter", "in": "inch"}
+_FONT = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|rm|bf|operatorname\*?)\s*\{([^{}]*)\}")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
+_SYNONYMS = (
+    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\[dt]binom(?![a-zA-Z])"), r"\\binom"),
+    (re.compile(r"\\(?:leq|leqslant|leqq)(?![a-zA-Z])"), r"\\le "),
+    (re.compile(r"\\(?:geq|geqslant|geqq)(?![a-zA-Z])"), r"\\ge "),
+    (re.compile(r"\\neq(?![a-zA-Z])"), r"\\ne "),
+    (re.compile(r"<="), r"\\le "),
+    (re.compile(r">="), r"\\ge "),
+    (re.compile(r"!="), r"\\ne "),
+    (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
+    (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
+    (re.compile(r"\\(?:dots|cdots|dotsc|dotsb)(?![a-zA-Z])|\.\.\."), r"\\ldots "),
+    (re.compile(r"\\(?:varnothing|O|empty)(?![a-zA-Z])"), r"\\emptyset "),
+    (re.compile(r"\\(?:backslash|smallsetminus)(?![a-zA-Z])"), r"\\setminus "),
+    (re.compile(r"\\(?:imath|jmath)(?![a-zA-Z])"), "i"),
+    (re.compile(r"\\(?:degree|textdegree)(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"\^\s*\{\s*\\circ\s*\}"), r"^\\circ "),
+    (re.compile(r"\\(?:cdotp|ast)(?![a-zA-Z])"), r"\\cdot "),
+    (re.compile(r"\\div(?![a-zA-Z])"), "/"),
+    (re.compile(r"\\(?:langle)(?![a-zA-Z])"), "("),
+    (re.compile(r"\\(?:rangle)(?![a-zA-Z])"), ")"),
+    (re.compile(r"\\(?:lbrace)(?![a-zA-Z])"), r"\\{"),
+    (re.compile(r"\\(?:rbrace)(?![a-zA-Z])"), r"\\}"),
+    (re.compile(r"\\(?:lvert|rvert|vert)(?![a-zA-Z])"), "|"),
+    (re.compile(r"\\(?:wedge)(?![a-zA-Z])"), r"\\land "),
+    (re.compile(r"\\(?:vee)(?![a-zA-Z])"), r"\\lor "),
+    (re.compile(r"_\s*(\d)(?=\s)"), r"_{\1}"),
+    (re.compile(r"\\percent(?![a-zA-Z])"), r"\\%"),
+    (re.compile(r"(?<![\\])%"), r"\\%"),
+    (re.compile(r"(?<![a-zA-Z\\])(?:sqrt)\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![a-zA-Z\\])sqrt(?=[\d{])"), r"\\sqrt"),
+    (re.compile(r",\s*and(?=\s)"), " and "),
+    (re.compile(r",\s*or(?=\s)"), " or "),
+    (re.compile(r"\\dot\s*\{(\d)\}\s*\\dot\s*\{(\d)\}"), r"\\overline{\1\2}"),
+    (re.compile(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])"), r"\\pi "),
+    (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf|oo)(?![a-zA-Z])"), r"\\infty "),
+    (re.compile(r"(?<![a-zA-Z\\])(sin|cos|tan|cot|sec|csc|ln|log|exp)(?=[\s(\\{^\d])"), r"\\\1 "),
+)
+_SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})(?=[^{}]|$|\})")
+_SHORT_ROOT = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+)")
+_ROOT_OF_PARENTHESES = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*\(([^()]*)\)")
+_PYTHON_POWER = re.compile(r"\*\*\s*(?:\(([^()]*)\)|([+-]?[\w.]+))")
+_POWER_OF_PARENTHESES = re.compile(r"\^\s*\(([^()]*)\)")
+
+
+def spelt(text: str) -> str:
+    """Return `text` in one spelling. Equal results mean equal answers; different ones mean nothing yet."""
+    text = unwrapped(_unicode(text))
+    for _ in range(3):  # a text within a text
+        text = _TEXT.sub(_plain_text, text)
+    text = _FONT.sub(_plain_text, text)
+    text = _TYPESETTING.sub(_typesetting, text)
+    text = _THIN.sub("", text)
+    text = _SPACES.sub(" ", text)
+    text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1] or m[2]}}}", text)
+    for pattern, replacement in _SYNONYMS:
+        text = pattern.sub(replacement, text)
+    text = re.sub(r"(?<=[\w)}\s])\*(?=[\w({\\\s])", r"\\cdot ", text)
+    text = _ROOT_OF_PARENTHESES.sub(lambda m: f"\\sqrt{m[1] or ''}{{{m[2]}}}", text)
+    text = _SHORT_ROOT.sub(lambda m: f"\\sqrt{m[1] or ''}{{{m[2]}}}", text)
+    text = _SHORT_FRACTION.sub(_whole_fraction, text)
+    text = _POWER_OF_PARENTHESES.sub(r"^{\1}", text)
+    text = re.sub(r"\s+(?=[\^_])", "", text)
+    return unwrapped(" ".join(text.split()))
+
+
+def unwrapped(text: str) -> str:
+    """Return `text` without what only presents it: delimiters, a box, emphasis, "The answer is", a full stop."""
+    while True:
+        before = text
+        text = _HEADING.sub("", text.strip())
+        for left, right in _DELIMITERS:
+            inner = text[len(left) : len(text) - len(right)]
+            if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right):
+                text = inner.strip() if "$" not in inner and left not in inner else text
+        for mark in _EMPHASIS:
+            inner = text[len(mark) : len(text) - len(mark)]
+            if text.startswith(mark) and text.endswith(mark) and inner.strip() and mark not in inner:
+                text = inner.strip()
+        if (m := _BOX.fullmatch(text)) and _balanced(m[1]):
+            text = m[1].strip()
+        text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
+        if text.endswith((".", ",", ";")) and not text.endswith(("..", "\\,", "\\;")):
+            text = text[:-1]
+        if text == before:
+            return text
+
+
+def compact(text: str) -> str:
+    """Return spelt text without white space that separates nothing, for comparing texts."""
+    return re.sub(r"(?<![a-zA-Z0-9])\s+|\s+(?![a-zA-Z0-9])", "", text)
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for brace in re.findall(r"\\.|[{}]", text, re.DOTALL):
+        depth += (brace == "{") - (brace == "}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _unicode(text: str) -> str:
+    text = _VULGAR.sub(lambda m: _vulgar(m[1]), text)
+    text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ]+", lambda m: f"^{{{m[0].translate(_SUPERSCRIPTS)}}}", text)
+    text = re.sub("[₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎]+", lambda m: f"_{{{m[0].translate(_SUBSCRIPTS)}}}", text)
+    text = "".join(_SIGNS.get(c, c) for c in text)
+    return unicodedata.normalize("NFKC", text)
+
+
+def _vulgar(sign: str) -> str:
+    top, _, bottom = unicodedata.normalize("NFKC", sign).partition("⁄")
+    return rf"\frac{{{top}}}{{{bottom}}}"
+
+
+def _plain_text(match: re.Match[str]) -> str:
+    """Return the content of \\text and its like; behind a number a unit of one letter is spelt out: no product."""
+    content = match[1]
+    before = match.string[: match.start()].rstrip()
+    if before.endswith((*"0123456789)}", "/")) and content.strip() in _UNIT_LETTERS:
+        return f" {_UNIT_LETTERS[content.strip()]} "
+    return f" {content} " if "text" in match[0][:6] or "box" in match[0][:6] else content
+
+
+def _typesetting(match: re.Match[str]) -> str:
+    """Keep a full stop that is a decimal point: only \\left. and \\right. take theirs along."""
+    name = match[0].rstrip(". ")
+    return "" if name in (r"\left", r"\right") or not match[0].endswith(".") else "."
+
+
+def _whole_fraction(match: re.Match[str]) -> str:
+    top = match[1] if match[1] is not None else match[2]
+    bottom = match[3] if match[3] is not None else match[4]
+    return rf"\frac{{{top}}}{{{bottom}}}"
