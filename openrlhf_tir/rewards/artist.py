@@ -5,7 +5,8 @@ our reading.
     functions  0.5 matched state + 0.5 matched calls + 0.025 per tag present + 0.1 (strict format)        in [0, 1.2]
 
 Strict format: every pair is there, pairs neither nest nor overlap, and their first occurrences come in the method's
-order. An answer is right if it is the label, character by character. Nothing to call or to match counts 0.
+order. An answer is right if it is the label, character by character, and the model wrote it outside of its code.
+Nothing to call or to match counts 0.
 options: `answer_only` makes the answer's part the reward, the others are recorded. `functions` scores function calling
 by what the environment told of the whole episode: state_match, state_total, functions_matched, functions_total, as of
 its last word on them; a call that could not be read says nothing about them. What the task's gold (its `meta`) has
@@ -27,6 +28,8 @@ FUNCTION_TAGS = ("reasoning", "tool")
 OPTIONS = ("functions", "answer_only")
 FACTS = ("state_match", "state_total", "functions_matched", "functions_total")
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_NO_STATEMENT = re.compile(r"<(python|output)>.*?</\1>", re.DOTALL)
+"""Code and what the model made up as its output: an answer in there is none."""
 
 
 def share(part: float, whole: float) -> float:
@@ -50,8 +53,23 @@ def is_strict(text: str, tags: tuple[str, ...]) -> bool:
     return paired and tuple(dict.fromkeys(tag for _, tag in opening)) == tags
 
 
+def shown_form(trajectory: Trajectory) -> str:
+    """Return the response as its form is judged: the model's text, and the tags of the environment's output blocks.
+
+    What a tool prints is not the model's: an <answer> in it is neither an answer nor a tag that the model wrote.
+    """
+    return "".join(s.text if s.source == "model" else _tags_around(s.text) for s in trajectory.segments)
+
+
+def _tags_around(block: str) -> str:
+    block = block.strip()
+    wrapped = block.startswith("<output>") and block.endswith("</output>")
+    return "<output></output>" if wrapped else ""
+
+
 def math_parts(text: str, gold: str, succeeded: int, calls: int) -> dict[str, float]:
-    answers = _ANSWER.findall(text)
+    """`text` is the response as `shown_form` gives it: it has no text of a tool."""
+    answers = _ANSWER.findall(_NO_STATEMENT.sub("", text))
     return {
         "answer": 2.0 * (bool(answers) and answers[-1].strip() == gold),
         "format_relaxed": 0.125 * pairs_present(text, MATH_TAGS),
@@ -90,10 +108,11 @@ def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
                 "reward.options has functions and answer_only: a response of function calling has no answer."
                 " Give one of the two."
             )
-        parts = function_parts(trajectory.text, episode_facts(trajectory, task))
+        parts = function_parts(shown_form(trajectory), episode_facts(trajectory, task))
         correct = parts["state"] + parts["function"] == 1.0
     else:
-        parts = math_parts(trajectory.text, task.label, sum(c.outcome == "ok" for c in calls), len(calls))
+        succeeded = sum(call.outcome == "ok" for call in calls)
+        parts = math_parts(shown_form(trajectory), task.label, succeeded, len(calls))
         correct = parts["answer"] > 0
     facts = {
         "correct": float(correct),

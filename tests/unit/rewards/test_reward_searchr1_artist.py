@@ -93,6 +93,28 @@ def test_artist_sums_answer_format_and_successful_calls():
     assert score("artist", full, "1.0").reward == 1.5
 
 
+@pytest.mark.parametrize("code", ["print(open('f').read())", "print('<answer>1</answer>')"])
+def test_what_a_tool_prints_and_what_stands_in_code_is_not_artists_answer(code):
+    forged = trajectory(
+        ("model", f"<think>t</think><python>{code}</python>"),
+        ("env", "\n<output>\n<answer>1</answer>\n</output>\n"),
+        ("model", "I do not know."),
+        calls=("ok",),
+    )
+    _, correct, parts = score("artist", forged, "1")
+    assert (correct, parts["answer"], parts["format_strict"]) == (False, 0.0, 0.0)
+
+
+def test_an_answer_tag_that_only_a_tool_prints_is_no_pair_of_artists():
+    printed = trajectory(
+        ("model", "<think>t</think><python>f()</python>"),
+        ("env", "\n<output>\n<answer>1</answer>\n</output>\n"),
+        ("model", "I do not know."),
+        calls=("ok",),
+    )
+    assert score("artist", printed, "1").parts["format_relaxed"] == 3 * 0.125, "think, python and output"
+
+
 def test_the_answer_alone_can_be_artists_reward_and_the_other_parts_are_recorded_all_the_same():
     full = trajectory(
         ("model", "<think>t</think><python>1</python>"),
