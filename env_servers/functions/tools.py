@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
@@ -23,6 +24,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 F = TypeVar("F", bound=Callable[..., Any])
 WHOLE_BITS = 63
 """Bits of the longest whole number that a call may give, without its sign."""
+
+MAX_DEPTH = 64
+"""Levels of lists and objects in a domain's state and in a result; copying a deeper one would exhaust the stack."""
+MAX_STATE_CHARS = 4 << 20
+"""Characters of a domain's state as JSON: a model that copies a file again and again must not fill the memory."""
 
 
 class ToolError(Exception):
@@ -100,14 +106,47 @@ class Domain:
         return cls._tools
 
     def call(self, name: str, arguments: Any) -> Any:
-        """What the function returns (JSON). Raises ToolError; the state is then as it was."""
+        """Return what the function returns, as JSON. The state is as it was if the call fails.
+
+        Raises:
+            ToolError: The call cannot be carried out, or would make a state that nobody could copy or send: nested too
+                deep (a directory in a directory, call after call), too large, or with a number that is not finite.
+        """
         checked = self._tools[name].checked(arguments)
         before = copy.deepcopy(self.state)
         try:
-            return getattr(self, name)(**checked)
+            result = getattr(self, name)(**checked)
+            _check_size(name, self.state)
+            _check_size(name, result)
         except ToolError:
             self.state = before
             raise
+        except (ArithmeticError, RecursionError, MemoryError, UnicodeError) as e:
+            # These come from the values that the model chose, not from a bug in a function's own lines.
+            self.state = before
+            raise ToolError(f"{name}: {type(e).__name__}: {e}.") from None
+        return result
+
+
+def _check_size(name: str, value: Any) -> None:
+    """Raises ToolError for a value that is nested deeper than MAX_DEPTH, larger than MAX_STATE_CHARS, or no JSON."""
+    level: list[Any] = [value]
+    depth = 0
+    while level := [part for node in level for part in _parts(node)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ToolError(f"{name}: this would be nested deeper than {MAX_DEPTH} levels.")
+    try:
+        size = len(json.dumps(value, allow_nan=False))
+    except ValueError as e:
+        raise ToolError(f"{name}: {e}.") from None
+    if size > MAX_STATE_CHARS:
+        raise ToolError(f"{name}: this would take more than {MAX_STATE_CHARS} characters.")
+
+
+def _parts(node: Any) -> Iterable[Any]:
+    """Return the values inside of a list or an object."""
+    return node.values() if isinstance(node, dict) else node if isinstance(node, list | tuple) else ()
 
 
 class World:

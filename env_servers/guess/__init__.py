@@ -7,6 +7,9 @@ import random
 
 from env_servers.env import Env, Step
 
+MAX_DIGITS = 18
+"""Digits of a guess that is read; a longer text is no number of this game."""
+
 
 class GuessEnv(Env):
     """The number is between 1 and task["high"] (3), drawn from the seed; after task["tries"] (2) actions the game is
@@ -25,7 +28,8 @@ class GuessEnv(Env):
         self._left -= 1
         over = self._left <= 0
         said = action.strip()
-        if not said.isdigit():
+        # Not isdigit(): it is true of ² and ①, which int() refuses, and Python refuses to read thousands of digits.
+        if not (said.isascii() and said.isdecimal() and len(said) <= MAX_DIGITS):
             return Step("that is no number", outcome="model_error", reward=0.0, done=over)
         guess = int(said)
         if guess == self._secret:

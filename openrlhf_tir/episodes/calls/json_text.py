@@ -16,6 +16,9 @@ from typing import Any
 
 from .tool_call import Malformed, ParsedCall, blocks, unclosed
 
+MAX_DEPTH = 64
+"""Lists and objects within one another in a call, as environments take them (env_servers/actions.py): serializers of
+other servers give up above, which would be an infrastructure failure."""
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 TOOL_OPEN, TOOL_CLOSE = "<tool>", "</tool>"
 
@@ -69,10 +72,24 @@ def load(text: str) -> Any | Malformed:
         value = json.loads(text, parse_constant=_refuse)
         if isinstance(value, str):
             value = json.loads(value, parse_constant=_refuse)
-        json.dumps(value, ensure_ascii=False).encode()
+        # Raises for a number that overflowed to infinity (1e999), and for half of a surrogate pair.
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as e:
         return Malformed(text, "not_json", f"The call is not valid JSON: {e}.")
+    if _is_deeper(value, MAX_DEPTH):
+        return Malformed(text, "not_json", f"The call has more than {MAX_DEPTH} lists and objects within one another.")
     return value
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Return True if more than `depth` lists and objects are within one another."""
+    level = [value]
+    for _ in range(depth + 1):
+        nested = [node for node in level if isinstance(node, list | dict)]
+        level = [part for node in nested for part in (node.values() if isinstance(node, dict) else node)]
+        if not level:
+            return False
+    return any(isinstance(node, list | dict) for node in level)
 
 
 def call_of(value: Any, key: str, text: str) -> ParsedCall | Malformed:

@@ -9,7 +9,8 @@
 
 The action is one JSON list, [{"name": ..., "arguments": {...}}, ...], one step of the environment however many calls
 there are, as those of the structured protocols; with `argument` it is that argument's text of a message's one call, as
-python_tir's code. A message that calls nothing ends the episode. If one call of a message is malformed none is run, and
+python_tir's code. A call inside of a thought (<think> ... </think>) is none. A message that calls nothing ends the
+episode. If one call of a message is malformed none is run, and
 its reply says what is wrong. Each message with calls uses up one of `max_calls`; then a call ends the episode. With
 `user` a message that calls nothing goes to the environment's user, as those of the structured protocols do, uses up one
 of `max_calls`, too, and the reply is the user's.
@@ -23,6 +24,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...types import Completion
 from ..calls.formats import PARSERS
+from ..calls.reasoning import without_reasoning
 from ..calls.tool_call import Malformed, ParsedCall
 from . import Call, End, Reject
 from .structured import USED_UP, as_action, as_message
@@ -68,7 +70,7 @@ class Messages:
         if self.calls == TEXT:
             self.calls_left -= 1
             return Call(completion.text.strip())
-        found = PARSERS[self.calls](completion.text)
+        found = PARSERS[self.calls](without_reasoning(completion.text))
         self._to_user = self.user and not found
         if not found and not self.user:
             return End()

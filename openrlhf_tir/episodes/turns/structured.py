@@ -21,7 +21,6 @@ The result is inserted as text. Special tokens in it are inert, so no insertion 
 from __future__ import annotations
 
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -32,10 +31,10 @@ from ..calls.function import function_calls
 from ..calls.json_text import CLOSE as CALL_END
 from ..calls.json_text import OPEN as CALL_OPEN
 from ..calls.json_text import TOOL_CLOSE, TOOL_OPEN, hermes_calls, tool_calls, tooln1_calls, toolrl_calls
+from ..calls.reasoning import without_reasoning
 from ..calls.tool_call import Malformed, ParsedCall
 from . import Call, End, Reject
 
-_REASONING = re.compile(r"<(think|reasoning)>.*?</\1>", re.DOTALL)
 USED_UP = "Tool call count has been exhausted. You can no longer call the tool.\n"
 
 
@@ -44,8 +43,8 @@ def as_action(calls: Sequence[ParsedCall]) -> str:
 
 
 def as_message(text: str) -> str:
-    """To the environment's user: what was said, without the reasoning."""
-    return json.dumps({"message": _REASONING.sub("", text).strip()}, ensure_ascii=False)
+    """Return the action that tells the environment's user what was said, without the reasoning."""
+    return json.dumps({"message": without_reasoning(text).strip()}, ensure_ascii=False)
 
 
 Found = list[ParsedCall | Malformed]

@@ -1,0 +1,118 @@
+"""What a model writes is never an infrastructure failure: no environment raises for an action, whatever it says."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from env_servers.actions import MAX_DEPTH
+from env_servers.calculator import CalculatorEnv
+from env_servers.functions.domains import DOMAINS
+from env_servers.functions.domains.files import Files
+from env_servers.functions.env import FunctionsEnv
+from env_servers.functions.tools import ToolError, World
+from env_servers.guess import GuessEnv
+from env_servers.puzzles.env import PuzzlesEnv
+
+DEEP = '{"name": "f", "arguments": {"x": ' * 500 + "1" + "}}" * 500
+TEXTS = (
+    "", " ", "²", "①", "٣", "१२", "１", "½", "Ⅷ", "-0", "1e999", "-1e999", "NaN", "Infinity", "9" * 5000, "\x00",
+    "\ufffe", DEEP,
+    "[" * 100_000, "{" * 100_000, "[]", "{}", "null", "true", "3", '"x"', "[[]]", '{"message": 3}',
+    '{"message": "\\ud800"}',
+    '{"message": null}', '{"open": 1}', '{"open": "²"}', '{"open": {}}', "²+²", "9" * 16 + "+1", "😀" * 1000,
+)  # fmt: skip
+VALUES = (
+    None, True, 0, -1, 2**62, 2**70, 10**4000, 1e308, -0.0, 0.5, "", "²", "٣:٣", "2²:00", "a" * 10_000, "../" * 500,
+    "/", "\x00",
+    [], [[]], {}, {"a": []}, ["²"], [None],
+)  # fmt: skip
+
+
+async def steps(env, task, actions):
+    outcomes = []
+    for action in actions:
+        await env.reset(task, seed=1)
+        step = await env.step(action, 5.0)
+        json.dumps([step.observation, step.signals], allow_nan=False).encode()
+        step.observation.encode()
+        outcomes.append(step.outcome)
+    return outcomes
+
+
+@pytest.mark.parametrize(
+    ("env", "task"),
+    [
+        (GuessEnv, {"high": 3}),
+        (CalculatorEnv, {}),
+        (FunctionsEnv, {"domains": ["files"], "gold": [[]]}),
+        (lambda: PuzzlesEnv(None), {"puzzle": "mastermind"}),
+        (lambda: PuzzlesEnv(None), {"puzzle": "labyrinth"}),
+    ],
+    ids=["guess", "calculator", "functions", "mastermind", "labyrinth"],
+)
+async def test_no_text_is_an_environments_failure(env, task):
+    assert set(await steps(env(), task, TEXTS)) <= {"ok", "model_error"}
+
+
+async def test_a_digit_that_is_no_number_is_a_wrong_guess():
+    assert await steps(GuessEnv(), {"high": 3}, ["²", "①", "9" * 5000]) == ["model_error"] * 3
+
+
+async def test_calls_within_calls_are_a_model_error():
+    assert await steps(FunctionsEnv(), {"domains": ["files"], "gold": [[]]}, [DEEP]) == ["model_error"]
+
+
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
+def test_no_argument_breaks_a_function(domain):
+    """Every function with every value in each of its parameters, and the others as its schema says."""
+    initial = domain.initial(random.Random(1))
+    for name, tool in domain.tools().items():
+        properties = tool.schema["parameters"]["properties"]
+        for odd in properties:
+            for value in VALUES:
+                arguments = {p: value if p == odd else _plain(s) for p, s in properties.items()}
+                try:
+                    result = World([domain(initial)]).call(name, arguments)
+                except ToolError as e:
+                    str(e).encode()
+                else:
+                    json.dumps(result, allow_nan=False)
+
+
+def _plain(schema):
+    kind = schema.get("type") or schema["anyOf"][0].get("type", "string")
+    default = {"string": "E1", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}[kind]
+    return schema["enum"][0] if "enum" in schema else default
+
+
+def test_directories_within_directories_end_at_the_deepest_that_can_be_copied():
+    """Five hundred calls that each go one directory deeper."""
+    world = World([Files({"tree": {}, "here": []})])
+    refused = 0
+    for _ in range(500):
+        for name in ("make_directory", "change_directory"):
+            try:
+                world.call(name, {"path": "d"})
+            except ToolError:
+                refused += 1
+    deepest = world.state()["files.here"]
+    assert 0 < len(deepest) <= MAX_DEPTH and refused > 800
+    assert world.call("find_files", {"name": "d"})
+
+
+def test_a_state_that_grows_without_end_is_refused_and_left_as_it_was():
+    world = World([Files({"tree": {"a": "x" * (3 << 20)}, "here": []})])
+    with pytest.raises(ToolError):
+        world.call("copy", {"source": "a", "destination": "b"})
+    assert list(world.state()["files.tree"]) == ["a"]
+
+
+def test_money_that_overflows_is_refused():
+    trading = DOMAINS["trading"]
+    world = World([trading(trading.initial(random.Random(1)))])
+    world.call("deposit", {"amount": 1e308})
+    with pytest.raises(ToolError):
+        world.call("deposit", {"amount": 1e308})
