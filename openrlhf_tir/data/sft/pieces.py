@@ -5,6 +5,8 @@
     prompt, segments          a kept trajectory: [{"source": "model" or "env", "text", "end"}], who wrote it is the mask
                               (openrlhf-tir distill)
     prompt, response          two texts: the second is learned
+    instruction, input, output
+                              a system message, a user's message and what is learned (ToolRL's SFT rows)
     text                      one text: all of it is learned
 
 sft.input_key and sft.output_key name other columns for the same.
@@ -41,6 +43,7 @@ class Reader:
 
     def __call__(self, where: str, row: Row) -> list[Chain]:
         """Raises DataError, or ConfigError where the model cannot have such rows at all."""
+        row = self._with_messages(where, row)
         given, wanted = self._input(where, row)
         answer = self._output(row, given)
         if isinstance(wanted, list):
@@ -58,6 +61,20 @@ class Reader:
             ]
             return self._rendered(where, said, _tools(where, row))
         return [[Piece(templates.render(self.prompt_template, prompt), "template"), *self._learned(where, response)]]
+
+    def _with_messages(self, where: str, row: Row) -> Row:
+        """Return a row of instruction, input and output as one of messages, any other row as it is.
+
+        A row without an input asks by its instruction alone.
+        """
+        if self.cfg.input_key is not None or any(row.get(name) is not None for name in INPUTS):
+            return row
+        if any(row.get(name) is None for name in ("instruction", "output")):
+            return row
+        asked = [text_of(where, row, "instruction"), *([text_of(where, row, "input")] if row.get("input") else [])]
+        roles = ("system", "user") if len(asked) > 1 else ("user",)
+        messages = [{"role": role, "content": text} for role, text in zip(roles, asked, strict=True)]
+        return {"messages": [*messages, {"role": "assistant", "content": text_of(where, row, "output")}]}
 
     def _input(self, where: str, row: Row) -> tuple[str, Any]:
         for name in INPUTS if self.cfg.input_key is None else (self.cfg.input_key,):

@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from openrlhf_tir.config import fidelity
 from openrlhf_tir.config.reference import markdown
 from openrlhf_tir.config.settings import known_keys
 
@@ -18,6 +19,12 @@ from .docs_blocks import DOCS, PAGES, REPO
 def test_the_page_of_settings_is_what_the_schema_says():
     assert (DOCS / "settings.md").read_text() == markdown(), (
         "write it again: openrlhf-tir show-config --reference > docs/settings.md"
+    )
+
+
+def test_the_page_of_official_settings_is_what_the_recipes_say():
+    assert (DOCS / "fidelity.md").read_text() == fidelity.markdown(), (
+        "write it again: openrlhf-tir show-config --fidelity > docs/fidelity.md"
     )
 
 

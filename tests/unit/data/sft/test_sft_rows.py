@@ -290,3 +290,11 @@ def test_a_row_without_a_column_is_told_of_the_settings_that_fine_tuning_has(tmp
     path = jsonl(tmp_path / "d.jsonl", [{"prompt": "1+1?", "label": "2"}])
     with pytest.raises(DataError, match=r"no field 'response'.* name its columns by sft.input_key and sft.output_key"):
         load(path)
+
+
+def test_toolrls_rows_of_instruction_input_and_output_are_chats_of_three_messages():
+    row = {"instruction": "Tools.", "input": "Ask.", "output": "Told."}
+    chat = {"messages": [{"role": "system", "content": "Tools."}, {"role": "user", "content": "Ask."}]}
+    chat["messages"].append({"role": "assistant", "content": "Told."})
+    assert read(row) == read(chat)
+    assert read(row | {"input": ""}) == read({"messages": [{"role": "user", "content": "Tools."}, chat["messages"][2]]})
