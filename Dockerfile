@@ -1,9 +1,13 @@
 # Not built on the machines where this project was developed (no container runtime there): read it as a recipe, and report what breaks.
 #   docker build --target env   -t openrlhf-tir-env .     environment servers: torch-free, bubblewrap inside
 #   docker build --target train -t openrlhf-tir .         training image for NVIDIA GPUs
-# The env image needs unprivileged user namespaces for its sandbox:
-#   docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined -e TIR_ENV_TOKEN=... -p 8000:8000 openrlhf-tir-env
-# The training image needs shared memory for Ray's object store and file pushes: docker run --gpus all --shm-size 64g ...
+# The env image needs unprivileged user namespaces for its sandbox, and an unmasked /proc for its warm workers:
+#   docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined \
+#     -e TIR_ENV_TOKEN=... -p 8000:8000 openrlhf-tir-env
+# On a host with Ubuntu 24.04 or later besides: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
+# The training image needs shared memory for Ray's object store and file pushes, and RDMA the right to pin memory:
+#   docker run --gpus all --shm-size 64g --ulimit memlock=-1 --network host ...
+# It needs NVIDIA driver 580 or later (CUDA 13). flash-attn is left out, as it compiles for tens of CPU hours: --build-arg WITH_FLASH_ATTN=1 adds it.
 
 FROM python:3.11-slim-bookworm AS env
 # hadolint ignore=DL3008  # an old version of a package is gone from the archive within weeks
@@ -28,10 +32,12 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends python3.11 python3.11-venv python3.11-dev g++ git bubblewrap openssh-client iproute2 wget \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /app
-COPY requirements.txt requirements-nodeps.txt ./
+COPY requirements.txt requirements-nodeps.txt requirements-puzzles.txt requirements-flash-attn.txt ./
+ARG WITH_FLASH_ATTN=
 RUN python3.11 -m venv /opt/venv \
     && pip install -r requirements.txt \
-    && MAX_JOBS=8 pip install --no-deps --no-build-isolation -r requirements-nodeps.txt
+    && pip install --no-deps --no-build-isolation -r requirements-nodeps.txt -r requirements-puzzles.txt \
+    && if [ -n "$WITH_FLASH_ATTN" ]; then MAX_JOBS=8 pip install --no-deps --no-build-isolation -r requirements-flash-attn.txt; fi
 COPY . .
 RUN pip install --no-deps --no-build-isolation -e .
 ENTRYPOINT ["openrlhf-tir"]

@@ -6,6 +6,7 @@ traceback means a bug."""
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -61,9 +62,20 @@ def build_parser(only: str | None = None) -> Parser:
     return parser
 
 
+def keep_compiled() -> None:
+    """Let this process and all that it starts write the byte code that they compile.
+
+    Many container images set PYTHONDONTWRITEBYTECODE. Every process of a run would then compile torch, vLLM and the
+    rest anew, 10 s each; where the files cannot be written Python goes on without them.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        sys.dont_write_bytecode = False
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code, one of exit_codes.py."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    keep_compiled()
     if argv and argv[0] == "help":
         argv = [*argv[1:2], "--help"]
     for stream in (sys.stdout, sys.stderr):

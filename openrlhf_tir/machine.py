@@ -10,6 +10,57 @@ CPU_ONLY = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 """Environment of every process of a run that does not use GPUs, wherever it is."""
 
 
+def in_container(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> bool:
+    """Return True in a container of Docker, Podman or Kubernetes, by the marks that these leave."""
+    marks = (".dockerenv", "run/.containerenv")
+    return any((root / mark).exists() for mark in marks) or bool({"KUBERNETES_SERVICE_HOST", "container"} & {*environ})
+
+
+USER_NAMESPACE_SWITCHES = {
+    # Ubuntu 24.04 and later: creation succeeds, and what the namespace is for is then denied
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+    # Debian's kernels
+    "kernel.unprivileged_userns_clone": ("0", "1"),
+    # Red Hat's way to forbid them
+    "user.max_user_namespaces": ("0", "15000"),
+}
+"""sysctl -> the value with which it forbids user namespaces to who is not root, and one that allows them."""
+
+
+def namespace_remedy(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:
+    """Return what makes user namespaces work here, as an imperative sentence without its full stop.
+
+    The sysctls of this machine are read, so that the one that forbids is named; a container asks its runtime besides.
+    """
+    remedies = []
+    for name, (forbids, allows) in USER_NAMESPACE_SWITCHES.items():
+        try:
+            value = (root / "proc/sys" / name.replace(".", "/")).read_text().strip()
+        except OSError:
+            continue
+        if value == forbids:
+            remedies.append(f"`sysctl -w {name}={allows}` on the host ({name} is {forbids})")
+    if in_container(root, environ):
+        remedies.append(
+            "start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`"
+            " (Kubernetes: securityContext seccompProfile and appArmorProfile Unconfined)"
+        )
+    if not remedies:
+        remedies.append(
+            "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu 24.04 or later,"
+            " `kernel.unprivileged_userns_clone=1` on Debian, `user.max_user_namespaces=15000` on Red Hat; in a"
+            " container `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`"
+        )
+    return f"Allow user namespaces: {', and '.join(remedies)}"
+
+
+PROC_REMEDY = (
+    "Let the container mount /proc (docker: `--security-opt systempaths=unconfined`; podman: `--security-opt"
+    " unmask=ALL`; Kubernetes: securityContext `procMount: Unmasked` in a pod with `hostUsers: false`)"
+)
+"""What makes bubblewrap's own /proc possible in a container whose runtime masks parts of it."""
+
+
 def gpu_count() -> int:
     """NVIDIA GPUs of this node, by the driver's device files: visible also to a process that Ray gave none."""
     return sum(p.name[len("nvidia") :].isdigit() for p in Path("/dev").glob("nvidia*"))

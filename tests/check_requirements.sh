@@ -9,7 +9,7 @@ check() { # file, what goes in with --no-deps
     echo "resolving $1"
     "$python" -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed --report /dev/null -r "$1" -r requirements-puzzles.txt
     echo "looking up $2"
-    DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --dest "$(mktemp -d)" -r <(grep -v '^flash-attn' "$2")
+    DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --dest "$(mktemp -d)" -r "$2"
 }
 
 for kind in "${@:-cpu}"; do

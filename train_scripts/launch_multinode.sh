@@ -4,7 +4,8 @@
 #   srun/sbatch: inside an allocation, launch_multinode.sh -- --recipe ...         (SLURM; one task per node is started here)
 #   --interface eth1: the network that the nodes reach each other by, for Ray, NCCL and gloo (default: the first address of each node).
 # Environment: RAY_PORT (6379), RAY_HEAD_FLAGS (more of `ray start --head`: --dashboard-host=0.0.0.0), TIR_VENV (.venv).
-# NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
+# What NCCL, gloo, vLLM, torch, Triton, CUDA and DeepSpeed read from the environment goes to every process of the run, on all nodes:
+# openrlhf_tir/config/forwarded.py has the list.
 set -euo pipefail
 if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,7 +33,8 @@ head=${hosts[0]}
 
 on() { # host, command
     if [[ -n ${SLURM_JOB_ID:-} ]]; then
-        srun --overlap --nodes=1 --ntasks=1 --nodelist="$1" bash -c "$2"
+        # A step does not inherit sbatch's --cpus-per-task (Slurm 22.05 and later): without it Ray and all it starts would share one core.
+        srun --overlap --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}" --cpu-bind=none --nodelist="$1" bash -c "$2"
     elif [[ $1 == localhost || $1 == "$(hostname)" ]]; then
         bash -c "$2"
     else
@@ -40,8 +42,9 @@ on() { # host, command
     fi
 }
 
-# Each node notes the process that holds its Ray daemons; ending that one ends them, and nobody else's Ray.
-pid_file="/tmp/openrlhf_tir_ray_$port.pid"
+# Each node notes the process that holds its Ray daemons; ending that one ends them, and nobody else's Ray. /tmp is shared with other users and with
+# earlier launchers, so the file has a name that only this launcher knows.
+pid_file="/tmp/openrlhf_tir_ray_${port}_$(od -An -N8 -tx8 /dev/urandom | tr -d ' ').pid"
 REJOIN_S=10
 HEAD_UP_S=120 # a head that ends sooner never was: Ray gives up after some 60
 
@@ -52,7 +55,7 @@ tear_down() {
     echo "stopping Ray on ${hosts[*]}" >&2
     ((${#kept[@]} == 0)) || kill "${kept[@]}" 2>/dev/null || true
     for host in "${hosts[@]}"; do
-        on "$host" "kill \$(cat $pid_file) && rm $pid_file" >/dev/null 2>&1 &
+        on "$host" "kill \$(cat $pid_file); rm -f $pid_file" >/dev/null 2>&1 &
     done
     wait
 }
@@ -72,7 +75,8 @@ address_of() { # host
 }
 
 ray_on() { # host, flags of ray start, what to wait for first; ends with Ray
-    on "$1" "cd '$repo' && $forwarded $3 export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block"
+    # PYTHONDONTWRITEBYTECODE is set in many container images; every process would then compile torch and vLLM anew, 10 s each.
+    on "$1" "cd '$repo' && $forwarded $3 export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; unset PYTHONDONTWRITEBYTECODE; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block"
 }
 
 # A node that was away, or whose Ray was killed, joins again for as long as the run waits for it: Ray itself gives up on a node that missed its heartbeats.

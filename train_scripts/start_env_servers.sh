@@ -7,6 +7,7 @@
 set -euo pipefail
 if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset PYTHONDONTWRITEBYTECODE # set in many container images; every server and worker would compile what it imports anew
 
 count=1 env=python_tir host=127.0.0.1 port=8000 ray=
 if [[ ${1:-} == --ray ]]; then ray=1; shift; fi

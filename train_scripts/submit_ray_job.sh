@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Submit a training run to a Ray cluster: submit_ray_job.sh --run-dir /shared/runs/a --recipe zerotir_7b ...   [any flag of `openrlhf-tir train`]
 # Environment: RAY_ADDRESS (dashboard, default http://127.0.0.1:8265), TIR_JOB_FLAGS (more flags for `ray job submit`, e.g. --no-wait),
-#   TIR_COMMAND (train, or another command). NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
+#   TIR_COMMAND (train, or another command). What NCCL, gloo, vLLM, torch, Triton, CUDA and DeepSpeed read from the environment goes to every
+#   process of the run, on all nodes: openrlhf_tir/config/forwarded.py has the list.
 # The repository travels as the job's working directory, so the nodes need the requirements, not the code: in an environment at the path of
 # this one (TIR_VENV, or .venv here), or else in that of the `python` in Ray's PATH there. A recipe of your own, and the
 # files of your own that it or a flag names (path/file.py:function), are copied along.
@@ -30,7 +31,7 @@ from openrlhf_tir.config.forwarded import forwarded
 secrets = ("WANDB_API_KEY", "TIR_ENV_TOKEN", "TIR_ROLLOUT_TOKEN")
 print(json.dumps({
     # the `python` of a node whose Ray was started by its path, not from an activated environment, may be another
-    "env_vars": {"OMP_NUM_THREADS": "1", "PATH": f"{os.path.abspath(sys.argv[1])}/bin:${{PATH}}", **forwarded(), **{k: os.environ[k] for k in secrets if k in os.environ}},
+    "env_vars": {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "", "PATH": f"{os.path.abspath(sys.argv[1])}/bin:${{PATH}}", **forwarded(), **{k: os.environ[k] for k in secrets if k in os.environ}},
     "excludes": [".git", "/.venv*", "/runs", "/build", "/dist", "*.safetensors", "*.pt", "__pycache__"],
 }))
 PY

@@ -38,6 +38,23 @@ def nodes() -> list[Node]:
     ]
 
 
+def hosts() -> list[Node]:
+    """Return the nodes that an engine or a learner rank can be placed on: those with GPUs where there are any. Neither
+    a head without GPUs nor a node that is gone is one."""
+    return [node for node in nodes() if node.gpus or not has_gpus()]
+
+
+def only_here() -> bool:
+    """Return True if every engine and learner rank is on the controller's own node, now.
+
+    Then they share its memory (/dev/shm) and its loopback. One node with GPUs beside a head without is not that: what
+    the controller reads or serves is on the head.
+    """
+    own_id = ray.get_runtime_context().get_node_id()
+    own = {node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == own_id}
+    return {node.address for node in hosts()} <= own
+
+
 @functools.cache
 def has_gpus() -> bool:
     """Whether the run is one on GPUs: whether the cluster had any when it was first asked, in this session of Ray

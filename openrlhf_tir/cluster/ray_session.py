@@ -146,13 +146,15 @@ async def _ready(group: PlacementGroup) -> None:
 
 
 def worker_env(cfg: Config) -> dict[str, str]:
-    """Environment variables of every actor: what the driver was given for NCCL, gloo and vLLM, and our own. One thread
-    each: more on shared cores is catastrophic."""
+    """Return the environment variables of every actor: what the driver was given for NCCL, vLLM, CUDA and the like
+    (`config.forwarded`), and our own. One thread each: more on shared cores is catastrophic."""
     env = forwarded() | {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONWARNINGS": "ignore::FutureWarning",
         "PYTHONUNBUFFERED": "1",
+        # Images and nodes set it; every process would then compile torch and vLLM anew. Empty is not set.
+        "PYTHONDONTWRITEBYTECODE": "",
     }
     for secret in (cfg.env.token_env, "WANDB_API_KEY"):
         if secret in os.environ:

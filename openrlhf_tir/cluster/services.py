@@ -24,7 +24,7 @@ from ..pipeline.stop import StopRequest
 from ..weights.publisher import WeightPublisher
 from .env_process import env_urls
 from .learner_group import LearnerGroup
-from .nodes import has_gpus, nodes, plan, shared_room, some_gpus, transport
+from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, some_gpus, transport
 from .pool import RolloutPool
 from .ray_session import place, ray_session
 from .reward_models.replicas import rewarding
@@ -100,14 +100,15 @@ async def _running(
         directory = ray._private.worker.global_worker.node.get_session_dir_path()
         signals.marker = None if os.environ.get("RAY_ADDRESS") else directory
         pss.watch(directory)
+        await some_gpus(cfg)
         started = [] if cfg.train.agent_func_path else [e.section for e in cfg.environments.values() if not e.urls]
-        if started and len(ray.nodes()) > 1:
+        if started and not only_here():
             raise ConfigError(
-                f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from"
-                " one only. Start servers with train_scripts/start_env_servers.sh and set"
+                f"Engines can be placed on {', '.join(map(str, hosts()))}, and an environment server on the loopback"
+                " of the controller's node is reached from that node only. Start servers with"
+                " train_scripts/start_env_servers.sh and set"
                 f" {', '.join(f'{section}.url' for section in started)}."
             )
-        await some_gpus(cfg)
         if learner and (said := transport(cfg)):
             console.print(f"[yellow]weights: {said}", soft_wrap=True, highlight=False)
         for line in plan(cfg, nodes(), learner=learner):

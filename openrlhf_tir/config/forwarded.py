@@ -1,5 +1,5 @@
-"""Forwarded: the launcher's environment variables that every process of a run gets, on all nodes: what NCCL, gloo, vLLM
-and torch read.
+"""Choose the launcher's environment variables that every process of a run gets, on all nodes: what NCCL, gloo, vLLM,
+torch, Triton, CUDA, DeepSpeed and the compilers that they call read.
 
 `python -m openrlhf_tir.config.forwarded` prints them for a shell to read; the launch scripts do that.
 """
@@ -10,9 +10,41 @@ import os
 import shlex
 from collections.abc import Mapping
 
-PREFIXES = ("NCCL_", "GLOO_", "VLLM_", "TORCH_", "UCX_", "FI_", "HF_", "HUGGINGFACE_")
-NAMED = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TRANSFORMERS_OFFLINE", "OMP_NUM_THREADS")
+PREFIXES = (
+    # networks
+    "NCCL_",
+    "GLOO_",
+    "UCX_",
+    "FI_",
+    # libraries
+    "VLLM_",
+    "FLASHINFER_",
+    "TORCH_",
+    "PYTORCH_",
+    "TORCHINDUCTOR_",
+    "TORCHDYNAMO_",
+    "TRITON_",
+    "DS_",
+    "HF_",
+    "HUGGINGFACE_",
+    # CUDA
+    "CUDA_",
+    "CUBLAS_",
+    "CUDNN_",
+)
+NAMED = (
+    "TRANSFORMERS_OFFLINE",
+    "OMP_NUM_THREADS",
+    # where compilers, libraries and caches are: Triton and DeepSpeed compile on the node that runs them
+    "CC",
+    "CXX",
+    "MAX_JOBS",
+    "LD_LIBRARY_PATH",
+    "XDG_CACHE_HOME",
+)
 OF_ONE_NODE = (
+    "CUDA_VISIBLE_DEVICES",  # Ray sets it for each process
+    "DS_ACCELERATOR",  # a head without GPUs has cpu; worker_env decides by what the cluster has
     "VLLM_HOST_IP",
     "VLLM_HOST_PORT",
     "VLLM_NIXL_SIDE_CHANNEL_HOST",
@@ -20,11 +52,11 @@ OF_ONE_NODE = (
     "VLLM_DP_RANK",
     "VLLM_DP_RANK_LOCAL",
 )
-"""True on the launcher's node only, or given by this project itself: on another node they would be wrong."""
+"""Variables that hold on the launcher's node only, or that this project sets itself: elsewhere they would be wrong."""
 
 
 def forwarded(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Those of `environ` that are forwarded."""
+    """Return the variables of `environ` that are forwarded."""
     return {
         name: value
         for name, value in environ.items()

@@ -36,8 +36,10 @@ from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
 from ..config.sections.learner import ALL_LINEAR
 from ..errors import ConfigError
+from .attention.choice import attention_implementation
 from .attention.packed import SDPA_PACKED, check_packing
 from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
+from .compile_environment import nvcc_major, prepare_compilation
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
 from .lora import checked, unmatched
@@ -84,12 +86,11 @@ def _targets_told(actor: Actor, cfg: Config) -> Iterator[None]:
 
 
 def _attention(cfg: Config) -> str:
-    """transformers' name of it."""
+    """Return the name by which transformers knows the attention kernel of this run."""
     if cfg.ds.ring_attn_size > 1:
         return ULYSSES
-    return (
-        SDPA_PACKED if cfg.ds.packing_samples and cfg.ds.attn_implementation == "sdpa" else cfg.ds.attn_implementation
-    )
+    implementation = attention_implementation(cfg.ds.attn_implementation)
+    return SDPA_PACKED if cfg.ds.packing_samples and implementation == "sdpa" else implementation
 
 
 class PolicyModel(Actor):
@@ -272,6 +273,8 @@ class ZeroStrategy(DeepspeedStrategy):
             local_rank = rank % torch.cuda.device_count()
             torch.cuda.set_device(local_rank)
             self.device = f"cuda:{local_rank}"
+            compiles = self.colocated or self.args.ds.adam_offload
+            prepare_compilation(nvcc_major() if compiles else None, torch.version.cuda)
         # DeepSpeed looks for these in every initialize() and, when one is missing, goes looking for MPI.
         env = {
             "RANK": rank,

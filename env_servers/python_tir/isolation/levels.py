@@ -23,7 +23,7 @@ from .bwrap import BwrapSandbox
 from .control_group import ControlGroups, groups_or_said
 from .fence import FenceSandbox
 from .seccomp import filter_program
-from .selftest import proved
+from .selftest import ProcMasked, proved
 
 NO_ISOLATION = """WARNING: --isolation none: model-written code runs with the rights of this server.
 WARNING: it can read and change its files, use the network and leave processes behind."""
@@ -93,7 +93,7 @@ def _bubblewrap(
     try:
         sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp, groups=groups, shown=shown)))
     except SandboxError as e:
-        if "proc" not in str(e):
+        if not isinstance(e, ProcMasked):
             raise
         sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp, proc=False, groups=groups, shown=shown)))
     # said only now: without any isolation the message of the fresh sandbox is the one that helps

@@ -7,9 +7,15 @@ import socket
 import tempfile
 from typing import TypeVar
 
+from openrlhf_tir.machine import PROC_REMEDY, namespace_remedy
+
 from ..sandbox import Sandbox, SandboxError
 
 SandboxT = TypeVar("SandboxT", bound=Sandbox)
+NO_NAMESPACES = ("namespace", "uid map", "RTM_NEWADDR")
+"""What bubblewrap says where user namespaces are forbidden: by the kernel, by Ubuntu's AppArmor, in a container."""
+NO_PROC = "mount proc"
+"""What bubblewrap says where the container masks parts of /proc, so that nobody may mount another."""
 OR_NONE = "or use --isolation none on a machine that may be harmed."
 PROBE = """
 import ctypes, os, socket
@@ -49,6 +55,10 @@ print(found)
 """
 
 
+class ProcMasked(SandboxError):
+    """The container's runtime masks /proc: the sandbox cannot have one of its own, and works without."""
+
+
 async def proved(sandbox: SandboxT) -> SandboxT:
     """The same sandbox once it has passed; closed when it has not. Raises SandboxError."""
     try:
@@ -78,18 +88,19 @@ async def _probe(sandbox: Sandbox, code: str) -> None:
     try:
         result = await sandbox.run(code)
     except SandboxError as e:
-        raise SandboxError(f"the sandbox cannot run a snippet ({e}). {_remedy(str(e))}") from e
+        kind = ProcMasked if NO_PROC in str(e) else SandboxError
+        raise kind(f"the sandbox cannot run a snippet ({e}). {_remedy(str(e))}, {OR_NONE}") from e
     if result.stdout != b"[]\n":
         said = (result.stdout or result.stderr)[-500:].decode("utf-8", "replace").strip()
         raise SandboxError(f"the sandbox does not isolate: {said}. Reinstall bubblewrap, {OR_NONE}")
 
 
 def _remedy(error: str) -> str:
-    if "namespace" in error or "Operation not permitted" in error:
-        return (
-            "Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`;"
-            f" in a container `--security-opt seccomp=unconfined`), {OR_NONE}"
-        )
-    if "proc" in error:
-        return f"Let the container mount /proc (docker: `--security-opt systempaths=unconfined`), {OR_NONE}"
-    return f"Run `bwrap --unshare-user --ro-bind / / true` to see what bubblewrap lacks, {OR_NONE}"
+    """Return what mends the fault that bubblewrap reports, as an imperative sentence without its full stop."""
+    if (
+        NO_PROC in error
+    ):  # first: the same line ends with "Operation not permitted", as that of a missing namespace does
+        return PROC_REMEDY
+    if any(words in error for words in (*NO_NAMESPACES, "Operation not permitted")):
+        return namespace_remedy()
+    return "Run `bwrap --unshare-user --ro-bind / / true` to see what bubblewrap lacks"

@@ -13,8 +13,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-import ray
-
 from ...config import Config
 from ...deadlines import Deadline
 from ...logs.progress import bar
@@ -26,6 +24,7 @@ from ...toy.traces import ColdStartTrace
 from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
+from ..nodes import only_here
 from ..services import Services
 from .evaluate import evaluate_held_out
 from .inputs import Inputs
@@ -93,7 +92,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     publisher = WeightPublisher(
         services.learner,
         services.pool.members,
-        push_directory(cfg.run_dir, 0, one_node=len(ray.nodes()) == 1),
+        push_directory(cfg.run_dir, 0, one_node=only_here()),
         inputs.canary,
         tolerance=cfg.canary_tolerance,
         seed=base.seed,

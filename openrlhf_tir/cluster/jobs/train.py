@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-import ray
 from rich.console import Console
 
 from ...background import FOR_EVER, background
@@ -39,6 +38,7 @@ from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
 from ...weights.verify import Tolerance
 from ..lanes import PoolLanes
+from ..nodes import only_here
 from ..rollout_actor import ENDPOINTS
 from ..services import Services
 from . import exported
@@ -215,7 +215,7 @@ async def _pipeline(
 
     Dead learner ranks: all of them start again from the last checkpoint, the engines stay up.
     """
-    directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=len(ray.nodes()) == 1)
+    directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
     tolerance: float | Tolerance | None = cfg.canary_tolerance
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
         publisher = WeightPublisher(
@@ -230,7 +230,7 @@ async def _pipeline(
             delta=cfg.vllm.sync_delta,
             transport=transport_of(cfg, services.learner),
             # a node that comes later does not see this one's shared memory
-            place=lambda: directory if len(ray.nodes()) == 1 else push_directory(cfg.run_dir, None, one_node=False),
+            place=lambda: directory if only_here() else push_directory(cfg.run_dir, None, one_node=False),
         )
         pushing.push_async_callback(publisher.close)
         # an engine that starts later waits for no learner or file that is gone

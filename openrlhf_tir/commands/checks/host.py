@@ -21,7 +21,8 @@ from pathlib import Path
 from ...config import Config
 from ...config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ...errors import ConfigError, Unavailable, unknown
-from ...machine import gpu_count
+from ...learner.attention.choice import attention_implementation
+from ...machine import gpu_count, namespace_remedy
 from ...memory_plan import memory_plan
 from ...model_size import push_bytes
 from ...sizes import size
@@ -99,11 +100,6 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             " GPU, and this machine has none. Run it where GPUs are, start from --recipe quickstart_cpu, or set it to"
             f" 'sdpa' or 'eager'{packing}."
         )
-    if machine.gpus and cfg.ds.attn_implementation == "flash_attention_2" and not machine.has_module("flash_attn"):
-        raise ConfigError(
-            "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install"
-            " it (requirements.txt), or set 'sdpa'."
-        )
     if cfg.ds.packing_samples and not flash and cfg.ds.attn_implementation != "sdpa":
         raise ConfigError(
             f"ds.packing_samples needs flash attention or sdpa; with {cfg.ds.attn_implementation!r} a packed row costs"
@@ -120,7 +116,13 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             f" GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
             f" vllm.num_engines{', reward.model_replicas' * (rewarding > 0)} or vllm.tensor_parallel_size."
         )
-    return [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
+    facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
+    if machine.gpus and attention_implementation(name, machine.has_module) != name:
+        facts.append(
+            f"ds.attn_implementation = {name!r}: the package flash-attn is not installed, so torch's own flash kernels"
+            " are used (setup_env.sh --gpu --with-flash-attn builds it, for hours)"
+        )
+    return facts
 
 
 def check_colocation(cfg: Config, machine: Machine) -> list[str]:
@@ -143,8 +145,8 @@ def check_colocation(cfg: Config, machine: Machine) -> list[str]:
         )
     if machine.gpus and not cfg.ds.adam_offload and not shutil.which("nvcc"):
         said.append(
-            "train.colocate_all: DeepSpeed moves its own FusedAdam, which it compiles at the first start with nvcc;"
-            " there is none in PATH"
+            "train.colocate_all: DeepSpeed moves its own FusedAdam, which it compiles at the first start with the nvcc"
+            " of a CUDA of torch's major version (13); there is none in PATH"
         )
     return said
 
@@ -251,6 +253,6 @@ def check_isolation(machine: Machine, server: str) -> None:
     if fault := machine.isolation_fault():
         raise ConfigError(
             f"The {server} server that the run would start cannot confine model-written code here: {fault}. Install"
-            " bubblewrap (apt-get install bubblewrap) where user namespaces are allowed, or point env.url at a server"
-            " on another machine."
+            f" bubblewrap (apt-get install bubblewrap). {namespace_remedy()}; or point env.url at a server on another"
+            " machine."
         )

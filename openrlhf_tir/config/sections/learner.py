@@ -140,7 +140,13 @@ class Ds(Section):
 
     zero_stage: Literal[2, 3] = 3
     param_dtype: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="fp32 only makes sense on CPU")
-    attn_implementation: str = Field("flash_attention_2", description="'sdpa' on CPU; flash_attention_2 or _3 on GPU")
+    attn_implementation: str = Field(
+        "flash_attention_2",
+        description=(
+            "'sdpa' on CPU; flash_attention_2 or _3 on GPU. Without the package flash-attn flash_attention_2 uses"
+            " torch's own flash kernels"
+        ),
+    )
     adam_offload: bool = Field(False, description="optimiser states in host memory")
     packing_samples: bool = Field(
         False,

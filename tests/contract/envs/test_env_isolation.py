@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_tir.machine import PROC_REMEDY
+
 from ..env_process import Http, env_server
 from ..unprivileged import as_nobody, reachable_python
 
@@ -19,7 +21,8 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 PYTHON = "env_servers.python_tir"
 NO_NAMESPACES = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
 NO_PROC = (
-    'case " $* " in *" --proc "*) echo "bwrap: Can\'t mount proc on /newroot/proc" >&2; exit 1;; *) exec'
+    'case " $* " in *" --proc "*) echo "bwrap: Can\'t mount proc on /newroot/proc: Operation not permitted" >&2;'
+    " exit 1;; *) exec"
     f' {shutil.which("bwrap")} "$@";; esac'
 )
 
@@ -139,11 +142,14 @@ async def test_without_user_namespaces_landlock_confines_and_says_so(open_dir, u
 
 @pytest.mark.slow
 async def test_a_container_that_masks_proc_costs_proc_and_nothing_else(open_dir):
-    with env_server(PYTHON, open_dir, env=with_bwrap(open_dir, NO_PROC)) as (url, _):
+    with env_server(PYTHON, open_dir, env=with_bwrap(open_dir, NO_PROC)) as (url, process):
         async with Http(url) as http:
             assert (await level(http)).endswith(", no /proc")
             code = "import os; print(os.path.exists('/etc/passwd'), os.path.exists('/proc/self'))"
             assert (await say(http, await http.open(), 0, code))["observation"] == "False False\n"
+        process.terminate()
+        said = process.stderr.read()
+    assert PROC_REMEDY in said and "userns" not in said, "the remedy is that of the fault"
 
 
 @pytest.mark.parametrize(

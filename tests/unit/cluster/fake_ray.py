@@ -48,12 +48,17 @@ class Ray:
         monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 0.0})
         monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0, "memory": 1.0})
         monkeypatch.setattr("ray.nodes", lambda: self.nodes)
+        self.controller = "10.0.0.1"
+        monkeypatch.setattr("ray.get_runtime_context", lambda: self)
         monkeypatch.setattr(
             "openrlhf_tir.cluster.ray_session.placement_group_table", lambda group: {"bundles_to_node_id": group.on}
         )
         nodes.has_gpus.cache_clear()
         monkeypatch.setattr("ray.kill", self.killed.append)
         monkeypatch.setattr("ray.remote", lambda *args, **kwargs: self if args else lambda cls: self)
+
+    def get_node_id(self) -> str:
+        return f"id of {self.controller}"
 
     def placement_group(self, bundles, strategy) -> Group:
         self.groups.append(Group(self.ready_s, bundles, strategy))

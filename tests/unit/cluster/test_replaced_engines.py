@@ -54,7 +54,8 @@ def cluster(tmp_path, monkeypatch):
                 "length",
             )
 
-    monkeypatch.setattr("openrlhf_tir.cluster.jobs.train.ray.nodes", lambda: [{}])
+    for job in ("train", "toy"):
+        monkeypatch.setattr(f"openrlhf_tir.cluster.jobs.{job}.only_here", lambda: True)
     c = FakeCluster(config(tmp_path, engines=2), monkeypatch)
     c.actor_class = Weighing
     return c

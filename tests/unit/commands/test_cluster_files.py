@@ -124,6 +124,34 @@ def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for
     assert job["spec"]["rayClusterSpec"]["rayVersion"] in pinned
 
 
+def test_the_pods_ask_for_what_rdma_the_cache_of_models_and_the_sandbox_need():
+    job, _, servers = yaml.safe_load_all((CLUSTERS / "rayjob.yaml").read_text())
+    cluster = job["spec"]["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    (worker,) = workers["template"]["spec"]["containers"]
+    (head,) = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    assert "IPC_LOCK" in worker["securityContext"]["capabilities"]["add"], "RDMA pins memory"
+    for amounts in worker["resources"].values():
+        assert [name for name in amounts if name.startswith("rdma/")]
+    for container in (head, worker):
+        shared = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "shared"]
+        (home,) = (e["value"] for e in container["env"] if e["name"] == "HF_HOME")
+        assert home.startswith(f"{shared[0]}/"), "models are downloaded once"
+    pod = servers["spec"]["template"]["spec"]
+    security = pod["containers"][0]["securityContext"]
+    # Kubernetes takes procMount only from pods with user namespaces; a masked /proc costs the warm workers
+    assert security["procMount"] == "Unmasked" and pod["hostUsers"] is False
+    assert {security[kind]["type"] for kind in ("seccompProfile", "appArmorProfile")} == {"Unconfined"}
+
+
+def test_the_training_image_has_the_packages_that_set_up_installs_and_flash_attn_only_on_demand():
+    image = (REPO / "Dockerfile").read_text().split(" AS train")[1]
+    for name in ("requirements.txt", "requirements-nodeps.txt", "requirements-puzzles.txt"):
+        assert f"-r {name}" in image
+    assert 'if [ -n "$WITH_FLASH_ATTN" ]' in image.partition("-r requirements-flash-attn.txt")[0].splitlines()[-1]
+    assert {"g++", "python3.11-dev"} <= {*image.split()}, "Triton compiles at run time"
+
+
 def test_the_training_image_has_what_kuberay_asks_a_pods_health_with():
     """KubeRay before 1.6 asks by wget, in the container, and ends pods that do not answer."""
     image = (REPO / "Dockerfile").read_text().split(" AS train")[1]

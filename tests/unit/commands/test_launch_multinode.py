@@ -1,12 +1,14 @@
-"""launch_multinode.sh, refused before it starts anything. Ray is a stand-in; bash, the script and the sockets are the
-real ones."""
+"""launch_multinode.sh: what it refuses before it starts anything, what it asks of Slurm, and that it ends its own Ray
+alone. Ray, Slurm and another user are stand-ins; bash, the script and the sockets are the real ones."""
 
 from __future__ import annotations
 
+import glob
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +18,7 @@ import psutil
 import pytest
 
 from tests.contract.docs.docs_blocks import REPO
+from tests.contract.unprivileged import as_nobody
 from tests.free_port import free_port
 
 SCRIPT = REPO / "train_scripts" / "launch_multinode.sh"
@@ -47,10 +50,12 @@ def others() -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def launched(venv: Path, port: int, *flags: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "TIR_VENV": str(venv), "RAY_PORT": str(port), "PYTHONPATH": str(REPO)}
+def launched(
+    venv: Path, port: int, *flags: str, hosts: tuple[str, ...] = ("--hosts", "localhost"), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "TIR_VENV": str(venv), "RAY_PORT": str(port), "PYTHONPATH": str(REPO), **environment}
     return subprocess.run(
-        ["bash", SCRIPT, "--hosts", "localhost", *flags, "--", "--help"],
+        ["bash", SCRIPT, *hosts, *flags, "--", "--help"],
         env=env,
         capture_output=True,
         text=True,
@@ -73,6 +78,74 @@ def test_a_network_that_a_node_is_not_on_ends_nobody_elses_ray(venv, others):
     done = launched(venv, port, "--interface", "eth77")
     assert done.returncode == 2 and "localhost has no IPv4 address on eth77" in done.stderr
     assert process.poll() is None and Path(f"/tmp/openrlhf_tir_ray_{port}.pid").exists()
+
+
+@pytest.mark.skipif(not ADDRESS, reason="this machine has no address")
+@pytest.mark.parametrize(
+    ("allocation", "cpus"),
+    [
+        ({"SLURM_CPUS_PER_TASK": "64", "SLURM_CPUS_ON_NODE": "128"}, "64"),
+        ({"SLURM_CPUS_ON_NODE": "128"}, "128"),
+    ],
+)
+def test_a_step_of_slurm_has_all_cores_of_the_allocation(venv, others, allocation, cpus):
+    """srun takes one core for a step, and binds it to that, unless it is told otherwise."""
+    programs = venv / "programs"
+    programs.mkdir()
+    srun = f'#!/usr/bin/env bash\necho "$*" >> {venv}/asked\nuntil [[ $1 == bash ]]; do shift; done\nexec "$@"\n'
+    for name, script in (("srun", srun), ("scontrol", "#!/usr/bin/env bash\necho localhost\n")):
+        (programs / name).write_text(script)
+        (programs / name).chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "PATH": f"{programs}:{os.environ['PATH']}"}
+    done = launched(venv, others[0], hosts=(), **slurm, **allocation)
+    assert done.returncode == 2 and "is in use" in done.stderr
+    steps = (venv / "asked").read_text().splitlines()
+    assert steps
+    for step in steps:
+        assert {f"--cpus-per-task={cpus}", "--cpu-bind=none", "--overlap", "--nodelist=localhost"} <= {*step.split()}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ADDRESS, reason="this machine has no address")
+def test_a_user_starts_ray_though_another_user_has_used_the_port_and_leaves_nothing(others):
+    """/tmp is everybody's: a file there that another user owns can be neither written nor removed."""
+    theirs, process = others[0], others[1]
+    port = free_port()
+    with tempfile.TemporaryDirectory() as directory:  # pytest's own is closed to other users
+        root = Path(directory)
+        root.chmod(0o777)
+        (root / "bin").mkdir()
+        for name, script in (
+            ("python", f'exec {sys.executable} "$@"'),
+            ("ray", f'echo "$$ $*" >> {root}/started\nexec sleep 600'),
+        ):
+            (root / "bin" / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
+            (root / "bin" / name).chmod(0o755)
+        squatted = Path(f"/tmp/openrlhf_tir_ray_{port}.pid")
+        squatted.write_text(f"{process.pid}\n")
+        squatted.chmod(0o644)
+        env = {**os.environ, "TIR_VENV": directory, "RAY_PORT": str(port), "PYTHONPATH": str(REPO)}
+        words = [*as_nobody(root), "bash", str(SCRIPT), "--hosts", "localhost", "--", "--help"]
+        launcher = psutil.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        begun: list[psutil.Process] = []
+        try:
+            give_up = time.monotonic() + 100
+            while not (root / "started").exists():
+                assert launcher.poll() is None and time.monotonic() < give_up
+                time.sleep(0.1)
+            assert glob.glob(f"/tmp/openrlhf_tir_ray_{port}_*.pid")
+            begun = launcher.children(recursive=True)
+            launcher.terminate()
+            assert launcher.wait(60) == 143
+            _, left = psutil.wait_procs(begun, timeout=30)
+            assert not left
+            assert not glob.glob(f"/tmp/openrlhf_tir_ray_{port}_*.pid"), "the launcher left its own note"
+            assert process.poll() is None and squatted.exists() and theirs != port, "and ended nobody else's Ray"
+        finally:
+            squatted.unlink(missing_ok=True)
+            for each in (launcher, *begun):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
 
 
 @pytest.mark.slow  # it waits as long as a launcher does

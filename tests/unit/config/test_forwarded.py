@@ -28,6 +28,21 @@ def test_what_is_true_of_one_node_only_is_not_forwarded():
     assert forwarded(given) == {"NCCL_IB_HCA": "mlx5", "GLOO_SOCKET_IFNAME": "eth1", "VLLM_USE_DEEP_GEMM": "0"}
 
 
+def test_compilers_caches_and_kernels_find_the_same_settings_on_every_node():
+    given = {
+        "TRITON_CACHE_DIR": "/scratch/triton",
+        "TORCHINDUCTOR_CACHE_DIR": "/scratch/inductor",
+        "FLASHINFER_WORKSPACE_BASE": "/scratch",
+        "CUDA_HOME": "/opt/cuda",
+        "DS_SKIP_CUDA_CHECK": "1",
+        "CC": "gcc-12",
+        "XDG_CACHE_HOME": "/scratch/cache",
+        "LD_LIBRARY_PATH": "/opt/cuda/lib64",
+    }
+    of_one_node = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}  # as a head without GPUs has them
+    assert forwarded({**given, **of_one_node}) == given
+
+
 def test_a_shell_reads_them_back_as_they_were_and_no_secret_is_printed():
     env = {"NCCL_DEBUG": "it's $HOME", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)}
     printed = subprocess.run(
@@ -56,6 +71,7 @@ def test_actors_have_them(monkeypatch):
     monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.1")
     env = ray_session.worker_env(Config())
     assert env["NCCL_SOCKET_IFNAME"] == "eth1" and "VLLM_HOST_IP" not in env
+    assert env["PYTHONDONTWRITEBYTECODE"] == "", "a node that sets it would compile torch in every process"
 
 
 @pytest.fixture

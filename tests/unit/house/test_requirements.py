@@ -14,6 +14,7 @@ FILES = [
     "requirements-cpu-nodeps.txt",
     "requirements-puzzles.txt",
     "requirements-smollm2.txt",
+    "requirements-flash-attn.txt",
 ]
 MAY_DIFFER = {"setuptools"}
 """GPU vllm pins it; on CPU vllm goes in without its dependencies."""

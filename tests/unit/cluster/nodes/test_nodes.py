@@ -198,3 +198,29 @@ def test_the_learners_room_is_reserved_before_any_engine_asks(ray: Ray):
     pool, ranks = run(_apart(cfg, "model", {}, True))
     assert [group.bundles[0]["GPU"] for group in ray.groups] == [8.0, *[4.0] * 8]
     assert len(pool.members) == 8 and len(ranks.ranks) == 32
+
+
+def dead(of: dict) -> dict:
+    return {**of, "Alive": False}
+
+
+@pytest.mark.parametrize(
+    ("there", "controller", "hosts", "alone"),
+    [
+        ([HEAD], "10.0.0.1", ["10.0.0.1"], True),
+        ([HEAD, dead(node("10.0.0.2", CPU=8.0))], "10.0.0.1", ["10.0.0.1"], True),
+        ([HEAD, node("10.0.0.2", CPU=8.0)], "10.0.0.1", ["10.0.0.1", "10.0.0.2"], False),
+        # everything of the run is on the node with GPUs, where the controller is too
+        ([HEAD, eight("10.0.0.2")], "10.0.0.2", ["10.0.0.2"], True),
+        # the controller's memory and loopback are the head's
+        ([HEAD, eight("10.0.0.2")], "10.0.0.1", ["10.0.0.2"], False),
+        ([eight("10.0.0.2"), dead(eight("10.0.0.3"))], "10.0.0.2", ["10.0.0.2"], True),
+        ([eight("10.0.0.2"), eight("10.0.0.3")], "10.0.0.2", ["10.0.0.2", "10.0.0.3"], False),
+    ],
+)
+def test_the_nodes_of_a_run_are_those_that_can_hold_an_engine_or_a_rank(ray: Ray, there, controller, hosts, alone):
+    from openrlhf_tir.cluster import nodes
+
+    ray.nodes, ray.controller = there, controller
+    assert [host.address for host in nodes.hosts()] == hosts
+    assert nodes.only_here() == alone

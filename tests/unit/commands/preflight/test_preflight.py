@@ -12,6 +12,7 @@ from openrlhf_tir.commands.checks import host as host_checks
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError, DataError, Unavailable
+from openrlhf_tir.learner.attention.choice import attention_implementation
 from tests.free_port import free_port
 
 from .runs import CPU, GPUS, refused
@@ -122,11 +123,20 @@ def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):
     )
 
 
-def test_flash_attention_without_its_package_is_refused(ready):
-    bare = Machine(
-        gpus=4, cpus=4, shm_free=1 << 30, has_module=lambda name: name != "flash_attn", isolation_fault=lambda: None
+@pytest.mark.parametrize(("installed", "kernel"), [(True, "flash_attention_2"), (False, "sdpa")])
+def test_without_the_package_flash_attn_its_setting_means_torchs_kernels_and_that_is_told(ready, installed, kernel):
+    machine = Machine(
+        gpus=4,
+        cpus=4,
+        shm_free=1 << 30,
+        has_module=lambda name: installed or name != "flash_attn",
+        isolation_fault=lambda: None,
     )
-    assert "package flash-attn" in refused(ready, bare, ds__attn_implementation="flash_attention_2")
+    cfg = load(None, {**ready, "ds.attn_implementation": "flash_attention_2"})
+    told = [fact for fact in check(cfg, machine=machine) if "ds.attn_implementation" in fact]
+    assert bool(told) != installed
+    assert attention_implementation("flash_attention_2", machine.has_module) == kernel
+    assert attention_implementation("flash_attention_3", machine.has_module) == "flash_attention_3"
 
 
 def test_a_head_without_gpus_drives_models_that_only_the_clusters_gpus_can_run(ready, tmp_path, monkeypatch):
