@@ -16,6 +16,7 @@ Facts = Mapping[str, float]
 Key = TypeVar("Key", bound=Hashable)
 
 MAX_PPL = 5.0
+MAX_REPEATNESS = 0.05
 BIN, LAST_BIN = 1000, 31_000
 MIN_BIN_ACCURACY = 0.05
 MAX_FAILED = 0.4
@@ -43,6 +44,14 @@ def why_dropped(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> str
         "rambling": malformed and repetitive,
     }
     return next((reason for reason, drops in reasons.items() if drops), "")
+
+
+def is_quality(facts: Facts, repeatness_threshold: float = MAX_REPEATNESS, **label: object) -> bool:
+    """Return True for a right and hardly repetitive sample, which the reference counts for each group.
+
+    `label` is what a row's label holds, of which its own threshold counts.
+    """
+    return facts["answer_rewards"] > 0.05 and facts["repeatness"] <= repeatness_threshold
 
 
 def verifiers_failed(facts: Facts) -> bool:

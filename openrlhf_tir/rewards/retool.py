@@ -2,22 +2,42 @@ r"""ReTool's reward: +1 for the right \boxed answer, -1 otherwise. Source: arXiv
 retool/retool.py.
 
 options (reward.options): `turn_bonus` softens a wrong answer as the recipe does, min(-0.6, -1 + 0.05 (messages - 2)),
-one call being two messages; `official` compares strings, within the last 100 characters of the response.
+one call being two messages. `official` names whose rule finds and compares the answer:
+
+    recipe        the last box of the last 100 characters, compared as strings (also: true)
+    answer_line   DAPO's lenient rule: the last "Answer:" line of the last 300 characters, normalised
+    evaluation    what follows the last "boxed", or all of the response, compared as mathematics
 """
 
 from __future__ import annotations
 
-from ..errors import unknown
+import re
+from typing import NamedTuple
+
+from ..errors import ConfigError, unknown
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, on_the_spot
-from .checking import answer_check
-from .checking.answer_text import find_answer, model_text
+from .checking import answer_check, minerva
+from .checking.answer_text import find_answer, model_text, open_boxed
 from .context import RewardContext
 from .math_outcome import call_facts
 
 OPTIONS = ("turn_bonus", "official")
+RULES = ("recipe", "answer_line", "evaluation")
 LAST_BOX_CHARS = 100
+LAST_LINE_CHARS = 300
 MAX_TEXT = 400
+_ANSWER_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
+NO_ANSWER = "[INVALID]"
+"""What DAPO's rule compares where no line states an answer."""
+
+
+class RuleScore(NamedTuple):
+    """What verl's scorer returns: the reward, whether the answer is right, and the answer it read."""
+
+    score: float
+    acc: bool
+    pred: str
 
 
 def softened(messages: int) -> float:
@@ -41,6 +61,27 @@ def recipe_answer(response: str) -> str | None:
     return closed_box(response[-LAST_BOX_CHARS:])
 
 
+def recipe_score(response: str, gold: str, messages: int) -> RuleScore:
+    """Score a response by the recipe's strict rule after so many messages."""
+    pred = recipe_answer(response)
+    right = pred == gold
+    return RuleScore(1.0 if right else softened(messages), right, pred or "")
+
+
+def answer_line_score(response: str, gold: str) -> RuleScore:
+    """Score a response by DAPO's lenient rule."""
+    lines = _ANSWER_LINE.findall(response[-LAST_LINE_CHARS:])
+    pred = minerva.normalise_dapo(lines[-1] if lines else NO_ANSWER)
+    right = pred == minerva.normalise_dapo(gold)
+    return RuleScore(1.0 if right else -1.0, right, pred)
+
+
+def evaluation_answer(text: str) -> str:
+    """Return the answer that the official evaluation reads; without a box it is all of the text."""
+    answer = open_boxed(text)
+    return text if answer is None else answer
+
+
 def eval_code(segment: str) -> str:
     """The code of a segment that stopped at </code>, as the official evaluation does: after the last python fence."""
     return segment.rpartition("```python")[2].replace("```", "").strip()
@@ -59,12 +100,34 @@ def retool(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask 
     if strange := set(options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'retool'.")
     messages = 2 + 2 * len(trajectory.calls)
-    if options.get("official"):
+    answer: str | None
+    rule = _rule(options.get("official"))
+    if rule == "recipe":
         answer = recipe_answer(trajectory.text)
-        correct = answer == task.label
+        correct = recipe_score(trajectory.text, task.label, messages).acc
+    elif rule == "answer_line":
+        scored = answer_line_score(trajectory.text, task.label)
+        answer = None if scored.pred == NO_ANSWER else scored.pred
+        correct = scored.acc
+    elif rule == "evaluation":
+        answer = evaluation_answer(trajectory.text)
+        correct = answer_check.equal(answer, task.label, ask)
     else:
         answer = find_answer(model_text(trajectory), "boxed").text
         correct = answer is not None and answer_check.equal(answer, task.label, ask)
     wrong = softened(messages) if options.get("turn_bonus") else -1.0
     parts = {"correct": float(correct), "format_ok": float(answer is not None), **call_facts(trajectory)}
     return RewardParts(1.0 if correct else wrong, correct, parts)
+
+
+def _rule(option: object) -> str | None:
+    """Return the official rule that the option names; None for ours. Raises ConfigError."""
+    if option in (None, False):
+        return None
+    rule = "recipe" if option is True else option
+    if rule not in RULES:
+        raise ConfigError(
+            f"reward.options.official = {option!r} is no rule of ReTool's. Known: {', '.join(RULES)}. Use one of them,"
+            " or leave it out."
+        )
+    return str(rule)

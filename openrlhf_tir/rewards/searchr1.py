@@ -10,6 +10,7 @@ The label is a JSON list of gold answers, {"target": [...]}, or one answer as it
         right         1                                                  1 - structure
         wrong         structure (+ retrieval if a gold answer was found) final (0 without an answer)
 
+    verl              grades as verl's port: more than 10 answer tags are worth a quarter
     official          grades the prompt as well, whose example answer "Beijing" then stands for a missing one; and text
                       of the tool
 """
@@ -27,7 +28,8 @@ from .checking.answer_text import model_text
 from .context import RewardContext
 from .math_outcome import call_facts
 
-OPTIONS = ("substring", "format_score", "structure_score", "final_score", "retrieval_score", "official")
+OPTIONS = ("substring", "format_score", "structure_score", "final_score", "retrieval_score", "verl", "official")
+MAX_TAGS = 10
 STRUCTURE = ("structure_score", "final_score", "retrieval_score")
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -85,6 +87,17 @@ def score(
     if answer is None:
         return 0.0
     return 1.0 if matches(answer, golds, substring) else format_score
+
+
+def verl_score(response: str, golds: str | Sequence[str]) -> float:
+    """Return the reward of qa_em as verl ported it, which grades the response alone."""
+    return score(last_answer(response), golds) * verl_share(response)
+
+
+def verl_share(response: str) -> float:
+    """Return what an answer is worth in verl's port: a quarter among more than MAX_TAGS of its tags."""
+    many = max(response.count("<answer>"), response.count("</answer>")) > MAX_TAGS
+    return 0.25 if many else 1.0
 
 
 def sequence_fault(response: str, pages: bool = False) -> str:
@@ -164,6 +177,8 @@ def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> Rewa
             substring=bool(options.get("substring")),
             format_score=float(options.get("format_score", 0.0)),
         )
+    if options.get("verl"):
+        reward *= verl_share(model_text(trajectory))
     parts = {
         "correct": float(right),
         "format_ok": float(not fault),

@@ -176,12 +176,17 @@ def score(text: str, truth: str, variant: Variant | None = None, step: int = 0) 
     v = variant or Variant()
     bad, good = 0.0, 1.0
     low, high = (-1.0, 1.0) if v.equal_max else (-3.0, 3.0)
-    if v.two_stage:
-        low, high, good = (low / 3, high / 3, good) if step < 30 else (low, high, good / 2)
+    # Variants may be combined, in the order of the reference: what one makes of the bounds is where the next begins.
+    if v.two_stage and step < 30:
+        low, high = low / 3, high / 3
+    elif v.two_stage:
+        good = good / 2
     if v.dynamic:
         t = step / 150
-        bad, good = min(-1.0, -2 + 2 * t), max(1.0, 2 - t)
-        low, high = max(-3.0, -2 - t), min(3.0, 2 + t)
+        bad = min(-1.0, -2 + (2 + bad) * t)
+        good = max(1.0, 2 - (2 - good) * t)
+        low = max(-3.0, -2 + (low + 2) * t)
+        high = min(3.0, 2 + (high - 2) * t)
     form = good if well_formed(text, truth) else bad
     right = correctness(text, truth, low, high, v)
     length = thought_length(text, 384 + 256 * step / 105 if v.dynamic_length else 512) if v.length else 0.0

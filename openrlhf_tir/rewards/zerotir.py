@@ -21,8 +21,8 @@ from typing import Any
 from ..errors import ConfigError, unknown
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, on_the_spot
-from .checking import answer_check, model_verdict, text_metrics
-from .checking.answer_text import count_words, last_boxed, model_text, without_code, without_end_marks
+from .checking import answer_check, model_verdict, symbolic, text_metrics
+from .checking.answer_text import count_words, last_boxed, model_text, open_boxed, without_code, without_end_marks
 from .checking.code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
 from .checking.zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
 from .context import RewardContext
@@ -50,6 +50,8 @@ class Flags:
     tool_bonus: float = 0.0
     pattern_bonus: float = 0.0
     loose: bool = False
+    official: bool = False
+    """Judge by the reference's rules, its slips included (OFFICIAL), on all of the response."""
     max_tokens: int = 8192
 
 
@@ -95,6 +97,18 @@ class Facts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "response", self.response.replace(PAD, ""))
+
+
+def official_verdict(answer: str, gold: str | Sequence[str]) -> float:
+    r"""Return math-verify's verdict on \boxed{answer}, after a comparison of strings; of several golds one counts.
+
+    An answer that it cannot parse is wrong.
+    """
+    parsed = symbolic.parse_boxed(answer)
+    if len(parsed) < 2:
+        return 0.0
+    golds = [gold] if isinstance(gold, str) else gold
+    return float(any(parsed[1] == g or symbolic.verify(symbolic.parse_boxed(g), parsed) for g in golds))
 
 
 def finish(facts: Facts, rules: Rules) -> str:
@@ -188,12 +202,16 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
         ended_by_eos=trajectory.finish_reason == "stop",
         executions=[1] * len(errors),
         errors=errors,
-        graded=without_code(model_text(trajectory)),
+        stop_strings=[trajectory.stop_reason] if isinstance(trajectory.stop_reason, str) else [],
+        graded=None if flags.official else without_code(model_text(trajectory)),
     )
 
     def judge(text: str) -> tuple[Verdict, Verdict]:
-        boxed = last_boxed(text)
-        rule = boxed is not None and answer_check.equal(boxed, task.label, ask)
+        boxed = open_boxed(text) if flags.official else last_boxed(text)
+        if boxed is not None and flags.official:
+            rule = ask(official_verdict, boxed, task.label) > 0
+        else:
+            rule = boxed is not None and answer_check.equal(boxed, task.label, ask)
         if rule or boxed is None or verifier is None:
             return float(rule), 0.0
         question = (
@@ -206,7 +224,7 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
         )
         return 0.0, ask(model_verdict.verdict, *question, context.settings.verify_deadline_s)
 
-    record = score(facts, flags, FIXED, judge, ask)
+    record = score(facts, flags, OFFICIAL if flags.official else FIXED, judge, ask)
     numbers = {k: float(v) for k, v in record.items() if k != "graded_text"}
     correct = numbers["answer_rewards"] > 0.5
     parts = {

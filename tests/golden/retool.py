@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
+from env_servers.python_tir import conventions
+from env_servers.python_tir.sandbox import Execution
+from openrlhf_tir.episodes.calls import printed
+from openrlhf_tir.episodes.turns.retool import unexecuted
 from openrlhf_tir.rewards import retool
 
 from ._compare import mismatches
-from .official import retool as official
 
-TIMED_OUT = "timeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'"
-FORBIDDEN = ("input(", "os.system(")
 RUN_S = 3.0
 
 
@@ -21,10 +23,10 @@ def check(row: dict, compat: bool) -> list[str] | None:
 
 
 def _reward(row: dict) -> list[str]:
-    strict = official.recipe_score(row["solution_str"], row["ground_truth"], row["num_turns"])
+    strict = retool.recipe_score(row["solution_str"], row["ground_truth"], row["num_turns"])
     bad = mismatches(strict._asdict(), row["expected"])
     if "expected_math_dapo_non_strict" in row:
-        lenient = official.answer_line_score(row["solution_str"], row["ground_truth"])
+        lenient = retool.answer_line_score(row["solution_str"], row["ground_truth"])
         bad += mismatches(lenient._asdict(), row["expected_math_dapo_non_strict"])
     return bad
 
@@ -33,7 +35,7 @@ def _code(row: dict) -> list[str] | None:
     code = row["parameters"].get("code")
     if not isinstance(code, str):
         return None  # what a tool call lacks is found before its code is looked at
-    sent = official.printing(code)
+    sent = printed.official(code)
     try:
         compile(sent, "code", "exec")
         compiles = True
@@ -56,41 +58,33 @@ def _exec(row: dict) -> list[str] | None:
     return mismatches({"code": code, "inserted": retool.interpreter_block(text)}, row["expected"])
 
 
-RUNNER = """
-import contextlib, io, sys, traceback
-said = io.StringIO()
-try:
-    with contextlib.redirect_stdout(said):
-        exec(sys.argv[1], {})
-    print(said.getvalue(), end="")
-except BaseException:
-    print(traceback.format_exc().split("\\n")[-2])
-    sys.__stdout__.flush()
-    sys.exit(1)
-"""
-"""As the reference runs code: inside of its own process, where sys.exit is an exception as any other, and its line all
-that is said."""
-
-
 def _run(code: str) -> str | None:
-    """None for code that prints nothing: the reference inserts a TypeError of its own there."""
-    if not code:
-        return "None"
-    if any(word in code for word in FORBIDDEN):
-        return "RuntimeError"
+    """Return what the model reads; None for code that prints nothing, of which the reference makes a TypeError.
+
+    A process stands for the sandbox; what is read of it is the environment's text (conventions.retool).
+    """
+    if (answer := unexecuted(code)) is not None:
+        return answer
+    start = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", RUNNER, code], capture_output=True, text=True, timeout=RUN_S, check=False
-        )
+        stdout, stderr = process.communicate(timeout=RUN_S)
+        killed, error = None, None if process.returncode == 0 else "runtime_error"
     except subprocess.TimeoutExpired:
-        return TIMED_OUT
-    if done.returncode == 0 and not done.stdout:
+        process.kill()
+        stdout, stderr = process.communicate()
+        killed, error = "time", "time_limit"
+    code_of = None if killed else process.returncode
+    execution = Execution(stdout, stderr, code_of, time.monotonic() - start, killed=killed)
+    if error is None and not stdout:
         return None
-    return done.stdout.strip()
+    return conventions.retool(execution, error).text
 
 
 def _extract(row: dict) -> list[str]:
-    return mismatches({"answer": official.eval_answer(row["input"])}, {"answer": row["expected"]})
+    return mismatches({"answer": retool.evaluation_answer(row["input"])}, {"answer": row["expected"]})
 
 
 KINDS = {

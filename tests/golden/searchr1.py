@@ -5,7 +5,6 @@ from __future__ import annotations
 from openrlhf_tir.rewards import searchr1
 
 from ._compare import mismatches
-from .official.searchr1 import verl_score
 
 
 def check(row: dict, compat: bool) -> list[str] | None:
@@ -23,7 +22,7 @@ def check(row: dict, compat: bool) -> list[str] | None:
         "qa_em_structured(0.2,0.1,0.1)": structured(0.1),
         "qa_em_structured(0.2,0.1,0)": structured(0.0),
         "valid_sequence": [not fault, fault or "Valid sequence format"],
-        "verl_search_r1_like_response_only": verl_score(response, golds),
+        "verl_search_r1_like_response_only": searchr1.verl_score(response, golds),
         "verl_search_r1_like_subem_response_only": searchr1.score(
             searchr1.last_answer(response), golds, substring=True
         ),

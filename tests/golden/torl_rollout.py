@@ -12,6 +12,8 @@ import asyncio
 
 import numpy as np
 
+from env_servers.python_tir import conventions
+from env_servers.python_tir.sandbox import Execution
 from openrlhf_tir.episodes.episode import Limits, run_episode
 from openrlhf_tir.episodes.turns.torl import STOP, ToRL
 from openrlhf_tir.protocol import StepReply
@@ -40,8 +42,8 @@ class ScriptedSandbox:
         if run is None or any(run.get(field) is None for field in ("return_code", "stdout", "stderr")):
             text, passed = "UnknownError", False
         else:
-            passed = run["return_code"] == 0 or bool(run["stdout"])
-            text = run["stdout"] if passed else run["stderr"].strip()
+            execution = Execution(run["stdout"].encode(), run["stderr"].encode(), run["return_code"], 0.0)
+            text, passed = conventions.torl(execution, None if run["return_code"] == 0 else "runtime_error")
         return StepReply(session_id="s", step_id=step_id, observation=text, outcome="ok" if passed else "model_error")
 
 

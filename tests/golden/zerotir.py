@@ -7,13 +7,13 @@ one token per word or mark, n-grams over white space separated words.
 
 from __future__ import annotations
 
+from env_servers.python_tir.observation import observation_of_reply
 from openrlhf_tir.filters import zerotir as filters
 from openrlhf_tir.rewards import zerotir
 from openrlhf_tir.rewards.checking import code_text, text_metrics, zerotir_format
-from openrlhf_tir.rewards.checking.answer_text import count_words
+from openrlhf_tir.rewards.checking.answer_text import count_words, open_boxed
 
 from ._compare import mismatches, same
-from .official import zerotir as official
 
 
 def check(row: dict, compat: bool) -> list[str] | None:
@@ -26,7 +26,7 @@ def _equals(got, want) -> list[str]:
 
 
 def _format_score(row: dict) -> list[str]:
-    got = {"code_pattern_score": official.code_pattern_score(row["response"])}
+    got = {"code_pattern_score": code_text.block_pattern_score(row["response"])}
     for name, template in zerotir_format.TEMPLATES.items():
         valid, reward = template.score(row["response"])
         got |= {f"{name}|format_reward=no": [valid, 0.0], f"{name}|format_reward=yes": [valid, reward]}
@@ -34,8 +34,8 @@ def _format_score(row: dict) -> list[str]:
 
 
 def _math_verify(row: dict) -> list[str]:
-    answer = official.official_answer(row["response_after_last_think"])
-    got = {"extracted": answer, "score": official.official_verdict(answer, row["gold_ans"]) if answer else 0.0}
+    answer = open_boxed(row["response_after_last_think"])
+    got = {"extracted": answer, "score": zerotir.official_verdict(answer, row["gold_ans"]) if answer else 0.0}
     return mismatches(got, row.get("expected_math_verify_0_9_0", row["expected"]))
 
 
@@ -71,7 +71,7 @@ def _filters(row: dict) -> list[str]:
     m = row["metrics"]
     got = {
         "drop_experience": bool(filters.why_dropped(m, base_ppl=row["base_ppl"], max_tokens=row["generate_max_len"])),
-        "is_quality_sample": int(official.is_quality(m, **row["label"])),
+        "is_quality_sample": int(filters.is_quality(m, **row["label"])),
         "verifier_failed": int(filters.verifiers_failed(m)),
     }
     return mismatches(got, row["expected"])
@@ -83,7 +83,7 @@ def _program(row: dict) -> list[str]:
 
 
 def _reply(row: dict) -> list[str]:
-    output, error = official.parse_sandbox_reply(row["sandbox_reply"])
+    output, error = observation_of_reply(row["sandbox_reply"])
     return mismatches({"output": output, "error": error}, row["expected"])
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...types import Completion
 from ..calls.formats import PARSERS
+from ..calls.printed import REWRITES
 from ..calls.reasoning import without_reasoning
 from ..calls.tool_call import Malformed, ParsedCall
 from . import Call, End, Reject
@@ -44,11 +45,13 @@ class Messages:
         stops: Sequence[str] = (),
         silent: str = "",
         user: bool = False,
+        print_last: str | None = None,
     ) -> None:
         """role: of replies; default "tool", of `calls = "text"` "user". stops: texts that end a message, besides the
         model's own end token.
 
-        silent: what is shown of an empty reply.
+        silent: what is shown of an empty reply. print_last: with `argument`, how a program's last value is printed
+        (calls/printed.py).
         """
         if calls != TEXT and calls not in PARSERS:
             raise ConfigError(
@@ -59,6 +62,12 @@ class Messages:
             raise ConfigError(
                 f'env.options.role = {role!r}: a reply is a message of "tool" or of "user". Set it to one of them.'
             )
+        if print_last is not None and (print_last not in REWRITES or argument is None):
+            raise ConfigError(
+                f"env.options.print_last = {print_last!r} rewrites the program in env.options.argument, which is"
+                f" {argument!r}. Known: {', '.join(REWRITES)}. Set both, or leave it out."
+            )
+        self.print_last = REWRITES[print_last] if print_last is not None else None
         self.calls_left, self.budget_message, self.silent = max_calls, budget_message, silent
         self.calls, self.argument, self.role = calls, argument, role or ("user" if calls == TEXT else "tool")
         self.name, self.stops = "tool", tuple(stops)
@@ -90,7 +99,7 @@ class Messages:
             return Reject(as_action(calls), "bad_arguments", "One call at a time: nothing was run.")
         if not isinstance(value, str):
             return Reject(as_action(calls), "bad_arguments", f'"{argument}" of {calls[0].name} must be a string.')
-        return Call(value)
+        return Call(value if self.print_last is None else self.print_last(value))
 
     def replies(self, observation: str) -> list[dict[str, Any]]:
         text = observation.strip() or self.silent

@@ -66,6 +66,25 @@ def last_boxed(text: str) -> str | None:
     return text[start:end] if start >= 0 else None
 
 
+def open_boxed(text: str) -> str | None:
+    """Return what follows the last "boxed", as the official code of ZeroTIR and ReTool's evaluation read it.
+
+    It is the content of its braces, or all that is left where they do not close; without a brace the text up to "$".
+    None without a "boxed".
+    """
+    _, found, rest = text.rpartition("boxed")
+    if not found:
+        return None
+    if not rest.startswith("{"):
+        return rest.split("$")[0].strip()
+    depth = 0
+    for position, character in enumerate(rest):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return rest[1:position]
+    return rest[1:]
+
+
 def count_words(text: str) -> int:
     return len(_WORD.findall(text))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+_RUN = re.compile(r"```python.*?```output", re.DOTALL)
 OUTPUT_BLOCK = re.compile(r"```output\n(.*?)```", re.DOTALL)
 
 
@@ -28,3 +29,9 @@ def _keeps(line: str) -> bool:
 
 def has_code(text: str) -> bool:
     return bool(extract_code(text))
+
+
+def block_pattern_score(text: str) -> float:
+    """Return -0.1 where not every python block is followed by an output block, else 0; no reward of the reference."""
+    blocks = len(PYTHON_BLOCK.findall(text))
+    return -0.1 if blocks and blocks != len(_RUN.findall(text)) else 0.0

@@ -130,3 +130,10 @@ def test_a_growing_length_is_rewarded_without_being_asked_for_a_length_besides(u
     assert score(step(WEATHER, think="w " * words), TRUTH, Variant(dynamic_length=True), update).length == 0.0, (
         "the reference's flag alone"
     )
+
+
+def test_variants_that_are_combined_go_on_from_each_others_bounds():
+    """equal_max and dynamic at step 75: correctness runs from 2 + (1 - 2) / 2 = 1.5; format from 2 - (2 - 1) / 2 = 1.5.
+    two_stage and dynamic at step 75: format's top is 2 - (2 - 0.5) / 2 = 1.25."""
+    assert score(TRUTH, TRUTH, Variant(equal_max=True, dynamic=True), 75)[:3] == (3.0, 1.5, 1.5)
+    assert score(TRUTH, TRUTH, Variant(two_stage=True, dynamic=True), 75).format == 1.25

@@ -1,0 +1,54 @@
+"""Printed: code as verl's ReTool recipe rewrites it before it runs, so that a last line shows its value.
+
+    x = 1                 x = 1
+    x + 1        --->     print(x + 1)
+
+`official` wraps the last line that is not empty, whatever it is. This breaks code that ends in an assignment, an
+import, a comment or an indented line. `expression` wraps the last statement, and only if it is an expression of the top
+level that does not print already. Source: verl-project/verl-recipe, retool/retool.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+_FENCED = re.compile(r"```python(.*?)```", re.DOTALL)
+
+
+def official(code: str) -> str:
+    """Return the code as the recipe sends it."""
+    if fenced := _FENCED.search(code):
+        code = fenced.group(1).strip()
+    lines = code.split("\n")
+    last = next((i for i in reversed(range(len(lines))) if lines[i]), None)
+    if last is not None and not lines[last].startswith("print"):
+        lines[last] = f"print({lines[last]})"
+    return "\n".join(lines)
+
+
+def expression(code: str) -> str:
+    """Return the code with its last value printed, or as it is where it has none or does not compile."""
+    if fenced := _FENCED.search(code):
+        code = fenced.group(1).strip()
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return code
+    last = body[-1] if body else None
+    if not isinstance(last, ast.Expr) or _prints(last.value):
+        return code
+    segment = ast.get_source_segment(code, last)
+    if segment is None or last.end_lineno is None:
+        return code
+    lines = code.split("\n")
+    return "\n".join([*lines[: last.lineno - 1], f"print({segment})", *lines[last.end_lineno :]])
+
+
+def _prints(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
+
+
+REWRITES: dict[str, Callable[[str], str]] = {"official": official, "expression": expression}
+"""Values of env.options.print_last."""
