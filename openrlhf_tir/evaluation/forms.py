@@ -3,7 +3,7 @@ family; each raises DataError.
 
     maths      problem or question; answer, final_answer, label, or a solution with one box
     answers    question; golden_answers, answers or answer: a text or a list of texts (FlashRAG's rows, Search-R1's,
-               plain ones)
+               plain ones), TriviaQA's answer with aliases, MuSiQue's answer_aliases, PopQA's possible_answers
     call       prompt or messages, or system and user (API-Bank as ToolRL processed it), or instruction and input; the
                gold call in label, answer or expected_output
     ast        question and function (BFCL's file) with ground_truth (its possible_answer file), joined by id
@@ -36,7 +36,7 @@ MATHS_ANSWERS = ("answer", "final_answer", "label", "ground_truth", "solution")
 PLAYED = {"domains", "repo"}
 """What our environments functions and swe play from."""
 TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
-KINDS = ("level", "problem_type", "subfield", "difficulty", "kind")
+KINDS = ("level", "problem_type", "subfield", "difficulty", "kind", "subject")
 
 FUNCTIONS = (
     "You can call functions. Answer the user's request with the calls that it needs and nothing else, as a Python list"
@@ -105,13 +105,34 @@ def answers(where: str, row: Row) -> dict[str, Any]:
     if "golden_answers" in row or isinstance(row.get("reward_model"), Mapping):
         made = SCHEMAS["searchr1"](where, row)
         return {INPUT: made[INPUT], LABEL: made[LABEL], "meta": _kind(row)}
-    said = row.get("answers", row.get("answer"))
-    said = [said] if isinstance(said, str) else said
+    said = _golds(row)
     return {
         INPUT: (made := SCHEMAS["searchr1"](where, {"question": row.get("question"), "golden_answers": said}))[INPUT],
         LABEL: made[LABEL],
         "meta": _kind(row),
     }
+
+
+def _golds(row: Row) -> Any:
+    """Return the gold answers of a row in the form of TriviaQA, PopQA, MuSiQue or 2WikiMultihopQA, each once.
+
+    What is no list of texts is returned as it is, for the schema to refuse.
+    """
+    said = row.get("answers", row.get("answer", row.get("possible_answers")))
+    aliases = row.get("answer_aliases")
+    if isinstance(said, Mapping):  # TriviaQA
+        aliases = said.get("aliases")
+        said = said.get("value")
+    if isinstance(said, str) and "possible_answers" in row:  # PopQA writes its list as JSON text
+        try:
+            said = json.loads(said)
+        except (ValueError, RecursionError):
+            return said
+    if isinstance(said, str):
+        said = [said]
+    if isinstance(said, list) and isinstance(aliases, list):
+        said = [*said, *(alias for alias in aliases if alias not in said)]
+    return said
 
 
 def call(where: str, row: Row) -> dict[str, Any]:

@@ -90,7 +90,8 @@ def _answers(name: str, title: str, rows: int, split: str) -> Suite:
         title,
         rows,
         source,
-        'one question a row: {"question", "golden_answers": [texts]}, or Search-R1\'s parquet',
+        'one question a row: {"question", "golden_answers": [texts]}, Search-R1\'s parquet, or the set\'s own columns:'
+        ' answer (a text, or TriviaQA\'s {"value", "aliases"}), MuSiQue\'s answer_aliases, PopQA\'s possible_answers',
         answers,
         ("searchr1", "otc"),
     )
@@ -192,9 +193,28 @@ SUITES: dict[str, Suite] = {
         _maths(
             "hmmt25", "HMMT February 2025", 30, "MathArena/hmmt_feb_2025", "problem, answer; problem_type is its kind"
         ),
+        _maths(
+            "hmmt24", "HMMT February 2024", 30, "MathArena/hmmt_feb_2024", "problem, answer; problem_type is its kind"
+        ),
+        _maths("cmimc25", "CMIMC 2025", 40, "MathArena/cmimc_2025", "problem, answer; problem_type is its kind"),
+        *(
+            _maths(
+                f"olymmath_{language}_{level}",
+                f"OlymMATH, {name}, {level}",
+                100,
+                f"RUC-AIBOX/OlymMATH, {language}-{level}",
+                "problem, answer; subject is its kind",
+            )
+            for language, name in (("en", "English"), ("zh", "Chinese"))
+            for level in ("easy", "hard")
+        ),
         _answers("nq", "Natural Questions", 3610, "nq, test"),
         _answers("hotpotqa", "HotpotQA", 7405, "hotpotqa, dev"),
         _answers("bamboogle", "Bamboogle", 125, "bamboogle, test"),
+        _answers("triviaqa", "TriviaQA", 11313, "triviaqa, test"),
+        _answers("popqa", "PopQA", 14267, "popqa, test"),
+        _answers("2wiki", "2WikiMultihopQA", 12576, "2wikimultihopqa, dev"),
+        _answers("musique", "MuSiQue", 2417, "musique, dev"),
         *(_apibank(level, rows) for level, rows in ((1, 399), (2, 67), (3, 131))),
         *(
             _bfcl(category, rows)

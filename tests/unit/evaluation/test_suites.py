@@ -14,6 +14,7 @@ from openrlhf_tir.errors import ConfigError, DataError
 from openrlhf_tir.evaluation.suites import SUITES, SuiteFile, convert, find, reward_for, rows_of, size_fact
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.context import RewardContext
+from openrlhf_tir.rewards.searchr1 import golds_of
 from openrlhf_tir.types import Task
 from tests.unit.evaluation.test_store import sample
 
@@ -39,6 +40,15 @@ def test_the_named_sets_are_there_with_their_published_sizes():
         "nq": 3610,
         "hotpotqa": 7405,
         "bamboogle": 125,
+        "hmmt24": 30,
+        "cmimc25": 40,
+        "olymmath_en_easy": 100,
+        "olymmath_en_hard": 100,
+        "olymmath_zh_hard": 100,
+        "triviaqa": 11313,
+        "popqa": 14267,
+        "2wiki": 12576,
+        "musique": 2417,
     }
     assert {name: SUITES[name].rows for name in sizes} == sizes
     assert [SUITES[f"apibank_l{i}"].rows for i in (1, 2, 3)] == [399, 67, 131] and SUITES["bfcl_simple"].rows == 400
@@ -274,3 +284,24 @@ def test_api_banks_processed_rows_are_read_as_toolrl_publishes_them(tmp_path):
     (tmp_path / "level-2-api_processed.json").write_text(json.dumps([row | {"answer": call}]))
     found = find("apibank_l2", tmp_path)
     assert [json.loads(r["label"]) for r in rows_of(found)] == [call]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "golds"),
+    [
+        ("triviaqa", {"answer": {"value": "Oslo", "aliases": ["Oslo", "Christiania"]}}, ["Oslo", "Christiania"]),
+        ("popqa", {"possible_answers": '["politician", "pol"]', "obj": "politician"}, ["politician", "pol"]),
+        ("2wiki", {"answer": "Paris", "type": "comparison"}, ["Paris"]),
+        ("musique", {"answer": "Paris", "answer_aliases": ["Paname"]}, ["Paris", "Paname"]),
+        ("triviaqa", {"golden_answers": ["Oslo"]}, ["Oslo"]),
+    ],
+)
+def test_questions_in_their_publishers_own_columns_are_read(tmp_path, name, row, golds):
+    (read_row,) = read(tmp_path, name, {"question": "Which?", **row})
+    assert golds_of(read_row["label"]) == golds
+
+
+@pytest.mark.parametrize("answer", [None, 3, {"aliases": ["x"]}, {}])
+def test_a_question_without_a_text_as_its_answer_is_refused(tmp_path, answer):
+    with pytest.raises(DataError, match=r"triviaqa\.jsonl"):
+        read(tmp_path, "triviaqa", {"question": "Which?", "answer": answer})
