@@ -134,7 +134,9 @@ class RolloutEngine(Engine, Protocol):
 
 
 class Codec(Protocol):
-    """Text <-> tokens. Special tokens in tools' text are inert: `encode` makes no special id, `encode_prompt` may."""
+    """Text <-> tokens. Special tokens in tools' text are inert: `encode` makes no special id, `encode_prompt` may.
+
+    A codec with `inert` also keeps other added tokens out of a tool's text (engines/codec.py)."""
 
     def encode(self, text: str) -> list[int]: ...
     def encode_prompt(self, text: str) -> list[int]: ...

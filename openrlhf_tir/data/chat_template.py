@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ..config.paths import shorten
 from ..errors import DataError
+from ..inert import marked_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,8 +34,6 @@ what it likes."""
 
 STAND_IN = "sampledassistanttext"
 """Stands for a sampled message; no template treats letters specially."""
-PRIVATE = range(0xE000, 0xF8FF)
-"""Code points that mean nothing: one of them marks special tokens in text from outside."""
 
 
 class TemplateRefuses(DataError):
@@ -45,6 +45,7 @@ class ChatTemplate:
 
     def __init__(self, apply: Apply, specials: Sequence[str]) -> None:
         self._apply = apply
+        self.specials = tuple(specials)
         self._specials = (
             re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True)))) if specials else None
         )
@@ -97,12 +98,12 @@ class ChatTemplate:
             raise TemplateRefuses("the chat template writes no special token behind a call, so its end cannot be told")
         return rest[end.start() :]
 
-    def inert(self, text: str) -> tuple[str, str]:
-        """Text from outside with a mark inside every special token's text, and the mark; "" when there was none."""
-        if self._specials is None or not self._specials.search(text):
-            return text, ""
-        mark = next(chr(c) for c in PRIVATE if chr(c) not in text)
-        return self._specials.sub(lambda m: m[0][0] + mark + m[0][1:], text), mark
+    def inert(self, value: Any) -> Any:
+        """Return messages, tools or a text from outside with a mark inside of every special token's text.
+
+        The special tokens of what is then rendered are those that the template wrote (inert.py).
+        """
+        return marked_in(value, self.specials)
 
     def pieces(self, rendered: str) -> list[tuple[str, bool]]:
         """Rendered text, cut at its special tokens: (piece, whether it is one)."""
@@ -134,6 +135,32 @@ def stand_in(before: Sequence[Message], *, call: bool, word: str = STAND_IN) -> 
 def call_id(before: Sequence[Message]) -> str:
     """The id of the call behind these messages: nine letters and digits, as Mistral's template wants them."""
     return f"call{len(before):05d}"
+
+
+@lru_cache(maxsize=4)
+def specials_of(tokenizer: Any) -> tuple[str, ...]:
+    """Return `special_texts` of a tokenizer, kept: collecting them takes longer than rendering a prompt."""
+    return tuple(special_texts(tokenizer)) if hasattr(tokenizer, "all_special_tokens") else ()
+
+
+@lru_cache(maxsize=4)
+def bos_of(tokenizer: Any) -> str:
+    """Return the text of the token that the tokenizer itself puts before every text; "" where it puts none.
+
+    Base models of Llama, Gemma, Mistral and DeepSeek were trained with it. A chat template writes it itself.
+    """
+    bos = getattr(tokenizer, "bos_token", None)
+    if not bos:
+        return ""
+    ids = tokenizer("x")["input_ids"]
+    return str(bos) if len(ids) > 1 and ids[0] == tokenizer.bos_token_id else ""
+
+
+def added_texts(tokenizer: Any) -> list[str]:
+    """Return the texts of a tokenizer's added tokens that are not special: <tool_call>, <think> of some models."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    # An added token that is white space (runs of blanks and newlines in some vocabularies) marks nothing.
+    return sorted({t.content for t in added if not t.special and len(t.content) > 1 and t.content.strip()})
 
 
 def special_texts(tokenizer: Any) -> list[str]:

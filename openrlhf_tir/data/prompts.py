@@ -23,12 +23,15 @@ from ..config import Data
 from ..config.environments import one
 from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
+from ..inert import marked, marked_in
 from ..types import Chat, Task
 from . import checks, templates
 from .bad_rows import Bad, BadRows
 from .bfcl.prompt import CHAT_TOOLS
+from .chat_template import bos_of, specials_of
 from .export_template import template_of, without_question
 from .identity import row_id
+from .lost_parts import lost_in_context
 from .rows import Row, read_rows
 from .schemas import INPUT, LABEL, Reader
 
@@ -369,9 +372,21 @@ def _try(one: _Asked, cfg: Data, tokenizer: Any) -> Rendered:
         return e
 
 
-def render_text(p: Problem, template: str | None) -> str:
-    """A run's prompt without chat template. Raises DataError for one that is no text and has no user message."""
-    return templates.render(template, p.input if isinstance(p.input, str) else _last_user_text(p, template))
+def render_text(p: Problem, template: str | None, tokenizer: Any = None) -> str:
+    """Return a run's prompt without chat template.
+
+    With a tokenizer, special tokens in the row's text are inert, and the prompt begins with the token that the
+    tokenizer puts before every text, if it has one: base models were trained with it.
+
+    Raises:
+        DataError: The input is no text and has no user message.
+    """
+    text = p.input if isinstance(p.input, str) else _last_user_text(p, template)
+    if tokenizer is None:
+        return templates.render(template, text)
+    prompt = templates.render(template, marked(text, specials_of(tokenizer)))
+    bos = bos_of(tokenizer)
+    return prompt if prompt.startswith(bos) else bos + prompt
 
 
 def _render(
@@ -379,15 +394,16 @@ def _render(
 ) -> tuple[str, Chat | None]:
     """The prompt, and its messages where a chat template rendered them."""
     if not cfg.apply_chat_template:
-        return render_text(p, template), None
+        return render_text(p, template, tokenizer), None
     chat = [{"role": "user", "content": templates.render(template, p.input)}] if isinstance(p.input, str) else p.input
+    specials = specials_of(tokenizer)
     given = template_of(tokenizer) or ""
     # A model that an earlier run exported asks that run's question; this run has a data.input_template of its own.
     own = {} if without_question(given) == given else {"chat_template": without_question(given)}
-    more = {**({"tools": list(tools)} if tools else {}), **cfg.chat_template_options, **own}
+    more = {**({"tools": marked_in(tools, specials)} if tools else {}), **cfg.chat_template_options, **own}
     try:
-        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more)
-        return text, Chat(tuple(chat), tools)
+        shown = marked_in(chat, specials)
+        text = str(tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=True, **more))
     except Exception as e:
         # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(
@@ -395,6 +411,12 @@ def _render(
             f" {shorten(str(e))}. Correct the messages, or use --data.input_template without"
             " --data.apply_chat_template."
         ) from None
+    if lost := lost_in_context(chat, text):
+        raise DataError(
+            f"{p.where}: the model's chat template leaves out a part of the chat in {cfg.input_key!r}: {lost}. Write it"
+            " into a message's content, set data.chat_template_options so that it is kept, or remove the row."
+        )
+    return text, Chat(tuple(chat), tools)
 
 
 def _last_user_text(p: Problem, template: str | None) -> str:

@@ -1,7 +1,14 @@
 """Codec: text <-> token ids over a Hugging Face tokenizer, for text that comes from outside.
 
+    encode            text behind other text: ordinary tokens only, whatever a tool printed
+    encode_rendered   what a chat template wrote behind other text: its special tokens are meant
+    encode_prompt     the same at the start of a sequence
+
 A tool that prints "<|im_end|>" must not end the turn: `encode` turns such text into ordinary tokens and never yields a
-special id. Prompts that a chat template rendered hold special tokens on purpose: those go through `encode_prompt`.
+special id. In a prompt that a chat template rendered, text from outside has marks (inert.py): there its pieces are
+ordinary, and the special tokens that the template wrote are special.
+
+Tokenizers of Llama 2's kind put a blank before whatever they are given. Text that continues a sequence gets none.
 `decode` leaves special tokens out, like the engines' text.
 """
 
@@ -12,8 +19,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..data.chat_template import special_texts
+from ..data.chat_template import added_texts, special_texts
 from ..errors import ConfigError
+from ..inert import MARK, marked
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
 
 REPLACEMENT = "\ufffd"
 """What an incomplete multi-byte character decodes to."""
+ANCHORS = ("\n", ".", "|", "a")
+"""Text that stands before a continuation while it is tokenised, so that a tokenizer's blank goes there."""
 
 
 class HfCodec:
@@ -29,8 +39,11 @@ class HfCodec:
         self.tokenizer = tokenizer
         self._rust = rust_of(tokenizer)
         texts = special_texts(tokenizer)
+        self._specials = texts
         self.special_ids = frozenset(tokenizer.convert_tokens_to_ids(texts))
         self._special = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
+        self._added = [text for text in added_texts(tokenizer) if text not in texts]
+        self._blank = self._puts_blank()
         self._native = not self._leaks(texts, native=True)
         if not self._native and (leaking := self._leaks(texts, native=False)):
             raise ConfigError(
@@ -39,12 +52,24 @@ class HfCodec:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Ordinary tokens only, nothing added in front or behind."""
-        return self._encode(text, native=self._native)
+        """Return the ordinary tokens of text that follows other text; nothing is added in front or behind."""
+        return [i for piece in text.split(MARK) if piece for i in self._encode(piece, native=self._native)]
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Return the tokens of what a chat template wrote behind other text; its special tokens are special."""
+        return [i for piece in text.split(MARK) if piece for i in self._continued(piece, split=False)]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """A rendered prompt: the special tokens that the template wrote are special; nothing else is added."""
-        return self._ids(text, split=False)
+        """Return the tokens of a rendered prompt: the special tokens of the template are special, nothing is added."""
+        first, *others = text.split(MARK)
+        return [*self._ids(first, split=False), *(i for piece in others for i in self.encode_rendered(piece))]
+
+    def inert(self, text: str) -> str:
+        """Return a tool's text with marks inside of all that would be an added token, special or not.
+
+        A tool that prints "<tool_call>" must not write the token that the model begins its calls with.
+        """
+        return marked(text, [*self._specials, *self._added])
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(
@@ -63,11 +88,27 @@ class HfCodec:
 
     def _encode(self, text: str, *, native: bool) -> list[int]:
         if native or self._special is None:
-            return self._ids(text, split=native)
+            return self._continued(text, split=native)
         # Cut every special token's text after its first character and tokenise the pieces by themselves.
         cuts = [0, *(m.start() + 1 for m in self._special.finditer(text)), len(text)]
         pieces = [text[a:b] for a, b in pairwise(cuts)]
-        return [i for piece in pieces if piece for i in self._ids(piece, split=False)]
+        return [i for piece in pieces if piece for i in self._continued(piece, split=False)]
+
+    def _continued(self, text: str, *, split: bool) -> list[int]:
+        """Return the ids of text that follows other text."""
+        if not self._blank or not text:
+            return self._ids(text, split=split)
+        for anchor in ANCHORS:
+            before = self._ids(anchor, split=split)
+            ids = self._ids(anchor + text, split=split)
+            if ids[: len(before)] == before:
+                return ids[len(before) :]
+        return self._ids(text, split=split)
+
+    def _puts_blank(self) -> bool:
+        """Return True if the tokenizer puts a blank before every text that it is given."""
+        ids = self._ids("x", split=False)
+        return self.decode([*ids, *ids]) == "x x"
 
     def _ids(self, text: str, *, split: bool) -> list[int]:
         """`split`: the text of a special token is text."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from ..data.chat_template import ChatTemplate, TemplateRefuses, call_id, stand_in
 from ..errors import TurnError
+from ..inert import plain
 from ..ports import Codec
 from ..types import Chat, Completion
 from .show import MAX_CHARS_PER_TOKEN, Shown, cut
@@ -28,6 +29,12 @@ class ChatCodec(Codec, Protocol):
 
     def spell(self, token_ids: Any) -> str:
         """Decoded with special tokens as they are written."""
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """The tokens of what a chat template wrote behind other text."""
+
+    def inert(self, text: str) -> str:
+        """A tool's text with marks where it would become added tokens."""
 
 
 class ChatShow:
@@ -64,19 +71,20 @@ class ChatShow:
             self.messages = [*before, {**last, "content": f"{last['content']}\n\n{text}"}]
         else:
             self.messages.append({"role": "user", "content": text})
-        ids = self._ids(*self._rendered(text))
+        ids = self.codec.encode_prompt(self._rendered(text))
         common = next(
             (k for k, (a, b) in enumerate(zip(prompt_ids, ids, strict=False)) if a != b), min(len(prompt_ids), len(ids))
         )
         return (ids[:common], Shown(self.codec.spell(ids[common:]), ids[common:])) if common else (ids, Shown("", []))
 
-    def _rendered(self, outside: str) -> tuple[str, str]:
+    def _rendered(self, outside: str) -> str:
         """The prompt, with what came from outside in its last message inert."""
-        inert, mark = self.template.inert(outside)
         *before, last = self.messages
-        content = str(last["content"]).removesuffix(outside) + inert
+        content = str(last["content"]).removesuffix(outside)
+        messages = self.template.inert([*before, {**last, "content": content}])
+        messages[-1]["content"] += self.codec.inert(outside)
         try:
-            return self.template.render([*before, {**last, "content": content}], self.tools), mark
+            return self.template.render(messages, self.template.inert(self.tools))
         except TemplateRefuses as e:
             raise TurnError(f"{e}. The environment's first observation was put into the user's message.") from e
 
@@ -102,7 +110,7 @@ class ChatShow:
     def _tail(self, observation: str, *, go_on: bool) -> Shown:
         sampled = self._sampled
         assert sampled is not None, "an observation follows something sampled"
-        text, mark = self.template.inert(self._shortened(observation))
+        text = self.codec.inert(self._shortened(observation))
         replies: list[Mapping[str, Any]] = list(self.protocol.replies(text))
         call = self.call and any(m["role"] == "tool" for m in replies)
         if call:
@@ -113,25 +121,15 @@ class ChatShow:
         except TemplateRefuses as e:
             raise TurnError(f"{e}. Use another chat template, or other messages in the protocol's replies.") from e
         said = stand_in(self.messages, call=True) if call else {"role": "assistant", "content": self.read(sampled).text}
-        self.messages += [said, *({**m, "content": _unmarked(m["content"], mark)} for m in replies)]
-        ids, written = self._ids(rendered, mark), _unmarked(rendered, mark)
+        self.messages += [said, *({**m, "content": plain(m["content"])} for m in replies)]
+        ids, written = self.codec.encode_rendered(rendered), plain(rendered)
         if _ended(sampled, self.codec):
             end = next((k for k, i in enumerate(ids) if i in self.codec.special_ids), None)
             if end is not None and (closes or ids[end] == int(sampled.token_ids[-1])):
                 ids = ids[end + 1 :]
                 special = self.template.first_special(rendered)
-                written = _unmarked(rendered[rendered.index(special) + len(special) :], mark)
+                written = plain(rendered[rendered.index(special) + len(special) :])
         return Shown(written, ids)
-
-    def _ids(self, rendered: str, mark: str) -> list[int]:
-        """Special tokens where the template wrote them; text from outside has ordinary ones only."""
-        if not mark:
-            return self.codec.encode_prompt(rendered)
-        return [
-            i
-            for piece, special in self.template.pieces(rendered)
-            for i in (self.codec.encode_prompt(piece) if special else self.codec.encode(_unmarked(piece, mark)))
-        ]
 
     def _shortened(self, observation: str) -> str:
         room = self.max_tokens
@@ -144,7 +142,3 @@ def _ended(completion: Completion, codec: ChatCodec) -> bool:
     """Whether the model ended its message by a token that it sampled."""
     by_itself = completion.finish_reason == "stop" and not isinstance(completion.stop_reason, str)
     return by_itself and len(completion.token_ids) > 0 and int(completion.token_ids[-1]) in codec.special_ids
-
-
-def _unmarked(text: str, mark: str) -> str:
-    return text.replace(mark, "") if mark else text

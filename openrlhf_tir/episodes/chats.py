@@ -40,7 +40,8 @@ class Chats:
         if task.chat is not None:
             return task
         chat = Chat(({"role": "user", "content": task.prompt},), tuple(self.env.tools))
-        return replace(task, prompt=self.template.render(chat.messages, chat.tools), chat=chat)
+        prompt = self.template.render(self.template.inert(chat.messages), self.template.inert(chat.tools))
+        return replace(task, prompt=prompt, chat=chat)
 
     def show(self, protocol: turns.MessagesProtocol, task: Task) -> ChatShow:
         assert task.chat is not None, "task() has been asked"

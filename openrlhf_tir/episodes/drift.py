@@ -2,7 +2,7 @@
 to train on.
 
     model segment   decode(token_ids) is the segment's text, but for what the last token holds beyond a stop string
-    env segment     encode(text) are the segment's token_ids, and none of them is special
+    env segment     encode(text) are the segment's token_ids, none of them is special, and nothing stands before it
 
 Drift means that engine and codec disagree, or that somebody re-tokenised: rewards would judge another text than the
 learner trains. `retokenised` is no fault: it tells whether the common shortcut, decoding a response and encoding it
@@ -33,7 +33,7 @@ def drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> li
         if segment.source == "model":
             fact = _model_drift(before, ids, segment, codec)
         elif not rendered:
-            fact = _env_drift(ids, segment, codec)
+            fact = _env_drift(before, ids, segment, codec)
         if fact:
             found.append(f"segment {i} ({segment.source}) {fact}")
         before = (before + ids)[-CONTEXT:]
@@ -70,9 +70,18 @@ def _continuation(codec: Codec, before: Sequence[int], ids: list[int]) -> str:
     return whole[len(head.rstrip(REPLACEMENT)) :].strip(REPLACEMENT)
 
 
-def _env_drift(ids: list[int], segment: Segment, codec: Codec) -> str | None:
-    return (
-        None
-        if codec.encode(segment.text) == ids
-        else f"has tokens that are not those of its text {segment.text[:80]!r}"
-    )
+def _env_drift(before: Sequence[int], ids: list[int], segment: Segment, codec: Codec) -> str | None:
+    """Compare the tokens with those of the text, and what they decode to with the text.
+
+    Either may differ alone: a tool's text has marks while it is tokenised, where it would become added tokens, and a
+    tokenizer may normalise text (to NFC), so that it decodes to another one. A blank in front of the text, as
+    tokenizers of Llama 2's kind put it there, is seen in what the tokens decode to.
+    """
+    said = _continuation(codec, before, ids)
+    text = segment.text.strip(REPLACEMENT)
+    same_tokens = codec.encode(segment.text) == ids
+    if same_tokens and (said == text or not said.endswith(text)):
+        return None
+    if said == text and hasattr(codec, "inert"):
+        return None
+    return f"has tokens that are not those of its text {segment.text[:80]!r}"

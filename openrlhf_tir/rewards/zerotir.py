@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..errors import ConfigError, unknown
+from ..inert import plain
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, on_the_spot
 from .checking import answer_check, model_verdict, symbolic, text_metrics
@@ -218,7 +219,7 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
             verifier.verifier_url,
             verifier.verifier_model,
             verifier.verifier_token_env,
-            task.prompt,
+            plain(task.prompt),
             text,
             task.label,
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...config import Config
 from ...config.sections.output import OF_AVERAGE
+from ...data.chat_template import bos_of
 from ...data.export_template import Block, chat_template, raw_template, template_of
 from ...episodes import turns
 from ...errors import TurnError
@@ -36,12 +37,14 @@ def complete(cfg: Config, directory: Path) -> None:
 def _complete(cfg: Config, directory: Path) -> None:
     from transformers import AutoTokenizer
 
-    own = template_of(AutoTokenizer.from_pretrained(directory))
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    own = template_of(tokenizer)
     if cfg.rollout.agent == "external":  # agents sent messages of their own, and ended their answers themselves
         return
-    template = (
-        chat_template(own, cfg.data) if own and cfg.data.apply_chat_template else raw_template(cfg.data, block_of(cfg))
-    )
+    if own and cfg.data.apply_chat_template:
+        template = chat_template(own, cfg.data)
+    else:  # prompts of such a run begin as the tokenizer begins every text, which servers leave to the template
+        template = ("{{- bos_token -}}" if bos_of(tokenizer) else "") + raw_template(cfg.data, block_of(cfg))
     (directory / TEMPLATE).write_text(template, encoding="utf-8")
     if stops := answer_stops(cfg):
         path = directory / "generation_config.json"

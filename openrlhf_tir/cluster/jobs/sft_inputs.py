@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from ...config import Config
 from ...config.paths import shorten
-from ...data.chat_template import ChatTemplate, special_texts
+from ...data.chat_template import ChatTemplate, bos_of, special_texts
 from ...data.export_template import template_of, without_question
 from ...data.hub import fault_of
 from ...data.sft.read import SftSet, load_set
@@ -74,7 +74,7 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
 
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
     specials = {text: tokenizer.convert_tokens_to_ids(text) for text in special_texts(tokenizer)}
-    return Vocabulary(HfCodec(tokenizer), specials, tokenizer.eos_token_id)
+    return Vocabulary(HfCodec(tokenizer), specials, tokenizer.eos_token_id, bos_of(tokenizer))
 
 
 def chat_template_of(cfg: Config, tokenizer: Any) -> ChatTemplate | None:

@@ -9,10 +9,16 @@ would sample.
 
 A template may render an earlier message in another way once others follow (Qwen3 leaves its thinking out). Then what
 the model reads is not what it wrote, and the conversation becomes several chains, each with the message that is learned
-at its end: no chain shows what no model would see."""
+at its end: no chain shows what no model would see.
+
+What a template leaves out of a row is not learned silently: a row whose calls, thoughts or contents are missing in the
+rendered text is refused (lost_parts.py), except that thoughts in a field of their own are written as <think> where the
+template keeps that. A template that writes no end behind a message (GLM-4.6) would teach a model never to stop: the
+tokenizer's end of text is learned there, and each message ends its chain."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,10 +26,17 @@ from ...config.paths import shown
 from ...errors import DataError
 from .. import checks
 from ..chat_template import ChatTemplate, TemplateRefuses
+from ..lost_parts import REASONING, lost_in_context, lost_in_response, reasoning_of
 from . import blocks
-from .tokens import Piece
+from .tokens import END, Piece
 
 Chain = list[Piece]
+NO_END = "the chat template writes no end behind this many messages: the tokenizer's end of text is learned there"
+THOUGHTS = "the chat template leaves the thoughts of this many messages out: they are learned as <think> in the content"
+"""What is counted in `notes`."""
+OPENED_CHARS = 200
+"""Characters at the end of a generation prompt that may begin the message."""
+_NO_THOUGHT = dict.fromkeys(REASONING)
 
 
 def chains_of(
@@ -34,26 +47,34 @@ def chains_of(
     *,
     every: bool,
     masked: Sequence[str],
+    notes: Counter[str] | None = None,
 ) -> list[Chain]:
-    """every: the assistant's messages are all learned, else the last; `masked`: sft.mask_blocks. Raises DataError."""
+    """Return the chains of one conversation.
+
+    Args:
+        every: The assistant's messages are all learned, else the last.
+        masked: sft.mask_blocks.
+        notes: Counts what was added to messages, by NO_END and THOUGHTS.
+
+    Raises:
+        DataError: The conversation has nothing to learn, or the template cannot show it.
+    """
+    notes = Counter() if notes is None else notes
     said = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
     if not said:
         raise DataError(
             f"{where}: none of its {len(messages)} messages is the assistant's, so there is nothing to learn."
             " Correct or remove the row."
         )
-    for i, m in enumerate(messages):
-        if m["role"] != "assistant" and isinstance(m.get("content"), str) and template.inert(m["content"])[1]:
-            raise DataError(
-                f"{where}: messages[{i}] has a special token's text in it: {shown(m['content'], 120)}."
-                " It would be one. Correct or remove the row."
-            )
+    # Special tokens in a row's text and in the descriptions of tools are characters, not tokens.
+    messages = template.inert(messages)
+    tools = template.inert(tools)
     chains: list[Chain] = []
     chain: Chain = []
     so_far = ""
     for i in said if every else said[-1:]:
         checks.learnable(messages[i], where, f"messages[{i}]")
-        before, response = _turn(where, messages, i, tools, template)
+        before, response = _complete_turn(where, messages, i, tools, template, notes)
         if not before.startswith(so_far):
             chains.append(chain)
             chain, so_far = [], ""
@@ -64,7 +85,57 @@ def chains_of(
             for text, tool in blocks.cut(written, masked, f"{where}: messages[{i}]")
         ]
         so_far = before + written
-    return [*chains, chain]
+        if not _ends(written, template):
+            notes[NO_END] += 1
+            chain[-1] = chain[-1]._replace(text=chain[-1].text.rstrip())
+            chain.append(Piece("", "model", END))
+            chains.append(chain)
+            chain, so_far = [], ""
+    return [*chains, *([chain] if chain else [])]
+
+
+def _complete_turn(
+    where: str,
+    messages: Sequence[Mapping[str, Any]],
+    i: int,
+    tools: Sequence[Mapping[str, Any]],
+    template: ChatTemplate,
+    notes: Counter[str],
+) -> tuple[str, str]:
+    """Return what `_turn` does, once it is seen that the template leaves nothing out.
+
+    Raises:
+        DataError: The template drops a part of a message, and no other way to write the message keeps it.
+    """
+    before, response = _turn(where, messages, i, tools, template)
+    if lost := lost_in_context(messages[:i], before):
+        raise DataError(f"{where}: {_dropped(lost)}")
+    # A generation prompt may hold the start of the message, as <think>.
+    lost = lost_in_response(messages[i], before[-OPENED_CHARS:] + response)
+    if lost is None:
+        return before, response
+    if (thought := reasoning_of(messages[i])) and lost_in_response({**messages[i], **_NO_THOUGHT}, response) is None:
+        content = f"<think>\n{thought}\n</think>\n\n{messages[i].get('content') or ''}"
+        written_out = {**messages[i], **_NO_THOUGHT, "content": content}
+        before, response = _turn(where, [*messages[:i], written_out], i, tools, template)
+        if lost_in_response(written_out, before[-OPENED_CHARS:] + response) is None:
+            notes[THOUGHTS] += 1
+            return before, response
+    raise DataError(f"{where}: {_dropped(f'messages[{i}] (assistant): {lost}')}")
+
+
+def _dropped(lost: str) -> str:
+    return (
+        f"the chat template drops a part of the conversation: {lost}. It would be learned without. Set"
+        " data.chat_template_options so that it is kept, use a template that keeps it, or write it into the message's"
+        " content, or rows of prompt and response."
+    )
+
+
+def _ends(written: str, template: ChatTemplate) -> bool:
+    """Return True if the last thing that the template writes of a message is a special token."""
+    pieces = template.pieces(written)
+    return bool(pieces) and pieces[-1][1]
 
 
 def _turn(

@@ -14,12 +14,14 @@ sft.input_key and sft.output_key name other columns for the same.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...config.paths import shorten
 from ...config.sections.sft import Sft
 from ...errors import ConfigError, DataError
+from ...inert import marked
 from .. import checks, templates
 from ..chat_template import ChatTemplate
 from ..fields import field, json_list, kind, text_of
@@ -35,8 +37,15 @@ OUTPUTS = ("segments", "response")
 class Reader:
     """template: the tokenizer's, None where it has none. Raises ConfigError for settings that contradict another."""
 
-    def __init__(self, cfg: Sft, template: ChatTemplate | None) -> None:
-        self.cfg, self.template = cfg, template
+    def __init__(self, cfg: Sft, template: ChatTemplate | None, bos: str = "", specials: Sequence[str] = ()) -> None:
+        """bos: what begins every text that no chat template renders. specials: texts that are inert in a row's text.
+
+        `notes` counts what was added to the rows' messages (chat.NO_END, chat.THOUGHTS)."""
+        self.cfg = cfg
+        self.template = template
+        self.bos = bos
+        self.specials = tuple(specials)
+        self.notes: Counter[str] = Counter()
         self.prompt_template = templates.resolve(cfg.input_template)
         if cfg.apply_chat_template:
             self._chat_template("sft.apply_chat_template is set")
@@ -49,10 +58,10 @@ class Reader:
         if isinstance(wanted, list):
             return self._chat(where, row, wanted, given, answer)
         prompt = text_of(where, row, given)
-        if answer == "segments":
+        if answer == "segments":  # a prompt that a run rendered: its special tokens are meant
             return [_segments(where, prompt, row)]
         if answer is None:
-            return [self._learned(where, prompt)]
+            return [[*self._begin(prompt), *self._learned(where, prompt)]]
         response = text_of(where, row, answer)
         if self.cfg.apply_chat_template:
             said = [
@@ -60,7 +69,11 @@ class Reader:
                 {"role": "assistant", "content": response},
             ]
             return self._rendered(where, said, _tools(where, row))
-        return [[Piece(templates.render(self.prompt_template, prompt), "template"), *self._learned(where, response)]]
+        shown = templates.render(self.prompt_template, marked(prompt, self.specials))
+        return [[*self._begin(shown), Piece(shown, "template"), *self._learned(where, response)]]
+
+    def _begin(self, text: str) -> Chain:
+        return [Piece(self.bos, "template")] if self.bos and not text.startswith(self.bos) else []
 
     def _with_messages(self, where: str, row: Row) -> Row:
         """Return a row of instruction, input and output as one of messages, any other row as it is.
@@ -108,7 +121,9 @@ class Reader:
 
     def _rendered(self, where: str, messages: Sequence[Row], tools: Sequence[Row]) -> list[Chain]:
         template = self._chat_template(f"{where} is a chat")
-        return chains_of(where, messages, tools, template, every=self.cfg.multiturn, masked=self.cfg.mask_blocks)
+        return chains_of(
+            where, messages, tools, template, every=self.cfg.multiturn, masked=self.cfg.mask_blocks, notes=self.notes
+        )
 
     def _chat_template(self, why: str) -> ChatTemplate:
         if self.template is None:

@@ -70,7 +70,8 @@ def load_set(
 
     Raises ConfigError where there is no such data, DataError for bad rows (data.on_bad_row), or where none is left.
     """
-    reader, found = Reader(cfg.sft, template), SftSet()
+    reader = Reader(cfg.sft, template, vocabulary.bos, tuple(vocabulary.specials))
+    found = SftSet()
     bad = BadRows("skip", MOST_TOLD if cfg.data.on_bad_row == "error" else MOST_LISTED)
     names = [cfg.sft.eval_dataset] if held_out else cfg.sft.datasets
     for where, row in _rows(cfg, names, bad, held_out):
@@ -88,7 +89,7 @@ def load_set(
         )
         raise DataError("\n".join(bad.listed) + more)
     bad.check_some_good(found.counts["read"], names)
-    found.said = bad.facts()
+    found.said = [*bad.facts(), *(f"{note}: {count}" for note, count in reader.notes.items())]
     if not found.rows:
         why = (
             ", ".join(f"{what.replace('_', ' ')} {n}" for what, n in found.counts.items() if what != "read")

@@ -58,16 +58,18 @@ END = "<end of text>"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """specials: text -> id of every special token; eos: the one that ends a text."""
+    """specials: text -> id of every special token; eos: the one that ends a text; bos: the text of the one that begins
+    every text of a base model, "" where there is none."""
 
     codec: Codec
     specials: Mapping[str, int]
     eos: int | None
+    bos: str = ""
 
-    def ids(self, piece: Piece) -> list[int]:
-        """Raises ConfigError for an end that this vocabulary lacks."""
-        meant = piece.author == "template" or piece.rendered
-        ids = (self.codec.encode_prompt if meant else self.codec.encode)(piece.text) if piece.text else []
+    def ids(self, piece: Piece, *, first: bool = False) -> list[int]:
+        """Return a piece's tokens. `first`: it begins the sequence. Raises ConfigError for an end that this vocabulary
+        lacks."""
+        ids = self._text_ids(piece, first) if piece.text else []
         if not piece.end:
             return ids
         end = self.specials.get(piece.end, self.eos)  # of another model's vocabulary: what ends a text in this one
@@ -79,6 +81,15 @@ class Vocabulary:
             )
         return [*ids, end]
 
+    def _text_ids(self, piece: Piece, first: bool) -> list[int]:
+        if first and (piece.author == "template" or piece.rendered):
+            return self.codec.encode_prompt(piece.text)
+        if piece.author == "template" or piece.rendered:
+            behind = getattr(self.codec, "encode_rendered", self.codec.encode_prompt)
+            return list(behind(piece.text))
+        outside = getattr(self.codec, "inert", None) if piece.author == "env" else None
+        return self.codec.encode(outside(piece.text) if outside else piece.text)
+
 
 def row_of(parts: Iterable[tuple[Sequence[int], float]]) -> SftRow:
     """Token ids with their weight each -> one row. Empty parts are nothing."""
@@ -89,4 +100,6 @@ def row_of(parts: Iterable[tuple[Sequence[int], float]]) -> SftRow:
 
 
 def tokenised(pieces: Iterable[Piece], vocabulary: Vocabulary) -> SftRow:
-    return row_of((vocabulary.ids(piece), float(piece.author == "model")) for piece in pieces)
+    return row_of(
+        (vocabulary.ids(piece, first=i == 0), float(piece.author == "model")) for i, piece in enumerate(pieces)
+    )

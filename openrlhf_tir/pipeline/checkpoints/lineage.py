@@ -32,6 +32,8 @@ RENDERING = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map
 
 
 LEDGER = "ledger.jsonl"
+ASKED_OF = "messages"
+"""What the digest of prompts is made of: the messages of a chat. In earlier checkpoints it was the rendered text."""
 
 
 def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoints:
@@ -118,9 +120,20 @@ def data_facts(tasks: Sequence[Task]) -> dict[str, Any]:
     """What is asked, in which order (the ledger knows a prompt by its index), and what counts as right."""
     return {
         "prompts": len(tasks),
-        "asked": _digest(tasks, lambda t: [t.env, t.prompt]),
+        "asked": _digest(tasks, _asked),
+        "asked_of": ASKED_OF,
         "answers": _digest(tasks, lambda t: [t.label, sorted(t.meta.items())]),
     }
+
+
+def _asked(task: Task) -> list[Any]:
+    """Return what is asked, as the row says it.
+
+    Not as the chat template renders it: a template may write today's date, and a run must resume after midnight.
+    """
+    if task.chat is None:
+        return [task.env, task.prompt]
+    return [task.env, [dict(m) for m in task.chat.messages], [dict(t) for t in task.chat.tools]]
 
 
 def _digest(tasks: Sequence[Task], part: Callable[[Task], Any]) -> str:
@@ -165,7 +178,10 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
         said += [f"changed since the checkpoint: {change}" for change in others]
         _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, said)
         if tasks is not None:
-            _compare_data(facts["data"], data_facts(tasks), wrong, said)
+            now = data_facts(tasks)
+            if facts["data"].get("asked_of") != ASKED_OF:  # a checkpoint of an earlier version
+                now["asked"] = _digest(tasks, lambda t: [t.env, t.prompt])
+            _compare_data(facts["data"], now, wrong, said)
     if wrong:
         raise ConfigError(
             f"The checkpoint was made with {'; '.join(wrong)}. Resume with the same; to change it, start a new run from"

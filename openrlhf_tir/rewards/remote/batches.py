@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ...config import Reward
 from ...errors import RewardError
+from ...inert import plain
 from ...types import RewardParts, Task, Trajectory
 from .answer import parts_of
 from .file import RewardFile
@@ -46,7 +47,7 @@ class RemoteReward:
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Raises RewardError, VerifierError."""
         tokens = [*trajectory.prompt_ids.tolist(), *trajectory.token_ids.tolist()]
-        query = self.decode(tokens) if self.decode else task.prompt + trajectory.text
+        query = self.decode(tokens) if self.decode else plain(task.prompt) + trajectory.text
         # a group's samples share one Task object, which `waiting` keeps
         waiting = self._prompts.setdefault(id(task), _Waiting(task))
         answer: asyncio.Future[RewardParts] = asyncio.get_running_loop().create_future()

@@ -273,3 +273,42 @@ def test_a_process_that_dies_while_it_renders_is_said_with_what_to_do(tmp_path):
         ConfigError, match=r"A process of data\.dataloader_num_workers = 1 has died.* Lower the number, or leave it out"
     ):
         tasks(jsonl(tmp_path / "d.jsonl", ROWS), Deadly(), apply_chat_template=True, dataloader_num_workers=1)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_special_token_in_a_rows_text_stays_its_characters_in_the_prompt(tmp_path, chat):
+    from openrlhf_tir.engines.codec import HfCodec
+    from tests.unit.episodes.chat_models import tokenizer
+
+    hf = tokenizer("qwen2_5")
+    row = {"prompt": "What does <|im_start|> mean?", "label": "2"}
+    (task,) = tasks(jsonl(tmp_path / "d.jsonl", [row]), hf, apply_chat_template=chat, max_len=999).tasks
+    ids = HfCodec(hf).encode_prompt(task.prompt)
+    start = hf.convert_tokens_to_ids("<|im_start|>")
+    template = hf.apply_chat_template([{"role": "user", "content": "hm"}], tokenize=False, add_generation_prompt=True)
+    assert ids.count(start) == (template.count("<|im_start|>") if chat else 0)
+    assert "What does <|im_start|> mean?" in HfCodec(hf).spell(ids)
+
+
+def test_a_base_models_text_prompt_begins_with_the_token_that_its_tokenizer_puts_there(tmp_path):
+    from openrlhf_tir.engines.codec import HfCodec
+    from tests.unit.engines.test_codec import byte_tokenizer, llama2_tokenizer
+
+    source = jsonl(tmp_path / "d.jsonl", ROWS[:1])
+    (task,) = tasks(source, llama2_tokenizer(), max_len=999).tasks
+    ids = HfCodec(llama2_tokenizer()).encode_prompt(task.prompt)
+    assert ids == llama2_tokenizer()("1+1?")["input_ids"] and ids[0] == llama2_tokenizer().bos_token_id
+    (other,) = tasks(source, byte_tokenizer(), max_len=999).tasks
+    assert other.prompt == "1+1?"
+
+
+def test_a_chat_whose_calls_the_template_drops_is_refused(tmp_path):
+    call = {"type": "function", "function": {"name": "python", "arguments": {"code": "print(1)"}}}
+    chat = [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "2"},
+    ]
+    source = jsonl(tmp_path / "d.jsonl", [{"prompt": chat, "label": "2"}])
+    with pytest.raises(DataError):
+        tasks(source, CharTokenizer(), apply_chat_template=True)

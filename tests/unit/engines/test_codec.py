@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from openrlhf_tir.data.chat_template import bos_of
 from openrlhf_tir.engines.codec import HfCodec, IncrementalDecoder
 from openrlhf_tir.errors import ConfigError
 
@@ -108,3 +109,60 @@ def test_a_tokenizer_whose_special_text_cannot_be_split_is_refused():
 
     with pytest.raises(ConfigError, match="fast tokenizer"):
         HfCodec(Leaky(byte_tokenizer()))
+
+
+def llama2_tokenizer():
+    """A sentencepiece-like tokenizer of Llama 2's kind: a blank before every text, bytes for what it does not know."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    characters = ["▁", *(chr(c) for c in range(33, 127))]
+    vocab = {text: i for i, text in enumerate(["<unk>", *(f"<0x{b:02X}>" for b in range(256)), *characters])}
+    t = Tokenizer(models.BPE(vocab, merges=[], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    t.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    t.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in ("<s>", "</s>", "[INST]")])
+    t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", t.token_to_id("<s>"))])
+    return PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+@pytest.mark.parametrize("text", ["\n<output>\n42\n</output>\n", " two", "x", "</s>", "é", "\n\n"])
+def test_text_that_continues_a_sequence_gets_no_blank_of_the_tokenizers(text):
+    codec = HfCodec(llama2_tokenizer())
+    start = codec.encode_prompt("Question")
+    assert codec.decode(start) == "Question"
+    assert codec.decode([*start, *codec.encode(text)]) == f"Question{text}"
+    assert codec.decode([*start, *codec.encode_rendered("a[INST]" + text)][: len(start) + 1]) == "Questiona"
+
+
+def test_a_tokenizers_own_blank_at_the_start_of_a_prompt_stays():
+    tokenizer = llama2_tokenizer()
+    assert HfCodec(tokenizer).encode_prompt("ab") == tokenizer.encode("ab", add_special_tokens=False)
+    assert tokenizer.convert_ids_to_tokens(HfCodec(tokenizer).encode_prompt("ab"))[0] == "▁"
+
+
+def test_the_token_before_every_text_is_known_and_only_where_the_tokenizer_puts_it():
+    assert bos_of(llama2_tokenizer()) == "<s>"
+    assert bos_of(byte_tokenizer()) == ""
+
+
+def test_marked_text_in_a_prompt_is_characters_and_the_templates_tokens_are_tokens(codec):
+    start, end = codec.tokenizer.convert_tokens_to_ids(SPECIALS[1:])
+    ids = codec.encode_prompt("<|im_start|>what is " + codec.inert("<|im_start|>") + "?<|im_end|>")
+    assert (ids.count(start), ids.count(end)) == (1, 1)
+    assert codec.decode(ids) == "what is <|im_start|>?"
+    assert codec.encode_rendered(codec.inert("<|im_end|>")) == codec.encode("<|im_end|>")
+
+
+def test_added_tokens_that_are_not_special_are_characters_in_a_tools_text():
+    from tokenizers import AddedToken
+
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken("<tool_call>", special=False, normalized=False)])
+    codec = HfCodec(tokenizer)
+    added = tokenizer.convert_tokens_to_ids("<tool_call>")
+    assert added in codec.encode("<tool_call>"), "a protocol's own text may have it"
+    ids = codec.encode(codec.inert('<tool_call>{"name": "f"}</tool_call>'))
+    assert added not in ids and codec.decode(ids) == '<tool_call>{"name": "f"}</tool_call>'

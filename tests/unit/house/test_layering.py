@@ -12,7 +12,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
-    {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes"},
+    {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes", "inert"},
     {"ports", "rendezvous", "background", "deadlines", "sizes", "model_size", "memory_plan"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "evaluation", "replay", "weights", "learner", "logs"},
@@ -37,8 +37,9 @@ OWNERS = {
 
 TORCH_FREE = {
     "actors", "background", "backoff", "cli", "commands", "config", "data", "deadlines", "envs", "episodes", "errors",
-    "evaluation", "exit_codes", "filters", "http_guard", "logs", "memory_plan", "model_size", "pipeline", "plugins",
-    "ports", "protocol", "replay", "report", "reproduce", "rewards", "serving", "simulation", "sizes", "types",
+    "evaluation", "exit_codes", "filters", "http_guard", "inert", "logs", "memory_plan", "model_size", "pipeline",
+    "plugins", "ports", "protocol", "replay", "report", "reproduce", "rewards", "serving", "simulation", "sizes",
+    "types",
 }  # fmt: skip
 ENV_MAY_SHARE = {
     # One guard between the network and every HTTP server, so that a hole is closed once.

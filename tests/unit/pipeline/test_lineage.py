@@ -8,7 +8,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.model_size import checkpoint_bytes
 from openrlhf_tir.pipeline.checkpoints.lineage import compare, facts_of
-from openrlhf_tir.types import Task
+from openrlhf_tir.types import Chat, Task
 
 TASKS = [Task("1+1?", "2"), Task("2+2?", "4", meta={"datasource": "x"}), Task("3+3?", "6")]
 
@@ -32,6 +32,29 @@ def state(config: Config) -> dict:
 def test_the_same_run_has_nothing_to_say(tmp_path):
     config = cfg(tmp_path)
     assert compare(state(config), config, TASKS) == []
+
+
+def test_a_date_in_the_rendered_prompt_and_new_templates_leave_a_run_resumable(tmp_path):
+    """The template wrote today's date: the messages are the same tomorrow."""
+
+    def on(day):
+        return [Task(f"Today is {day}. 1+1?", "2", chat=Chat(({"role": "user", "content": "1+1?"},)))]
+
+    config = cfg(tmp_path)
+    before = {**state(config), "facts": json.loads(json.dumps(facts_of(config, on("Monday"))))}
+    assert compare(before, config, on("Tuesday")) == []
+    other = [Task("Today is Tuesday. 2+2?", "2", chat=Chat(({"role": "user", "content": "2+2?"},)))]
+    with pytest.raises(ConfigError):
+        compare(before, config, other)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_compared_by_its_rendered_prompts(tmp_path):
+    config = cfg(tmp_path)
+    chats = [Task("user: 1+1?", "2", chat=Chat(({"role": "user", "content": "1+1?"},)))]
+    before = {**state(config), "facts": json.loads(json.dumps(facts_of(config, chats)))}
+    del before["facts"]["data"]["asked_of"]
+    before["facts"]["data"]["asked"] = facts_of(config, [Task("user: 1+1?", "2")])["data"]["asked"]
+    assert compare(before, config, chats) == []
 
 
 def test_other_ranks_are_said_where_they_can_read_the_checkpoint_and_refused_where_not(tmp_path):

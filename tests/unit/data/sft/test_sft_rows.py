@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.chat_template import ChatTemplate, special_texts
+from openrlhf_tir.data.jinja_template import of_text
+from openrlhf_tir.data.sft.chat import chains_of
 from openrlhf_tir.data.sft.pieces import Reader
 from openrlhf_tir.data.sft.read import load_set
-from openrlhf_tir.data.sft.tokens import Vocabulary, tokenised
+from openrlhf_tir.data.sft.tokens import END, Vocabulary, tokenised
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.errors import ConfigError, DataError
 from openrlhf_tir.protocol import PYTHON_TOOL
@@ -155,9 +160,85 @@ def test_one_chain_holds_a_conversation_whose_template_adds_at_its_end(model):
     assert (first.strip(), second.strip()) == (f"It is 4.{end}", f"Yes.{end}")
 
 
-def test_a_special_token_in_the_words_of_a_user_is_refused():
-    with pytest.raises(DataError, match=r"line 1: messages\[0\] has a special token's text in it: '<\|im_end\|>"):
-        read({"messages": [{"role": "user", "content": "<|im_end|>hm"}, SAID]})
+@pytest.mark.parametrize("at", ["user", "assistant", "tools", "prompt", "response"])
+def test_a_special_token_in_a_rows_text_is_its_characters(at):
+    words = vocabulary()
+    text = "what is <|im_end|>?"
+    messages = [{"role": "user", "content": text if at == "user" else "hm"}, SAID]
+    if at == "assistant":
+        messages[1] = {"role": "assistant", "content": text}
+    tools = [{**PYTHON_TOOL, "function": {**PYTHON_TOOL["function"], "description": text}}] if at == "tools" else []
+    row = {"messages": messages, "tools": tools}
+    if at in ("prompt", "response"):
+        row = {"prompt": "hm", "response": "hm", at: text}
+    (chain,) = Reader(Config(sft={}).sft, ChatTemplate.of(tokenizer("qwen2_5"), {}), "", tuple(words.specials))(
+        "d", row
+    )
+    ids = tokenised(chain, words).token_ids.tolist()
+    plain_row = json.loads(json.dumps(row).replace("<|im_end|>", "[im_end]"))
+    (other,) = Reader(Config(sft={}).sft, ChatTemplate.of(tokenizer("qwen2_5"), {}))("d", plain_row)
+    end = words.specials["<|im_end|>"]
+    assert ids.count(end) == tokenised(other, words).token_ids.tolist().count(end)
+    assert "what is <|im_end|>?" in words.codec.spell(ids)
+
+
+DROPS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n{% endfor %}"
+DROPS += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+CUTS = DROPS.replace("m.content or ''", "(m.content or '').split('</think>')[-1]")
+NO_TOOL_ROLE = DROPS.replace("{% for m in messages %}", "{% for m in messages if m.role != 'tool' %}")
+NO_END = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\n{% endfor %}"
+NO_END += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+
+def chains(template, messages, notes=None, **how):
+    made = ChatTemplate(of_text(template, {}), ["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+    return chains_of("d.jsonl line 1", messages, [], made, every=True, masked=[], notes=notes)
+
+
+@pytest.mark.parametrize(
+    ("template", "messages"),
+    [
+        (DROPS, CALLED),
+        (DROPS, [*CALLED[:2]]),
+        (CUTS, [ASKED, THOUGHT[1]]),
+        (CUTS, [ASKED, {**SAID, "reasoning_content": "Two and two."}]),
+        (NO_TOOL_ROLE, [ASKED, SAID, {"role": "tool", "content": "seven"}, SAID]),
+    ],
+    ids=["calls", "calls of the last message", "thoughts in the content", "thoughts in a field", "a tool's words"],
+)
+def test_what_the_template_drops_is_refused_and_not_learned_as_an_empty_message(template, messages):
+    with pytest.raises(DataError):
+        chains(template, messages)
+
+
+def test_thoughts_in_a_field_are_written_out_where_the_template_keeps_them_in_the_content():
+    notes = Counter()
+    (chain,) = chains(DROPS, [ASKED, {**SAID, "reasoning_content": "Two and two."}], notes)
+    assert chain[-1].text == "<think>\nTwo and two.\n</think>\n\nIt is 4.<|im_end|>"
+    assert list(notes.values()) == [1]
+
+
+def test_where_the_template_writes_no_end_the_tokenizers_own_is_learned_behind_every_message():
+    notes = Counter()
+    first, second = chains(
+        NO_END, [ASKED, SAID, {"role": "user", "content": "Sure?"}, {**SAID, "content": "Yes."}], notes
+    )
+    assert [(p.text, p.end) for p in first[1:]] == [("It is 4.", ""), ("", END)]
+    assert [(p.text, p.end) for p in second[1:]] == [("Yes.", ""), ("", END)]
+    assert "It is 4." in second[0].text and list(notes.values()) == [2]
+    words = vocabulary()
+    row = tokenised(first, words)
+    assert row.token_ids[-1] == words.eos and row.weights[-1] == 1.0
+
+
+def test_a_base_models_texts_begin_with_the_token_that_its_tokenizer_puts_there():
+    def begun(row):
+        (chain,) = Reader(Config(sft={}).sft, None, "<s>")("d", row)
+        return [p.text for p in chain if p.text], chain[0].author
+
+    assert begun({"text": "Four."}) == (["<s>", "Four."], "template")
+    assert begun({"prompt": "2+2?", "response": "4"}) == (["<s>", "2+2?", "4"], "template")
+    assert begun({"prompt": "<s>2+2?", "segments": [{"source": "model", "text": "4"}]})[0] == ["<s>2+2?", "4"]
 
 
 def test_a_response_is_learned_with_an_end_of_text_behind_a_prompt_in_the_template():

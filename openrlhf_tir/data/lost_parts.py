@@ -1,0 +1,114 @@
+"""Lost parts: what a chat template leaves out of the messages that it is given.
+
+A template is a program of the model's. Some never write `tool_calls` (a message that only calls becomes empty), some
+drop `reasoning_content`, or cut what stands before </think>, or know no role "tool". Nothing says so: the text is
+rendered all the same. So what went in is looked for in what came out, up to white space and the escapes of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..inert import MARK
+
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Fields of an assistant's message that hold its thoughts, by different conventions."""
+_SPACE = re.compile(rf"[\s{MARK}]+")
+_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
+
+
+def lost_in_context(messages: Sequence[Mapping[str, Any]], rendered: str) -> str | None:
+    """Return a sentence about the first message whose content or calls are not in `rendered`; None if all are.
+
+    Thoughts of earlier turns are left out by many templates on purpose: they are not missed here.
+    """
+    for i, message in enumerate(messages):
+        lost = _lost_calls(message, rendered) or _lost_content(message, rendered, thoughts=False)
+        if lost:
+            return f"messages[{i}] ({message.get('role')}): {lost}"
+    return None
+
+
+def lost_in_response(message: Mapping[str, Any], rendered: str) -> str | None:
+    """Return what of an assistant's message is missing where it is rendered to be learned; None if nothing is."""
+    if lost := _lost_calls(message, rendered) or _lost_content(message, rendered, thoughts=True):
+        return lost
+    thought = reasoning_of(message)
+    if thought and not _is_in(thought, rendered):
+        return f"its {next(name for name in REASONING if message.get(name))} is left out"
+    return None
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return the thoughts that a message has in a field of their own, or ""."""
+    found = next((message[name] for name in REASONING if message.get(name)), "")
+    return found if isinstance(found, str) else ""
+
+
+def _lost_calls(message: Mapping[str, Any], rendered: str) -> str | None:
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function", call) if isinstance(call, Mapping) else {}
+        arguments = function.get("arguments", {}) if isinstance(function, Mapping) else {}
+        name = function.get("name", "") if isinstance(function, Mapping) else ""
+        if isinstance(name, str) and name and not _is_in(name, rendered):
+            return f"its call of {name} is left out"
+        if not all(_is_in(leaf, rendered) for leaf in _leaves(arguments)):
+            return f"arguments of its call of {name} are left out"
+    return None
+
+
+def _lost_content(message: Mapping[str, Any], rendered: str, *, thoughts: bool) -> str | None:
+    for text in _texts(message.get("content")):
+        if _is_in(text, rendered):
+            continue
+        said = _THOUGHT.sub("", text).rpartition("</think>")[2]
+        if said != text and _is_in(said, rendered):
+            if thoughts:
+                return "what it thinks, up to </think>, is left out"
+            continue
+        return "its content is left out"
+    return None
+
+
+def _texts(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        yield from (p["text"] for p in content if isinstance(p, Mapping) and isinstance(p.get("text"), str))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Return the texts and numbers in arguments; those that are JSON text are read first."""
+    if isinstance(value, str):
+        try:
+            inner = json.loads(value)
+        except (ValueError, RecursionError):
+            inner = None
+        if isinstance(inner, dict | list):
+            yield from _leaves(inner)
+        else:
+            yield value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield str(name)
+            yield from _leaves(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _leaves(part)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield json.dumps(value)
+
+
+def _is_in(text: str, rendered: str) -> bool:
+    """Return True if `rendered` has the text, up to white space, as it is or as JSON escapes it."""
+    whole = _bare(rendered)
+    spellings = {text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1]}
+    return any(_bare(spelling) in whole for spelling in spellings)
+
+
+def _bare(text: str) -> str:
+    return _SPACE.sub("", text)
