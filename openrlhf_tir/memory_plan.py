@@ -145,6 +145,8 @@ class MemoryPlan:
     """All that are kept, and the one that is being written."""
     shared: bool = False
     """Whether a rank and an engine are on each GPU, in turns."""
+    at_once: bool = False
+    """Whether a rank and an engine are on each GPU, at the same time."""
 
     @property
     def kept(self) -> int:
@@ -188,6 +190,12 @@ class MemoryPlan:
                 f"an engine's {size(self.engine_gpu)} and the {size(self.kept)} that the learner rank beside it keeps"
                 f" are more than {size(gpu_bytes)}. Lower vllm.gpu_memory_utilization to {most:g} or less."
             )
+        if self.at_once and self.engine_gpu + self.learner_gpu > gpu_bytes:
+            said.append(
+                f"a learner rank's {size(self.learner_gpu)} and the {size(self.engine_gpu)} of the engine beside it"
+                f" (train.share_gpus) are more than {size(gpu_bytes)}. Lower vllm.kv_cache_mib or"
+                " train.max_tokens_per_gpu, or set train.colocate_all instead, with which they take turns."
+            )
         if self.kv_tokens < self.longest:
             said.append(
                 f"an engine's KV cache holds {self.kv_tokens:,} tokens, one sequence may have {self.longest:,}"
@@ -210,6 +218,8 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
         host += learner.get("gradients", 0) + learner.get("optimiser", 0) + math.ceil(n * w / tp)
     weights = math.ceil(n * w / tp)
     cache = int(gpu_bytes * cfg.vllm.gpu_memory_utilization) - weights - ENGINE_RESERVE
+    if cfg.vllm.kv_cache_mib is not None:
+        cache = cfg.vllm.kv_cache_mib << 20
     return MemoryPlan(
         parameters=n,
         ranks=ranks,
@@ -221,6 +231,7 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
         push=2 * n * w,
         checkpoints=0 if cfg.ckpt.disable_ds else checkpoint_bytes(cfg) * (cfg.ckpt.max_num + 1),
         shared=cfg.train.colocate_all,
+        at_once=cfg.train.share_gpus,
     )
 
 

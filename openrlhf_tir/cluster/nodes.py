@@ -119,12 +119,12 @@ class Room(NamedTuple):
 
 
 SHARE = 0.5
-"""The share of a GPU by which Ray reserves it for a learner rank or an engine of one bundle (train.colocate_all). It
-watches no memory."""
+"""The share of a GPU by which Ray reserves it for a learner rank or an engine of one bundle (train.colocate_all,
+train.share_gpus). Ray watches no memory."""
 
 
 def shared_room(cfg: Config) -> Room:
-    """With train.colocate_all: a bundle for each learner rank, with a GPU if any, whose other half an engine takes."""
+    """Return a bundle for each learner rank, with a GPU if there are any, whose other half an engine takes."""
     gpu = float(has_gpus())
     bundle = {"CPU": 2.0, "GPU": 1.0} if gpu else {"CPU": 2.0}
     return Room([bundle] * cfg.actor.world_size, "PACK", 1.0, SHARE * gpu, False)
@@ -179,7 +179,8 @@ def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[st
     for several. What is missing may still come (an autoscaler, a node that restarts).
     """
     engine, reward, ranks = engine_room(cfg), reward_room(cfg), learner_room(cfg)
-    shared = learner and cfg.train.colocate_all
+    shared = learner and cfg.engines_beside_ranks
+    how = "in turns" if cfg.train.colocate_all else "beside it"
     kind = "GPU" if has_gpus() else "CPU"
     left = {node.address: node.gpus if has_gpus() else node.cpus for node in there}
     placed: dict[str, Counter[str]] = {address: Counter() for address in left}
@@ -204,7 +205,7 @@ def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[st
             put(engine, [f"engine {i}"], round(bundle[kind]))
     put(reward, [f"reward model {i}" for i in range(cfg.reward.replicas if cfg.reward.model_name_or_path else 0)], 1)
     if shared:
-        beside = [f" + engine {i} in turns" if i < cfg.vllm.num_engines else "" for i in range(cfg.actor.world_size)]
+        beside = [f" + engine {i} {how}" if i < cfg.vllm.num_engines else "" for i in range(cfg.actor.world_size)]
         room = shared_room(cfg)
         put(room, [f"learner rank {i}{other}" for i, other in enumerate(beside)], round(room.bundles[0][kind]))
     else:

@@ -117,6 +117,12 @@ async def _running(
             with console.status("starting engines and learner"):
                 if learner and cfg.train.colocate_all:
                     services = await _in_turns(cfg, model, urls, console, pss, signals)
+                elif learner and cfg.train.share_gpus:
+                    shared = await _reserve_shared(cfg)
+                    pool, ranks = await _all_or_none(
+                        RolloutPool.start(cfg, model, urls, shared=shared), LearnerGroup.start(cfg, shared)
+                    )
+                    services = Services(cfg, console, pool, ranks, pss, signals.stop, shared=shared)
                 else:
                     pool, *rest = await _apart(cfg, model, urls, learner)
                     services = Services(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
@@ -142,6 +148,15 @@ async def _apart(cfg: Config, model: str, urls: Mapping[str, list[str]], learner
     return await _all_or_none(*starting)
 
 
+async def _reserve_shared(cfg: Config) -> PlacementGroup:
+    """Reserve a GPU for each learner rank, of which the engine beside it takes a half. Raises ClusterFull."""
+    return await place(
+        shared_room(cfg),
+        f"{cfg.actor.world_size} learner ranks and {cfg.vllm.num_engines} engines, on the same GPUs",
+        cfg,
+    )
+
+
 async def _in_turns(
     cfg: Config, model: str, urls: Mapping[str, list[str]], console: Console, pss: PssSampler, signals: StopSignals
 ) -> Services:
@@ -151,11 +166,7 @@ async def _in_turns(
         raise ConfigError(
             f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}"
         )
-    shared = await place(
-        shared_room(cfg),
-        f"{cfg.actor.world_size} learner ranks and {cfg.vllm.num_engines} engines, on the same GPUs",
-        cfg,
-    )
+    shared = await _reserve_shared(cfg)
     pool = await RolloutPool.start(cfg, model, urls, shared=shared)
     try:
         patience = (

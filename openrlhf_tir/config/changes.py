@@ -95,6 +95,7 @@ FREE = (
     "vllm.gpu_memory_utilization",
     "vllm.max_num_seqs",
     "vllm.kv_cache_mib",
+    "train.share_gpus",
     "timeouts",
     "ckpt",
     "logger",

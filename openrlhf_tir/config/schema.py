@@ -172,6 +172,11 @@ class Config(Section):
         return self.vllm.canary_tolerance or (1e-4 if fp32 else None)
 
     @property
+    def engines_beside_ranks(self) -> bool:
+        """True if learner rank i and engine i are on one GPU, in turns or at the same time."""
+        return self.train.colocate_all or self.train.share_gpus
+
+    @property
     def by_agent(self) -> bool:
         """Do agents write the responses, in place of our turns: programs from outside, or OpenRLHF's agent file?"""
         return self.rollout.agent == "external" or self.train.agent_func_path is not None

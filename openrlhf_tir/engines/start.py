@@ -89,6 +89,8 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
 
     v = cfg.vllm
     memory: dict[str, Any] = {"gpu_memory_utilization": v.gpu_memory_utilization}
+    if gpu and v.kv_cache_mib:
+        memory["kv_cache_memory_bytes"] = v.kv_cache_mib << 20  # vLLM then starts without measuring what is free
     if not gpu:
         memory = {"kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20}
         # vLLM 0.29 rewinds the generator of a seeded request whose prefill was cut in two, and a CPU generator cannot

@@ -92,7 +92,7 @@ class VllmEngine:
         if cfg.train.colocate_all and not gpu:
             raise ConfigError(f"train.colocate_all needs GPUs, and there is none. {NO_SLEEP_ON_CPU}")
         prepare_environment(gpu=gpu)
-        if gpu:
+        if gpu and not cfg.train.share_gpus:  # else a learner holds memory beside it, for good
             await wait_for_memory(cfg.vllm.gpu_memory_utilization, os.environ.get("CUDA_VISIBLE_DEVICES"))
         from vllm.envs import enable_envs_cache
         from vllm.v1.engine.async_llm import AsyncLLM

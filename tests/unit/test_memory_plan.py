@@ -258,3 +258,18 @@ def test_size_shows_both_turns_of_a_shared_gpu(tmp_path, capsys):
     assert "each GPU, in turns" in said and "engine + what a rank keeps" in said
     assert main([*argv, "--vllm.gpu_memory_utilization", "0.95"]) == 1
     assert "Lower vllm.gpu_memory_utilization to 0.9" in capsys.readouterr().out
+
+
+def test_a_rank_and_an_engine_that_share_a_gpu_must_fit_on_it_together(tmp_path):
+    """The engine's part is its weights, 2 GiB of cache as set, and its reserve."""
+    settings = {
+        "actor": {"model_name_or_path": model(tmp_path, SMALL), "num_gpus_per_node": 1},
+        "train": {"share_gpus": True},
+        "vllm": {"num_engines": 1, "kv_cache_mib": 2048},
+    }
+    plan = memory_plan(Config(**settings), 80 * GIB)
+    assert plan.engine["KV cache"] == 2 * GIB
+    needed = plan.learner_gpu + plan.engine_gpu
+    assert plan.faults(needed) == []
+    (fault,) = plan.faults(needed - 1)
+    assert "vllm.kv_cache_mib" in fault

@@ -106,13 +106,13 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             " the square of its length. Set ds.attn_implementation to sdpa, or turn packing off."
         )
     rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
-    engines = 0 if cfg.train.colocate_all else cfg.vllm.num_engines * cfg.vllm.world_size  # else on the learner's
+    engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size  # else on the learner's
     need = cfg.actor.num_gpus_per_node + engines + rewarding
     if machine.gpus and here and need > machine.gpus:
         raise ConfigError(
             f"{cfg.actor.num_gpus_per_node} learner ranks{f', {rewarding} reward models' * (rewarding > 0)} and"
             f" {cfg.vllm.num_engines}"
-            f" engines{' on the same GPUs' if cfg.train.colocate_all else f' x {cfg.vllm.world_size} GPUs'} need {need}"
+            f" engines{' on the same GPUs' if cfg.engines_beside_ranks else f' x {cfg.vllm.world_size} GPUs'} need {need}"
             f" GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
             f" vllm.num_engines{', reward.model_replicas' * (rewarding > 0)} or vllm.tensor_parallel_size."
         )

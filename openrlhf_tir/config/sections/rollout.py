@@ -202,7 +202,14 @@ class Vllm(Section):
         ge=1,
         description="tokens of prompt and response that the engine takes, at least data.max_len, the default",
     )
-    kv_cache_mib: int | None = Field(None, ge=16, description="CPU only: memory of the KV cache")
+    kv_cache_mib: int | None = Field(
+        None,
+        ge=16,
+        description=(
+            "MiB of an engine's KV cache; unset: 256 on CPU, on a GPU what vllm.gpu_memory_utilization leaves beside the"
+            " weights. Set it where a learner is on the same GPU (train.share_gpus)"
+        ),
+    )
     tool_call_parser: str | None = Field(
         None,
         description=(

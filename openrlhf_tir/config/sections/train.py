@@ -117,6 +117,13 @@ class Train(Section):
             " Never run on a GPU yet"
         ),
     )
+    share_gpus: bool = Field(
+        False,
+        description=(
+            "learner rank i and engine i hold memory of one GPU at the same time, in every pipeline.mode; the engine's"
+            " KV cache then has a fixed size, vllm.kv_cache_mib (docs/scaling.md)"
+        ),
+    )
     agent_func_path: str | None = Field(
         None,
         description=(

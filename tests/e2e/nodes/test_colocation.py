@@ -30,3 +30,18 @@ def test_a_run_on_shared_gpus_whose_learner_and_engine_are_killed_has_the_weight
     assert clean(tmp_path, toy_run.job.steps) and audit(tmp_path / "ledger.jsonl").rollbacks == 1
     assert min(columns["turn_s"]) > 0, "every step has waited for its turn"
     assert outcome(tmp_path) == (toy_run.digest, None)
+
+
+@pytest.mark.long
+def test_a_run_whose_engines_hold_gpus_together_with_the_ranks_has_the_weights_of_one_on_gpus_of_its_own(
+    toy_run, tmp_path
+):
+    """train.share_gpus: nobody waits for a turn, and nothing else changes."""
+    log = tmp_path / "log"
+    beside = ("--train.share_gpus", "--vllm.kv_cache_mib", "128", "--vllm.num_engines", "2")
+    process = start([*command(tmp_path, toy_run.job, deadlines={}), *beside], log)
+    code, output = end(process), " ".join(log.read_text().split())
+    assert code == 0, output[-3000:]
+    assert "learner rank 1 + engine 1 beside it" in output
+    assert clean(tmp_path, toy_run.job.steps)
+    assert outcome(tmp_path) == (toy_run.digest, None)

@@ -91,3 +91,30 @@ def test_a_critic_beside_a_reward_model_is_refused_with_where_they_are():
         ConfigError, match=r"The critic lives on the policy's ranks, and reward models have GPUs of their own"
     ):
         parse("--train.colocate_critic_reward")
+
+
+BESIDE = {"train.share_gpus": True, "vllm.kv_cache_mib": 1024, "actor.num_gpus_per_node": 2}
+
+
+@pytest.mark.parametrize("mode", ["sync", "one_step", "pipeline"])
+def test_engine_and_rank_hold_one_gpu_at_the_same_time_in_every_mode(mode):
+    config = load(None, BESIDE | {"vllm.num_engines": 2, "pipeline.mode": mode})
+    assert config.engines_beside_ranks
+
+
+@pytest.mark.parametrize(
+    ("change", "setting"),
+    [
+        ({"vllm.kv_cache_mib": None}, "vllm.kv_cache_mib"),
+        ({"vllm.num_engines": 3}, "vllm.num_engines"),
+        ({"vllm.tensor_parallel_size": 2}, "vllm.tensor_parallel_size"),
+        ({"vllm.sync_backend": "nccl"}, "vllm.sync_backend"),
+        ({"train.colocate_all": True, "pipeline.mode": "sync"}, "train.colocate_all"),
+    ],
+)
+def test_what_does_not_go_with_shared_gpus_is_refused_with_the_setting(change, setting):
+    with pytest.raises(ConfigError) as error:
+        load(None, BESIDE | change)
+    (line,) = str(error.value).splitlines()
+    assert "train.share_gpus" in line
+    assert setting in line
