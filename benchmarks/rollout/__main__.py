@@ -11,11 +11,14 @@ JSON.
                 (overhead.py)
     vllm        real vLLM on this machine: the episode path beside bare AsyncLLM, interleaved pairs
                 (vllm.py)
+    per_token   what a sampled token costs the actor beside bare AsyncLLM, 300 and 1,000 live, a model of one layer
+                (per_token.py)
     waiting     when it pays that ready trajectories wait for each other
                 (waiting.py)
 
-Engines and tools are emulated (they sleep) in all parts but `vllm`; in `schedule` the tools are a real environment
-server that sleeps, by HTTP. `--scale` is the wall-clock seconds of an emulated second there: this machine's two cores
+Engines and tools are emulated (they sleep) in all parts but `vllm` and `per_token`; in `schedule` the tools are a real
+environment server that sleeps, by HTTP. `--scale` is the wall-clock seconds of an emulated second there: this
+machine's two cores
 do the work of a cluster's many, and what they do is not scaled, so the smaller it is the more our code weighs. Critical
 path and serial loop run on the virtual clock, where code takes no time. Speed-ups are of the measured wall-clock; the
 machine should have nothing else to do."""
@@ -35,6 +38,7 @@ from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Lognormal, Workload
 
 from ..envs.load import started
 from . import overhead as overhead_part
+from . import per_token as per_token_part
 from . import schedule as schedule_part
 from . import vllm as vllm_part
 from . import waiting as waiting_part
@@ -113,6 +117,10 @@ def vllm(w: Workload, quick: bool, scale: float) -> dict[str, float]:
     return found
 
 
+def per_token(w: Workload, quick: bool, scale: float) -> dict[str, float]:
+    return per_token_part.measure(1 if quick else 5)
+
+
 def waiting(w: Workload, quick: bool, scale: float) -> dict[str, float]:
     rows = waiting_part.table(w, seeds=1 if quick else waiting_part.SEEDS)
     print("\none actor's rollout, emulated seconds")
@@ -126,6 +134,7 @@ PARTS: dict[str, Callable[[Workload, bool, float], dict[str, Any]]] = {
     "http": http,
     "waiting": waiting,
     "vllm": vllm,
+    "per_token": per_token,
 }
 
 

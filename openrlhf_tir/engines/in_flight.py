@@ -6,7 +6,7 @@ moment of the switch is where its tokens change version.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,13 +19,46 @@ from .busy import BusyMeter
 
 @dataclass(slots=True, eq=False)
 class Live:
-    """One request. `switches` holds (number of tokens sampled so far, version of those that follow)."""
+    """One request that is being answered, either streamed (`extend`) or read as a whole at its end (`follow`)."""
 
     request_id: str
     switches: list[tuple[int, int]]
+    """(tokens sampled before the switch, version of the weights that sample after it), the first at 0 tokens."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     text: str = ""
+    count: Callable[[], int] | None = None
+    """Reads the number of sampled tokens where they stay inside vLLM until the end; None: they are in `token_ids`."""
+
+    @property
+    def sampled(self) -> int:
+        """Tokens sampled so far."""
+        return self.count() if self.count else len(self.token_ids)
+
+    def follow(self, collector: Any, states: Mapping[str, Any]) -> None:
+        """Count the tokens of a FINAL_ONLY request where vLLM keeps them, so that no token costs anything here.
+
+        Args:
+            collector: vLLM's RequestOutputCollector of the request.
+            states: vLLM's request states by internal request id (`OutputProcessor.request_states`).
+        """
+
+        def count() -> int:
+            state = states.get(collector.request_id)
+            if state is not None:
+                return state.detokenizer.num_output_tokens()
+            # Finished: the output waits in the collector until the request's own task takes it.
+            output = collector.output
+            return 0 if output is None or isinstance(output, Exception) else len(output.outputs[0].token_ids)
+
+        self.count = count
+
+    def finish(self, output: Any) -> None:
+        """Take the final output of a FINAL_ONLY request (a CompletionOutput with flat log-probs)."""
+        self.count = None
+        self.token_ids = output.token_ids
+        self.logprobs = sampled_logprobs(output.logprobs)
+        self.text = output.text
 
     def extend(self, delta: Any) -> None:
         """Add what vLLM sampled since the last call (a CompletionOutput of kind DELTA, with log-probs)."""
@@ -48,6 +81,13 @@ class Live:
             finish_reason=last.finish_reason,
             stop_reason=last.stop_reason,
         )
+
+
+def sampled_logprobs(flat: Any) -> list[float]:
+    """Return the log-prob of each sampled token of vLLM's FlatLogprobs, which holds the sampled token first."""
+    if len(flat.start_indices) == len(flat.logprobs):  # nothing but the sampled tokens
+        return flat.logprobs
+    return [flat.logprobs[start] for start in flat.start_indices]
 
 
 def no_number(completion: Completion, request_id: str) -> str | None:
@@ -86,14 +126,14 @@ class InFlight:
         finally:
             self._live.discard(live)
             self.busy.leave()
-            self._finished_tokens += len(live.token_ids)
+            self._finished_tokens += live.sampled
 
     def switch(self, version: int) -> None:
         """Tokens that come from now on are `version`'s. Only in a pause, when its last tokens have arrived."""
         self._era += version <= self.version
         self.version = version
         for live in self._live:
-            live.switches.append((len(live.token_ids), version))
+            live.switches.append((live.sampled, version))
 
     def weights(self, since: int | None) -> str:
         """What tells this engine's weights of version `since` from all others that it had; of one that it has not got
@@ -106,12 +146,12 @@ class InFlight:
 
     def progress(self) -> dict[str, int]:
         """Request -> tokens sampled so far."""
-        return {live.request_id: len(live.token_ids) for live in self._live}
+        return {live.request_id: live.sampled for live in self._live}
 
     @property
     def tokens(self) -> int:
         """Sampled since the engine started."""
-        return self._finished_tokens + sum(len(live.token_ids) for live in self._live)
+        return self._finished_tokens + sum(live.sampled for live in self._live)
 
     def __len__(self) -> int:
         return len(self._live)

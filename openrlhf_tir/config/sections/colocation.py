@@ -41,7 +41,7 @@ def _sharing_violations(c: Config) -> Iterator[str]:
             "train.share_gpus with vllm.sync_backend = 'nccl': NCCL refuses two members of a group on one GPU, and"
             " learner and engine are. Use 'file'."
         )
-    if c.vllm.kv_cache_mib is None:
+    if c.vllm.kv_cache_mib is None and c.rollout.engine != STAND_IN:
         yield (
             "train.share_gpus needs vllm.kv_cache_mib: without it vLLM measures what is free as it starts, while the"
             " learner beside it takes and gives back memory. Set it, e.g. --vllm.kv_cache_mib 16384 on a card of 80 GiB"

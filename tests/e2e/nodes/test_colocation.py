@@ -38,7 +38,7 @@ def test_a_run_whose_engines_hold_gpus_together_with_the_ranks_has_the_weights_o
 ):
     """train.share_gpus: nobody waits for a turn, and nothing else changes."""
     log = tmp_path / "log"
-    beside = ("--train.share_gpus", "--vllm.kv_cache_mib", "128", "--vllm.num_engines", "2")
+    beside = ("--train.share_gpus", "--vllm.num_engines", "2")
     process = start([*command(tmp_path, toy_run.job, deadlines={}), *beside], log)
     code, output = end(process), " ".join(log.read_text().split())
     assert code == 0, output[-3000:]

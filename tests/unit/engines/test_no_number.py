@@ -7,6 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("vllm")
+
+from vllm.logprobs import FlatLogprobs
+from vllm.outputs import RequestOutput
+from vllm.v1.engine.output_processor import RequestOutputCollector
+
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError
@@ -25,13 +31,22 @@ class FakeLlm:
     def __init__(self, last: float) -> None:
         self.logprobs = [-1.0, last]
 
-    async def generate(self, prompt, params, request_id, priority):
+    output_processor = SimpleNamespace(request_states={})
+
+    async def add_request(self, request_id, prompt, params, priority):
+        logprobs = FlatLogprobs()
         for logprob in self.logprobs:
-            said = SimpleNamespace(
-                token_ids=[7], logprobs=[{7: SimpleNamespace(logprob=logprob)}], text="x", finish_reason="length",
-                stop_reason=None,
-            )  # fmt: skip
-            yield SimpleNamespace(outputs=[said])
+            logprobs.append_fast([7], [logprob], [1], [None])
+        output = SimpleNamespace(
+            token_ids=[7] * len(self.logprobs),
+            logprobs=logprobs,
+            text="xx",
+            finish_reason="length",
+            stop_reason=None,
+        )
+        collector = RequestOutputCollector(params.output_kind, request_id)
+        collector.put(RequestOutput(request_id, None, list(prompt["prompt_token_ids"]), None, [output], True))
+        return collector
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
