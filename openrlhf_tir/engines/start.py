@@ -18,6 +18,9 @@ CANARIES = 4
 """Prompts that a push is proved on."""
 CPU_PREFILL_TOKENS = 4096
 """Prefill of one engine step on CPU."""
+GPU_STEP_TOKENS = 8192
+"""Tokens of one engine step on a GPU, prefill and decoding together. vLLM's 2,048 cuts the prefill that follows a weight
+push into many steps, during which the card decodes at a fraction of its speed."""
 
 
 class LatestStats:
@@ -99,6 +102,9 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, v.max_model_len or cfg.data.max_len),
         }
+    else:
+        memory["max_num_batched_tokens"] = GPU_STEP_TOKENS
+    memory = {name: value for name, value in memory.items() if name not in v.engine_args}
     return AsyncEngineArgs(
         **v.engine_args,  # none of them is one of the following: config/engine_args.py
         distributed_executor_backend=executor_backend(v.world_size, gpu=gpu, visible=visible_gpus()),

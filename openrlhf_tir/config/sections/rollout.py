@@ -196,7 +196,7 @@ class Vllm(Section):
     enforce_eager: bool = Field(False, description="no CUDA graphs; needed on CPU")
     enable_prefix_caching: bool = True
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    max_num_seqs: int = Field(256, ge=1, description="sequences decoded together")
+    max_num_seqs: int = Field(512, ge=1, description="sequences decoded together")
     max_model_len: int | None = Field(
         None,
         ge=1,
