@@ -19,7 +19,7 @@ CANARIES = 4
 CPU_PREFILL_TOKENS = 4096
 """Prefill of one engine step on CPU."""
 GPU_STEP_TOKENS = 8192
-"""Tokens of one engine step on a GPU, prefill and decoding together. vLLM's 2,048 cuts the prefill that follows a weight
+"""Tokens of one engine step on a GPU, prefill and decoding together. vLLM's 2,048 cuts the prefill after a weight
 push into many steps, during which the card decodes at a fraction of its speed."""
 
 
