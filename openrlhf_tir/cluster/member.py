@@ -231,8 +231,8 @@ async def spawn(
         room, own, bundles = shared_room(cfg), None, by_node(shared)
         if index >= len(bundles):
             raise ClusterFull(
-                f"train.colocate_all and train.share_gpus put an engine beside each of the {len(bundles)} learner ranks, and engine {index}"
-                " has none. Ask for fewer engines."
+                f"An engine stands beside each of the {len(bundles)} learner ranks (train.colocate_all,"
+                f" train.share_gpus), and engine {index} has none. Ask for fewer engines."
             )
         there = PlacementGroupSchedulingStrategy(shared, placement_group_bundle_index=bundles[index])
     try:

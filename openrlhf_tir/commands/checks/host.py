@@ -112,8 +112,8 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
         raise ConfigError(
             f"{cfg.actor.num_gpus_per_node} learner ranks{f', {rewarding} reward models' * (rewarding > 0)} and"
             f" {cfg.vllm.num_engines}"
-            f" engines{' on the same GPUs' if cfg.engines_beside_ranks else f' x {cfg.vllm.world_size} GPUs'} need {need}"
-            f" GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
+            f" engines{' on the same GPUs' if cfg.engines_beside_ranks else f' x {cfg.vllm.world_size} GPUs'} need"
+            f" {need} GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
             f" vllm.num_engines{', reward.model_replicas' * (rewarding > 0)} or vllm.tensor_parallel_size."
         )
     facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]

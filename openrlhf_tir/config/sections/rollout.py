@@ -206,8 +206,8 @@ class Vllm(Section):
         None,
         ge=16,
         description=(
-            "MiB of an engine's KV cache; unset: 256 on CPU, on a GPU what vllm.gpu_memory_utilization leaves beside the"
-            " weights. Set it where a learner is on the same GPU (train.share_gpus)"
+            "MiB of an engine's KV cache; unset: 256 on CPU, on a GPU what vllm.gpu_memory_utilization leaves beside"
+            " the weights. Set it where a learner is on the same GPU (train.share_gpus)"
         ),
     )
     tool_call_parser: str | None = Field(
