@@ -163,12 +163,10 @@ def batch(args: argparse.Namespace, step: int):
     import numpy as np
 
     from openrlhf_tir.learner.balance import assign_ranks
-    from openrlhf_tir.simulation.workload import Workload
+    from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
     from openrlhf_tir.types import KEEP, BatchItem, Group, GroupKey, GroupMeta, Segment, Task, TrainBatch, Trajectory
 
-    from ..pipeline.__main__ import SEED_FILE
-
-    w, rng = Workload.read(SEED_FILE), np.random.default_rng(step)
+    w, rng = Workload.read(SEED_WORKLOAD), np.random.default_rng(step)
 
     def trajectory(key: GroupKey, i: int) -> Trajectory:
         n = min(args.tokens, w.script(key, i).model_tokens)
