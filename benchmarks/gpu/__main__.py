@@ -214,7 +214,7 @@ def learner(shape: str, micro_tokens: int) -> Callable[[argparse.Namespace], dic
         facts |= {"shape": args.shape, "micro_tokens": args.micro_tokens, "step_tokens": sum(sequences)}
         if plan:
             facts |= {"parameters": plan.parameters, "planned_gib": round(plan.learner_gpu / 2**30, 2)}
-        if peak := _peak_flops():
+        if plan and (peak := _peak_flops()):
             operations = 6 * plan.parameters * sum(sequences) + attention_flops(args, sequences)
             facts["mfu"] = round(operations / facts["learner_step_s"] / peak, 3)
         return facts

@@ -97,10 +97,10 @@ async def _ours(engine: Any, prompt: list[int], live: int, name: str) -> int:
     return sum(await asyncio.gather(*(request(i) for i in range(live))))
 
 
-async def _timed(run: Callable[[], Awaitable[int]]) -> tuple[int, float, float]:
+async def _timed(run: Callable[[str], Awaitable[int]], name: str) -> tuple[int, float, float]:
     """Return (tokens, wall seconds, CPU seconds of this process)."""
     wall, cpu = time.perf_counter(), time.process_time()
-    tokens = await run()
+    tokens = await run(name)
     return tokens, time.perf_counter() - wall, time.process_time() - cpu
 
 
@@ -122,7 +122,7 @@ async def compare(live: int, turns: int) -> dict[str, float]:
         rate: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(-1, turns):
             for name in list(runs) if turn % 2 else list(runs)[::-1]:
-                tokens, wall_s, cpu_s = await _timed(lambda name=name, turn=turn: runs[name](f"{name}{turn}"))
+                tokens, wall_s, cpu_s = await _timed(runs[name], f"{name}{turn}")
                 if turn < 0:  # warm-up
                     continue
                 cpu[name].append(1e6 * cpu_s / tokens)
