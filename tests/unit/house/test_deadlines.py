@@ -31,7 +31,7 @@ EXEMPT = {
         "a client's own request, cancelled when it leaves; VllmEngine.alive watches the engine's progress"
     ),
     "engines/vllm_engine.py init_transfer": "part of an actor's start: timeouts.start_s",
-    "engines/vllm_engine.py _generate": (
+    "engines/vllm_engine.py _final_output": (
         "an answer takes as long as its tokens: rollout.group_deadline_s, and VllmEngine.alive watches the progress"
     ),
     "engines/vllm_engine.py _switch": "part of a push (Member: timeouts.push_s), or an HTTP client's own request",
