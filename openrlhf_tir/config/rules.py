@@ -339,10 +339,34 @@ def _pipeline(c: Config) -> Iterator[str]:
             f" {f'/ {k} updates per batch ' if k > 1 else ''}* rollout.batch_size = ({c.batches_ahead} + 1) * {b} ="
             f" {bound}. Lower it, raise pipeline.max_staleness, or use 'auto'."
         )
+    yield from _fill(c)
     if c.stall_timeout_s <= c.rollout.group_deadline_s:
         yield (
             f"pipeline.stall_timeout_s = {c.stall_timeout_s} would abort while a group may still run"
             f" (rollout.group_deadline_s = {c.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
+        )
+
+
+def _fill(c: Config) -> Iterator[str]:
+    """The batches that are rolled before the first step fit into what may be under way then."""
+    batches, mode, depth = c.pipeline.fill_batches, c.pipeline.mode, c.pipeline.depth
+    if batches == 1:
+        return
+    if mode in ("sync", "one_step"):
+        yield (
+            f"pipeline.fill_batches = {batches} does not go with pipeline.mode = '{mode}', which rolls one batch at a"
+            " time. Leave it out, or use mode pipeline or pipeline_drain."
+        )
+    elif batches > c.batches_ahead + 1:
+        yield (
+            f"pipeline.fill_batches = {batches} is more than staleness has room for, {c.batches_ahead + 1} batches."
+            " Lower it, or raise pipeline.max_staleness."
+        )
+    elif isinstance(depth, int) and depth < batches * c.rollout.batch_size:
+        yield (
+            f"pipeline.fill_batches = {batches} batches of {c.rollout.batch_size} groups never fill, as pipeline.depth"
+            f" = {depth} groups may be under way. Use pipeline.depth >= {batches * c.rollout.batch_size}, or leave it"
+            " out."
         )
 
 

@@ -226,7 +226,9 @@ def _without_other_modes(recipe: dict[str, Any], mode: str | None) -> dict[str, 
     if mode is None or mode == pipeline.get("mode", Config().pipeline.mode):
         return recipe
     return recipe | {
-        "pipeline": {k: v for k, v in pipeline.items() if k not in ("max_staleness", "depth", "push_every")}
+        "pipeline": {
+            k: v for k, v in pipeline.items() if k not in ("max_staleness", "depth", "push_every", "fill_batches")
+        }
     }
 
 

@@ -80,6 +80,7 @@ class RunState:
         self.max_reissues, self.push_every = cfg.train.max_reissues, cfg.pipeline.push_every
         self.k, self.ahead = cfg.updates_per_batch, cfg.batches_ahead
         """Updates of a batch, and how many batches ahead of the learner a group may be issued (W in budget.py)."""
+        self.fill_batches = cfg.pipeline.fill_batches
         self.world_size = cfg.actor.world_size
         self.ledger, self.on_end, self.on_leave = ledger, on_end, on_leave
         self.signal = Signal()
@@ -339,7 +340,7 @@ class RunState:
 
     def waits_for_gate(self) -> bool:
         """A batch is ready and none is stepped on, but the gate is shut. It opens at the latest when nothing rolls."""
-        return not self.whole and len(self.replay) >= self.places and not self.gate_open()
+        return self.filled and not self.whole and len(self.replay) >= self.places and not self.gate_open()
 
     @property
     def places(self) -> int:
@@ -347,8 +348,20 @@ class RunState:
         return self.B - len(self.in_hand)
 
     def batch_ready(self) -> bool:
-        """Whether replay fills the batch in hand, as far as it ever will."""
-        return len(self.replay) >= self.places or self.exhausted
+        """Whether replay fills the batch in hand, as far as it ever will, and before the first step all that is to be
+        rolled until then."""
+        return self.exhausted or (self.filled and len(self.replay) >= self.places)
+
+    @property
+    def filled(self) -> bool:
+        """Return True once `pipeline.fill_batches` batches of accepted groups are there, or the first step was made.
+
+        A run of fewer batches waits for those that it trains.
+        """
+        if self.fill_batches == 1 or self.version > 0:
+            return True
+        batches = min(self.fill_batches, math.ceil(self.max_steps / self.k))
+        return len(self.replay) + len(self.in_hand) >= batches * self.B
 
     def step_due(self) -> bool:
         """Whether the batch can be made whole now and stepped on."""
@@ -357,7 +370,13 @@ class RunState:
     def part_ready(self) -> bool:
         """Whether a part of the batch may be taken early (budget.py). One group at least stays for the step, which the
         end of the prompts may make the last. None is begun in a run that is asked to stop."""
-        if not self.part or self.budget.paused or len(self.replay) <= self.part or self.places <= self.part:
+        if (
+            not self.part
+            or not self.filled
+            or self.budget.paused
+            or len(self.replay) <= self.part
+            or self.places <= self.part
+        ):
             return False
         first = self.replay.dispatches()[: self.part]
         rolling = map(self.deadline, self.rolling.values())

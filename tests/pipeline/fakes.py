@@ -226,8 +226,8 @@ class Silent:
 
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
     """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps,
-    reissues, stall, push_every, early, evaluate (a coroutine function), eval_steps; train, eval, sampling (rollout),
-    ckpt: more fields of these sections."""
+    reissues, stall, push_every, fill, early, evaluate (a coroutine function), eval_steps; train, eval, sampling
+    (rollout), ckpt: more fields of these sections."""
     rollout = rollout or FakeRollout()
     mode, B = flags.get("mode", "pipeline"), flags.get("B", 2)
     S = flags.get("S", 2 if mode == "pipeline" else None)
@@ -248,6 +248,7 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
                 "depth": flags.get("depth", allowed),
                 "stall_timeout_s": flags.get("stall", 1000),
                 "push_every": flags.get("push_every", 1),
+                "fill_batches": flags.get("fill", 1),
                 "early_accumulation": flags.get("early", "off"),
             },
             "algo": {"advantage": {"estimator": "rloo"}},

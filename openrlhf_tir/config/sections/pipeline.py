@@ -14,7 +14,7 @@ class Pipeline(Section):
         "pipeline",
         description=(
             "how rollout and training overlap; as a flag it undoes a recipe's max_staleness,"
-            " depth and push_every for another mode"
+            " depth, push_every and fill_batches for another mode"
         ),
     )
     max_staleness: int | None = Field(
@@ -47,6 +47,15 @@ class Pipeline(Section):
             "a number: groups rolling + buffered at most, up to (S+1)*B, the default of pipeline_drain; auto, the"
             " default of pipeline: as many as keep learner and engines busy, from measured acceptance, latency and"
             " queues, so that tokens are seldom S old; above (S+1)*B when the filters reject most"
+        ),
+    )
+    fill_batches: int = Field(
+        1,
+        ge=1,
+        description=(
+            "batches of accepted groups that are rolled before the first step of the run, so that the learner finds the"
+            " next one ready from the start; at most as many as max_staleness has room for, S + 1 of one update each."
+            " Needs mode pipeline or pipeline_drain"
         ),
     )
     overadmit_risk: float = Field(
