@@ -1,16 +1,17 @@
-"""data: what is done with data before a run: check, convert, decontaminate, select. None needs a model or a GPU."""
+"""data: what is done with data before a run. None needs a GPU, and only `rewrite` a model, behind a server."""
 
 from __future__ import annotations
 
 import argparse
 from types import ModuleType
 
-from . import check, convert, decontaminate, select
+from . import check, convert, decontaminate, rewrite, select
 
 WHAT: dict[str, tuple[ModuleType, str]] = {
     "check": (check, "read every row as a run would: what is there, and file, line, field and type of what is wrong"),
     "convert": (convert, "write rows of one schema in another; xLAM, Hammer and ToolACE as Tool-N1's"),
     "decontaminate": (decontaminate, "leave out problems that share n-grams with an evaluation set"),
+    "rewrite": (rewrite, "make demonstrations with code of worked solutions, by a model, as ReTool's cold start"),
     "select": (select, "keep problems by how often they were solved (pass rate), or by their learning impact (LIMR)"),
 }
 

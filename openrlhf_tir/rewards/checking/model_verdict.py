@@ -51,11 +51,39 @@ _WORD = re.compile(r"\b(in)?correct\b", re.IGNORECASE)
 def verdict(url: str, model: str, token_env: str, question: str, answer: str, gold: str, deadline_s: float) -> float:
     """`token_env` names the environment variable with the bearer token, if there is one. Raises VerifierError."""
     content = PROMPT.format(question=question[:MOST_CHARS], answer=answer[-MOST_CHARS:], gold=gold[:MOST_CHARS])
+    return read(chat(url, model, token_env, content, deadline_s))
+
+
+def chat(
+    url: str,
+    model: str,
+    token_env: str,
+    content: str,
+    deadline_s: float,
+    max_tokens: int = MOST_TOKENS,
+    settings: str = "reward.options.verifier_url and verifier_model",
+    deadline: str = "reward.verify_deadline_s",
+) -> str:
+    """Return a model's greedy reply to one message.
+
+    Args:
+        url: Base URL of an OpenAI-compatible server.
+        model: The model's name there.
+        token_env: Name of the environment variable with the bearer token, if there is one.
+        content: The message.
+        deadline_s: Seconds until the reply must be there, retries included.
+        max_tokens: Length of the reply.
+        settings: What to correct where the server refuses, for the message.
+        deadline: The setting of the deadline, for the message.
+
+    Raises:
+        VerifierError: There is no reply in time, or the server refuses the request.
+    """
     body = {
         "model": model,
         "messages": [{"role": "user", "content": content}],
         "temperature": 0,
-        "max_tokens": MOST_TOKENS,
+        "max_tokens": max_tokens,
     }
     token = os.environ.get(token_env) if token_env else None
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
@@ -63,7 +91,7 @@ def verdict(url: str, model: str, token_env: str, question: str, answer: str, go
     request = urllib.request.Request(
         target if target.endswith(CHAT) else target + CHAT, json.dumps(body).encode(), headers
     )
-    return read(_reply(request, time.monotonic() + SHARE * deadline_s, deadline_s))
+    return _reply(request, time.monotonic() + SHARE * deadline_s, f"{deadline} = {deadline_s:g}", settings)
 
 
 def read(reply: str) -> float:
@@ -72,7 +100,7 @@ def read(reply: str) -> float:
     return float(bool(words) and words[-1][1] is None)
 
 
-def _reply(request: urllib.request.Request, until: float, deadline_s: float) -> str:
+def _reply(request: urllib.request.Request, until: float, deadline: str, settings: str) -> str:
     failures = 0
     while True:
         try:
@@ -81,18 +109,12 @@ def _reply(request: urllib.request.Request, until: float, deadline_s: float) -> 
         except urllib.error.HTTPError as e:
             fault = f"answered HTTP {e.code}: {e.read(200)!r}"
             if e.code not in TRANSIENT:
-                raise VerifierError(
-                    f"The verifier model at {request.full_url} {fault}."
-                    " Correct reward.options.verifier_url and verifier_model."
-                ) from None
+                raise VerifierError(f"The model at {request.full_url} {fault}. Correct {settings}.") from None
         except (OSError, ValueError, LookupError, TypeError) as e:  # no connection, or not the reply of a chat
             fault = f"gave no verdict ({type(e).__name__}: {e})"
         pause = jittered(backoff_s(failures, first_s=FIRST_PAUSE_S))
         if time.monotonic() + pause >= until:
-            raise VerifierError(
-                f"The verifier model at {request.full_url} {fault}, {failures + 1} times within"
-                f" reward.verify_deadline_s = {deadline_s:g}."
-            )
+            raise VerifierError(f"The model at {request.full_url} {fault}, {failures + 1} times within {deadline}.")
         time.sleep(pause)
         failures += 1
 
