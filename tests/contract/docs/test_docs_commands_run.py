@@ -26,8 +26,8 @@ RUNS = (
     r"\.venv/bin/openrlhf-tir reproduce --list$",
     r"python -m env_servers\.(functions|swe|puzzles)\.make_tasks ",
 )
-NEEDS_MORE = ("swe_gym.jsonl", "runs/")
-"""Rows, or a run, that a reader has and this test has not."""
+NEEDS_MORE = ("swe_gym.jsonl", "runs/", "worked.jsonl")
+"""Rows, a run or a model, that a reader has and this test has not."""
 
 
 def runnable() -> list[tuple[str, str]]:
