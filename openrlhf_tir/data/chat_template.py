@@ -34,6 +34,8 @@ what it likes."""
 
 STAND_IN = "sampledassistanttext"
 """Stands for a sampled message; no template treats letters specially."""
+CALLS: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {"sampledargument": "sampledvalue"})
+"""Arguments of two calls that stand for a sampled one: what follows it must not depend on them."""
 
 
 class TemplateRefuses(DataError):
@@ -78,25 +80,65 @@ class ChatTemplate:
         call: bool = False,
         go_on: bool = True,
     ) -> str:
-        """What the template adds behind a sampled message: its end, and the messages `after` it.
+        """Return what the template adds behind a sampled message: its end, and the messages `after` it.
 
-        call: the sampled message is told to the template as a call of a tool, which some (Mistral's) want before a
-        tool's reply. They render calls themselves, so the message's end is the first special token behind it. Raises
-        TemplateRefuses, also when the message is left out."""
+        Args:
+            call: The sampled message is told to the template as a call of a tool, which some (Mistral's) want before a
+                tool's reply. They render calls themselves, so the tail begins where the conversation goes on otherwise
+                than it would end: at the token that ends the message, or behind the call where the turn goes on.
+
+        Raises:
+            TemplateRefuses: The template refuses the conversation or leaves the message out, or a part of the call
+                itself would be in the tail.
+        """
+        if call:
+            name = next((str(m["name"]) for m in after if m.get("name")), "tool")
+            tails = [self._behind_call(before, after, tools, (name, given), go_on) for given in CALLS]
+            if tails[0] != tails[1]:
+                raise TemplateRefuses("the chat template repeats a call behind it, so the call's end cannot be told")
+            return tails[0]
         word = STAND_IN
         while any(word in str(m) for m in after):  # what a tool prints is its own business
             word += "x"
-        text = self.render([*before, stand_in(before, call=call, word=word), *after], tools, go_on=go_on)
+        text = self.render([*before, stand_in(before, word=word), *after], tools, go_on=go_on)
         at = text.rfind(word)
         if at < 0:
             raise TemplateRefuses("the chat template leaves an assistant message out when others follow it")
-        rest = text[at + len(word) :]
-        if not call:
-            return rest
-        end = self._specials.search(rest) if self._specials else None
-        if end is None:
-            raise TemplateRefuses("the chat template writes no special token behind a call, so its end cannot be told")
-        return rest[end.start() :]
+        return text[at + len(word) :]
+
+    def end_of_message(self, before: Sequence[Message], tools: Sequence[Message] = (), *, call: bool = False) -> str:
+        """Return the special token that the template writes at the end of a sampled message; "" where it writes none.
+
+        Behind a call some (Gemma 4's) write none when the tool's reply follows: the turn goes on.
+        """
+        return self.first_special(self.tail(before, (), tools, call=call, go_on=False))
+
+    def _behind_call(
+        self,
+        before: Sequence[Message],
+        after: Sequence[Message],
+        tools: Sequence[Message],
+        call: tuple[str, Mapping[str, Any]],
+        go_on: bool,
+    ) -> str:
+        message = stand_in(before, call=True, word=call[0], arguments=call[1])
+        whole = self.render([*before, message, *after], tools, go_on=go_on)
+        alone = self.render([*before, message], tools, go_on=False)
+        ended = alone.rstrip()
+        pieces = self.pieces(ended)
+        if not after or whole.startswith(ended):
+            start = len(ended) - len(pieces[-1][0]) if pieces and pieces[-1][1] else len(ended)
+        else:
+            # The turn goes on: both are equal up to the end of the call. Never cut inside of a token.
+            equal = next((i for i, (a, b) in enumerate(zip(whole, alone, strict=False)) if a != b), len(alone))
+            start = 0
+            for piece, _ in self.pieces(whole):
+                if start + len(piece) > equal:
+                    break
+                start += len(piece)
+        if call[0] not in whole[:start]:
+            raise TemplateRefuses("the chat template does not show a call before the tool's reply")
+        return whole[start:]
 
     def inert(self, value: Any) -> Any:
         """Return messages, tools or a text from outside with a mark inside of every special token's text.
@@ -120,11 +162,13 @@ class ChatTemplate:
         return found[0] if found else ""
 
 
-def stand_in(before: Sequence[Message], *, call: bool, word: str = STAND_IN) -> dict[str, Any]:
-    """A message in the place of a sampled one."""
+def stand_in(
+    before: Sequence[Message], *, call: bool = False, word: str = STAND_IN, arguments: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a message in the place of a sampled one; a call is one of the tool named `word`."""
     if not call:
         return {"role": "assistant", "content": word}
-    function = {"name": word, "arguments": {}}
+    function = {"name": word, "arguments": dict(arguments or {})}
     return {
         "role": "assistant",
         "content": "",

@@ -6,6 +6,7 @@ Renders as transformers does: sandbox, trimmed blocks, `raise_exception`, `strft
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from ..errors import ConfigError
 from .chat_template import Apply, ChatTemplate, Message
 
+_GENERATION = re.compile(r"\{%([-+]?)\s*(generation|endgeneration)\s*([-+]?)%\}")
 NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 """Special tokens that a template may name."""
 
@@ -33,12 +35,18 @@ def of_text(template: str, names: Mapping[str, str]) -> Apply:
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     env.filters["tojson"] = tojson
     env.globals |= {"raise_exception": raise_exception, "strftime_now": lambda form: datetime.now().strftime(form)}
-    compiled = env.from_string(template)
+    compiled = env.from_string(_GENERATION.sub(_as_condition, template))
 
     def apply(messages: Sequence[Message], **how: Any) -> str:
         return compiled.render(messages=messages, **{**names, **how})
 
     return apply
+
+
+def _as_condition(match: re.Match[str]) -> str:
+    """Return a block in the place of transformers' own, which marks what the assistant said and changes no text."""
+    before, name, after = match.groups()
+    return f"{{%{before} {'endif' if name == 'endgeneration' else 'if true'} {after}%}}"
 
 
 def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None:

@@ -66,9 +66,10 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
             {**m, "content": SEEN, **({"tool_call_id": call_id([USER])} if m["role"] == "tool" else {})}
             for m in replies
         ]
+        called = next((str(m["name"]) for m in replies if m.get("name")), "tool")
         try:
             tail = template.tail([USER], after, tools, call=call)
-            again = [USER, stand_in([USER], call=call), *after]
+            again = [USER, stand_in([USER], call=call, **({"word": called} if call else {})), *after]
             template.tail(
                 again,
                 [{**m, "tool_call_id": call_id(again)} if m["role"] == "tool" else m for m in after],

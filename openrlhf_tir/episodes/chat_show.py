@@ -117,19 +117,34 @@ class ChatShow:
             replies = [{"tool_call_id": call_id(self.messages), **m} if m["role"] == "tool" else m for m in replies]
         try:
             rendered = self.template.tail(self.messages, replies, self.tools, call=call, go_on=go_on)
-            closes = bool(self.template.first_special(self.template.tail(self.messages, (), self.tools, go_on=False)))
+            closes = bool(self.template.end_of_message(self.messages, self.tools, call=False))
         except TemplateRefuses as e:
             raise TurnError(f"{e}. Use another chat template, or other messages in the protocol's replies.") from e
-        said = stand_in(self.messages, call=True) if call else {"role": "assistant", "content": self.read(sampled).text}
+        called = next((str(m["name"]) for m in replies if m.get("name")), "tool")
+        said = (
+            stand_in(self.messages, call=True, word=called)
+            if call
+            else {"role": "assistant", "content": self.read(sampled).text}
+        )
         self.messages += [said, *({**m, "content": plain(m["content"])} for m in replies)]
         ids, written = self.codec.encode_rendered(rendered), plain(rendered)
         if _ended(sampled, self.codec):
             end = next((k for k, i in enumerate(ids) if i in self.codec.special_ids), None)
-            if end is not None and (closes or ids[end] == int(sampled.token_ids[-1])):
+            # A reply that stands before any special token belongs to the same turn: there is no end to leave out.
+            before_end = rendered.partition(self.template.first_special(rendered))[0]
+            closes = closes and not self._turn_goes_on(rendered, call)
+            if end is not None and not before_end.strip() and (closes or ids[end] == int(sampled.token_ids[-1])):
                 ids = ids[end + 1 :]
                 special = self.template.first_special(rendered)
                 written = plain(rendered[rendered.index(special) + len(special) :])
         return Shown(written, ids)
+
+    def _turn_goes_on(self, rendered: str, call: bool) -> bool:
+        """Return True if the template ends no message between a call and its reply."""
+        if not call:
+            return False
+        alone = self.template.end_of_message(self.messages, self.tools, call=True)
+        return self.template.first_special(rendered) != alone
 
     def _shortened(self, observation: str) -> str:
         room = self.max_tokens
