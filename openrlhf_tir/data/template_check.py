@@ -46,9 +46,14 @@ def check_template(
     """replies: what a protocol answers to a turn. Raises ConfigError for a template that cannot show them, or rewrites
     where that is refused."""
     call = _form(template, replies, tools)
-    checked = Checked(
-        call, () if call else tuple(name for name, text in TURNS.items() if _rewrites(template, text, replies, tools))
-    )
+    try:
+        rewritten = [name for name, turn in TURNS.items() if not call and _rewrites(template, turn, replies, tools)]
+    except TemplateRefuses as e:
+        raise ConfigError(
+            f"The model's chat template shows one reply and refuses the second: {e}. Show replies as the user's"
+            " (env.options.role = 'user'), or use a model whose template knows tools."
+        ) from None
+    checked = Checked(call, tuple(rewritten))
     if checked.rewritten and rewrites == "refuse":
         raise ConfigError(
             f"The chat template shows earlier turns otherwise than they were sampled ({', '.join(checked.rewritten)}),"
@@ -94,6 +99,7 @@ def _rewrites(template: ChatTemplate, turn: str, replies: Sequence[Message], too
     messages: list[Mapping[str, Any]] = [USER]
     grown = template.render(messages, tools)
     for _ in range(2):
-        grown += turn + template.tail(messages, replies, tools)
-        messages += [{"role": "assistant", "content": turn}, *replies]
+        after = [{"tool_call_id": call_id(messages), **m} if m["role"] == "tool" else m for m in replies]
+        grown += turn + template.tail(messages, after, tools)
+        messages += [{"role": "assistant", "content": turn}, *after]
     return grown != template.render(messages, tools)

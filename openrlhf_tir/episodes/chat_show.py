@@ -113,8 +113,7 @@ class ChatShow:
         text = self.codec.inert(self._shortened(observation))
         replies: list[Mapping[str, Any]] = list(self.protocol.replies(text))
         call = self.call and any(m["role"] == "tool" for m in replies)
-        if call:
-            replies = [{"tool_call_id": call_id(self.messages), **m} if m["role"] == "tool" else m for m in replies]
+        replies = [{"tool_call_id": call_id(self.messages), **m} if m["role"] == "tool" else m for m in replies]
         try:
             rendered = self.template.tail(self.messages, replies, self.tools, call=call, go_on=go_on)
             closes = bool(self.template.end_of_message(self.messages, self.tools, call=False))

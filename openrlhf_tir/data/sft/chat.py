@@ -114,6 +114,13 @@ def _complete_turn(
     lost = lost_in_response(messages[i], before[-OPENED_CHARS:] + response)
     if lost is None:
         return before, response
+    for name in REASONING:  # the same thoughts under the name that this template reads (gpt-oss's: thinking)
+        renamed = {**messages[i], **_NO_THOUGHT, name: reasoning_of(messages[i])}
+        if renamed[name] and not messages[i].get(name):
+            before, response = _turn(where, [*messages[:i], renamed], i, tools, template)
+            if lost_in_response(renamed, before[-OPENED_CHARS:] + response) is None:
+                return before, response
+    before, response = _turn(where, messages, i, tools, template)
     if (thought := reasoning_of(messages[i])) and lost_in_response({**messages[i], **_NO_THOUGHT}, response) is None:
         content = f"<think>\n{thought}\n</think>\n\n{messages[i].get('content') or ''}"
         written_out = {**messages[i], **_NO_THOUGHT, "content": content}
