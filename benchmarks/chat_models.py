@@ -90,11 +90,11 @@ _ORDINARY = re.compile(
     r"</?(?:think|tool_call|tool_calls|tool_response|tools|tool|function|parameter|arg_\w+|invoke)\b"
 )
 
-ASKED = {"role": "user", "content": "How much is six times seven?"}
+ASKED: dict[str, Any] = {"role": "user", "content": "How much is six times seven?"}
 SAID = {"role": "assistant", "content": "It is 42."}
 AGAIN = {"role": "user", "content": "Are you sure?"}
 SURE = {"role": "assistant", "content": "Quite sure."}
-CALL = {
+CALL: dict[str, Any] = {
     "role": "assistant",
     "content": "",
     "tool_calls": [
@@ -189,7 +189,7 @@ def _system(template: ChatTemplate) -> str:
 
 
 def _call(template: ChatTemplate) -> str:
-    messages = [ASKED, CALL, RESULT]
+    messages: list[dict[str, Any]] = [ASKED, CALL, RESULT]
     try:
         rendered = template.render(messages, [PYTHON_TOOL])
     except TemplateRefuses:

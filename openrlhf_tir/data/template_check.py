@@ -74,7 +74,8 @@ def _form(template: ChatTemplate, replies: Sequence[Message], tools: Sequence[Me
         called = next((str(m["name"]) for m in replies if m.get("name")), "tool")
         try:
             tail = template.tail([USER], after, tools, call=call)
-            again = [USER, stand_in([USER], call=call, **({"word": called} if call else {})), *after]
+            said = stand_in([USER], call=True, word=called) if call else stand_in([USER])
+            again = [USER, said, *after]
             template.tail(
                 again,
                 [{**m, "tool_call_id": call_id(again)} if m["role"] == "tool" else m for m in after],
