@@ -22,7 +22,7 @@ from ..errors import ConfigError, EnvError, TirError, unknown
 SERVERS = {
     name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "functions", "swe", "puzzles", "echo")
 }
-SERVERS |= {name: f"env_servers.adapters.{name}" for name in ("mcp", "openenv", "verl_tool", "gem", "bfcl")}
+SERVERS |= {name: f"env_servers.adapters.{name}" for name in ("mcp", "openenv", "verl_tool", "gem", "bfcl", "tau")}
 WITH_WORKERS = ("python_tir", "search", "math", "swe", "puzzles", "bfcl")
 """Servers of ours that env.workers is told; the others answer at once, and have a default of many."""
 OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds", "workers", "name")

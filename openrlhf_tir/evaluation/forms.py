@@ -33,8 +33,8 @@ Form = Callable[[str, Row], dict[str, Any]]
 
 QUESTIONS = ("problem", "question", "prompt")
 MATHS_ANSWERS = ("answer", "final_answer", "label", "ground_truth", "solution")
-PLAYED = {"domains", "repo"}
-"""What our environments functions and swe play from."""
+PLAYED = {"domains", "repo", "tau_domain"}
+"""What our environments functions, swe and tau play from."""
 TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
 KINDS = ("level", "problem_type", "subfield", "difficulty", "kind", "subject")
 

@@ -163,6 +163,23 @@ def _tau_like() -> Suite:
     )
 
 
+def _tau(domain: str, rows: int) -> Suite:
+    maker = Maker(("env_servers.adapters.tau.make_tasks",), {"messages": "messages"}, ("--domain", domain))
+    return Suite(
+        f"tau_{domain}",
+        f"tau-bench, {domain}",
+        rows,
+        "GitHub: sierra-research/tau-bench (pip install git+https://github.com/sierra-research/tau-bench): its rows are"
+        " made of the installed package where no file is given",
+        'rows of the environment tau: {"prompt", "label", "meta": {"tau_domain", "split", "index", ...}}',
+        played,
+        ("env",),
+        env="tau",
+        user=True,
+        maker=maker,
+    )
+
+
 def _swe(name: str, title: str, rows: int, source: str, shape: str, maker: Maker) -> Suite:
     return Suite(name, title, rows, source, shape, played, ("env",), env="swe", maker=maker)
 
@@ -236,6 +253,8 @@ SUITES: dict[str, Suite] = {
         _multi_turn("miss_param", "missing parameters"),
         _multi_turn("long_context", "long context"),
         _tau_like(),
+        _tau("airline", 50),
+        _tau("retail", 115),
         _swe(
             "swe_like",
             "bugs in twelve small repositories, held out from training",

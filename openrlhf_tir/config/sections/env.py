@@ -32,8 +32,8 @@ class Env(Section):
         None,
         description=(
             "which environment its server is, if not what its name says: python_tir, search, math, functions, swe,"
-            " puzzles, echo, mcp, openenv, verl_tool, gem, bfcl (the run starts these), or what /schema of the server"
-            " at the URL says"
+            " puzzles, echo, mcp, openenv, verl_tool, gem, bfcl, tau (the run starts these), or what /schema of the"
+            " server at the URL says"
         ),
     )
     server_options: dict[str, Option] = Field(

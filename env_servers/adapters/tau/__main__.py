@@ -1,0 +1,53 @@
+"""python -m env_servers.adapters.tau: tau-bench's airline and retail desks; a model plays the user. Rows: python -m
+env_servers.adapters.tau.make_tasks."""
+
+from __future__ import annotations
+
+import argparse
+
+from env_servers.flags import seconds
+from env_servers.functions.users import TOKEN_ENV, ModelUser
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
+from env_servers.serving import create_env_app
+
+from .env import ACTION, TauEnv
+from .package import check_installed
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.tau", description=__doc__)
+    add_serving_flags(p, workers=64)
+    p.add_argument(
+        "--user-url",
+        metavar="URL",
+        help=f"OpenAI-compatible URL (.../v1) whose model plays the users; {TOKEN_ENV} is its bearer token",
+    )
+    p.add_argument("--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)")
+    p.add_argument(
+        "--user-timeout",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds for one answer of the user's model (default: %(default)s)",
+    )
+    return p
+
+
+def main() -> None:
+    p = parser()
+    args = p.parse_args()
+    if not args.user_url:
+        p.error("tau-bench's users are played by a model: give --user-url http://HOST:PORT/v1 and --user-model NAME.")
+    check_installed()
+    run_copies(args)
+
+    def make_user(instruction: str) -> ModelUser:
+        return ModelUser(args.user_url, args.user_model, instruction, args.user_timeout)
+
+    config = serving_config(args, env="tau", action=ACTION, stateful=True)
+    serve(create_env_app(lambda: TauEnv(make_user), config), args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""python -m env_servers.adapters.tau.make_tasks: rows of the installed package's tasks, in their order.
+
+The policy is the system message, and the model's own chat template is told the functions (--env.protocol messages). The
+user's first words are the first observation: a model plays the user, so they are in no row."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from env_servers.flags import file_to_write
+
+from .package import DOMAINS, SPLITS, check_installed, desk
+
+
+def rows(domain: str, split: str) -> Iterator[dict[str, Any]]:
+    """Yield a row for each task of the split; the label is its true calls."""
+    first = desk(domain, split, 0)
+    for index, task in enumerate(first.tasks):
+        gold = [{"name": a.name, "arguments": a.kwargs} for a in task.actions]
+        meta = {"tau_domain": domain, "split": split, "index": index, "chat_tools": first.tools_info, "kind": domain}
+        yield {
+            "prompt": [{"role": "system", "content": first.wiki}],
+            "label": json.dumps(gold, ensure_ascii=False),
+            "env": "tau",
+            "meta": meta,
+        }
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(
+        prog="python -m env_servers.adapters.tau.make_tasks", description=__doc__, formatter_class=raw
+    )
+    p.add_argument("--domain", choices=sorted(DOMAINS), default="retail", help="whose tasks (default: %(default)s)")
+    p.add_argument("--split", default="test", help="test; retail has train and dev as well (default: %(default)s)")
+    p.add_argument("--protocol", choices=["messages"], default="messages", help="how calls are written")
+    p.add_argument("--out", type=file_to_write, required=True, metavar="FILE.jsonl")
+    args = p.parse_args()
+    if args.split not in SPLITS[args.domain]:
+        p.error(f"--split {args.split}: {args.domain} has {', '.join(SPLITS[args.domain])}.")
+    check_installed()
+    made = list(rows(args.domain, args.split))
+    if not made:
+        sys.exit(f"tau makes no tasks: the package has none of {args.domain}, {args.split}.")
+    args.out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made), encoding="utf-8")
+    print(f"{args.out}: {len(made)} rows")
+
+
+if __name__ == "__main__":
+    main()
