@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from .own_files import by_content
 from .schema import Config
 
 REFUSE = {
@@ -52,6 +53,7 @@ FREE = (
     "data.input_template",
     "data.apply_chat_template",
     "data.max_samples",
+    "data.cache_dir",
     "train.resume",
     "train.resume_from",
     "train.resume_or_start",
@@ -137,7 +139,9 @@ def dumped(cfg: Config) -> dict[str, Any]:
 def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Change]]:
     """(refused, to be said). A field that the checkpoint's version did not have counts as its default there; one that
     is gone is said as unset."""
-    before, now, default = flat(saved), flat(dumped(cfg)), flat(dumped(Config()))
+    before = flat(by_content(saved))
+    now = flat(by_content(dumped(cfg)))
+    default = flat(dumped(Config()))
     pairs = ((f, before.get(f, default.get(f)), now.get(f)) for f in [*now, *(f for f in before if f not in now)])
     differ = [Change(f, was, is_now) for f, was, is_now in pairs if was != is_now]
     return [c for c in differ if refusal(c.field)], [c for c in differ if not refusal(c.field) and not _free(c.field)]

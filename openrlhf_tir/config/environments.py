@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .schema import Config
 
 T = TypeVar("T")
+WITHOUT_LABEL = ("env", "format", "model", "remote")
+"""Registered rewards that are told no label, or leave it to somebody else what to do with it."""
 RUN_CODE = ("python_tir", "swe")
 """Servers of ours that run what a model writes."""
 
@@ -54,6 +56,11 @@ class Environment:
         return [u.strip().rstrip("/") for u in (self.env.url or "").split(",") if u.strip()]
 
     @property
+    def needs_labels(self) -> bool:
+        """Whether a reward compares with a row's label; a function of one's own may do without."""
+        return any(":" not in name and name not in WITHOUT_LABEL for name in self.reward.used)
+
+    @property
     def runs_code(self) -> bool:
         """Whether it is one of ours that runs what a model writes."""
         return self.serves in RUN_CODE and not self.env.file
@@ -79,6 +86,12 @@ def resolve(cfg: Config) -> dict[str, Environment]:
     if wrong:
         raise ConfigError("\n".join(wrong))
     return found
+
+
+def unlabelled(cfg: Config) -> frozenset[str]:
+    """Names of the environments whose rows need no label: no reward compares with it, or OpenRLHF's agent file gives
+    the reward."""
+    return frozenset(name for name, e in cfg.environments.items() if cfg.train.agent_func_path or not e.needs_labels)
 
 
 def without_calls(cfg: Config, max_calls: int | None = None) -> frozenset[str]:

@@ -49,6 +49,7 @@ OWN = "own"
 
 _FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
 """Without an attribute it is the class of the file that may be meant (env.file); elsewhere `plugins.load` refuses."""
+_COPY = re.compile(r".+-[0-9a-f]{8}\.py")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
 
 
@@ -130,8 +131,33 @@ def files_of(cfg: Config) -> list[Path]:
 def copies(cfg: Config, directory: Path) -> Iterator[tuple[Path, Path]]:
     """(file, where its copy in `directory` belongs); the name says what is in it: two versions do not meet."""
     for path in files_of(cfg):
-        digest = hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()
-        yield path, path if path.parent == directory else directory / f"{path.stem}-{digest}.py"
+        yield path, path if path.parent == directory else directory / _copy_name(path)
+
+
+def by_content(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dumped configuration in which every file of one's own has the name of its copy, without the directory.
+
+    So a file and the copy that a run made of it are the same, wherever either is, as long as nobody edits one.
+    """
+
+    def change(name: str) -> str:
+        m = _FILE.fullmatch(name)
+        if m is None:
+            return name
+        path = Path(m["path"])
+        if path.parent.name == OWN and _COPY.fullmatch(path.name):
+            return f"{path.name}{m['attribute'] or ''}"
+        try:
+            return f"{_copy_name(path)}{m['attribute'] or ''}"
+        except OSError:
+            return name
+
+    return renamed(tree, change)
+
+
+def _copy_name(path: Path) -> str:
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()
+    return f"{path.stem}-{digest}.py"
 
 
 def freeze(cfg: Config, directory: Path | None = None) -> Config:

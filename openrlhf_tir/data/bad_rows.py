@@ -29,10 +29,11 @@ class BadRows:
         self.count = 0
         self.listed: list[str] = []
 
-    def __call__(self, error: DataError) -> None:
+    def __call__(self, error: DataError, rows: int = 1) -> None:
+        """Raise the error, or take note of it. `rows`: how many rows there are of what is wrong."""
         if self.on == "error":
             raise error
-        self.count += 1
+        self.count += rows
         if len(self.listed) < self.most:
             self.listed.append(shorten(str(error), 500))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from ..config import Config
 from ..config.environments import Environment, one
 from ..errors import DataError
@@ -18,9 +20,17 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
     Prompts of an environment with share 0 are in no lane. Raises DataError for a share or a data set without a prompt.
     """
     shares = {name: e.share for name, e in environments.items() if e.share is not None}
-    members: dict[tuple[str, int], list[int]] = {}
-    for i, (task, dataset) in enumerate(zip(prompts.tasks, prompts.dataset_of, strict=True)):
-        members.setdefault((task.env if shares else "", dataset if probs else 0), []).append(i)
+    if not shares and not probs:
+        return [Lane(np.arange(len(prompts)))] if len(prompts) else []
+    names, env_of = prompts.envs()
+    dataset_of = np.asarray(prompts.dataset_of)
+    members: dict[tuple[str, int], np.ndarray] = {}
+    for number, name in enumerate(names if shares else [""]):
+        of_env = env_of == number if shares else np.ones(len(prompts), bool)
+        for dataset in range(len(probs)) if probs else [0]:
+            found = np.flatnonzero(of_env & (dataset_of == dataset) if probs else of_env)
+            if len(found):
+                members[name, dataset] = found
     for name, share in shares.items():
         if share and not any(env == name for env, _ in members):
             raise DataError(
@@ -40,8 +50,8 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
     return [lane for lane in lanes if lane.share > 0]
 
 
-def curriculum_of(cfg: Config, envs: Sequence[str]) -> Settings | None:
-    """What data.curriculum asks for, None where it is off. `envs`: each prompt's. A group is kept as its environment's
+def curriculum_of(cfg: Config, prompts: PromptSet) -> Settings | None:
+    """What data.curriculum asks for, None where it is off. A group is kept as its environment's
     accuracy filter says, and where there is none if its samples differ: only then has it an advantage."""
     if cfg.data.curriculum == "off":
         return None
@@ -49,9 +59,11 @@ def curriculum_of(cfg: Config, envs: Sequence[str]) -> Settings | None:
         name: e.filter.accuracy_range if "accuracy" in e.filter.order else (0.0, 1.0)
         for name, e in cfg.environments.items()
     }
+    names, numbers = prompts.envs()
+    of_env = [one(ranges, name) for name in names]
     return Settings(
         cfg.rollout.n_samples_per_prompt,
         cfg.data.curriculum_explore,
         cfg.data.curriculum_half_life,
-        [one(ranges, env) for env in envs],
+        [of_env[number] for number in numbers],
     )

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing import get_context
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..config import Data
 from ..config.environments import one
@@ -28,77 +28,63 @@ from ..types import Chat, Task
 from . import checks, templates
 from .bad_rows import Bad, BadRows
 from .bfcl.prompt import CHAT_TOOLS
+from .cache import Entry, cache_directory, tokenizer_digest
 from .chat_template import bos_of, specials_of
 from .export_template import template_of, without_question
 from .identity import row_id
 from .lost_parts import lost_in_context
+from .problem_set import Problem, ProblemSet, problem_set
+from .prompt_set import TOO_LONG, PromptSet, stored_prompts
 from .rows import Row, read_rows
 from .schemas import INPUT, LABEL, Reader
 
+__all__ = ["Problem", "PromptSet", "load_prompts", "problems", "rows_and_problems"]
+
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
 """ZeroTIR's env_func -> the environment here."""
 
 
-class Problem(NamedTuple):
-    """A checked row before its prompt is rendered. `input` is text, or a list of chat messages; `env` is None where the
-    row names none; `dataset` is the place of its data set in data.prompt_dataset."""
-
-    where: str
-    input: Any
-    label: str
-    env: str | None
-    meta: dict[str, Any]
-    dataset: int = 0
-
-
-@dataclass(slots=True)
-class PromptSet:
-    """The tasks of a run; a task's index here is `GroupKey.prompt`. `dropped` counts rows left out, by reason;
-    `dataset_of` is by task: the place of its data set in data.prompt_dataset."""
-
-    tasks: list[Task]
-    dropped: dict[str, int] = field(default_factory=dict)
-    dataset_of: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.dataset_of = self.dataset_of or [0] * len(self.tasks)
-
-    def __len__(self) -> int:
-        return len(self.tasks)
-
-    def __getitem__(self, i: int) -> Task:
-        return self.tasks[i]
-
-
-def problems(cfg: Data, bad: Bad | None = None) -> Iterator[Problem]:
+def problems(cfg: Data, bad: Bad | None = None, *, labels: bool = True) -> Iterator[Problem]:
     """Checked rows of all data sets, of each at most data.max_samples. `bad` is told of each row that is none (default:
-    as data.on_bad_row says).
+    as data.on_bad_row says). labels: whether a row without a label is a bad row.
 
     Raises ConfigError for an unknown column, DataError for a row without input or label unless `bad` lets it pass.
     """
-    return (problem for _, problem in rows_and_problems(cfg, bad))
+    return (problem for _, problem in rows_and_problems(cfg, bad, labels=labels))
+
+
+def distinct_problems(cfg: Data, bad: BadRows, *, labels: bool = True) -> ProblemSet:
+    """The same, each problem once however many rows it has; from the cache where an earlier start left it there."""
+    return problem_set(cfg, bad, lambda data, told, needed: problems(data, told, labels=needed), labels=labels)
 
 
 def rows_and_problems(
-    cfg: Data, bad: Bad | None = None, completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row
+    cfg: Data,
+    bad: Bad | None = None,
+    completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
+    *,
+    labels: bool = True,
 ) -> Iterator[tuple[dict[str, Any], Problem]]:
     """The same, each with the row it was made of. `completed` makes of a row, as it is in the file, what's read."""
     bad = bad or BadRows(cfg.on_bad_row)
     for number, source in enumerate(cfg.datasets):
         rows = ((where, completed(row)) for where, row in read_rows(source, cfg.prompt_split, bad))
-        for row, problem in _of_source(source, islice(rows, cfg.max_samples), cfg, bad):
+        for row, problem in _of_source(source, islice(rows, cfg.max_samples), cfg, bad, labels):
             yield row, problem._replace(dataset=number)
 
 
-def _of_source(source: str, rows: Iterator[Row], cfg: Data, bad: Bad) -> Iterator[tuple[dict[str, Any], Problem]]:
+def _of_source(
+    source: str, rows: Iterator[Row], cfg: Data, bad: Bad, labels: bool
+) -> Iterator[tuple[dict[str, Any], Problem]]:
     reader: Reader | None = None
     unread: ConfigError | None = None
     for where, row in rows:
         if reader is None:
             try:
-                reader = reader_of(source, row, cfg)
+                reader = reader_of(source, row, cfg, labels=labels)
             except ConfigError as e:
                 if cfg.on_bad_row == "error" or cfg.row_schema is not None:
                     raise
@@ -108,7 +94,7 @@ def _of_source(source: str, rows: Iterator[Row], cfg: Data, bad: Bad) -> Iterato
             if reader.schema is not None:
                 cfg = cfg.model_copy(update={"input_key": INPUT, "label_key": LABEL})
         try:
-            problem = _problem(where, reader(where, row, cfg.env_key), cfg)
+            problem = _problem(where, reader(where, row, cfg.env_key), cfg, labels)
         except DataError as e:
             bad(e)
         else:
@@ -117,14 +103,15 @@ def _of_source(source: str, rows: Iterator[Row], cfg: Data, bad: Bad) -> Iterato
         raise unread
 
 
-def reader_of(source: str, row: Mapping[str, Any], cfg: Data) -> Reader:
+def reader_of(source: str, row: Mapping[str, Any], cfg: Data, *, labels: bool = True) -> Reader:
     """How the rows are read of which this is one. Raises ConfigError where its columns are neither those of the
-    settings nor of a known schema."""
+    settings nor of a known schema. labels: whether the rows must have a label."""
+    wanted = {"data.input_key": cfg.input_key} | ({"data.label_key": cfg.label_key} if labels else {})
     reader = Reader.of(
         cfg.row_schema, row, all(_column(row, key) is not _MISSING for key in (cfg.input_key, cfg.label_key))
     )
     if reader.schema is None:
-        for setting, key in (("data.input_key", cfg.input_key), ("data.label_key", cfg.label_key)):
+        for setting, key in wanted.items():
             if _column(row, key) is _MISSING:
                 known = shorten(", ".join(map(str, row)))
                 raise ConfigError(
@@ -167,7 +154,7 @@ def _column(row: Mapping[str, Any], key: str) -> Any:
     return node
 
 
-def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
+def _problem(where: str, row: Mapping[str, Any], cfg: Data, labels: bool) -> Problem:
     given, label = _column(row, cfg.input_key), _column(row, cfg.label_key)
     columns = shorten(", ".join(map(str, row)))
     if _empty(given):
@@ -187,12 +174,21 @@ def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
         env = env or _env_of(facts.get("env_func"), where, cfg)
         meta.update(checks.json_value(facts, where, cfg.label_key))
     if _empty(label):
-        raise DataError(
-            f"{where} has no label in column {cfg.label_key!r}. Its columns: {columns}. Without one no answer can be"
-            " rewarded: fill it in or remove the row."
-        )
+        if labels:
+            raise DataError(no_label(where, cfg.label_key, columns))
+        label = ""
     checks.json_value(label, where, cfg.label_key)
     return Problem(where, given, label if isinstance(label, str) else json.dumps(label, ensure_ascii=False), env, meta)
+
+
+def no_label(where: str, key: str, columns: str | None = None) -> str:
+    """What is said of a row that lacks the label that its reward needs."""
+    theirs = f" Its columns: {columns}." if columns else ""
+    return (
+        f"{where} has no label in column {key!r}.{theirs} Without one no answer can be"
+        " rewarded: fill it in, name the column with --data.label_key, or remove the row. Rewards that compare with no"
+        " label (env, model, remote, one's own) need none."
+    )
 
 
 def _empty(value: Any) -> bool:
@@ -252,16 +248,24 @@ def load_prompts(
     templates_of: Mapping[str, str | None] | None = None,
     max_prompt_tokens: int | None = None,
     tools_of: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    unlabelled: Collection[str] = (),
 ) -> PromptSet:
-    """Read, render and check every prompt.
+    """Read, render and check every prompt; each distinct one once, and none that an earlier start left in the cache.
 
-    tokenizer: a transformers tokenizer; needed for data.apply_chat_template and for the length limit.
-    env: environment of rows that name none. templates_of: the environments of the run with the template of each, where
-    there are several: then every row names one of them. max_prompt_tokens: longer prompts are dropped and counted
-    (default data.max_len - 1). tools_of: per environment the schemas that the chat template is told of, unless a row
-    has its own (meta.chat_tools).
-    Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input, label or
-    environment)."""
+    Args:
+        tokenizer: A transformers tokenizer; needed for data.apply_chat_template and for the length limit.
+        env: The environment of rows that name none.
+        templates_of: The environments of the run with the template of each, where there are several: then every row
+            names one of them.
+        max_prompt_tokens: Longer prompts are dropped and counted (default data.max_len - 1).
+        tools_of: For each environment the schemas that the chat template is told of, unless a row has its own
+            (meta.chat_tools).
+        unlabelled: The environments whose rows need no label.
+
+    Raises:
+        ConfigError: A data set, split, column or template is unknown.
+        DataError: A row has no input, label or environment, and data.on_bad_row is "error".
+    """
     resolved = {name: templates.resolve(given) for name, given in (templates_of or {}).items()}
     template = templates.resolve(cfg.input_template)
     if cfg.apply_chat_template and getattr(tokenizer, "chat_template", None) is None:
@@ -269,38 +273,57 @@ def load_prompts(
             "data.apply_chat_template is set, but the model's tokenizer has no chat template. Use"
             " --data.input_template, e.g. zerotir."
         )
-    tasks, dataset_of = [], []
+    limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
     bad = BadRows(cfg.on_bad_row)
+    found = distinct_problems(cfg, bad, labels=not unlabelled)
+    made_from = [
+        *(found.digest, tokenizer_digest(tokenizer), limit, env, resolved, template, tools_of, sorted(unlabelled)),
+        *(cfg.apply_chat_template, cfg.chat_template_options, cfg.env_key, cfg.on_bad_row),
+    ]
+    cacheable = found.digest is not None and made_from[1] is not None
+    entry = Entry(cache_directory(cfg.cache_dir) if cacheable else None, "prompts", made_from)
+    counts = found.counts()
 
-    def asked() -> Iterator[_Asked]:
-        for p in problems(cfg, bad):
+    def asked(told: BadRows) -> Iterator[_Asked]:
+        for place, p in enumerate(found.distinct):
             try:
                 name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
+                if not p.label and name not in unlabelled:
+                    raise DataError(no_label(p.where, cfg.label_key))
                 tools = _own_tools(p) or (one(tools_of, name) if tools_of else ())
             except DataError as e:
-                bad(e)
+                told(e, int(counts[place]))
             else:
-                yield _Asked(p, name, resolved.get(name, template), tuple(tools))
+                yield _Asked(p, name, resolved.get(name, template), tuple(tools), place)
 
-    for (p, name, *_), found in _rendered(asked(), cfg, tokenizer):
-        if isinstance(found, DataError):
-            bad(found)
-            continue
-        prompt, chat = found
-        tasks.append(Task(prompt, p.label, name, p.meta, chat=chat, row=row_id(p.input, p.label)))
-        dataset_of.append(p.dataset)
-    bad.check_some_good(len(tasks), cfg.datasets)
+    def rendered(told: BadRows) -> Iterator[tuple[int, Task, int]]:
+        for one_asked, outcome in _rendered(asked(told), cfg, tokenizer):
+            if isinstance(outcome, DataError):
+                told(outcome, int(counts[one_asked.place]))
+                continue
+            (prompt, chat), p = outcome, one_asked.problem
+            task = Task(prompt, p.label, one_asked.env, p.meta, chat=chat, row=row_id(p.input, p.label))
+            yield one_asked.place, task, p.dataset
+
+    def fitting(told: BadRows) -> Iterator[tuple[int, Task, int, bool]]:
+        """Each with whether it fits; without a tokenizer every prompt does."""
+        for batch in batched(rendered(told), TOKENISED_AT_ONCE):
+            if tokenizer is None:
+                yield from ((*one_rendered, True) for one_rendered in batch)
+                continue
+            short = [task.prompt for _, task, _ in batch if len(task.prompt) <= limit * MAX_TOKEN_CHARS]
+            lengths = iter(
+                [len(ids) for ids in tokenizer(short, add_special_tokens=False)["input_ids"]] if short else []
+            )
+            for place, task, dataset in batch:
+                whole = len(task.prompt) <= limit * MAX_TOKEN_CHARS
+                yield place, task, dataset, whole and next(lengths) <= limit
+
+    prompts = stored_prompts(entry, found.places, len(found.distinct), fitting, cfg, bad)
+    bad.check_some_good(len(prompts) + prompts.dropped.get(TOO_LONG, 0), cfg.datasets)
     for line in bad.facts():
         log.warning(line)
-    dropped = {"bad_row": bad.count} if bad.count else {}
-    if tokenizer is None:
-        return PromptSet(tasks, dropped, dataset_of)
-    limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
-    fitting = [i for i, t in enumerate(tasks) if len(t.prompt) <= limit * MAX_TOKEN_CHARS]
-    ids = tokenizer([tasks[i].prompt for i in fitting], add_special_tokens=False)["input_ids"] if fitting else []
-    kept = [i for i, tokens in zip(fitting, ids, strict=True) if len(tokens) <= limit]
-    dropped |= {"prompt_too_long": len(tasks) - len(kept)} if len(kept) < len(tasks) else {}
-    return PromptSet([tasks[i] for i in kept], dropped, [dataset_of[i] for i in kept])
+    return prompts
 
 
 def _own_tools(p: Problem) -> Sequence[Mapping[str, Any]]:
@@ -326,11 +349,17 @@ class _Asked(NamedTuple):
     env: str
     template: str | None
     tools: tuple[Mapping[str, Any], ...]
+    place: int
+    """The problem's place among the distinct ones."""
 
 
 Rendered = tuple[str, Chat | None] | DataError
 CHUNK = 64
 """Prompts that a process of data.dataloader_num_workers is given at once."""
+CHUNKS_UNDER_WAY = 4
+"""Chunks that are handed out for each of these processes before the first of them is waited for."""
+TOKENISED_AT_ONCE = 256
+"""Prompts in one call of the tokenizer, whose encodings take some hundred times the text's memory."""
 
 
 def _rendered(asked: Iterator[_Asked], cfg: Data, tokenizer: Any) -> Iterator[tuple[_Asked, Rendered]]:
@@ -338,18 +367,34 @@ def _rendered(asked: Iterator[_Asked], cfg: Data, tokenizer: Any) -> Iterator[tu
     if not (cfg.dataloader_num_workers and cfg.apply_chat_template):
         yield from ((one, _try(one, cfg, tokenizer)) for one in asked)
         return
-    every = [*asked]
     spawn = get_context("spawn")  # a fork would copy the locks of the driver's threads
     with ProcessPoolExecutor(cfg.dataloader_num_workers, spawn, _receive, (cfg, tokenizer)) as pool:
-        chunks = [every[at : at + CHUNK] for at in range(0, len(every), CHUNK)]
+        # Only so many prompts are under way: submitting all of them would hold all of them.
+        under_way: deque[tuple[tuple[_Asked, ...], Future[list[Rendered]]]] = deque()
+
+        def finished() -> Iterator[tuple[_Asked, Rendered]]:
+            chunk, future = under_way.popleft()
+            return zip(chunk, future.result(), strict=True)
+
         try:
-            for chunk, found in zip(chunks, pool.map(_try_all, chunks), strict=True):
-                yield from zip(chunk, found, strict=True)
+            for chunk in batched(asked, CHUNK):
+                under_way.append((chunk, pool.submit(_try_all, chunk)))
+                if len(under_way) > CHUNKS_UNDER_WAY * cfg.dataloader_num_workers:
+                    yield from finished()
+            while under_way:
+                yield from finished()
         except BrokenProcessPool as e:
             raise ConfigError(
                 f"A process of data.dataloader_num_workers = {cfg.dataloader_num_workers} has died: of memory, or"
                 " because the tokenizer cannot be handed to another process. Lower the number, or leave it out."
             ) from e
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Yield tuples of `size` items, the last one of fewer (itertools.batched, which Python 3.11 lacks)."""
+    iterator = iter(items)
+    while batch := tuple(islice(iterator, size)):
+        yield batch
 
 
 _RECEIVED: list[Any] = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..config.paths import asked, local_path, shorten, shown
 from ..errors import ConfigError, DataError
@@ -27,6 +27,9 @@ SPLIT_SETTING = "data.prompt_split (or eval.split)"
 SETTING = "data.prompt_dataset"
 """What errors call the data set, likewise."""
 SUFFIXES = (".jsonl", ".json", ".parquet")
+PARQUET_BUFFER_BYTES = 1 << 20
+PARQUET_BATCH_ROWS = 1024
+"""Rows of a parquet file that are Python objects at a time."""
 SPLITS = ("train", "test", "validation", "valid", "dev", "eval")
 
 
@@ -36,27 +39,40 @@ def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
     Raises ConfigError when there is no such data set or split, DataError for an unreadable line.
     """
     path = local_path(source, SETTING)
+    match place_of(source):
+        case "file":
+            yield from _read_file(path, bad)
+        case "directory":
+            for file in _files_of(path, split):
+                yield from _read_file(file, bad)
+        case "datasets":
+            yield from _read_datasets(source, split)
+
+
+def place_of(source: str) -> Literal["file", "directory", "datasets"]:
+    """Return who reads a data set: a file and a directory of files are read here, the rest by `datasets`.
+
+    Raises:
+        ConfigError: There is no such data set.
+    """
+    path = local_path(source, SETTING)
     is_file, is_dir = (asked(path, question, SETTING) for question in (Path.is_file, Path.is_dir))
     if is_file:
-        yield from _read_file(path, bad)
-    elif is_dir and not any(
-        (path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")
-    ):
-        for file in _files_of(path, split):
-            yield from _read_file(file, bad)
-    elif not is_dir and asked(path, Path.exists, SETTING):
+        return "file"
+    if is_dir and not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")):
+        return "directory"
+    if not is_dir and asked(path, Path.exists, SETTING):
         raise ConfigError(
             f"Data set {shown(source)} is neither a file nor a directory (a pipe or a device)."
             " Write the rows into a file."
         )
-    elif is_dir or not _looks_local(source):
-        yield from _read_datasets(source, split)
-    else:
-        looked_at = shorten(str(asked(path, Path.absolute, SETTING)))
-        raise ConfigError(
-            f"Data set {shown(source)} does not exist (looked at {looked_at})."
-            f" Set {SETTING} to a file, a directory, or a name on the hub."
-        )
+    if is_dir or not _looks_local(source):
+        return "datasets"
+    looked_at = shorten(str(asked(path, Path.absolute, SETTING)))
+    raise ConfigError(
+        f"Data set {shown(source)} does not exist (looked at {looked_at})."
+        f" Set {SETTING} to a file, a directory, or a name on the hub."
+    )
 
 
 def _looks_local(source: str) -> bool:
@@ -111,8 +127,9 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
     i = 0
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches():
+        # Buffered: otherwise a whole column of a row group is held, which may be the file.
+        with pq.ParquetFile(path, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False) as file:
+            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
                 for row in batch.to_pylist():
                     i += 1
                     yield f"{path} row {i}", unfilled(row)
@@ -124,8 +141,14 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         ) from None
 
 
-def _read_datasets(source: str, split: str) -> Iterator[Row]:
-    """A saved datasets directory, or a name on the hub; `name@dir` picks a data_dir, as in OpenRLHF."""
+def dataset_of(source: str, split: str) -> Any:
+    """Load one split of a saved datasets directory, or of a name on the hub; `name@dir` picks a data_dir, as in
+    OpenRLHF.
+
+    Raises:
+        ConfigError: There is no such data set or split.
+        Unavailable: The hub cannot be reached.
+    """
     import datasets
 
     name, _, data_dir = source.partition("@")
@@ -147,7 +170,11 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
                 f"Data set {source!r} has no split {split!r}. It has: {', '.join(data)}. Set {SPLIT_SETTING}."
             )
         data = data[split]
-    for i, row in enumerate(data):
+    return data
+
+
+def _read_datasets(source: str, split: str) -> Iterator[Row]:
+    for i, row in enumerate(dataset_of(source, split)):
         yield f"{source}[{split}] row {i + 1}", unfilled(row)
 
 

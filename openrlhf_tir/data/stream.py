@@ -28,7 +28,7 @@ class Lane(NamedTuple):
     """Prompts that are passed through together. `share` and `prob` are relative to those of other environments and
     other data sets."""
 
-    prompts: Sequence[int]
+    prompts: Sequence[int] | np.ndarray
     env: str = ""
     share: float = 1.0
     dataset: int = 0
@@ -84,15 +84,18 @@ class PromptStream:
         numbers: list[list[int]] = [[i] for i in range(len(self.lanes))] if len(self.lanes) > 1 else [[]]
         numbered = list(zip(self.lanes, numbers, strict=True))
         self._adaptive = (
-            [AdaptivePass(lane.prompts, [seed, *number], shuffle, curriculum) for lane, number in numbered]
+            [
+                AdaptivePass(np.asarray(lane.prompts, int).tolist(), [seed, *number], shuffle, curriculum)
+                for lane, number in numbered
+            ]
             if curriculum
             else []
         )
         self._ordinary = [_Pass(lane, [seed, *number], shuffle) for lane, number in numbered] if not curriculum else []
         self._passes: Sequence[_Pass | AdaptivePass] = self._adaptive or self._ordinary
-        self._lane_of = (
-            {prompt: i for i, lane in enumerate(self.lanes) for prompt in lane.prompts} if len(self.lanes) > 1 else {}
-        )
+        self._lane_of = np.zeros(n_prompts, np.int32)
+        for number, lane in enumerate(self.lanes):
+            self._lane_of[np.asarray(lane.prompts, int)] = number
         self._shares = {lane.env: lane.share for lane in self.lanes}
         self._of_env = dict.fromkeys(self._shares, 0)
         """Prompts drawn of each environment, in their turn."""

@@ -58,7 +58,7 @@ def tasks_of(plan: Plan) -> dict[str, list[Task]]:
         prompts = prompts_of(cfg, asked.data, tokenizer, longest)
         if said := check_whole(asked, prompts.tasks, prompts.dropped, longest):
             log.warning(said)
-        found[asked.name] = prompts.tasks
+        found[asked.name] = [*prompts.tasks]
     return found
 
 

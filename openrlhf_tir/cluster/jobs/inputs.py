@@ -10,6 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ...config import Config, Data
+from ...config.environments import unlabelled
 from ...data import PromptSet, PromptStream, lanes_of, load_prompts
 from ...data.blend import curriculum_of
 from ...data.hub import fault_of
@@ -37,7 +38,7 @@ class TaskPrompts:
     def __init__(self, prompts: PromptSet, cfg: Config) -> None:
         self.prompts = prompts
         lanes = lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
-        curriculum = curriculum_of(cfg, [task.env for task in prompts.tasks])
+        curriculum = curriculum_of(cfg, prompts)
         stream = PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes, lanes, curriculum)
         self.next, self.more, self.in_place_of = stream.next, stream.more, stream.in_place_of
         self.learned, self.facts = stream.learned, stream.facts
@@ -52,7 +53,13 @@ def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int |
     templates = {name: e.input_template for name, e in cfg.environments.items()} if cfg.envs else None
     tools = {name: e.env.tools for name, e in cfg.environments.items()}
     return load_prompts(
-        data, tokenizer, env=cfg.env.name, templates_of=templates, tools_of=tools, max_prompt_tokens=max_prompt_tokens
+        data,
+        tokenizer,
+        env=cfg.env.name,
+        templates_of=templates,
+        tools_of=tools,
+        max_prompt_tokens=max_prompt_tokens,
+        unlabelled=unlabelled(cfg),
     )
 
 
@@ -83,8 +90,11 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         )
     if training:
         lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
-    held_out = prompts_of(cfg, cfg.held_out, tokenizer, longest).tasks if cfg.eval.dataset else []
+        if prompts.distinct < len(prompts):
+            log.info("%d prompts, of which %d are distinct", len(prompts), prompts.distinct)
+    held_out = [*prompts_of(cfg, cfg.held_out, tokenizer, longest).tasks] if cfg.eval.dataset else []
     canary = [
-        tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in (prompts.tasks or held_out)[:CANARIES]
+        tokenizer(t.prompt, add_special_tokens=False)["input_ids"]
+        for t in (prompts.tasks if len(prompts) else held_out)[:CANARIES]
     ]
     return Inputs(prompts, held_out, canary)

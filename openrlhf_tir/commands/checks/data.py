@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from ...config import Config, Data
-from ...config.environments import in_section, one
+from ...config.environments import in_section, one, unlabelled
 from ...data import templates
 from ...data.bad_rows import BadRows
-from ...data.prompts import env_of, render_text
-from ...data.prompts import problems as problems_of
+from ...data.prompts import distinct_problems, env_of, no_label, render_text
 from ...data.rows import SETTING
 from ...errors import ConfigError, DataError
 from .envs import environments_of
@@ -27,7 +26,7 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
             )
         found, bad = _scan(cfg, cfg.data)
         rows, named = found.total(), ", ".join(cfg.data.datasets)
-        facts += [f"{rows} problems in {named}{_by_env(found)}", *bad.facts()]
+        facts += [f"{rows} problems in {named}{_by_env(found)}{_repeated(found)}", *bad.facts()]
         if training:
             facts += _check_enough(cfg, found, rows, named)
     if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
@@ -73,13 +72,24 @@ def _check_enough(cfg: Config, found: Counter[str], rows: int, named: str) -> li
     return facts
 
 
-def _by_env(found: Counter[str]) -> str:
+def _by_env(found: Found) -> str:
     return f" ({', '.join(f'{name}: {n}' for name, n in sorted(found.items()))})" if len(found) > 1 else ""
 
 
-def _scan(cfg: Config, data: Data) -> tuple[Counter[str], BadRows]:
+def _repeated(found: Found) -> str:
+    """How many of the problems are distinct; nothing where all are."""
+    return f", {found.distinct} of them distinct" if found.distinct < found.total() else ""
+
+
+class Found(Counter[str]):
+    """Number of rows by environment; `distinct` counts problems that differ."""
+
+    distinct = 0
+
+
+def _scan(cfg: Config, data: Data) -> tuple[Found, BadRows]:
     """Number of problems by environment, and what was left out. Everything is checked but what needs the tokenizer."""
-    found: Counter[str] = Counter()
+    found = Found()
     given = {e.name: e.input_template for e in environments_of(cfg)} or {cfg.env.name: data.input_template}
     resolved, environments = {}, {e.name: e for e in environments_of(cfg)}
     for name, template in given.items():
@@ -88,17 +98,22 @@ def _scan(cfg: Config, data: Data) -> tuple[Counter[str], BadRows]:
         except ConfigError as e:
             raise ConfigError(in_section(str(e), f"envs.{name}" if cfg.envs else "env")) from None
     bad = BadRows(data.on_bad_row)
-    for problem in problems_of(data, bad):
+    free = unlabelled(cfg) if environments else frozenset()
+    problems = distinct_problems(data, bad, labels=not free)
+    for problem, rows in zip(problems.distinct, problems.counts().tolist(), strict=True):
         try:
             name = env_of(problem, [*resolved], data.env_key)
+            if not problem.label and name not in free:
+                raise DataError(no_label(problem.where, data.label_key))
             if not data.apply_chat_template:
                 render_text(problem, resolved[name])
         except DataError as e:
-            bad(e)
+            bad(e, rows)
             continue
         if environments and not cfg.by_agent:  # a data set of another method is no bad row
             check_row(problem, one(environments, name))
-        found[name] += 1
+        found[name] += rows
+        found.distinct += 1
     bad.check_some_good(found.total(), data.datasets)
     if not found:
         raise DataError(f"{', '.join(data.datasets)} has no rows. Point at a data set with problems.")

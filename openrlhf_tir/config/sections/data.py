@@ -63,6 +63,13 @@ class Data(Section):
         le=256,
         description="processes that render prompts with the chat template at the start; 0: none besides",
     )
+    cache_dir: str | None = Field(
+        None,
+        description=(
+            "directory that keeps prepared prompts of large data sets, so that later starts do not read every row"
+            " again; off: none is kept; unset: openrlhf-tir in $XDG_CACHE_HOME or ~/.cache"
+        ),
+    )
     shuffle: bool = True
     curriculum: Literal["off", "difficulty"] = Field(
         "off",

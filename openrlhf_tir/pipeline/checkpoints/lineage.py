@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import xxhash
 
 from ...config import Config
 from ...config.changes import changes, dumped, refusal
+from ...data.identity import tasks_digest
 from ...errors import ConfigError
 from ...model_size import checkpoint_bytes, model_directory
 from ...types import Task
@@ -120,9 +121,9 @@ def data_facts(tasks: Sequence[Task]) -> dict[str, Any]:
     """What is asked, in which order (the ledger knows a prompt by its index), and what counts as right."""
     return {
         "prompts": len(tasks),
-        "asked": _digest(tasks, _asked),
+        "asked": tasks_digest(tasks, ASKED_OF, _asked),
         "asked_of": ASKED_OF,
-        "answers": _digest(tasks, lambda t: [t.label, sorted(t.meta.items())]),
+        "answers": tasks_digest(tasks, "answers", lambda t: [t.label, sorted(t.meta.items())]),
     }
 
 
@@ -134,13 +135,6 @@ def _asked(task: Task) -> list[Any]:
     if task.chat is None:
         return [task.env, task.prompt]
     return [task.env, [dict(m) for m in task.chat.messages], [dict(t) for t in task.chat.tools]]
-
-
-def _digest(tasks: Sequence[Task], part: Callable[[Task], Any]) -> str:
-    hashing = xxhash.xxh3_128()
-    for task in tasks:
-        hashing.update(json.dumps(part(task), default=repr).encode())
-    return hashing.hexdigest()
 
 
 def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = None) -> list[str]:
@@ -180,7 +174,7 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
         if tasks is not None:
             now = data_facts(tasks)
             if facts["data"].get("asked_of") != ASKED_OF:  # a checkpoint of an earlier version
-                now["asked"] = _digest(tasks, lambda t: [t.env, t.prompt])
+                now["asked"] = tasks_digest(tasks, "rendered", lambda t: [t.env, t.prompt])
             _compare_data(facts["data"], now, wrong, said)
     if wrong:
         raise ConfigError(

@@ -101,7 +101,7 @@ def test_a_task_carries_the_name_of_its_row_which_no_file_or_schema_changes(tmp_
 
 
 def test_the_check_before_a_run_counts_and_lists_what_will_be_left_out(tmp_path):
-    path = data_set(tmp_path, [GOOD, BAD["no label"], GOOD])
+    path = data_set(tmp_path, [GOOD, BAD["no label"], GOOD.replace("1+1", "2+0")])
     given = {"run_dir": str(tmp_path / "run"), "data.prompt_dataset": path, "rollout.batch_size": 2}
     with pytest.raises(DataError, match="line 2 has no label"):
         check_data(load(None, given), training=True)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.data import PromptStream
+from openrlhf_tir.data import PromptSet, PromptStream
 from openrlhf_tir.data.blend import curriculum_of
 from openrlhf_tir.data.curriculum import AdaptivePass, Settings, kept
 from openrlhf_tir.data.stream import Lane
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.types import PromptOutcome
+from openrlhf_tir.types import PromptOutcome, Task
 
 
 def lane(size, *, n=4, explore=0.25, half_life=32.0, seed=0, shuffle=True, limits=(0.0, 1.0)):
@@ -153,6 +153,7 @@ def test_a_checkpoint_with_another_curriculum_is_refused():
 
 def test_what_is_kept_is_what_the_environments_accuracy_filter_says(tmp_path):
     given = {"run_dir": str(tmp_path), "data.curriculum": "difficulty", "filter.accuracy_range": (0.1, 0.8)}
-    assert curriculum_of(load(None, given), ["x"]).ranges == [(0.1, 0.8)]
-    assert curriculum_of(load(None, {**given, "filter.names": []}), ["x"]).ranges == [(0.0, 1.0)]
-    assert curriculum_of(load(None, {"run_dir": str(tmp_path)}), ["x"]) is None
+    prompts = PromptSet([Task("p", "0", "x")])
+    assert curriculum_of(load(None, given), prompts).ranges == [(0.1, 0.8)]
+    assert curriculum_of(load(None, {**given, "filter.names": []}), prompts).ranges == [(0.0, 1.0)]
+    assert curriculum_of(load(None, {"run_dir": str(tmp_path)}), prompts) is None

@@ -132,7 +132,7 @@ def test_prompts_of_several_data_sets_know_theirs_and_their_environments_templat
         ("Q x0", "a"),
         ("Play x1", "b"),
         ("Q y0", "a"),
-    ] and prompts.dataset_of == [0, 0, 1]
+    ] and list(prompts.dataset_of) == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,8 @@ def test_a_row_without_one_of_the_environments_is_refused_by_its_line(tmp_path, 
 def blend(shares, probs=None, envs=("a", "b", "b")):
     tasks = [Task("", "", env) for env in envs]
     cfg = Config(envs={name: {"share": share} for name, share in shares.items()})
-    return lanes_of(PromptSet(tasks, dataset_of=[0, 0, 1]), cfg.environments, probs)
+    lanes = lanes_of(PromptSet(tasks, dataset_of=[0, 0, 1]), cfg.environments, probs)
+    return [lane._replace(prompts=list(lane.prompts)) for lane in lanes]
 
 
 def test_lanes_are_environments_by_data_sets():

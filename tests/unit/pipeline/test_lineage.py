@@ -5,6 +5,7 @@ import json
 import pytest
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.config.own_files import freeze
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.model_size import checkpoint_bytes
 from openrlhf_tir.pipeline.checkpoints.lineage import compare, facts_of
@@ -55,6 +56,25 @@ def test_a_checkpoint_of_an_earlier_version_is_compared_by_its_rendered_prompts(
     del before["facts"]["data"]["asked_of"]
     before["facts"]["data"]["asked"] = facts_of(config, [Task("user: 1+1?", "2")])["data"]["asked"]
     assert compare(before, config, chats) == []
+
+
+def with_own_reward(tmp_path, text) -> Config:
+    """A run whose reward, and one of its weights' keys, are files of one's own."""
+    (tmp_path / "mine.py").write_text(text)
+    name = f"{tmp_path / 'mine.py'}:score"
+    return cfg(tmp_path).model_copy(
+        update={
+            "run_dir": tmp_path / "run",
+            "reward": Config().reward.model_copy(update={"name": name, "weights": {name: 1.0}}),
+        }
+    )
+
+
+def test_a_file_of_ones_own_is_the_copy_that_the_run_made_of_it_until_it_is_edited(tmp_path):
+    before = state(freeze(with_own_reward(tmp_path, "score = 1")))
+    assert compare(before, with_own_reward(tmp_path, "score = 1")) == []
+    said = compare(before, with_own_reward(tmp_path, "score = 2"))
+    assert any(line.startswith("changed since the checkpoint: reward.name ") for line in said)
 
 
 def test_other_ranks_are_said_where_they_can_read_the_checkpoint_and_refused_where_not(tmp_path):

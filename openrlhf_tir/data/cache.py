@@ -1,0 +1,173 @@
+"""The cache of prepared data: an entry is a directory that is named by a digest of everything it was made from.
+
+An entry of large data spares later starts the reading of every row. It is named by the content of the data files, the
+settings that decide how they are read, and the code that reads them, so that an entry is never out of date: whatever
+changes gives another name. An entry appears whole or not at all (it is written elsewhere and renamed), and is removed
+when no run has used it for `KEEP_DAYS`.
+
+Small data is prepared again at every start and leaves nothing on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from .rows import dataset_of, files_read, place_of
+
+log = logging.getLogger(__name__)
+
+CACHED_FROM_BYTES = 8 << 20
+"""Data of fewer bytes is read in a second or two: it is not worth an entry."""
+CACHED_FROM_ROWS = 20_000
+"""The same for data sets that `datasets` reads, whose size is known in rows."""
+KEEP_DAYS = 30
+SETTING = "data.cache_dir"
+OFF = "off"
+CHUNK_BYTES = 1 << 20
+
+
+def cache_directory(setting: str | None) -> Path | None:
+    """Return where entries are kept; None where the setting is "off"."""
+    if setting == OFF:
+        return None
+    if setting:
+        return Path(setting).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openrlhf-tir"
+
+
+def source_digest(source: str, split: str) -> str | None:
+    """Return a digest of a data set's content; None where the data set is too small to be cached.
+
+    Raises:
+        ConfigError: The data set cannot be found. Reading it raises the same error.
+    """
+    if place_of(source) == "datasets":
+        data = dataset_of(source, split)
+        return f"fingerprint {data._fingerprint}" if len(data) >= CACHED_FROM_ROWS else None
+    files = files_read(source, split)
+    if sum(file.stat().st_size for file in files) < CACHED_FROM_BYTES:
+        return None
+    hashing = xxhash.xxh3_128()
+    for file in files:
+        hashing.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as opened:
+            while chunk := opened.read(CHUNK_BYTES):
+                hashing.update(chunk)
+    return hashing.hexdigest()
+
+
+@functools.cache
+def code_digest() -> str:
+    """Return a digest of the code that decides what becomes of a row."""
+    package = Path(__file__).parent
+    hashing = xxhash.xxh3_128()
+    others = [package.parent / name for name in ("inert.py", "types.py")]
+    for file in [*sorted(package.rglob("*.py")), *others]:
+        hashing.update(file.read_bytes())
+    return hashing.hexdigest()
+
+
+class Entry:
+    """One entry of the cache, which may not exist yet.
+
+    Args:
+        directory: Where all entries are; None for data that is not cached.
+        kind: What the entry holds, the first part of its name.
+        made_from: Everything that decides the entry's content, as JSON can hold it.
+    """
+
+    def __init__(self, directory: Path | None, kind: str, made_from: Any) -> None:
+        text = json.dumps([code_digest(), made_from], sort_keys=True, default=str)
+        self.digest = xxhash.xxh3_128_hexdigest(text.encode())
+        self.path = directory / f"{kind}-{self.digest}" if directory else None
+
+    def existing(self) -> Path | None:
+        """Return the entry's directory if an earlier start has made it, and mark it as used now."""
+        if self.path is None or not self.path.is_dir():
+            return None
+        with suppress(OSError):  # a cache that belongs to somebody else is used as well
+            os.utime(self.path)
+        return self.path
+
+    def make(self, write: Callable[[Path], None]) -> Path | None:
+        """Make the entry with `write`, which is given an empty directory, and return its path.
+
+        Return None, with a warning, where the cache cannot be written: the run then works without it. What `write`
+        raises otherwise is raised here.
+        """
+        if self.path is None:
+            return None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            remove_unused(self.path.parent)
+            building = Path(tempfile.mkdtemp(prefix=".building-", dir=self.path.parent))
+        except OSError as error:
+            self._not_written(error)
+            return None
+        try:
+            write(building)
+            building.chmod(0o755)
+            building.rename(self.path)
+        except OSError as error:
+            shutil.rmtree(building, ignore_errors=True)
+            # Another run that starts at the same time may have made the same entry first.
+            if (existing := self.existing()) is None:
+                self._not_written(error)
+            return existing
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        return self.path
+
+    def _not_written(self, error: OSError) -> None:
+        log.warning(
+            "Prepared data cannot be kept in %s (%s), so that every start prepares it again. Set --%s to a directory"
+            " that can be written, or to %r.",
+            self.path and self.path.parent,
+            error.strerror or error,
+            SETTING,
+            OFF,
+        )
+
+
+def remove_unused(directory: Path) -> None:
+    """Remove the entries that no run has used for KEEP_DAYS, and what a killed process has left half made."""
+    oldest = time.time() - KEEP_DAYS * 24 * 3600
+    for path in directory.iterdir():
+        with suppress(OSError):
+            ours = path.is_dir() and path.name.startswith(("problems-", "prompts-", ".building-"))
+            if ours and path.stat().st_mtime < oldest:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def tokenizer_digest(tokenizer: Any) -> str | None:
+    """Return a digest of a tokenizer's vocabulary, rules and chat template; None where they cannot be told."""
+    if tokenizer is None:
+        return "none"
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    special = {key: str(value) for key, value in getattr(tokenizer, "special_tokens_map", {}).items()}
+    settings = {
+        key: value
+        for key, value in getattr(tokenizer, "init_kwargs", {}).items()
+        if isinstance(value, bool | int | float | str) and key not in ("name_or_path",)
+    }
+    template = getattr(tokenizer, "chat_template", None)
+    # A template that writes today's date renders other prompts tomorrow.
+    today = str(date.today()) if "strftime" in str(template) else None
+    text = json.dumps([backend.to_str(), special, settings, template, today], sort_keys=True, default=str)
+    return xxhash.xxh3_128_hexdigest(text.encode())

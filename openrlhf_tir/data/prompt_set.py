@@ -1,0 +1,192 @@
+"""The prompts of a run: a task for every row, of which each distinct one is stored once.
+
+    distinct problems, rendered and measured -> stored_prompts() -> PromptSet
+
+The tasks are in an Arrow file that is mapped into memory; a Task is made when it is asked for. So the driver of a run
+on millions of rows holds little more than four bytes for each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..config import Data
+from ..types import Chat, Task
+from .bad_rows import BadRows
+from .cache import Entry
+from .stored_rows import RowWriter, StoredRows
+
+COLUMNS = ("prompt", "label", "env", "meta", "chat", "row", "dataset")
+TASKS, PLACES, FACTS, MEMO = "tasks.arrow", "places.npy", "facts.json", "memo.json"
+TOO_LONG, BAD_ROW = "prompt_too_long", "bad_row"
+RECENT_TASKS = 1024
+"""Tasks that stay made: those of the groups under way."""
+
+Prepared = Iterator[tuple[int, Task, int, bool]]
+"""(place of the problem, its task, its data set, whether the prompt is short enough)."""
+
+
+class StoredTasks(Sequence[Task]):
+    """The tasks of all rows, made when they are asked for. `places` [rows] says which distinct task each row has."""
+
+    def __init__(self, rows: StoredRows, places: np.ndarray, directory: Path | None = None) -> None:
+        self.rows = rows
+        self.places = places
+        self._directory = directory
+        self._made: Callable[[int], Task] = lru_cache(RECENT_TASKS)(lambda place: task_of(self.rows[place]))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self._made(int(place)) for place in self.places[i]]
+        return self._made(int(self.places[i]))
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self._made(int(place)) for place in self.places)
+
+    @property
+    def distinct(self) -> Iterable[Task]:
+        """Every distinct task once, in the order of `places`' numbers."""
+        return map(task_of, self.rows)
+
+    def remembered(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return what `compute` gives, which is kept beside the cached tasks under `name`. It is JSON."""
+        memo: dict[str, Any] = {}
+        path = self._directory and self._directory / MEMO
+        if path and path.is_file():
+            memo = json.loads(path.read_text())
+        if name not in memo:
+            memo[name] = compute()
+            if path:
+                try:
+                    temporary = path.with_suffix(".part")
+                    temporary.write_text(json.dumps(memo))
+                    temporary.rename(path)
+                except OSError:
+                    pass  # the cache is somebody else's: it is computed again next time
+        return memo[name]
+
+
+def task_of(row: tuple[Any, ...]) -> Task:
+    """Make a stored row's task."""
+    prompt, label, env, meta, chat, name, _ = row
+    made = None
+    if chat is not None:
+        messages, tools = json.loads(chat)
+        made = Chat(tuple(messages), tuple(tools))
+    return Task(prompt, label, env, json.loads(meta), chat=made, row=name)
+
+
+def _row(task: Task, dataset: int) -> tuple[str | None, ...]:
+    chat = None
+    if task.chat is not None:
+        chat = json.dumps([task.chat.messages, task.chat.tools], ensure_ascii=False)
+    meta = json.dumps(task.meta, ensure_ascii=False)
+    return task.prompt, task.label, task.env, meta, chat, task.row, str(dataset)
+
+
+@dataclass(slots=True)
+class PromptSet:
+    """The tasks of a run; a task's index here is `GroupKey.prompt`. `dropped` counts rows left out, by reason;
+    `dataset_of` is by task: the place of its data set in data.prompt_dataset."""
+
+    tasks: Sequence[Task]
+    dropped: dict[str, int] = field(default_factory=dict)
+    dataset_of: Sequence[int] | np.ndarray = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not len(self.dataset_of):
+            self.dataset_of = np.zeros(len(self.tasks), np.int32)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __getitem__(self, i: int) -> Task:
+        return self.tasks[i]
+
+    @property
+    def distinct(self) -> int:
+        """How many of the tasks differ in prompt, label, environment or meta."""
+        if isinstance(self.tasks, StoredTasks):
+            return len(np.unique(self.tasks.places))
+        return len({(task.prompt, task.label, task.env, json.dumps(task.meta)) for task in self.tasks})
+
+    def envs(self) -> tuple[list[str], np.ndarray]:
+        """Return the names of the environments, and the place among them of each task's, [tasks] int."""
+        if isinstance(self.tasks, StoredTasks):
+            encoded = self.tasks.rows.column("env").combine_chunks().dictionary_encode()
+            return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()[self.tasks.places]
+        names = list(dict.fromkeys(task.env for task in self.tasks))
+        numbers = {name: number for number, name in enumerate(names)}
+        return names, np.array([numbers[task.env] for task in self.tasks], int)
+
+
+def stored_prompts(
+    entry: Entry,
+    places: np.ndarray,
+    distinct: int,
+    prepare: Callable[[BadRows], Prepared],
+    cfg: Data,
+    bad: BadRows,
+) -> PromptSet:
+    """Prepare the distinct prompts, or take them from the cache, and lay them out by row.
+
+    Args:
+        entry: Where they are kept.
+        places: The place of each row's problem among the distinct ones, [rows] int32.
+        distinct: How many problems there are.
+        prepare: Gives each problem's task, and tells the BadRows of those that have none.
+        bad: Is told of the rows that are left out here, beside those that were left out before.
+    """
+    counted = BadRows(cfg.on_bad_row, bad.most)
+
+    def write(building: Path) -> None:
+        _, rows_of, too_long = _written(prepare(counted), building / TASKS, places, distinct)
+        np.save(building / PLACES, rows_of)
+        (building / FACTS).write_text(json.dumps([counted.count, counted.listed, too_long]))
+
+    directory = entry.existing() or entry.make(write)
+    if directory is None:
+        counted = BadRows(cfg.on_bad_row, bad.most)
+        stored, rows_of, too_long = _written(prepare(counted), None, places, distinct)
+    else:
+        stored, rows_of = StoredRows(directory / TASKS), np.load(directory / PLACES, mmap_mode="r")
+        counted.count, counted.listed, too_long = json.loads((directory / FACTS).read_text())
+    bad.count += counted.count
+    bad.listed += counted.listed[: bad.most - len(bad.listed)]
+    dropped = Counter({BAD_ROW: bad.count, TOO_LONG: too_long})
+    dataset_of = np.zeros(len(rows_of), np.int32)
+    if len(cfg.datasets) > 1 and len(stored):
+        dataset_of = stored.column("dataset").cast(pa.int32()).to_numpy()[rows_of]
+    return PromptSet(StoredTasks(stored, rows_of, directory), dict(+dropped), dataset_of)
+
+
+def _written(
+    prepared: Prepared, path: Path | None, places: np.ndarray, distinct: int
+) -> tuple[StoredRows, np.ndarray, int]:
+    """Write the tasks that fit.
+
+    Returns:
+        The tasks, the place of each remaining row's task, and how many rows were too long.
+    """
+    stored_at = np.full(distinct, -1, np.int32)
+    too_long = np.zeros(distinct, bool)
+    with RowWriter(path, COLUMNS) as writer:
+        for place, task, dataset, fits in prepared:
+            if fits:
+                stored_at[place] = writer.append(_row(task, dataset))
+            else:
+                too_long[place] = True
+    by_row = stored_at[places] if distinct else np.zeros(0, np.int32)
+    return StoredRows(writer.source), by_row[by_row >= 0], int(too_long[places].sum()) if distinct else 0

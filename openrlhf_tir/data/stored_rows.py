@@ -1,0 +1,98 @@
+"""Rows of text columns in an Arrow file that is mapped into memory: however many they are, a process holds few of them.
+
+    with RowWriter(path, ("prompt", "label")) as writer:
+        writer.append(("1+1?", "2"))
+    rows = StoredRows(writer.source)
+    rows[0] == ("1+1?", "2")
+
+Without a path the rows stay in memory, which small data does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import pyarrow as pa
+
+ROWS_A_BATCH = 1024
+
+Source: TypeAlias = Path | pa.Buffer
+"""Where rows were written: a file, or memory."""
+
+
+class RowWriter:
+    """Writes rows of texts (or None) one by one, in batches; a context manager."""
+
+    def __init__(self, path: Path | None, columns: Sequence[str]) -> None:
+        self.schema = pa.schema([(name, pa.large_string()) for name in columns])
+        self._path = path
+        self._sink = pa.BufferOutputStream() if path is None else pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_file(self._sink, self.schema)
+        self._pending: list[Sequence[str | None]] = []
+        self._closed: Source | None = None
+        self.rows = 0
+
+    def append(self, row: Sequence[str | None]) -> int:
+        """Write a row and return its place."""
+        self._pending.append(row)
+        self.rows += 1
+        if len(self._pending) == ROWS_A_BATCH:
+            self._flush()
+        return self.rows - 1
+
+    def _flush(self) -> None:
+        if self._pending:
+            columns = [pa.array(column, pa.large_string()) for column in zip(*self._pending, strict=True)]
+            self._writer.write_batch(pa.record_batch(columns, schema=self.schema))
+            self._pending = []
+
+    @property
+    def source(self) -> Source:
+        """What `StoredRows` reads. Only after the writer is closed."""
+        assert self._closed is not None, "the writer is still open"
+        return self._closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+        if self._path is None:
+            self._closed = self._sink.getvalue()
+        else:
+            self._sink.close()
+            self._closed = self._path
+
+
+class StoredRows(Sequence[tuple[Any, ...]]):
+    """The rows that a RowWriter wrote, as tuples; they are read when they are asked for."""
+
+    def __init__(self, source: Source) -> None:
+        opened = pa.memory_map(str(source)) if isinstance(source, Path) else pa.BufferReader(source)
+        self._reader = pa.ipc.open_file(opened)
+        batches = [self._reader.get_batch(number) for number in range(self._reader.num_record_batches)]
+        self._batches = batches
+        self._length = sum(batch.num_rows for batch in batches)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        number, row = divmod(place % len(self), ROWS_A_BATCH)
+        return tuple(column[row].as_py() for column in self._batches[number].columns)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column alone; the others' pages are not read."""
+        return pa.chunked_array([batch.column(name) for batch in self._batches], pa.large_string())
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for batch in self._batches:
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
