@@ -30,13 +30,14 @@ from .bad_rows import Bad, BadRows
 from .bfcl.prompt import CHAT_TOOLS
 from .cache import Entry, cache_directory, tokenizer_digest
 from .chat_template import bos_of, specials_of
+from .chat_values import chat_of
 from .export_template import template_of, without_question
 from .identity import row_id
 from .lost_parts import lost_in_context
 from .problem_set import Problem, ProblemSet, problem_set
 from .prompt_set import TOO_LONG, PromptSet, stored_prompts
 from .rows import Row, read_rows
-from .schemas import INPUT, LABEL, Reader
+from .schemas import INPUT, LABEL, QUESTION_ANSWER, SCHEMAS, Reader
 
 __all__ = ["Problem", "PromptSet", "load_prompts", "problems", "rows_and_problems"]
 
@@ -103,19 +104,26 @@ def _of_source(
         raise unread
 
 
+DEFAULT_KEYS = {f"data.{name}": Data.model_fields[name].default for name in ("input_key", "label_key")}
+
+
 def reader_of(source: str, row: Mapping[str, Any], cfg: Data, *, labels: bool = True) -> Reader:
     """How the rows are read of which this is one. Raises ConfigError where its columns are neither those of the
     settings nor of a known schema. labels: whether the rows must have a label."""
-    wanted = {"data.input_key": cfg.input_key} | ({"data.label_key": cfg.label_key} if labels else {})
-    reader = Reader.of(
-        cfg.row_schema, row, all(_column(row, key) is not _MISSING for key in (cfg.input_key, cfg.label_key))
-    )
-    if reader.schema is None:
-        for setting, key in wanted.items():
-            if _column(row, key) is _MISSING:
+    keys = {"data.input_key": cfg.input_key, "data.label_key": cfg.label_key}
+    plain = all(_column(row, key) is not _MISSING for key in keys.values())
+    reader = Reader.of(cfg.row_schema, row, plain, (cfg.input_key, cfg.label_key), labels)
+    if cfg.row_schema is None and reader.schema in (None, QUESTION_ANSWER):
+        for setting, key in keys.items():
+            # A column that somebody names is meant: no other one is guessed in its place.
+            guessed = reader.schema is not None and key == DEFAULT_KEYS[setting]
+            needed = labels or setting == "data.input_key" or key != DEFAULT_KEYS[setting]
+            if needed and not guessed and _column(row, key) is _MISSING:
                 known = shorten(", ".join(map(str, row)))
                 raise ConfigError(
-                    f"{setting} = {key!r} is no column of {source}. Known: {known}. Set --{setting} to one of them."
+                    f"{setting} = {key!r} is no column of {source}. Known: {known}. Set --{setting} to one of them"
+                    " (a.b reaches into an object), or --data.row_schema to what the rows are:"
+                    f" {', '.join(sorted(SCHEMAS))}."
                 )
     return reader
 
@@ -155,7 +163,8 @@ def _column(row: Mapping[str, Any], key: str) -> Any:
 
 
 def _problem(where: str, row: Mapping[str, Any], cfg: Data, labels: bool) -> Problem:
-    given, label = _column(row, cfg.input_key), _column(row, cfg.label_key)
+    given = chat_of(_column(row, cfg.input_key))
+    label = _column(row, cfg.label_key)
     columns = shorten(", ".join(map(str, row)))
     if _empty(given):
         raise DataError(

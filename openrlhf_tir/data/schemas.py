@@ -11,6 +11,8 @@ function each.
     tooln1           raw tools, conversations, answer (tool_n1.py), or verl's
     searchr1         {"question", "golden_answers"}, or verl's with {"target": [answers]}; the question, for
                      data.input_template
+    question_answer  {"problem" or "question" or ...} and {"answer" or "final_answer" or "solution" or ...}
+                     (question_answer.py)
     swegym           agent_schemas.py
     bfcl_multi_turn  bfcl/rows.py
 
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import DataError, unknown
@@ -30,8 +33,11 @@ from ..rewards import toolrl as toolrl_reward
 from . import tool_n1
 from .agent_schemas import swegym
 from .bfcl.rows import bfcl_multi_turn
+from .chat_values import chat_of
 from .fields import field, kind, text_of
+from .question_answer import Columns, columns_of, one_of_a_list, question_answer
 
+QUESTION_ANSWER = "question_answer"
 INPUT, LABEL = "prompt", "label"
 """What a converted row calls its input and its label."""
 DAPO_HEAD, DAPO_TAIL = "Solve the following math problem step by step.", "Remember to put your answer on its own line"
@@ -45,8 +51,15 @@ def orz(where: str, row: Row) -> dict[str, Any]:
 
 
 def verl(where: str, row: Row) -> dict[str, Any]:
-    """The label is text, or JSON of what is there."""
-    messages = field(where, row, "prompt", list, "a list of chat messages")
+    """The label is text, or JSON of what is there. The prompt is a chat, its JSON text, or the problem alone, as in
+    DAPO-Math-17k-Processed; the facts of the reward may be JSON text too."""
+    messages = chat_of(field(where, row, "prompt", object, "a list of chat messages"))
+    if not isinstance(messages, str | list) or not messages:
+        raise DataError(
+            f"{where}: prompt is {kind(messages)}, not a list of chat messages, nor a problem's text. Correct or remove"
+            " the row."
+        )
+    row = {**row, "reward_model": facts_of(row)}
     truth = field(where, row, "reward_model.ground_truth", object, "the answer")
     if truth is None or truth in ("", [], {}):
         raise DataError(
@@ -54,10 +67,24 @@ def verl(where: str, row: Row) -> dict[str, Any]:
             " Fill it in or remove the row."
         )
     source = row.get("data_source")
+    if isinstance(truth, list) and len(truth) == 1 and isinstance(truth[0], str):
+        truth = truth[0]
+    truth = one_of_a_list(truth) if isinstance(truth, str) else truth
     return {INPUT: messages, LABEL: truth, "meta": {} if source is None else {"datasource": source}}
 
 
-def _user_text(where: str, messages: list[Any]) -> str:
+def facts_of(row: Row) -> Any:
+    """Return what verl's column reward_model holds, also where it is JSON text."""
+    facts = row.get("reward_model")
+    if isinstance(facts, str):
+        with suppress(ValueError, RecursionError):
+            return json.loads(facts)
+    return facts
+
+
+def _user_text(where: str, messages: list[Any] | str) -> str:
+    if isinstance(messages, str):
+        return messages
     for message in reversed(messages):
         if isinstance(message, Mapping) and message.get("role") == "user" and isinstance(message.get("content"), str):
             return str(message["content"])
@@ -121,7 +148,7 @@ def searchr1(where: str, row: Row) -> dict[str, Any]:
         made: dict[str, Any] = {}
     else:
         made = verl(where, row)
-        question, target = _user_text(where, made[INPUT]).strip(), row["reward_model"]["ground_truth"]
+        question, target = _user_text(where, made[INPUT]).strip(), facts_of(row)["ground_truth"]
         if question.startswith(SEARCH_HEAD) and SEARCH_MARK in question:
             question = question.rpartition(SEARCH_MARK)[2].strip()
     target = target.get("target") if isinstance(target, Mapping) else target
@@ -146,6 +173,7 @@ SCHEMAS: dict[str, Callable[[str, Row], dict[str, Any]]] = {
     "bfcl_multi_turn": bfcl_multi_turn,
     "dapo": dapo,
     "orz": orz,
+    QUESTION_ANSWER: question_answer,
     "searchr1": searchr1,
     "swegym": swegym,
     "tooln1": tooln1,
@@ -167,8 +195,9 @@ def named(name: str) -> Callable[[str, Row], dict[str, Any]]:
     return SCHEMAS[name]
 
 
-def detected(row: Row) -> str | None:
-    """The schema that a row's columns and data source show, None where they show none."""
+def detected(row: Row, *, labels: bool = True) -> str | None:
+    """The schema that a row's columns and data source show, None where they show none. labels: whether rows must have
+    an answer."""
     columns = set(row)
     if {"0", "1"} <= columns:
         return "orz"
@@ -183,13 +212,14 @@ def detected(row: Row) -> str | None:
         for part in (row, row.get("instance"), row.get("prompt"))
     ):
         return "swegym"
-    if "prompt" not in columns or not isinstance(row.get("reward_model"), Mapping):
-        return None
-    return _of_verl(row)
+    by_columns = QUESTION_ANSWER if columns_of(row, labels=labels) else None
+    facts = facts_of(row)
+    if "prompt" in columns and isinstance(facts, Mapping) and ("ground_truth" in facts or by_columns is None):
+        return _of_verl(facts, row.get("data_source"))
+    return by_columns
 
 
-def _of_verl(row: Row) -> str:
-    facts, source = row["reward_model"], row.get("data_source")
+def _of_verl(facts: Mapping[str, Any], source: Any) -> str:
     if source == "rlla":
         return "toolrl"
     if source == "toolcall":
@@ -205,15 +235,28 @@ class Reader(NamedTuple):
     """How the rows of a data set are read: by a schema, or as they are (None)."""
 
     schema: str | None
+    columns: Columns | None = None
+    """Of question_answer: where the first row has question and answer."""
 
     @classmethod
-    def of(cls, wanted: str | None, row: Row, plain: bool) -> Reader:
-        """`plain`: the first row has the columns that data.input_key and data.label_key name."""
+    def of(
+        cls,
+        wanted: str | None,
+        row: Row,
+        plain: bool,
+        keys: tuple[str | None, str | None] = (None, None),
+        labels: bool = True,
+    ) -> Reader:
+        """`plain`: the first row has the columns that data.input_key and data.label_key name; `keys` are these.
+        `labels`: whether rows must have a label."""
         if wanted is not None:
             named(wanted)
-            return cls(wanted)
-        return cls(None if plain else detected(row))
+        schema = wanted or (None if plain else detected(row, labels=labels))
+        return cls(schema, columns_of(row, *keys, labels=labels) if schema == QUESTION_ANSWER else None)
 
     def __call__(self, where: str, row: dict[str, Any], env_key: str) -> dict[str, Any]:
         """The row converted; what names its environment stays."""
-        return row if self.schema is None else {**SCHEMAS[self.schema](where, row), env_key: row.get(env_key)}
+        if self.schema is None:
+            return row
+        made = question_answer(where, row, self.columns) if self.columns else SCHEMAS[self.schema](where, row)
+        return {**made, env_key: row.get(env_key)}

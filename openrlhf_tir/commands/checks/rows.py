@@ -5,6 +5,7 @@ is loaded.
     answers     {"target": [text, ...]}                         exact match of Search-R1
     steps       <think>, <tool_call>, <response>                ToolRL
     calls       [{"name": ..., "arguments": {...}}, ...]        Tool-N1
+    tests       {"inputs": [...], "outputs": [...]}             programs of PRIME, APPS, TACO: a reward of one's own
 
 A reward of one's own takes any label.
 """
@@ -31,7 +32,10 @@ SAID = {
     "answers": "Search-R1's list of gold answers (recipe search_r1_7b)",
     "steps": "ToolRL's steps (recipe toolrl_3b)",
     "calls": "Tool-N1's list of calls (recipe tool_n1_7b)",
+    "tests": "the tests of a program, which a reward of one's own can run (docs/rewards.md)",
 }
+TESTS = ({"inputs", "outputs"}, {"input", "output"}, {"test_list"}, {"fn_name"})
+"""Keys of a label that holds the tests of a program."""
 READ = {"toolrl": toolrl.gold_calls, "tooln1": tooln1.gold_calls}
 """By reward: the true calls of a label, which raises ValueError for what the reward cannot read."""
 PLAYED_FROM = {"functions": ("domains", "gold"), "swe": ("repo",)}
@@ -101,6 +105,8 @@ def _kind(label: str) -> str:
         return ""
     if isinstance(said, dict) and "target" in said:
         return "answers"
+    if isinstance(said, dict) and any(keys <= said.keys() for keys in TESTS):
+        return "tests"
     if isinstance(said, list) and said and all(isinstance(call, dict) and "name" in call for call in said):
         return "calls"
     return "answer"

@@ -29,8 +29,8 @@ class Data(Section):
     row_schema: str | None = Field(
         None,
         description=(
-            "whose rows these are, in place of input_key and label_key: bfcl_multi_turn, dapo, orz, searchr1, swegym,"
-            " tooln1, toolrl, torl, verl; unset: by their columns"
+            "whose rows these are, in place of input_key and label_key: bfcl_multi_turn, dapo, orz, question_answer,"
+            " searchr1, swegym, tooln1, toolrl, torl, verl; unset: by their columns"
         ),
     )
     env_key: str = Field("env", description="column that names the row's environment, if there is one")

@@ -76,7 +76,10 @@ def test_the_report_is_not_written_over_the_rows_that_stay(flag, here, capsys):
             "convert rows.jsonl --join nameless.jsonl --on-bad-row skip --out o.jsonl",
             "none of its 0 ids is the 'id' of",
         ),
-        ("check rows.jsonl --row-schema xlm", "Known: bfcl_multi_turn, dapo, hammer, orz, retool_sft,"),
+        (
+            "check rows.jsonl --row-schema xlm",
+            "Known: bfcl_multi_turn, dapo, hammer, orz, question_answer, retool_sft,",
+        ),
         ("check rows.jsonl --bogus 1", "`openrlhf-tir data check` has no flag '--bogus'. See `"),
         ("check rows.jsonl --input_key x", "has no flag '--input_key'. Did you mean --input-key?"),
         (
@@ -115,10 +118,10 @@ def test_skipping_every_row_is_no_success(here, capsys):
 
 
 def test_the_flags_that_messages_name_are_understood(here, capsys):
-    jsonl(here / "other.jsonl", [{"question": "1+1?", "gold": "2"}])
+    jsonl(here / "other.jsonl", [{"text": "1+1?", "mark": "2"}])
     assert data("check other.jsonl") == 2
-    assert "Set --data.input_key to one of them." in capsys.readouterr().err
-    assert data("check other.jsonl --data.input_key question --data.label_key gold") == 0
+    assert "Set --data.input_key to one of them" in capsys.readouterr().err
+    assert data("check other.jsonl --data.input_key text --data.label_key mark") == 0
 
 
 def test_samples_may_be_parquet(here, capsys):

@@ -147,8 +147,8 @@ def changed(sample, change):
     [
         (
             "searchr1.jsonl",
-            lambda r: r.update(prompt="text"),
-            "line 1: prompt is 'text' (str), not a list of chat messages",
+            lambda r: r.update(prompt=3),
+            "line 1: prompt is 3 (int), not a list of chat messages",
         ),
         (
             "searchr1.jsonl",

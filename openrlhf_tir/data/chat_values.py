@@ -1,0 +1,95 @@
+"""Chats in the forms in which public data sets write them: lists of messages, JSON text of such a list, ShareGPT's
+turns.
+
+    '[{"role": "user", "content": "1+1?"}]'      ->  [{"role": "user", "content": "1+1?"}]
+    [{"from": "human", "value": "1+1?"}]         ->  the same
+    [{"role": "user", "content": [{"type": "text", "text": "1+1?"}]}]  ->  the same
+
+What is no chat comes back as it was: a problem may be JSON text too.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..config.paths import shown
+from ..errors import DataError
+
+SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+}
+LISTS = ("messages", "conversations", "conversation")
+"""Keys of an object that holds nothing but a chat."""
+
+
+def chat_of(value: Any) -> Any:
+    """Return the chat that `value` is, as a list of messages; `value` itself where it is none."""
+    read = _parsed(value) if isinstance(value, str) else value
+    if isinstance(read, Mapping) and len(read) == 1 and next(iter(read)) in LISTS:
+        read = next(iter(read.values()))
+    if isinstance(read, Mapping) and _is_message(read):
+        read = [read]
+    if not isinstance(read, list) or not read or not all(_is_message(part) for part in read):
+        return value
+    return [_message(part) for part in read]
+
+
+def question_of(where: str, name: str, value: Any) -> Any:
+    """Return what a chat asks: its messages without the assistant's last reply, which would be the answer."""
+    chat = chat_of(value)
+    if not isinstance(chat, list):
+        return chat
+    while chat and isinstance(chat[-1], Mapping) and chat[-1].get("role") == "assistant":
+        chat = chat[:-1]
+    if not chat:
+        raise DataError(f"{where}: {name} = {shown(value, 60)} asks nothing. Correct or remove the row.")
+    return chat
+
+
+def _parsed(text: str) -> Any:
+    """JSON, or Python's own notation (what `str` makes of a list); the text itself where it is neither."""
+    stripped = text.strip()
+    if not stripped.startswith(("[", "{")) or not stripped.endswith(("]", "}")):
+        return text
+    if not any(key in stripped for key in ("role", "from")):
+        return text
+    try:
+        return json.loads(stripped)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(stripped)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _is_message(part: Any) -> bool:
+    if not isinstance(part, Mapping):
+        return False
+    return (isinstance(part.get("role"), str) and ("content" in part or "tool_calls" in part)) or (
+        isinstance(part.get("from"), str) and "value" in part
+    )
+
+
+def _message(part: Mapping[str, Any]) -> dict[str, Any]:
+    if "role" not in part:
+        return {"role": SHAREGPT_ROLES.get(part["from"], part["from"]), "content": part["value"]}
+    content = part.get("content")
+    if isinstance(content, list) and content and all(_is_text(piece) for piece in content):
+        return {**part, "content": "".join(piece["text"] for piece in content)}
+    return dict(part)
+
+
+def _is_text(piece: Any) -> bool:
+    """Whether a part of a message's content is text; a picture is none, and the row is refused for it."""
+    return isinstance(piece, Mapping) and piece.get("type") == "text" and isinstance(piece.get("text"), str)
