@@ -236,7 +236,7 @@ class Reader(NamedTuple):
 
     schema: str | None
     columns: Columns | None = None
-    """Of question_answer: where the first row has question and answer."""
+    """The columns of question and answer in the first row, where the schema is question_answer."""
 
     @classmethod
     def of(
