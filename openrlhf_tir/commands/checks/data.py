@@ -26,7 +26,7 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
             )
         found, bad = _scan(cfg, cfg.data)
         rows, named = found.total(), ", ".join(cfg.data.datasets)
-        facts += [f"{rows} problems in {named}{_by_env(found)}{_repeated(found)}", *bad.facts()]
+        facts += [f"{rows} problems in {named}{_by_env(found)}", *_repeated(found), *bad.facts()]
         if training:
             facts += _check_enough(cfg, found, rows, named)
     if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
@@ -76,9 +76,11 @@ def _by_env(found: Found) -> str:
     return f" ({', '.join(f'{name}: {n}' for name, n in sorted(found.items()))})" if len(found) > 1 else ""
 
 
-def _repeated(found: Found) -> str:
-    """How many of the problems are distinct; nothing where all are."""
-    return f", {found.distinct} of them distinct" if found.distinct < found.total() else ""
+def _repeated(found: Found) -> list[str]:
+    """Return how many of the problems are distinct; nothing where all are."""
+    if found.distinct == found.total():
+        return []
+    return [f"{found.distinct} of the {found.total()} problems are distinct; each row is drawn as often as it stands"]
 
 
 class Found(Counter[str]):
