@@ -4,7 +4,7 @@ that it leaves.
     task -> Tree (the repository, broken)
          -> session (a warm interpreter of python_tir: namespaces, limits, its own /tmp) -> patch
     patch -> applied to a fresh Tree in a sandbox -> files
-          -> hidden tests, in another process than the code they test -> reward 1 or 0
+          -> hidden tests, and falsified copies of them that have to fail -> reward 1 or 0
 
 `inside/` are the programs that run in the sandbox, `repos/` the repositories that tasks are made of.
 """

@@ -3,7 +3,7 @@ first.
 
     apply (sandbox)   git apply, else patch --fuzz=5; regular files come back as bytes, nothing else
     restore           the tests' files and whatever configures pytest or Python are as the repository had them
-    run (sandbox)     `apart` or `inside`
+    examine           the tests on it, and falsified copies of them (`examine`)
 
 Everything that a patch can cause is a verdict with a name (`Report.why`); a sandbox that fails is a SandboxError."""
 
@@ -19,8 +19,7 @@ from typing import Any
 from env_servers.python_tir.sandbox import Snippet
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
-from .apart import examine
-from .inside_run import run_inside
+from .examine import Examiner
 from .programs import bundle
 from .suite import Outcome, Suite
 from .tree import EXECUTABLE, LINK, Tree
@@ -32,8 +31,9 @@ APPLY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`resolved` is the reward. `why`: resolved, tests_failed, time_limit, memory, output_flood, no_report,
-    container_ended, patch_empty, patch_too_large, patch_does_not_apply, patch_failed."""
+    """The verdict about a patch. `resolved` is the reward. `why`: resolved, tests_failed, time_limit, memory,
+    output_flood, no_report, falsified_tests_passed, container_ended, patch_empty, patch_too_large,
+    patch_does_not_apply, patch_failed."""
 
     resolved: bool
     why: str
@@ -59,11 +59,22 @@ class Grader:
 
     def __init__(self, sandbox: WarmSandbox, *, places: int, test_s: float) -> None:
         """`places` of the sandbox; `test_s`: wall clock of one run of hidden tests."""
-        self._sandbox, self._test_s = sandbox, test_s
+        self._sandbox = sandbox
+        self._examiner = Examiner(sandbox, test_s)
         self._free = asyncio.Semaphore(max(1, places // 2))
 
-    async def evaluate(self, tree: Tree, patch: bytes, suite: Suite) -> Report:
-        """Raises SandboxError."""
+    async def evaluate(self, tree: Tree, patch: bytes, suite: Suite, *, is_ours: bool = False) -> Report:
+        """Judge a patch.
+
+        Args:
+            tree: The repository.
+            patch: As git writes it.
+            suite: The hidden tests.
+            is_ours: Nobody has a reason to forge it: its tests are run once.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
         if not patch.strip():
             return Report(False, "patch_empty")
         if len(patch) > MOST_PATCH_BYTES:
@@ -73,24 +84,18 @@ class Grader:
             if applied["error"]:
                 return Report(False, "patch_does_not_apply", detail=applied["error"])
             files, left_out = restored(tree, applied, suite)
-            return await self._run(files, suite, left_out)
+            examine = self._examiner.once if is_ours else self._examiner.patched
+            return report_of(await examine(tree, files, suite), suite, left_out)
 
     async def evaluate_tree(self, tree: Tree, suite: Suite) -> Report:
-        """As it is, without a patch. Raises SandboxError."""
+        """Run the tests on a repository as it is, which nobody has patched. Raises SandboxError."""
         async with self._free:
-            return await self._run({path: content for path, (mode, content) in tree.items() if mode != LINK}, suite, [])
+            return report_of(await self._examiner.plain(tree, suite), suite, [])
 
     async def whole_files(self, tree: Tree, suite: Suite) -> Outcome:
-        """What files of tests that must pass say of a repository as is; "apart": all of them. Raises SandboxError."""
+        """Return what all tests of the suite's files say of a repository as it is. Raises SandboxError."""
         async with self._free:
-            files = {path: content for path, (mode, content) in tree.items() if mode != LINK}
-            if suite.kind == "apart":
-                return await examine(self._sandbox, files, suite, self._test_s)
-            return await run_inside(self._sandbox, files, suite, self._test_s, whole=True)
-
-    async def _run(self, files: Mapping[str, bytes], suite: Suite, left_out: list[str]) -> Report:
-        run = examine if suite.kind == "apart" else run_inside
-        return report_of(await run(self._sandbox, files, suite, self._test_s), suite, left_out)
+            return await self._examiner.plain(tree, suite, whole=True)
 
     async def applied(self, tree: Tree, patch: bytes) -> dict[str, Any]:
         """What `inside/apply` tells; `error` where the patch does not apply. Raises SandboxError."""

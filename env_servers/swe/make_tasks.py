@@ -6,8 +6,9 @@
 A change that no hidden test catches, or that only makes them hang, is no task. Bugs in about a tenth of the lines are
 held out, whatever the seed: they are made with --split held_out only, for evaluation.
 
---rows FILE makes prompts of rows that you have (SWE-Gym's, SWE-bench's) instead; with --mirror DIR each of them is held
-against its repository there, and one whose tests are not found, or pass before any patch, is refused."""
+--rows FILE makes prompts of rows that you have instead: SWE-Gym's, SWE-bench's, or with a repository and hidden tests
+in the row. With --mirror DIR each of the former is tried on its repository there, the latter always: its tests on the
+repository as it is, and its gold patch, which has to get 1. A row that fails is told with its line, and left out."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ async def verified(
     if report.resolved or report.why != "tests_failed" or not report.failures:
         return None
     gold = patch_text({path: mutant.source.encode()}, {path: source.tree[path][1]})
-    solved = await grader.evaluate(broken, gold.encode(), source.suite)
+    solved = await grader.evaluate(broken, gold.encode(), source.suite, is_ours=True)
     if not solved.resolved:
         raise RuntimeError(
             f"{name}, {path}:{mutant.line} ({mutant.what}): its own gold patch is {solved.why}: {solved.detail}"
@@ -142,9 +143,13 @@ async def rows(
 def row_of(
     given: dict[str, Any], protocol: str, root: str = ROOT, frame: openhands.Frame = openhands.OURS
 ) -> dict[str, Any]:
-    """A row of SWE-Gym's or SWE-bench's form as one of ours. Raises ValueError for one that cannot be judged."""
+    """Return a row of SWE-Gym's or SWE-bench's form, or one that brings its repository, as one of ours.
+
+    Raises:
+        ValueError: Nothing can be judged by the row.
+    """
     task = SweTask.model_validate(given)
-    if not task.is_row:
+    if not task.is_row and not task.tests:
         raise ValueError(f"the row of {task.repo} has no base_commit and no tests.")
     statement = given.get("problem_statement")
     if not isinstance(statement, str) or not statement.strip():
@@ -152,7 +157,7 @@ def row_of(
     name = task.repo.rpartition("/")[2]
     kept = (
         "instance_id", "repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "version", "image",
-        "docker_image", "image_name",
+        "docker_image", "image_name", "files", "tests",
     )  # fmt: skip
     meta = {key: given[key] for key in kept if key in given} | tools_of(protocol)
     return {
@@ -170,28 +175,68 @@ def row_of(
     }
 
 
-async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
-    """The rows of --rows as ours. Raises ValueError that names the line of one that cannot be judged, SandboxError."""
-    sandbox = new_sandbox(evaluations=1) if args.mirror else None
-    grader = Grader(sandbox, places=2, test_s=args.test_timeout) if sandbox else None
-    sources = Sources(args.mirror, grader.applied) if grader else None
-    frame = _frame_of(args)
+async def fault_in(row: dict[str, Any], sources: Sources, grader: Grader) -> str | None:
+    """Return why a row cannot be trained on, found by trying it; None for a good one.
+
+    Its tests must be there, fail or pass on the repository as it is as the row says, and leave an empty patch with 0;
+    its gold patch must get 1.
+
+    Raises:
+        SandboxError: It could not be tried.
+    """
+    task = SweTask.model_validate(row["meta"])
+    named = f"the row {task.instance_id or task.repo}"
     try:
-        for number, line in enumerate(args.rows.read_text(encoding="utf-8").splitlines(), 1):
-            if not line.strip():
-                continue
+        source = await sources.of(task)
+    except ValueError as e:
+        return str(e)
+    before = await grader.whole_files(source.tree, source.suite)
+    if (fault := fault_of(task, before)) is not None:
+        return fault
+    if before.passes(source.suite):
+        return f"{named}: its tests pass without a patch: any patch would do."
+    if before.ended != "ended":
+        return f"{named}: on the repository as it is its tests end by {before.ended} (--test-timeout)."
+    gold = row["label"]
+    if not isinstance(gold, str) or not gold.strip():
+        return f"{named} has no gold patch to try. Add the field `patch`."
+    report = await grader.evaluate(source.tree, (gold.rstrip("\n") + "\n").encode(), source.suite)
+    if report.resolved:
+        return None
+    failed = next((f"{name}: {text}" for name, text in report.failures.items()), report.detail)
+    return f"{named}: its gold patch gets 0 ({report.why}{f', {failed}' if failed else ''})."
+
+
+async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
+    """Yield the rows of --rows as ours; those that fail a trial are told on stderr and left out.
+
+    Raises:
+        ValueError: A row is malformed; the text names its line.
+        SandboxError: The rows could not be tried.
+    """
+    given, frame = [], _frame_of(args)
+    for number, line in enumerate(args.rows.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
             try:
-                row = row_of(json.loads(line), args.protocol, args.root, frame)
-                if grader and sources:
-                    task = SweTask.model_validate(row["meta"])
-                    source = await sources.of(task)
-                    if fault := fault_of(task, await grader.whole_files(source.tree, source.suite)):
-                        raise ValueError(fault)
+                given.append((number, row_of(json.loads(line), args.protocol, args.root, frame)))
             except ValueError as e:
                 raise ValueError(f"{args.rows} line {number}: {e}") from None
-            yield row
+    is_tried = args.mirror is not None or any("tests" in row["meta"] for _, row in given)
+    sandbox = new_sandbox(evaluations=1, mirror=args.mirror) if is_tried else None
+    try:
+        if sandbox is not None:
+            grader = Grader(sandbox, places=2, test_s=args.test_timeout)
+            sources = Sources(args.mirror, grader.applied)
+        for number, row in given:
+            fault = None
+            if sandbox is not None and (args.mirror is not None or "tests" in row["meta"]):
+                fault = await fault_in(row, sources, grader)
+            if fault is None:
+                yield row
+            else:
+                print(f"{args.rows} line {number} is left out: {fault}", file=sys.stderr)
     finally:
-        if sandbox:
+        if sandbox is not None:
             await sandbox.close()
 
 
@@ -238,7 +283,8 @@ def parser() -> argparse.ArgumentParser:
         "--rows",
         type=Path,
         metavar="FILE.jsonl",
-        help="rows with repo, base_commit, problem_statement, test_patch, FAIL_TO_PASS, PASS_TO_PASS",
+        help="rows with repo, base_commit, problem_statement, patch, test_patch, FAIL_TO_PASS, PASS_TO_PASS;"
+        " or with repo, files, tests, problem_statement, patch",
     )
     root = (
         "--rows: where the repository is in a session; /testbed in the containers of"
@@ -247,7 +293,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--root", default=ROOT, metavar="PATH", help=root)
     mirror = (
         "--rows: directory of their git repositories, as the server's:"
-        " each row's tests are run on its repository as it is (default: not run)"
+        " each row's tests are run on its repository as it is and with its gold patch (default: not run)"
     )
     p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
     p.add_argument(
@@ -305,10 +351,13 @@ def main() -> None:
         sys.exit(f"No tasks were made: {e}")
     how = "each with tests that fail before its gold patch and pass after it"
     if args.rows:
-        how = (
-            f"from {args.rows},"
-            f" {'each with tests that are there and fail before a patch' if args.mirror else 'not run'}"
+        given = filled(args.rows)
+        if given and not count:
+            sys.exit(f"No tasks were made: all {given} rows of {args.rows} are left out, for the reasons above.")
+        tried = (
+            "each tried without and with its gold patch" if args.mirror else "those without tests of their own not run"
         )
+        how = f"from {args.rows}, {given - count} left out, {tried}"
     print(f"{args.out}: {count} rows, {how}")
 
 

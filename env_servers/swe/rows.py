@@ -4,6 +4,7 @@ tests contradict rewards nothing:
     FAIL_TO_PASS names a test that passes already      any patch would be right
     tests that a row brings pass on its files          any patch would be right
     either names a test that is not there              no patch could be right
+    PASS_TO_PASS names a test that does not pass       no patch need be right
 
 task -> check: the files of the named tests run as a whole, beside the first session -> the session is refused, or at
 the latest its patch is not judged. `S` is what they run on: a `Source` in a sandbox, or the task in its container."""
@@ -116,7 +117,7 @@ def fault_of(task: SweTask, outcome: Outcome) -> Fault:
     if outcome.ended in UNTOLD:
         return None
     if task.tests:
-        if not outcome.passes(Suite("apart", {})):
+        if not outcome.passes(Suite({})):
             return None
         return (
             f"the row of {task.repo}: its tests pass on its files as they are: any patch would do. Put the bug into"
@@ -140,6 +141,12 @@ def fault_of(task: SweTask, outcome: Outcome) -> Fault:
         return (
             f"{row}: FAIL_TO_PASS names {_some(passing)}, which passes in the repository as it is:"
             " any patch would do. Correct or remove the row."
+        )
+    if failing := [test for test in task.pass_to_pass if outcome.tests.get(test) != "passed"]:
+        text = outcome.failures.get(failing[0])
+        return (
+            f"{row}: PASS_TO_PASS names {_some(failing)}, which does not pass in the repository as it is"
+            f"{f' ({text})' if text else ''}. Correct or remove the row."
         )
     return None
 

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import functools
 import os
+import tempfile
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -45,26 +46,13 @@ def bundled(name: str) -> Source:
         )
     tree = read_tree(REPOS / name / "repo")
     hidden = {path: content for path, (_, content) in read_tree(REPOS / name / "hidden").items()}
-    return Source(name, tree, Suite("apart", hidden, _packages(tree)))
-
-
-def _packages(tree: Tree) -> list[str]:
-    """What hidden tests can import: the top-level names."""
-    return sorted(
-        {
-            path.partition("/")[0].removesuffix(".py")
-            for path in tree
-            if path.endswith(".py") and not path.startswith("tests/")
-        }
-    )
+    return Source(name, tree, Suite(hidden))
 
 
 def whole(task: SweTask) -> Source:
     """The repository that the task brings."""
     tree = {path: (FILE, text.encode()) for path, text in task.files.items()}
-    return Source(
-        task.repo, tree, Suite("apart", {name: text.encode() for name, text in task.tests.items()}, _packages(tree))
-    )
+    return Source(task.repo, tree, Suite({name: text.encode() for name, text in task.tests.items()}))
 
 
 def names() -> list[str]:
@@ -105,7 +93,7 @@ class Sources:
                     " PASS_TO_PASS name."
                 )
             restored = {path: tree[path][1] for path in files if path in tree and path not in hidden}
-            suite = Suite("inside", {**restored, **hidden}, must_pass=must_pass, restored=tuple(told["gone"]))
+            suite = Suite({**restored, **hidden}, must_pass=must_pass, restored=tuple(told["gone"]))
             self._kept[key] = Source(task.repo.rpartition("/")[2], tree, suite)
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT:
@@ -153,13 +141,17 @@ class Sources:
 
 
 async def _git(repository: str, words: list[str], given: bytes = b"") -> bytes | str:
-    """Return what git prints, or, as text, why it failed."""
+    """Return what git prints when its stdin is `given`, or, as text, why it failed."""
     command = ["git", "-C", repository, "-c", "safe.directory=*", *words]
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    # A file, since a process that ends without reading breaks a pipe under its writer.
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(given)
+        stdin.seek(0)
+        process = await asyncio.create_subprocess_exec(*command, stdin=stdin, stdout=pipe, stderr=pipe)
     try:
         async with asyncio.timeout(CHECKOUT_S):
-            data, errors = await process.communicate(given)
+            data, errors = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()

@@ -20,6 +20,7 @@ from .answers import answer_directories, visible_roots
 from .backend import Local
 from .env import LIMITS, Shared
 from .grade import Grader
+from .inside_run import pristine_plugins
 from .sources import Sources
 from .stages import Stages
 from .tree import Tree
@@ -103,4 +104,5 @@ def _pytest_modules() -> list[str]:
         *(f"_pytest.{name}" for name in default_plugins if name not in rare),
         "_pytest.assertion.rewrite",
         "_pytest._code.code",
+        *(place.partition(":")[0] for _, place in pristine_plugins()),
     ]

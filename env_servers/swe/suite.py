@@ -1,15 +1,11 @@
-"""Suite: the hidden tests of a task, how they are run, and which of them count.
-
-apart    the tests in one process, the code in another (`inside/examiner`, `inside/subject`): the bundled repositories
-inside   pytest imports the code, as SWE-bench does it: rows of other people's repositories
-"""
+"""Suite: the hidden tests of a task, and which of them count. They import the code into their own process, as
+SWE-bench's do."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 CONFIGURATION = re.compile(
     r"(^|/)(conftest\.py|pytest\.ini|\.pytest\.ini|pytest\.toml|\.pytest\.toml|tox\.ini|setup\.cfg|pyproject\.toml"
@@ -19,34 +15,61 @@ CONFIGURATION = re.compile(
 says. What is compiled is among it, since a conftest.py can be another one there than in its source."""
 
 
+TEST_DIRECTORIES = ("tests", "test")
+
+
+def support_directories(tests: Iterable[str]) -> list[str]:
+    """Return the directories whose files belong to tests: helpers and data that test files use.
+
+    Args:
+        tests: Paths of test files.
+
+    Returns:
+        The outermost `tests` or `test` above each file, and those at the repository's top, which files there may use.
+    """
+    found = dict.fromkeys(TEST_DIRECTORIES)
+    for path in tests:
+        parts = path.split("/")[:-1]
+        at = next((i for i, part in enumerate(parts) if part in TEST_DIRECTORIES), None)
+        if at is not None:
+            found["/".join(parts[: at + 1])] = None
+        elif parts and parts[0] == "testing":
+            found["testing"] = None
+    return list(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Suite:
-    kind: Literal["apart", "inside"]
     files: Mapping[str, bytes]
-    """apart: test files in the examiner's directory. inside: paths in the repository, put over what is there."""
-    packages: Sequence[str] = ()
-    """apart: top-level names that the tests import from the repository."""
+    """Path in the repository -> content, put over what is there."""
     must_pass: Sequence[str] = ()
-    """Node ids; none: every test of the files."""
+    """Node ids; empty: every test of the files."""
     restored: Sequence[str] = field(default_factory=tuple)
-    """inside: paths that the patch may not change besides CONFIGURATION."""
+    """Paths that the patch may not change besides CONFIGURATION."""
 
     def protects(self, path: str) -> bool:
-        return path in self.files or path in self.restored or bool(CONFIGURATION.search(path))
+        """Return True for a file that stays as the repository or the suite has it, whatever a patch says."""
+        if path in self.files or path in self.restored or CONFIGURATION.search(path):
+            return True
+        directories = support_directories(name.partition("::")[0] for name in (*self.files, *self.must_pass))
+        return any(path.startswith(f"{directory}/") for directory in directories)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run of the tests said: node id -> passed, failed or skipped."""
+    """What a run of the tests said."""
 
     tests: Mapping[str, str]
+    """Node id -> passed, failed or skipped, in the order of the run."""
     ended: str = "ended"
-    """ended, or why the run was cut: time_limit, memory, output_flood, no_report."""
+    """ended, or why there is nothing to be believed: time_limit, memory, output_flood, no_report,
+    falsified_tests_passed."""
     failures: Mapping[str, str] = field(default_factory=dict)
-    all_well: bool = False
-    """pytest's own exit status was 0."""
 
     def passes(self, suite: Suite) -> bool:
+        """Return True if all tests that count have passed."""
+        if self.ended != "ended":
+            return False
         if suite.must_pass:
             return all(self.tests.get(name) == "passed" for name in suite.must_pass)
-        return self.all_well and bool(self.tests) and all(how == "passed" for how in self.tests.values())
+        return bool(self.tests) and all(how == "passed" for how in self.tests.values())

@@ -26,7 +26,7 @@ def _listed(value: Any) -> Any:
 
 
 TestNames = Annotated[list[str], BeforeValidator(_listed)]
-NAME, TEST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*"), re.compile(r"test_[A-Za-z0-9_]+\.py")
+NAME, TEST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*"), re.compile(r"(test_[A-Za-z0-9_]+|conftest)\.py")
 """The form of a repository's name, which is a directory of a session; and of the name of a file of its hidden tests,
 which all lie in one directory."""
 MOST_BYTES = 1 << 20
@@ -82,7 +82,10 @@ class SweTask(BaseModel):
                 f" {NAME_BYTES} of them at most."
             )
         if strange := sorted(name for name in self.tests if not TEST.fullmatch(name) or len(name) > NAME_BYTES):
-            raise ValueError(f"tests: {strange[0]!r} is not called test_NAME.py, with at most {NAME_BYTES} bytes.")
+            raise ValueError(
+                f"tests: {strange[0]!r} is called neither test_NAME.py nor conftest.py,"
+                f" with at most {NAME_BYTES} bytes."
+            )
         if strange := sorted(path for path in self.files if not _is_inside(path)):
             raise ValueError(
                 f"files: {strange[0]!r} is no path below the repository."
@@ -97,6 +100,8 @@ class SweTask(BaseModel):
                 f"the repository {self.repo} has {entries} files and directories; one that a row brings at most"
                 f" {MOST_ENTRIES}, which a session has room for. Leave out what the tests do not need."
             )
+        if set(self.tests) == {"conftest.py"}:
+            raise ValueError(f"tests: the row of {self.repo} has a conftest.py and no test. Add a test_NAME.py.")
         if not any(path.endswith(".py") for path in self.files):
             raise ValueError(
                 f"the task of {self.repo} has tests, and no files with Python in them:"

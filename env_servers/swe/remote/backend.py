@@ -14,6 +14,7 @@ it is in between.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -29,7 +30,7 @@ from env_servers.swe.task import SweTask
 from .container import Container
 from .faults import NAMES, LostInTests, RuntimeFault, RuntimeUnusable
 from .http import pause_s
-from .judging import judged, untouched
+from .judging import falsified, judged, untouched
 from .place import Place, prepared
 from .work import RemoteWork
 
@@ -108,12 +109,18 @@ class Remote:
                 return await untouched(container, task, self._place)
 
         async with self._checks:
-            with suppress(LostInTests):
-                return await self._again(run)
-            await asyncio.sleep(pause_s(1))
-            return await self._again(run)
+            return await self._once_more(run)
 
     async def _verdict(self, task: SweTask, image: str, patch: bytes) -> Report:
+        """Judge a patch; what passes has to fail falsified tests in a container of their own."""
+        report, outcome = await self._true_verdict(task, image, patch)
+        if not report.resolved:
+            return report
+        why = await self._once_more(lambda: self._falsified(task, image, patch, outcome))
+        return report if why is None else dataclasses.replace(report, resolved=False, why=why)
+
+    async def _true_verdict(self, task: SweTask, image: str, patch: bytes) -> tuple[Report, Outcome]:
+        """Run the true tests; a container that is lost is tried without the patch, and with it again."""
         with suppress(LostInTests):
             return await self._again(lambda: self._judge(task, image, patch))
         await asyncio.sleep(pause_s(1))
@@ -121,12 +128,24 @@ class Remote:
         try:
             return await self._again(lambda: self._judge(task, image, patch))
         except LostInTests as e:
-            return Report(False, "container_ended", detail=str(e))
+            return Report(False, "container_ended", detail=str(e)), Outcome({}, "no_report")
 
-    async def _judge(self, task: SweTask, image: str, patch: bytes) -> Report:
+    async def _judge(self, task: SweTask, image: str, patch: bytes) -> tuple[Report, Outcome]:
         async with self._fresh(image) as container:
             await prepared(container, task, self._place)
             return await judged(container, task, self._place, patch)
+
+    async def _falsified(self, task: SweTask, image: str, patch: bytes, true: Outcome) -> str | None:
+        async with self._fresh(image) as container:
+            await prepared(container, task, self._place)
+            return await falsified(container, task, self._place, patch, true)
+
+    async def _once_more(self, run: Callable[[], Awaitable[T]]) -> T:
+        """Run in a container, and in another one where that is lost while tests run. Raises RuntimeFault."""
+        with suppress(LostInTests):
+            return await self._again(run)
+        await asyncio.sleep(pause_s(1))
+        return await self._again(run)
 
     @asynccontextmanager
     async def _fresh(self, image: str) -> AsyncIterator[Container]:

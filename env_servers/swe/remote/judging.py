@@ -6,22 +6,30 @@ process.
     -> the row's test patch -> pytest on the files of FAIL_TO_PASS and PASS_TO_PASS (inside/in_process.py) -> its report
 
 No line of the patch runs before the tests do: until then what fails is the image's, the row's or the runtime's, and
-from then on it may be the patch's (`LostInTests`). Not covered, as in SWE-bench: code that rewrites the test runner in
-its own process."""
+from then on it may be the patch's (`LostInTests`).
+
+Code that rewrites the test runner in its own process passes any test. So what has passed is run again in another fresh
+container, with falsified copies of the tests, all of which have to fail (`falsified`; see `env_servers.swe.examine`).
+Only the first of them finds a container in which no line of the patch has run; which of the two containers has the true
+tests is not to be told there."""
 
 from __future__ import annotations
 
 import json
+import random
 import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from env_servers.swe.examine import SLOW_COPIES, contradiction, drawn
+from env_servers.swe.falsify import Falsifier
 from env_servers.swe.grade import Report, report_of
-from env_servers.swe.inside_run import WHOLE_FILES, judge
+from env_servers.swe.inside_run import RARE, WHOLE_FILES, Controls, Plugins, judge
 from env_servers.swe.programs import source
 from env_servers.swe.session import shown
-from env_servers.swe.suite import CONFIGURATION, Outcome, Suite
+from env_servers.swe.suite import CONFIGURATION, Outcome, Suite, support_directories
 from env_servers.swe.task import SweTask
 
 from .container import Container
@@ -33,6 +41,7 @@ JUDGE = """here=$PWD
 cd {root} || exit 91
 git apply --check --whitespace=nowarn "$here/test.patch" || exit 93
 {keep}
+{plugins}
 [ ! -s "$here/model.patch" ] || git apply --whitespace=nowarn "$here/model.patch" || {{
     mv .git "$here/git"
     patch --batch --fuzz=5 -p1 --no-backup-if-mismatch --reject-file=- -i "$here/model.patch"
@@ -45,30 +54,93 @@ git apply --check --whitespace=nowarn "$here/test.patch" || exit 93
 git apply --whitespace=nowarn "$here/test.patch" || exit 94
 """
 GUARD = """(cd "$here" && {{ {setup}; }} || exit 90; cd {root} && exec python -I -S "$here/guard.py" {verb}) || exit"""
+PLUGINS = """(cd "$here" && {{ {setup}; }} || exit 90
+cd {root} && exec python -I "$here/plugins.py" > "$here/out/plugins") || exit"""
+READ = """here=$PWD
+cd {root} || exit 91
+"""
+READ_ONE = """[ ! -f {path} ] || cp {path} "$here/out/true.{number}"
+git show HEAD:{path} > "$here/out/seen.{number}" 2> /dev/null || rm -f "$here/out/seen.{number}"
+"""
 TESTS = """here=$PWD
 {{ {setup}; }} || exit 90
+{placed}
 cd {root} && exec python "$here/tests.py" > /dev/null 2>&1
 """
 HEADER = re.compile(r"diff --git a/(.+) b/(.+)$")
 DOES_NOT_APPLY, TEST_PATCH_BROKEN, TEST_PATCH_HINDERED = 92, 93, 94
 
 
-async def judged(container: Container, task: SweTask, place: Place, patch: bytes) -> Report:
-    """In a fresh, prepared container; an empty patch changes nothing. Raises RuntimeFault."""
-    left_out = await _laid_out(container, task, place, patch)
-    if isinstance(left_out, Report):
-        return left_out
-    suite = Suite("inside", {}, must_pass=_named(task))
-    return report_of(await _tested(container, place, _files(task)), suite, left_out)
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A container whose repository has the patch and the row's tests."""
+
+    left_out: list[str]
+    """Paths of the patch that were put back."""
+    plugins: Plugins
+    """The plugins of pytest that the image had before the patch."""
+
+
+async def judged(container: Container, task: SweTask, place: Place, patch: bytes) -> tuple[Report, Outcome]:
+    """Run the row's tests with a patch; an empty patch changes nothing.
+
+    Args:
+        container: A fresh, prepared one.
+        task: The row.
+        place: What its image has.
+        patch: The model's.
+
+    Returns:
+        The verdict, and what the tests said, which `falsified` holds against falsified ones.
+
+    Raises:
+        RuntimeFault: The container or the runtime failed, or the row does not fit the image.
+    """
+    laid = await _laid_out(container, task, place, patch)
+    if isinstance(laid, Report):
+        return laid, Outcome({}, "no_report")
+    outcome = await _tested(container, place, _files(task), laid.plugins)
+    return report_of(_by_first_word(outcome), Suite({}, must_pass=_named(task)), laid.left_out), outcome
+
+
+async def falsified(container: Container, task: SweTask, place: Place, patch: bytes, true: Outcome) -> str | None:
+    """Run falsified copies of the row's tests with a patch.
+
+    Args:
+        container: A fresh, prepared one, which is not the one that the true tests ran in.
+        task: The row.
+        place: What its image has.
+        patch: The model's.
+        true: What the true tests said.
+
+    Returns:
+        Why these are not to be believed, as `Report.why`; None where all falsified tests failed.
+
+    Raises:
+        RuntimeFault: As `judged`.
+    """
+    laid = await _laid_out(container, task, place, patch)
+    if isinstance(laid, Report):
+        raise RuntimeBroken(f"a patch that could be laid out could not be in a second container: {laid.detail}")
+    files, seen = await _read_tests(container, place, _files(task))
+    falsifier = Falsifier(files, seen, random.SystemRandom())
+    for copy in drawn(falsifier, SLOW_COPIES):
+        outcome = await _tested(container, place, _files(task), laid.plugins, copy.files)
+        if (why := contradiction(true, outcome, copy)) is not None:
+            return why
+    return None
 
 
 async def untouched(container: Container, task: SweTask, place: Place) -> Outcome:
-    """What the whole files of the tests that must pass say in a fresh, prepared container, without a patch. Raises
-    RuntimeFault."""
+    """Return what the whole files of the tests that must pass say in a fresh, prepared container, without a patch.
+
+    Raises:
+        RuntimeFault: As `judged`.
+    """
     laid = await _laid_out(container, task, place, b"")
     if isinstance(laid, Report):
         raise ImageUnfit(f"the tests could not be laid out in the container: {laid.detail}")
-    return await _tested(container, place, [WHOLE_FILES, *_files(task)])
+    return _by_first_word(await _tested(container, place, [WHOLE_FILES, *_files(task)], laid.plugins))
 
 
 def _named(task: SweTask) -> list[str]:
@@ -79,19 +151,24 @@ def _files(task: SweTask) -> list[str]:
     return sorted({name.partition("::")[0] for name in _named(task)})
 
 
-async def _laid_out(container: Container, task: SweTask, place: Place, patch: bytes) -> list[str] | Report:
-    """Paths of the patch that were put back; a Report where it cannot be tested."""
+async def _laid_out(container: Container, task: SweTask, place: Place, patch: bytes) -> LaidOut | Report:
+    """Apply the patch and the row's tests; a Report where the patch cannot be tested."""
     test_patch = (task.test_patch or "").encode()
-    protected = {"paths": sorted({*_files(task), *paths_of(test_patch)}), "pattern": CONFIGURATION.pattern}
+    paths = sorted({*_files(task), *paths_of(test_patch)})
+    support = "|".join(f"^{re.escape(directory)}/" for directory in support_directories(paths))
+    protected = {"paths": paths, "pattern": f"{CONFIGURATION.pattern}|{support}"}
     root = shlex.quote(place.root)
     given = {
         "model.patch": patch,
         "test.patch": test_patch,
         "protected.json": json.dumps(protected).encode(),
         "guard.py": f"{source('guard')}\nmain(os.path.dirname(os.path.abspath(__file__)))\n".encode(),
+        "plugins.py": f"{source('plugins')}\nmain()\n".encode(),
     }
     guards = {verb: GUARD.format(root=root, setup=place.setup, verb=verb) for verb in ("keep", "restore")}
-    done = await run_job(container, JUDGE.format(root=root, **guards), given, place.work_s)
+    plugins = PLUGINS.format(root=root, setup=place.setup)
+    script = JUDGE.format(root=root, plugins=plugins, **guards)
+    done = await run_job(container, script, given, place.work_s)
     if done.status == DOES_NOT_APPLY:
         return Report(False, "patch_does_not_apply", detail=done.log)
     if done.status == TEST_PATCH_BROKEN:
@@ -102,23 +179,43 @@ async def _laid_out(container: Container, task: SweTask, place: Place, patch: by
         return Report(False, "tests_failed", detail=f"with the patch, the row's test_patch does not apply: {done.log}")
     if done.status != 0:
         raise ImageUnfit(f"the patch could not be laid out in the container (exit {done.status}): {done.log}")
-    return _listed(done)
+    return LaidOut(_listed(done), _plugins(done))
 
 
-async def _tested(container: Container, place: Place, chosen: Sequence[str]) -> Outcome:
-    """pytest on what is `chosen`, in a container that is laid out."""
+async def _read_tests(
+    container: Container, place: Place, paths: Sequence[str]
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the test files as they are laid out, and as the model could see them."""
+    parts = [READ_ONE.format(path=shlex.quote(path), number=i) for i, path in enumerate(paths)]
+    done = await run_job(container, READ.format(root=shlex.quote(place.root)) + "".join(parts), {}, place.work_s)
+    true = {path: done.out[f"true.{i}"] for i, path in enumerate(paths) if f"true.{i}" in done.out}
+    seen = {path: done.out[f"seen.{i}"] for i, path in enumerate(paths) if f"seen.{i}" in done.out}
+    return true, seen
+
+
+async def _tested(
+    container: Container,
+    place: Place,
+    chosen: Sequence[str],
+    plugins: Plugins,
+    files: Mapping[str, bytes] | None = None,
+) -> Outcome:
+    """Run pytest on what is `chosen`, in a container that is laid out; `files` are put over the repository before."""
     here = "import os, sys\nplace = os.path.dirname(os.path.abspath(__file__))\nsys.path.pop(0)\n"
-    word = secrets.token_hex(16)
+    word, controls = secrets.token_hex(16), Controls.drawn()
     report = "os.open(place + '/out/report', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)"
     tests = (
         f"{here}{source('in_process')}\nos.unlink(__file__)\nmain({word!r}, {list(chosen)!r},"
-        f" {secrets.token_hex(8)!r}, {place.root!r}, {report})\n"
+        f" {(controls.name, controls.source)!r}, {list(plugins)!r}, {place.root!r}, {report})\n"
     )
+    root = shlex.quote(place.root)
+    placed = [f'cp "$here/file.{i}" {root}/{shlex.quote(path)} || exit 91' for i, path in enumerate(files or ())]
+    given = {f"file.{i}": content for i, content in enumerate((files or {}).values())}
     try:
         done = await run_job(
             container,
-            TESTS.format(root=shlex.quote(place.root), setup=place.setup),
-            {"tests.py": tests.encode()},
+            TESTS.format(root=root, setup=place.setup, placed="\n".join(placed)),
+            {"tests.py": tests.encode(), **given},
             place.test_s,
         )
     except RuntimeFault as e:
@@ -129,8 +226,7 @@ async def _tested(container: Container, place: Place, chosen: Sequence[str]) -> 
         raise ImageUnfit(f"the set-up failed in the container: {done.log}")
     if done.status in TIME_LIMIT:
         return Outcome({}, "time_limit")
-    outcome = judge(done.out.get("report", b""), word)
-    return Outcome(_by_first_word(outcome.tests), outcome.ended, outcome.failures, outcome.all_well)
+    return judge(done.out.get("report", b""), word, controls)
 
 
 def paths_of(patch: bytes) -> set[str]:
@@ -141,14 +237,24 @@ def paths_of(patch: bytes) -> set[str]:
     return named.union(*headers)
 
 
-def _by_first_word(tests: Mapping[str, str]) -> dict[str, str]:
-    """SWE-bench's lists have the names of tests up to their first blank: such a name has passed when all have that
-    begin so."""
+def _by_first_word(outcome: Outcome) -> Outcome:
+    """Add the names that SWE-bench's lists have: those of tests up to their first blank.
+
+    Such a name has passed when all that begin so have.
+    """
     named: dict[str, str] = {}
-    for name, how in tests.items():
+    for name, how in outcome.tests.items():
         first = name.split(" ")[0]
         named[first] = how if named.get(first, "passed") == "passed" else named[first]
-    return {**named, **tests}
+    return Outcome({**named, **outcome.tests}, outcome.ended, outcome.failures)
+
+
+def _plugins(done: Done) -> Plugins:
+    try:
+        found = [(str(name), str(where)) for name, where in json.loads(done.out["plugins"])]
+    except (KeyError, ValueError, TypeError, RecursionError) as e:
+        raise RuntimeBroken(f"the container did not tell which plugins pytest has: {done.log}") from e
+    return [(name, where) for name, where in found if where not in RARE]
 
 
 def _listed(done: Done) -> list[str]:

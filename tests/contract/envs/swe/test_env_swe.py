@@ -410,22 +410,39 @@ async def test_a_row_that_its_own_tests_contradict_is_the_callers_mistake(server
         assert status == 422 and said in body["detail"], body
 
 
-def test_rows_are_held_against_their_repositories_when_tasks_are_made_of_them(mirror, tmp_path):
-    row = {**mirror[1], "problem_statement": "twice(0) is 1.", "instance_id": "lib-1"}
+GOLD = "--- a/src/lib.py\n+++ b/src/lib.py\n@@ -1,2 +1,2 @@\n def twice(x):\n-    return 2 * x + 1\n+    return 2 * x\n"
+BAD_ROWS = {
+    "a test that is not there": UNFIT["no such test"][0],
+    "a test that is to pass and does not": {
+        "FAIL_TO_PASS": ["tests/test_lib.py::test_two"],
+        "PASS_TO_PASS": ["tests/test_lib.py::test_zero"],
+    },
+    "a gold patch that does not mend it": {"patch": GOLD.replace("+    return 2 * x", "+    return 3 * x")},
+    "a gold patch that does not apply": {"patch": GOLD.replace("src/lib.py", "src/none.py")},
+    "no gold patch": {"patch": ""},
+}
+
+
+def test_rows_are_tried_when_tasks_are_made_of_them_and_those_that_fail_are_told_and_left_out(mirror, tmp_path):
+    row = {**mirror[1], "problem_statement": "twice(0) is 1.", "instance_id": "lib-1", "patch": GOLD}
+    own = {**whole("x * 3"), "problem_statement": "It should be twice.", "patch": ""}
+    fix = "--- a/f.py\n+++ b/f.py\n@@ -1,2 +1,2 @@\n def f(x):\n-    return x * 3\n+    return x * 2\n"
+    rows = [row, *({**row, **change} for change in BAD_ROWS.values()), {**own, "patch": fix}, own]
     given, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    given.write_text("".join(json.dumps(r) + "\n" for r in rows))
     command = [
         sys.executable, "-m", "env_servers.swe.make_tasks", "--rows", str(given), "--mirror", str(mirror[0]),
         "--out", str(out),
     ]  # fmt: skip
-    given.write_text(json.dumps(row) + "\n")
-    assert "1 rows, from" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    given.write_text(json.dumps(row) + "\n" + json.dumps({**row, **UNFIT["no such test"][0]}))
-    refused = subprocess.run(command, capture_output=True, text=True)
-    assert (
-        refused.returncode == 1
-        and f"{given} line 2: the row lib-1 at " in refused.stderr
-        and UNFIT["no such test"][1] in refused.stderr
-    )
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(r["meta"]["repo"], r["label"]) for r in made] == [("o/lib", GOLD), ("f", fix)]
+    assert "patch" not in made[0]["meta"] and set(made[1]["meta"]) >= {"files", "tests"}
+    for line in (2, 3, 4, 5, 6, 8):
+        assert f"{given} line {line} is left out" in done.stderr
+    given.write_text(json.dumps(own) + "\n")
+    assert subprocess.run(command, capture_output=True, text=True).returncode == 1
 
 
 class InProcess:

@@ -172,8 +172,8 @@ async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_t
         for line in ("env_runtime_faults_lost 0.0", "env_starting 0.0", "env_evaluations_waiting 0.0"):
             assert line in text.splitlines()
         assert (await http.send("GET", "/health"))[1]["isolation"] == "container"
-    assert (stand_in.started, stand_in.stopped) == (3, 3), (
-        "a session, a judgement, the row without a patch; none is left"
+    assert (stand_in.started, stand_in.stopped) == (4, 4), (
+        "a session, a judgement, the falsified tests, the row without a patch; none is left"
     )
 
 
@@ -260,6 +260,29 @@ async def test_a_patch_cannot_write_to_the_repositorys_own_git_directory(remote,
     assert (report.resolved, report.why) == (False, "tests_failed")
 
 
+FORGES = (
+    "printf 'import _pytest.python as p\\nrun = p.Function.runtest\\n"
+    'p.Function.runtest = lambda self: None if "test_lib" in self.nodeid else run(self)\\n\' > src/lib.py'
+)
+"""Code that makes the hidden tests pass, and no others."""
+PLUGIN = (
+    "mkdir src/evil.egg-info; printf '[pytest11]\\nevil = evil\\n' > src/evil.egg-info/entry_points.txt;"
+    " printf 'Name: evil\\nVersion: 1\\n' > src/evil.egg-info/PKG-INFO;"
+    " printf 'def pytest_collection_modifyitems(items): raise SystemExit(0)\\n' > src/evil.py;"
+)
+
+
+async def test_code_that_makes_tests_pass_passes_falsified_ones_too(remote, stand_in, image):
+    last = await finished(remote, image[1], FORGES)
+    assert (last.reward, last.signals["evaluation"]) == (0.0, "falsified_tests_passed"), last.signals
+    assert stand_in.started == 3, "a session, a judgement, the falsified tests"
+
+
+async def test_a_plugin_of_the_patch_is_not_loaded_and_its_metadata_hurts_nobody(remote, image):
+    last = await finished(remote, image[1], PLUGIN + MEND)
+    assert (last.reward, last.signals["evaluation"]) == (1.0, "resolved"), last.signals
+
+
 ENDS = "import os, signal; os.kill(-1, signal.SIGKILL)"
 
 
@@ -296,8 +319,8 @@ async def test_a_container_that_is_lost_once_while_tests_run_costs_nothing(remot
 
     monkeypatch.setattr(judging, "run_job", lost_first)
     assert (await finished(remote, image[1], MEND)).reward == 1.0
-    assert (stand_in.started, remote.faults[LostInTests]) == (4, 1), (
-        "a session, and a judgement without the patch between two with it"
+    assert (stand_in.started, remote.faults[LostInTests]) == (5, 1), (
+        "a session, a judgement without the patch between two with it, and the falsified tests"
     )
 
 
@@ -414,7 +437,7 @@ async def test_a_container_that_dies_while_it_judges_is_replaced_and_never_a_rew
     else:
         with pytest.raises(RuntimeLost):
             await env.step(call("finish"), 60)
-    assert (stand_in.started, remote.faults[RuntimeLost]) == ((3, 1) if times == 1 else (RETRIES + 2, RETRIES + 1))
+    assert (stand_in.started, remote.faults[RuntimeLost]) == ((4, 1) if times == 1 else (RETRIES + 2, RETRIES + 1))
     await env.close()
 
 
@@ -471,7 +494,7 @@ async def test_a_good_row_is_tried_once_for_all_its_sessions(remote, stand_in, i
     last = await asyncio.gather(*(finished(remote, image[1], command) for command in (MEND, "touch x")))
     assert [step.reward for step in last] == [1.0, 0.0]
     assert (await finished(remote, image[1], MEND)).reward == 1.0
-    assert stand_in.started == 7, "three sessions, three judgements, the row's tests once"
+    assert stand_in.started == 9, "three sessions, three judgements, the row's tests once, falsified ones twice"
 
 
 @pytest.mark.parametrize("remote", [{"checks": 1}], indirect=True)
@@ -559,5 +582,5 @@ async def test_containers_of_this_machines_docker_serve_as_well(docker, image, t
             and "pull access denied" in said["detail"]
         ), said
     calls = (docker / "calls").read_text().splitlines()
-    assert [line.split()[0] for line in calls].count("run") == 4 and list((docker / "containers").iterdir()) == []
+    assert [line.split()[0] for line in calls].count("run") == 5 and list((docker / "containers").iterdir()) == []
     assert calls[0].endswith("--memory 1g eval.o_s_lib-1 serve")

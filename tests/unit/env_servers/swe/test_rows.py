@@ -12,7 +12,7 @@ from env_servers.swe.sources import Source
 from env_servers.swe.suite import Outcome, Suite
 from env_servers.swe.task import SweTask
 
-SOURCE = Source("lib", {}, Suite("inside", {}))
+SOURCE = Source("lib", {}, Suite({}))
 FAILED, PASSES = Outcome({"t.py::a": "failed"}), Outcome({"t.py::a": "passed"})
 
 
@@ -60,6 +60,16 @@ def task(fail=("t.py::a",), ok=(), **more):
         ),
         (task(["t.py::a"]), Outcome({"u.py": "failed"}), "FAIL_TO_PASS names 't.py::a'"),
         # Parameters may come from the code; a name that was cut at a blank never comes.
+        (
+            task(ok=["t.py::b"]),
+            Outcome({"t.py::a": "failed", "t.py::b": "failed"}, failures={"t.py::b": "no data"}),
+            "PASS_TO_PASS names 't.py::b', which does not pass in the repository as it is \\(no data\\)",
+        ),
+        (
+            task(ok=["t.py::b"]),
+            Outcome({"t.py::a": "failed", "t.py::b": "skipped"}),
+            "PASS_TO_PASS names 't.py::b', which does not pass",
+        ),
         (task(["t.py::a[new]"]), Outcome({"t.py::a[old]": "failed"}), None),
         (task(["t.py::a[x"]), Outcome({"t.py::a[x y]": "failed"}), "FAIL_TO_PASS names 't.py::a\\[x'"),
         (task(["t.py::b[x]"]), Outcome({"t.py::a[x]": "failed"}), "FAIL_TO_PASS names 't.py::b\\[x\\]'"),
@@ -83,8 +93,8 @@ def test_what_is_wrong_with_a_row_is_told_from_its_tests_on_the_repository_as_it
 def test_a_row_that_brings_its_tests_is_unfit_where_all_of_them_pass_as_it_is():
     row = SweTask.model_validate({"repo": "f", "files": {"f.py": ""}, "tests": {"test_f.py": ""}})
     passed = {"t.py::a": "passed"}
-    assert "its tests pass on its files as they are" in (fault_of(row, Outcome(passed, all_well=True)) or "")
-    for outcome in (Outcome({**passed, "t.py::b": "failed"}), Outcome({}, "time_limit"), Outcome({}, all_well=True)):
+    assert "its tests pass on its files as they are" in (fault_of(row, Outcome(passed)) or "")
+    for outcome in (Outcome({**passed, "t.py::b": "failed"}), Outcome({}, "time_limit"), Outcome({})):
         assert fault_of(row, outcome) is None
 
 

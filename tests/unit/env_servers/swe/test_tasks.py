@@ -212,11 +212,7 @@ async def test_a_row_may_bring_its_whole_repository_and_the_hidden_tests_are_not
     assert source.name == "f" and {path: content for path, (_, content) in source.tree.items()} == {
         p: t.encode() for p, t in WHOLE["files"].items()
     }
-    assert (source.suite.kind, source.suite.packages, dict(source.suite.files)) == (
-        "apart",
-        ["f"],
-        {"test_f.py": b"from f import f\n"},
-    )
+    assert source.suite == Suite({"test_f.py": b"from f import f\n"})
 
 
 @pytest.mark.parametrize(
@@ -224,8 +220,8 @@ async def test_a_row_may_bring_its_whole_repository_and_the_hidden_tests_are_not
     [
         ({"repo": "../f"}, "base_commit"),
         ({"repo": ".."}, "no name for a directory"),
-        ({"tests": {"../test_f.py": ""}}, "not called test_NAME.py"),
-        ({"tests": {"conftest.py": ""}}, "not called test_NAME.py"),
+        ({"tests": {"../test_f.py": ""}}, "called neither test_NAME.py"),
+        ({"tests": {"conftest.py": ""}}, "has a conftest.py and no test"),
         ({"files": {"/etc/f.py": ""}}, "no path below the repository"),
         ({"files": {"a/../../f.py": ""}}, "no path below the repository"),
         ({"files": {".git/hooks/f.py": ""}}, "no path below the repository"),
@@ -250,12 +246,13 @@ def test_a_whole_repository_that_is_none_is_refused_by_name(change, said):
 
 
 def test_what_counts_as_passed():
-    every, chosen = Suite("apart", {}), Suite("inside", {}, must_pass=["a"])
-    assert Outcome({"a": "passed"}, all_well=True).passes(every)
-    for tests, well in (({"a": "passed"}, False), ({}, True), ({"a": "passed", "b": "skipped"}, True)):
-        assert not Outcome(tests, all_well=well).passes(every)
+    every, chosen = Suite({}), Suite({}, must_pass=["a"])
+    assert Outcome({"a": "passed"}).passes(every)
+    for tests in ({}, {"a": "passed", "b": "skipped"}, {"a": "passed", "b": "missing"}):
+        assert not Outcome(tests).passes(every)
     assert Outcome({"a": "passed", "b": "failed"}).passes(chosen)
-    assert not Outcome({"b": "passed"}, all_well=True).passes(chosen)
+    assert not Outcome({"b": "passed"}).passes(chosen)
+    assert not Outcome({"a": "passed"}, "falsified_tests_passed").passes(chosen)
 
 
 @pytest.mark.parametrize(
@@ -271,20 +268,38 @@ def test_what_counts_as_passed():
     ],
 )
 def test_what_configures_pytest_or_python_is_the_repositorys_own(path):
-    assert Suite("inside", {}).protects(path)
+    assert Suite({}).protects(path)
 
 
 def test_what_the_tests_are_is_not_the_patchs_and_code_is():
-    suite = Suite("inside", {"tests/test_a.py": b""}, restored=("tests/data.txt",))
+    suite = Suite({"tests/test_a.py": b""}, restored=("tests/data.txt",))
     assert [
         suite.protects(p)
         for p in ("tests/test_a.py", "tests/data.txt", "tests/test_b.py", "lib/pytest_like.py", "pyproject.py")
-    ] == [True, True, False, False, False]
+    ] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("tests", "path", "is_protected"),
+    [
+        ("test_f.py", "tests/helpers.py", True),
+        ("test_f.py", "helpers.py", False),
+        ("tests/unit/test_a.py", "tests/helpers/compare.py", True),
+        ("pandas/tests/frame/test_a.py", "pandas/tests/util.py", True),
+        ("pandas/tests/frame/test_a.py", "pandas/testing.py", False),
+        ("tests/client/tests.py", "django/test/client.py", False),
+        ("testing/test_a.py", "testing/helpers.py", True),
+        ("src/testing/test_a.py", "src/testing/tool.py", False),
+    ],
+)
+def test_helpers_of_tests_belong_to_the_tests(tests, path, is_protected):
+    assert Suite({tests: b""}).protects(path) is is_protected
+    assert Suite({}, must_pass=[f"{tests}::test_x"]).protects(path) is is_protected
 
 
 def test_where_a_protected_file_is_there_is_no_directory_of_the_patch_and_no_file_above_it():
     tree = {"tests/test_a.py": (0o100644, b"old"), "conftest.py": (0o100644, b"ours"), "lib.py": (0o100644, b"")}
-    suite = Suite("inside", {"tests/test_a.py": b"new", "more/test_b.py": b""})
+    suite = Suite({"tests/test_a.py": b"new", "more/test_b.py": b""})
     files = {"tests/test_a.py/x.py": "", "conftest.py/y": "", "more": "", "lib.py/z.py": ""}
     applied = {"files": files, "gone": ["tests/test_a.py", "conftest.py", "lib.py"], "left_out": []}
     kept, left_out = restored(tree, applied, suite)

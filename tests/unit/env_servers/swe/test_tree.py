@@ -74,7 +74,6 @@ def test_there_are_twelve_repositories_each_with_visible_and_hidden_tests():
         source = bundled(name)
         assert any(path.startswith("tests/test_") for path in source.tree) and source.suite.files
         assert not any(hidden in path for path in source.tree for hidden in source.suite.files), name
-        assert source.suite.packages == [name]
 
 
 def test_a_repository_that_is_not_there_is_named_with_those_that_are():

@@ -1,0 +1,181 @@
+"""Examine: whether a patched repository passes its hidden tests, when everything that runs them may be lying.
+
+    1  the tests as the repository is without the patch: which there are                   (no patched code; kept)
+    2  the tests on the patched repository: one that does not pass ends it
+    3  falsified copies of the tests (`falsify`), each in a process of its own: what is falsified has to fail; among
+       them, at a place that is drawn, the true ones again
+
+The code under test is imported by the process that runs its tests, as pytest's idioms want it: a module's attribute
+is patched, a class is subclassed, output is captured. So it can rewrite the test runner, look up what a test compares
+with, answer with an object that is equal to everything, leave tests out, or write the report itself. All of it makes
+falsified tests pass too, or drops them. To pass the true ones and fail the false ones code has to tell them apart, and
+for that it has to know what is right, which is the task. Code that forges in some runs and is honest in the others has
+to forge in both true runs and in none of the false ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from env_servers.python_tir.warm.sandbox import WarmSandbox
+
+from .falsify import FalseCopy, Falsifier
+from .inside_run import functions_of, run_inside
+from .suite import Outcome, Suite
+from .tree import LINK, Tree
+
+LEAST_COPIES, MOST_COPIES = 3, 8
+"""Falsified copies of the tests that are run: one for each assertion of the longest test, within these bounds."""
+SLOW_S = 5.0
+SLOW_COPIES = 3
+"""The most copies of tests that take longer than SLOW_S."""
+AT_ONCE = 2
+KEPT = 256
+"""Repositories whose tests are remembered."""
+FORGED = "falsified_tests_passed"
+
+
+class Examiner:
+    """Examinations in one sandbox; each holds at most two places of it at once."""
+
+    def __init__(self, sandbox: WarmSandbox, test_s: float) -> None:
+        """`test_s` is the wall clock of one run of the tests."""
+        self._sandbox = sandbox
+        self._test_s = test_s
+        self._known: OrderedDict[bytes, Outcome] = OrderedDict()
+
+    async def plain(self, tree: Tree, suite: Suite, *, whole: bool = False) -> Outcome:
+        """Run the tests on a repository that nobody has patched. Raises SandboxError."""
+        return await run_inside(self._sandbox, contents(tree), suite, self._test_s, whole=whole)
+
+    async def patched(self, tree: Tree, files: Mapping[str, bytes], suite: Suite) -> Outcome:
+        """Examine a patched repository.
+
+        Args:
+            tree: The repository without the patch.
+            files: The repository with it.
+            suite: The tests.
+
+        Returns:
+            The outcome of the true tests. `ended` is FORGED where falsified ones have passed as well.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
+        began = time.monotonic()
+        outcome = await self.once(tree, files, suite)
+        took = time.monotonic() - began
+        if not outcome.passes(suite):
+            return outcome
+        falsifier = Falsifier(suite.files, contents(tree), random.SystemRandom())
+        runs = drawn(falsifier, MOST_COPIES if took < SLOW_S else SLOW_COPIES)
+        for i in range(0, len(runs), AT_ONCE):
+            some = [self._contradiction(files, suite, outcome, copy) for copy in runs[i : i + AT_ONCE]]
+            for why in await asyncio.gather(*some):
+                if why is not None:
+                    return Outcome(outcome.tests, why)
+        return outcome
+
+    async def once(self, tree: Tree, files: Mapping[str, bytes], suite: Suite) -> Outcome:
+        """Run the true tests on a patched repository; a test that is left out is `missing`. Raises SandboxError."""
+        required = await self._required(tree, suite)
+        outcome = await run_inside(self._sandbox, files, suite, self._test_s)
+        told = {*outcome.tests, *functions_of(list(outcome.tests))}
+        if lacking := sorted(required - told):
+            tests = {**outcome.tests, **dict.fromkeys(lacking, "missing")}
+            return Outcome(tests, outcome.ended, outcome.failures)
+        return outcome
+
+    async def _contradiction(
+        self, files: Mapping[str, bytes], suite: Suite, outcome: Outcome, copy: FalseCopy
+    ) -> str | None:
+        """Run a copy of the tests. Return why the outcome of the true ones is not to be believed; None where it is."""
+        changed = Suite(copy.files, must_pass=suite.must_pass, restored=suite.restored)
+        again = await run_inside(self._sandbox, files, changed, self._test_s)
+        if again.ended != "ended":  # once more: a machine that stalled is no forgery
+            again = await run_inside(self._sandbox, files, changed, self._test_s)
+        return contradiction(outcome, again, copy)
+
+    async def _required(self, tree: Tree, suite: Suite) -> set[str]:
+        """Return the tests that a run has to tell of, where the row does not name them.
+
+        Those that pytest finds in the repository without the patch. A file that cannot be imported there has those that
+        its text shows.
+        """
+        if suite.must_pass:
+            return set()
+        known = await self._as_it_is(tree, suite)
+        text = Falsifier(suite.files, {}, random.SystemRandom())
+        found = set()
+        for function, tests in functions_of([name for name in known.tests if "::" in name]).items():
+            # what a table that is computed gives may be another one with the patch
+            found |= set(tests) if function in text.with_literal_tables else {function}
+        broken = {name for name in known.tests if "::" not in name}
+        if known.ended != "ended":
+            broken = set(suite.files)
+        return found | {name for name in text.plain_names if name.partition("::")[0] in broken}
+
+    async def _as_it_is(self, tree: Tree, suite: Suite) -> Outcome:
+        key = _digest(tree, suite)
+        if key not in self._known:
+            self._known[key] = await self.plain(tree, suite, whole=True)
+        self._known.move_to_end(key)
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return self._known[key]
+
+
+def drawn(falsifier: Falsifier, most: int) -> list[FalseCopy]:
+    """Return the copies that are run, in their order: falsified ones, `most` of them at most, and a true one."""
+    if not falsifier.most_changes:
+        return []
+    count = min(most, max(LEAST_COPIES, falsifier.most_changes))
+    copies = [falsifier.copy(number) for number in range(count)]
+    random.SystemRandom().shuffle(copies)
+    copies.insert(random.SystemRandom().randrange(count + 1), falsifier.true_copy)
+    return copies
+
+
+def contradiction(true: Outcome, again: Outcome, copy: FalseCopy) -> str | None:
+    """Return why what the true tests said is not to be believed, as `Report.why`, when a copy of them says this."""
+    if again.ended != "ended":
+        return again.ended
+    if copy.tests:
+        return FORGED if survivors(true, again, copy) else None
+    passed = {name for name, how in true.tests.items() if how == "passed"}
+    return None if all(again.tests.get(name) == "passed" for name in passed) else "tests_failed"
+
+
+def survivors(true: Outcome, false: Outcome, copy: FalseCopy) -> list[str]:
+    """Return the falsified tests that have not failed though the true ones passed, or were left out."""
+    ours, theirs = functions_of(list(true.tests)), functions_of(list(false.tests))
+    found = []
+    for function in copy.tests & set(ours):
+        if false.tests.get(function.partition("::")[0]) == "failed":  # the whole file
+            continue
+        now = theirs.get(function, [])
+        if len(now) != len(ours[function]):
+            found.append(function)
+            continue
+        pairs = zip(ours[function], now, strict=True)
+        found += [name for name, changed in pairs if true.tests[name] == "passed" and false.tests[changed] != "failed"]
+    return found
+
+
+def contents(tree: Tree) -> dict[str, bytes]:
+    """Return the regular files of a tree."""
+    return {path: content for path, (mode, content) in tree.items() if mode != LINK}
+
+
+def _digest(tree: Tree, suite: Suite) -> bytes:
+    digest = hashlib.sha256()
+    for part in (contents(tree), suite.files):
+        for path, content in sorted(part.items()):
+            digest.update(b"%d %d\0" % (len(path), len(content)) + path.encode("utf-8", "surrogateescape") + content)
+        digest.update(b"\0\0")
+    return digest.digest()

@@ -1,0 +1,668 @@
+"""Falsify: copies of hidden tests in which one assertion of each test is wrong, so that no right solution passes them.
+
+    assert to_roman(4) == "IV"                    ->  assert to_roman(4) == "QV"
+    @parametrize("n, numeral", [(4, "IV")])       ->  @parametrize("n, numeral", [(4, "IQ")])
+    assert abs(area(2) - 12.5) < 1e-6             ->  assert abs(area(2) - 391.5) < 1e-6
+    with pytest.raises(ValueError, match="none")  ->  with pytest.raises(ValueError, match="kvor")
+    assert is_valid("IV")                         ->  assert not (is_valid("IV"))
+
+A process that runs patched code can make its tests say anything. It cannot know which of two copies is the true one
+without knowing what is right, since both are ordinary tests of the same names, in the same files, at the same lines.
+`examine` believes a run of the true tests only when the falsified ones fail in other processes with the same code.
+
+What is made here has to fail for a right solution, always. So an assertion is falsified only where it is surely
+reached, and in a way that contradicts the true one: the text of the rest of a file does not change.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+MOST_FILE_BYTES = 2 << 20
+"""Larger test files stay as they are: they are tables of data."""
+OPPOSITE = {ast.Lt: (b"<", b">="), ast.LtE: (b"<=", b">"), ast.Gt: (b">", b"<="), ast.GtE: (b">=", b"<")}
+"""An order -> how it is written, and the one that does not hold where it does."""
+SHORTEST_SEARCHED = 4
+"""Characters of the shortest text whose falsified copy is surely not found within another text."""
+PURE: Mapping[str, Callable[[Any], Any] | None] = {
+    **{kind.__name__: kind for kind in (set, frozenset, list, tuple, bytes, bytearray, complex, Counter)},
+    **dict.fromkeys(("Decimal", "Fraction", "date", "datetime", "timedelta", "deque")),
+    **dict.fromkeys(("Path", "PurePath", "PurePosixPath")),
+}
+"""Constructors whose values differ when their first argument does; a callable says whether they do."""
+UNRELATED = ("BufferError", "StopAsyncIteration", "FloatingPointError", "ReferenceError")
+"""Exceptions that a test's own exception is hardly a kind of."""
+EQUAL_METHODS = frozenset(
+    {"assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual"}
+    | {"assertSequenceEqual", "assertMultiLineEqual", "assertCountEqual"}
+)
+CALL_METHODS = frozenset({"assert_called_with", "assert_called_once_with", "assert_any_call", "assert_awaited_with"})
+"""Methods of a mock that are told with what it was called."""
+EQUAL_FUNCTION = re.compile(
+    r"assert_?(array_|frame_|series_)?(equal|almost|approx|allclose|same|is_equal)", re.IGNORECASE
+)
+"""Functions that are told an actual and an expected value, those of numpy's testing module among them."""
+ALMOST_METHODS = frozenset({"assertAlmostEqual", "assertAlmostEquals"})
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A part of a file's bytes, and what stands there instead."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+EMPTY = ((list, "[0]"), (tuple, "(0,)"), (dict, "{0: 0}"))
+"""An empty container -> one that is not."""
+Change = tuple[Edit, ...]
+"""Edits that falsify one assertion together."""
+Making = Callable[[], "Change | None"]
+"""Makes a change, with new random values each time; None where the values at hand do not allow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FalseCopy:
+    """Test files of which some tests are falsified."""
+
+    files: Mapping[str, bytes]
+    """Path -> content, of all test files."""
+    tests: frozenset[str]
+    """The falsified tests as pytest names them, without parameters; empty: the files are the true ones."""
+
+
+class Falsifier:
+    """The tests of a suite, and the changes that falsify each of them."""
+
+    def __init__(self, files: Mapping[str, bytes], seen: Mapping[str, bytes], choice: random.Random) -> None:
+        """Read the tests.
+
+        Args:
+            files: Path of a test file -> content.
+            seen: Path -> content of the repository that a session had: tests that are also in there are known to the
+                model, which could tell a changed copy by comparing.
+            choice: Decides about every change. An unpredictable one, unless a test wants to repeat it.
+        """
+        self._files = files
+        self._choice = choice
+        self._changes: dict[tuple[str, str], list[Making]] = {}
+        known = _functions_in(content for path, content in seen.items() if "test" in path)
+        self._known: set[tuple[str, str]] = set()
+        self._literal_tables: set[tuple[str, str]] = set()
+        for path, content in files.items():
+            module = _Module.of(content, choice)
+            if module is None or not path.endswith(".py"):
+                continue
+            for name, function in module.tests():
+                makings = module.makings(function)
+                choice.shuffle(makings)
+                self._changes[path, name] = makings
+                if ast.dump(function) in known:
+                    self._known.add((path, name))
+                if all(_is_literal_table(decorator) for decorator in function.decorator_list):
+                    self._literal_tables.add((path, name))
+
+    @property
+    def most_changes(self) -> int:
+        """The number of assertions of the test that has most of them."""
+        return max((len(makings) for makings in self._changes.values()), default=0)
+
+    @property
+    def plain_names(self) -> frozenset[str]:
+        """The tests that pytest finds by its usual rules, as it names them, without parameters."""
+        return frozenset(
+            f"{path}::{name}"
+            for path, name in self._changes
+            if all(above.startswith("Test") for above in name.split("::")[:-1])
+        )
+
+    @property
+    def with_literal_tables(self) -> frozenset[str]:
+        """The tests whose parameters, if any, are all written down beside them, so that no code changes them."""
+        return frozenset(f"{path}::{name}" for path, name in self._literal_tables)
+
+    @property
+    def true_copy(self) -> FalseCopy:
+        """The tests as they are."""
+        return FalseCopy(self._files, frozenset())
+
+    def copy(self, number: int) -> FalseCopy:
+        """Return the copy with the `number`-th assertion of every test falsified, from the first again behind the last.
+
+        Tests that the model could have seen are left as they are in every other copy, so that they tell nothing there.
+        """
+        spare_known = number % 2 == 0 and len(self._known) < len(self._changes)
+        edits: dict[str, list[Edit]] = {}
+        tests = set()
+        for (path, name), makings in self._changes.items():
+            if spare_known and (path, name) in self._known:
+                continue
+            for attempt in range(len(makings)):
+                change = makings[(number + attempt) % len(makings)]()
+                taken = edits.setdefault(path, [])
+                if change is not None and not _overlap(change, taken):
+                    taken += change
+                    tests.add(f"{path}::{name}")
+                    break
+        files = {path: _edited(content, edits.get(path, [])) for path, content in self._files.items()}
+        return FalseCopy(files, frozenset(tests))
+
+
+class _Module:
+    """One test file."""
+
+    def __init__(self, content: bytes, tree: ast.Module, choice: random.Random) -> None:
+        self._content = content
+        self._tree = tree
+        self._choice = choice
+        self._starts = [0]
+        for line in content.split(b"\n"):
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        self._loads = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+        stores = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        self._constants = {
+            statement.targets[0].id: statement.value
+            for statement in tree.body
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1
+            if isinstance(statement.targets[0], ast.Name) and stores[statement.targets[0].id] == 1
+        }
+
+    @classmethod
+    def of(cls, content: bytes, choice: random.Random) -> _Module | None:
+        """Return the file's module; None for one that is no Python of ours, or too large."""
+        if len(content) > MOST_FILE_BYTES or content.startswith(b"\xef\xbb\xbf"):
+            return None
+        if content.count(b"\r") != content.count(b"\r\n"):  # lines that are not counted by their ends
+            return None
+        try:
+            return cls(content, ast.parse(content.decode()), choice)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+    def tests(self) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        """Yield (name below the file as pytest writes it, function)."""
+        yield from self._tests_in(self._tree.body, "")
+
+    def _tests_in(
+        self, body: Sequence[ast.stmt], above: str
+    ) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        for statement in body:
+            if isinstance(statement, ast.ClassDef):
+                yield from self._tests_in(statement.body, f"{above}{statement.name}::")
+                continue
+            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            is_fixture = any(_last_name(decorator) == "fixture" for decorator in statement.decorator_list)
+            if statement.name.startswith("test") and not is_fixture:
+                yield above + statement.name, statement
+
+    def makings(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Making]:
+        """Return what falsifies the test: a change for each assertion, or a false assertion before its first line."""
+        found = [
+            making
+            for statement in _surely_run(function.body)
+            for making in self._of_statement(statement, function)
+            if making() is not None
+        ]
+        return found or [partial(self._false_line, function)]
+
+    # Statements
+
+    def _of_statement(self, statement: ast.stmt, function: ast.AST) -> Iterator[Making]:
+        if isinstance(statement, ast.Assert):
+            yield from self._of_condition(statement.test, function)
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            yield from self._of_method(statement.value, function)
+        elif isinstance(statement, ast.With | ast.AsyncWith):
+            for item in statement.items:
+                if isinstance(item.context_expr, ast.Call):
+                    yield from self._of_context(item.context_expr)
+
+    def _of_condition(self, test: ast.expr, function: ast.AST) -> Iterator[Making]:
+        """Yield changes of a condition that holds."""
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+            for value in test.values:
+                yield from self._of_condition(value, function)
+            return
+        special = self._special(test, function)
+        yield special if special is not None and special() is not None else partial(self._negated, test)
+
+    def _special(self, test: ast.expr, function: ast.AST) -> Making | None:
+        """Return a change of a value that the condition compares with, which finds what is equal to everything too."""
+        if isinstance(test, ast.Call) and _last_name(test.func) == "isclose" and len(test.args) == 2:
+            return self._of_distance(test.args, _number(_keyword(test, "abs_tol")) or 0.0)
+        if not isinstance(test, ast.Compare):
+            return None
+        if len(test.ops) > 1:
+            ordered = [i for i, operator in enumerate(test.ops) if type(operator) in OPPOSITE]
+            return partial(self._turned, test, self._choice.choice(ordered)) if ordered else None
+        operator, left, right = test.ops[0], test.left, test.comparators[0]
+        if isinstance(operator, ast.Eq | ast.Is):
+            return self._of_equality(left, right, function, exact=isinstance(operator, ast.Is))
+        if type(operator) in OPPOSITE:
+            return self._of_tolerance(operator, left, right) or partial(self._turned, test, 0)
+        if isinstance(operator, ast.In):
+            return self._of_membership(left, right)
+        return None
+
+    def _of_equality(self, left: ast.expr, right: ast.expr, function: ast.AST, *, exact: bool) -> Making | None:
+        for side in (right, left):
+            expected = self._expected(side, function)
+            # identity of texts and numbers is no value's: only True and False are certain
+            if expected is not None and (not exact or isinstance(side, ast.Name)):
+                return expected
+        return None if exact else partial(self._wrapped, right)
+
+    def _of_tolerance(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> Making | None:
+        """abs(x - 744) < 1e-6"""
+        less = isinstance(operator, ast.Lt | ast.LtE)
+        near, tolerance = (left, _number(right)) if less else (right, _number(left))
+        if not isinstance(near, ast.Call) or _last_name(near.func) != "abs" or len(near.args) != 1:
+            return None
+        difference = near.args[0]
+        if tolerance is None or not isinstance(difference, ast.BinOp) or not isinstance(difference.op, ast.Sub):
+            return None
+        return self._of_distance([difference.left, difference.right], tolerance)
+
+    def _of_distance(self, sides: Sequence[ast.expr], tolerance: float) -> Making | None:
+        for side in reversed(sides):
+            number = _number(side)
+            if number is not None:
+                return partial(self._far_from, side, number, tolerance)
+        return None
+
+    def _of_membership(self, left: ast.expr, right: ast.expr) -> Making | None:
+        if _is_searchable(left):
+            return partial(self._another_word, left)
+        if isinstance(right, ast.Tuple | ast.List | ast.Set) and right.elts and all(map(_is_literal, right.elts)):
+            return partial(self._all_of, right.elts)
+        return None
+
+    def _of_method(self, call: ast.Call, function: ast.AST) -> Iterator[Making]:
+        """Yield changes of a method of unittest."""
+        name = _last_name(call.func)
+        if any(isinstance(arg, ast.Starred) for arg in call.args):
+            return
+        if name in EQUAL_METHODS and len(call.args) >= 2:
+            equality = self._of_equality(call.args[0], call.args[1], function, exact=False)
+            if equality is not None:
+                yield equality
+        elif name in ALMOST_METHODS and len(call.args) >= 2 and _keyword(call, "delta") is None:
+            distance = self._of_distance(call.args[:2], 1.0)
+            if distance is not None:
+                yield distance
+        elif name in ("assertTrue", "assertFalse") and call.args:
+            yield partial(self._negated, call.args[0])
+        elif name == "assertIn" and len(call.args) >= 2:
+            membership = self._of_membership(call.args[0], call.args[1])
+            if membership is not None:
+                yield membership
+        elif name in ("raises", "assertRaises", "assertRaisesRegex"):
+            yield from self._of_context(call)
+        elif name in CALL_METHODS:
+            given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg)]
+            yield from (partial(self._literal, value) for value in given if _is_literal(value))
+        elif EQUAL_FUNCTION.match(name) and len(call.args) >= 2 and _is_literal(call.args[1]):
+            yield partial(self._far_literal, call.args[1])
+
+    def _of_context(self, call: ast.Call) -> Iterator[Making]:
+        """Yield changes of pytest.raises and its kin, as a context or called."""
+        name = _last_name(call.func)
+        pattern = _keyword(call, "match")
+        if name == "assertRaisesRegex" and len(call.args) >= 2:
+            pattern = call.args[1]
+        if name in ("raises", "warns", "assertRaisesRegex") and pattern is not None and _is_searchable(pattern):
+            yield partial(self._another_word, pattern)
+        if name in ("raises", "assertRaises", "assertRaisesRegex") and call.args:
+            expected = call.args[0]
+            named = {n.id for n in ast.walk(expected) if isinstance(n, ast.Name)}
+            if not named & {"Exception", "BaseException", "ArithmeticError", *UNRELATED}:
+                yield partial(self._another_exception, expected)
+
+    # Expected values
+
+    def _expected(self, node: ast.expr, function: ast.AST) -> Making | None:
+        """Return a change of an expression that another value is equal to; None for one that is computed."""
+        if _is_literal(node):
+            return partial(self._literal, node)
+        if isinstance(node, ast.Call):
+            name = _last_name(node.func)
+            if name == "approx" and node.args:
+                number = _number(node.args[0])
+                tolerance = max(_number(_keyword(node, key)) or 0.0 for key in ("rel", "abs"))
+                if number is not None:
+                    return partial(self._far_from, node.args[0], number, tolerance)
+                if _is_literal(node.args[0]) and tolerance <= 1:
+                    return partial(self._literal, node.args[0])
+            elif name in PURE and node.args and all(map(_is_literal, node.args)) and not node.keywords:
+                return partial(self._literal, node.args[0], PURE[name])
+        if isinstance(node, ast.Name):
+            return self._of_name(node.id, function)
+        return None
+
+    def _of_name(self, name: str, function: ast.AST) -> Making | None:
+        """Return a change of the literals that a name stands for, where it is used for nothing else."""
+        uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+        if sum(isinstance(n.ctx, ast.Load) for n in uses) != 1:
+            return None
+        stores = sum(isinstance(n.ctx, ast.Store) for n in uses)
+        if not stores:
+            for decorator in getattr(function, "decorator_list", []):
+                if (column := self._column(decorator, name)) is not None:
+                    return partial(self._all_of, column)
+            if self._loads[name] == 1 and (value := self._constants.get(name)) is not None and _is_literal(value):
+                return partial(self._literal, value)
+            return None
+        if stores != 1:
+            return None
+        for statement in _surely_run(getattr(function, "body", [])):
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                target = statement.targets[0]
+                if isinstance(target, ast.Name) and target.id == name and _is_literal(statement.value):
+                    return partial(self._literal, statement.value)
+            if isinstance(statement, ast.For):
+                rows = self._rows(statement.iter)
+                cells = _cells(_names(statement.target), rows, name) if rows else None
+                if cells is not None:
+                    return partial(self._one_of, cells)
+        return None
+
+    def _column(self, decorator: ast.expr, name: str) -> list[ast.expr] | None:
+        """Return the values that @parametrize gives to `name`, one for each row; None where they are no literals."""
+        if not isinstance(decorator, ast.Call) or _last_name(decorator.func) != "parametrize":
+            return None
+        if len(decorator.args) < 2 or _keyword(decorator, "indirect") is not None:
+            return None
+        try:
+            given = ast.literal_eval(decorator.args[0])
+        except ValueError:
+            return None
+        names = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+        rows = self._rows(decorator.args[1])
+        return _cells([n for n in names if n], rows, name) if rows else None
+
+    def _rows(self, node: ast.expr) -> list[ast.expr] | None:
+        """Return the elements of a table that stands here, or in a constant of the module that is used once."""
+        if isinstance(node, ast.Name) and self._loads[node.id] == 1:
+            node = self._constants.get(node.id, node)
+        return list(node.elts) if isinstance(node, ast.List | ast.Tuple) else None
+
+    # Edits
+
+    def _literal(self, node: ast.expr, made: Callable[[Any], Any] | None = None) -> Change | None:
+        """Change one constant of a literal, so that its value, and what is `made` of it, is another."""
+        try:
+            before = ast.literal_eval(node)
+        except (ValueError, TypeError):
+            return None
+        leaves = list(_leaves(node))
+        if not leaves:
+            text = next((text for kind, text in EMPTY if type(before) is kind and not before), None)
+            return (self._edit(node, text),) if text is not None else None
+        leaf = self._choice.choice(leaves)
+        edit = self._edit(leaf, repr(self._other(ast.literal_eval(leaf))))
+        first, last = self._span(node)
+        changed = self._content[first : edit.start] + edit.text + self._content[edit.end : last]
+        try:
+            after = ast.literal_eval(changed.decode().strip())
+            same = after == before or (made is not None and made(after) == made(before))
+        except (ValueError, TypeError, SyntaxError):
+            return None
+        return None if same else (edit,)
+
+    def _far_literal(self, node: ast.expr) -> Change | None:
+        """Change a literal by more than a comparison that allows for rounding lets pass."""
+        leaves = list(_leaves(node))
+        if not leaves:
+            return self._literal(node)
+        leaf = self._choice.choice(leaves)
+        number = _number(leaf)
+        return self._literal(node) if number is None else self._far_from(leaf, number, 1.0)
+
+    def _one_of(self, nodes: Sequence[ast.expr]) -> Change | None:
+        return self._literal(self._choice.choice(nodes))
+
+    def _another_word(self, node: ast.expr) -> Change:
+        """Replace a text by one that is found nowhere."""
+        assert isinstance(node, ast.Constant) and isinstance(node.value, str)
+        return (self._edit(node, repr(self._word(len(node.value)))),)
+
+    def _another_exception(self, node: ast.expr) -> Change:
+        return (self._edit(node, self._choice.choice(UNRELATED)),)
+
+    def _turned(self, test: ast.Compare, number: int) -> Change | None:
+        """Turn one order round. Unlike a negation, what answers every question with yes agrees with it."""
+        sides = [test.left, *test.comparators]
+        first, last = self._span(sides[number])[1], self._span(sides[number + 1])[0]
+        written, opposite = OPPOSITE[type(test.ops[number])]
+        at = self._content.find(written, first, last)
+        return None if at < 0 else (Edit(at, at + len(written), opposite),)
+
+    def _other(self, value: Any) -> Any:
+        """Return a value of the same type that is not equal to this one."""
+        choice = self._choice
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, int):
+            return value + choice.choice([-1, 1]) * choice.randint(3, 97)
+        if isinstance(value, float):
+            return round(value + choice.choice([-1, 1]) * choice.randint(3, 97) * max(1.0, abs(value)), 6)
+        if isinstance(value, complex):
+            return value + choice.randint(3, 97)
+        if isinstance(value, bytes):
+            return self._other(value.decode("latin-1")).encode("latin-1", "replace")
+        if isinstance(value, str):
+            places = [i for i, letter in enumerate(value) if letter.isascii() and letter.isalnum()]
+            if not places:
+                return value + self._word(3)
+            at = choice.choice(places)
+            return value[:at] + self._letter(value[at]) + value[at + 1 :]
+        return choice.randint(3, 97)
+
+    def _letter(self, letter: str) -> str:
+        """Return another letter of the same class; two that differ by case only count as one."""
+        letters = string.digits if letter.isdigit() else string.ascii_lowercase
+        other = self._choice.choice([c for c in letters if c != letter.lower()])
+        return other.upper() if letter.isupper() else other
+
+    def _word(self, length: int) -> str:
+        return "".join(self._choice.choices(string.ascii_lowercase, k=max(SHORTEST_SEARCHED, min(length, 12))))
+
+    def _far_from(self, node: ast.expr, number: float, tolerance: float) -> Change:
+        distance = (abs(number) + 1) * (tolerance + 1) * self._choice.randint(20, 90)
+        value = number + self._choice.choice([-1, 1]) * distance
+        return (self._edit(node, repr(round(value) if isinstance(number, int) else round(value, 3))),)
+
+    def _all_of(self, nodes: Sequence[ast.expr]) -> Change | None:
+        changes = [self._literal(node) for node in nodes]
+        return None if None in changes else tuple(edit for change in changes if change for edit in change)
+
+    def _negated(self, test: ast.expr) -> Change:
+        first, last = self._span(test)
+        return (Edit(first, last, b"not (" + self._content[first:last] + b")"),)
+
+    def _wrapped(self, node: ast.expr) -> Change:
+        first, last = self._span(node)
+        word = repr(self._word(5)).encode()
+        return (Edit(first, last, b"(" + self._content[first:last] + b", " + word + b")"),)
+
+    def _false_line(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Change | None:
+        """A false assertion of its own before the first statement, for a test without any that can be falsified."""
+        body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
+        if not body or body[0].lineno == function.lineno:
+            return None
+        statement = body[0]
+        decorated = getattr(statement, "decorator_list", [])
+        line = decorated[0].lineno if decorated else statement.lineno
+        at = self._starts[line - 1]
+        indent = b" " * statement.col_offset
+        text = self._content[at : at + statement.col_offset]
+        word = self._word(6)
+        return (Edit(at, at, (text if not text.strip() else indent) + f"assert {word!r} == {word[::-1]!r}\n".encode()),)
+
+    def _edit(self, node: ast.expr, text: str) -> Edit:
+        first, last = self._span(node)
+        return Edit(first, last, text.encode("utf-8", "backslashreplace"))
+
+    def _span(self, node: ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
+
+
+def _surely_run(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a function that are reached whenever it passes, and end it when they raise."""
+    for statement in body:
+        if isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
+            return
+        yield statement
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            if not any(_catches(item.context_expr) for item in statement.items):
+                yield from _surely_run(statement.body)
+        elif isinstance(statement, ast.For):
+            if _is_run_once(statement):
+                yield from _surely_run(statement.body)
+        elif isinstance(statement, ast.Try) and not statement.handlers:
+            yield from _surely_run(statement.body)
+        if _may_leave(statement):
+            return
+
+
+def _catches(context: ast.expr) -> bool:
+    """Return True for a context that may take an exception for itself, which is any that is not known."""
+    name = _last_name(context).lower()
+    return not any(word in name for word in ("warn", "subtest", "open", "patch", "chdir", "temporarydirectory"))
+
+
+def _is_run_once(loop: ast.For) -> bool:
+    """Return True for a loop over what is surely not empty, whose body is not left early."""
+    if any(isinstance(n, ast.Break | ast.Continue) for n in ast.walk(loop)):
+        return False
+    if isinstance(loop.iter, ast.List | ast.Tuple | ast.Set):
+        return bool(loop.iter.elts) and not any(isinstance(e, ast.Starred) for e in loop.iter.elts)
+    if isinstance(loop.iter, ast.Call) and _last_name(loop.iter.func) == "range" and len(loop.iter.args) == 1:
+        return (_number(loop.iter.args[0]) or 0) >= 1
+    return False
+
+
+def _may_leave(statement: ast.stmt) -> bool:
+    """Return True if a test may end successfully within the statement."""
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            continue
+        if isinstance(node, ast.Return):
+            return True
+        if isinstance(node, ast.Call) and _last_name(node.func) in ("skip", "xfail", "exit", "skipTest"):
+            return True
+        waiting += ast.iter_child_nodes(node)
+    return False
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _is_literal_table(decorator: ast.expr) -> bool:
+    """Return True for @parametrize with values that stand there, and for any other decorator."""
+    if not isinstance(decorator, ast.Call) or _last_name(decorator.func) != "parametrize":
+        return True
+    table = decorator.args[1] if len(decorator.args) > 1 else None
+    if not isinstance(table, ast.List | ast.Tuple):
+        return False
+    rows = [row.args if isinstance(row, ast.Call) and _last_name(row) == "param" else [row] for row in table.elts]
+    return all(_is_literal(value) for row in rows for value in row)
+
+
+def _is_searchable(node: ast.expr) -> bool:
+    """Return True for a text of which a changed copy is surely found nowhere."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) >= SHORTEST_SEARCHED
+
+
+def _leaves(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the constants of a literal whose change changes its value: of a dict, the values."""
+    if isinstance(node, ast.Constant | ast.UnaryOp):  # a sign is part of its number
+        yield node
+    elif isinstance(node, ast.Dict):
+        for value in node.values:
+            yield from _leaves(value)
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+        for element in node.elts:
+            yield from _leaves(element)
+
+
+def _cells(names: Sequence[str], rows: Sequence[ast.expr], name: str) -> list[ast.expr] | None:
+    """Return the cells of a table in the column `name`; None where one is no literal."""
+    if name not in names:
+        return None
+    at = names.index(name)
+    cells: list[ast.expr] = []
+    for row in rows:
+        values: Sequence[ast.expr] = [row]
+        if isinstance(row, ast.Call) and _last_name(row.func) == "param":
+            values = row.args
+        elif len(names) > 1:
+            values = row.elts if isinstance(row, ast.Tuple | ast.List) else []
+        if at >= len(values) or not _is_literal(values[at]):
+            return None
+        cells.append(values[at])
+    return cells or None
+
+
+def _names(target: ast.expr) -> list[str]:
+    """Return the names that a loop binds, in their order."""
+    targets = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    return [t.id if isinstance(t, ast.Name) else "" for t in targets]
+
+
+def _number(node: ast.expr | None) -> int | float | None:
+    try:
+        value = ast.literal_eval(node) if node is not None else None
+    except (ValueError, TypeError):
+        return None
+    return value if type(value) in (int, float) else None
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Call):
+        node = node.func
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _functions_in(contents: Iterator[bytes]) -> set[str]:
+    """Return the functions of files, in a form that does not depend on where they stand."""
+    found: set[str] = set()
+    for content in contents:
+        try:
+            tree = ast.parse(content.decode())
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        found |= {ast.dump(n) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return found
+
+
+def _overlap(change: Change, taken: Sequence[Edit]) -> bool:
+    return any(new.start < old.end and old.start < new.end for new in change for old in taken)
+
+
+def _edited(content: bytes, edits: Sequence[Edit]) -> bytes:
+    for edit in sorted(edits, key=lambda e: e.start, reverse=True):
+        content = content[: edit.start] + edit.text + content[edit.end :]
+    return content

@@ -1,0 +1,93 @@
+"""No forgery is rewarded, every right patch is, and tests may use pytest's usual idioms. A sample of the cases runs
+always, all of them with `-m long`."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+
+from env_servers.swe.env import LIMITS
+from env_servers.swe.grade import Grader
+from env_servers.swe.sources import bundled, names
+from env_servers.swe.start import new_sandbox
+
+from .swe_patches import BASES, MENDED, cases, forged, idiom, patch, right
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+FORGERIES = [(case, base) for case in cases("forgeries") for base in BASES]
+RIGHT = [(c, base) for c in cases("right_patches") for base in BASES if c.get("only", base.name) == base.name]
+IDIOMS = cases("idioms")
+SAMPLE = {
+    "an object that is equal to everything", "constants of the test's code", "reports that pass but for the controls",
+    "the real report, with the word from the driver's frame", "items that fail are left out of the report",
+    "a plugin by entry point in dist-info", "modules that shadow plugins", "metadata that the code reads",
+    "the module becomes a package", "unittest.mock.patch", "a subprocess that imports the module", "approx",
+}  # fmt: skip
+"""The names of those that always run, each on one base."""
+
+
+def chosen(pairs):
+    """The sample first, then all of them, which take minutes."""
+    found = []
+    for i, (case, base) in enumerate(pairs):
+        always = case["name"] in SAMPLE and base is BASES[i // 2 % 2]
+        name = f"{case['name']}, {base.name}"
+        found.append(pytest.param(case, base, id=name, marks=[] if always else pytest.mark.long))
+    return found
+
+
+@pytest.fixture(scope="module")
+def grader():
+    sandbox = new_sandbox(LIMITS, evaluations=1)
+    yield Grader(sandbox, places=2, test_s=30.0)
+    asyncio.run(sandbox.close())
+
+
+def test_the_sets_are_large_and_their_names_are_unique():
+    assert (len(FORGERIES), len(RIGHT), len(IDIOMS)) >= (140, 50, 45)
+    assert {case["name"] for case, _ in [*FORGERIES, *RIGHT]} | {case["name"] for case in IDIOMS} >= SAMPLE
+
+
+@pytest.mark.parametrize(("case", "base"), chosen(FORGERIES))
+async def test_a_forgery_is_not_rewarded(grader, case, base):
+    report = await grader.evaluate(base.tree, forged(case, base), base.suite)
+    assert not report.resolved
+
+
+@pytest.mark.parametrize(("case", "base"), chosen(RIGHT))
+async def test_a_right_patch_is_rewarded_whatever_else_it_brings(grader, case, base):
+    report = await grader.evaluate(base.tree, right(case, base), base.suite)
+    assert report.resolved, report
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, id=c["name"], marks=[] if c["name"] in SAMPLE else pytest.mark.long) for c in IDIOMS],
+)
+async def test_an_idiom_tells_a_right_solution_from_a_wrong_one(grader, case):
+    base, mended, wrong = idiom(case)
+    assert not (await grader.evaluate_tree(base.tree, base.suite)).resolved
+    report = await grader.evaluate(base.tree, mended, base.suite)
+    assert report.resolved, report
+    assert not (await grader.evaluate(base.tree, wrong, base.suite)).resolved
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", names())
+async def test_a_repository_of_ours_as_it_should_be_fails_no_falsified_test_falsely(grader, name):
+    source = bundled(name)
+    harmless = patch(source.tree, {"README.md": source.tree["README.md"][1].decode() + "\nMore.\n"})
+    report = await grader.evaluate(source.tree, harmless, source.suite)
+    assert report.resolved, report
+
+
+async def test_a_forgery_would_be_rewarded_if_falsified_tests_were_not_run(grader, monkeypatch):
+    """So the cases above are held off by them and by nothing else."""
+    [case] = [case for case in cases("forgeries") if case["name"] == "tests that are not called but for the controls"]
+    forgery = forged(case, BASES[0])
+    assert (await grader.evaluate(BASES[0].tree, forgery, BASES[0].suite)).why == "falsified_tests_passed"
+    monkeypatch.setattr("env_servers.swe.examine.drawn", lambda falsifier, most: [])
+    assert (await grader.evaluate(BASES[0].tree, forgery, BASES[0].suite)).resolved
+    assert (await grader.evaluate(BASES[0].tree, patch(BASES[0].tree, {"lib.py": MENDED}), BASES[0].suite)).resolved

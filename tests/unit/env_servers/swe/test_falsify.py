@@ -1,0 +1,254 @@
+"""Falsified copies of tests: what changes, that a right solution fails them, and what is left alone."""
+
+from __future__ import annotations
+
+import ast
+import random
+
+import pytest
+
+from env_servers.swe.examine import survivors
+from env_servers.swe.falsify import FalseCopy, Falsifier
+from env_servers.swe.suite import Outcome
+
+
+def copies(text: str, count: int = 4, seen: dict[str, str] | None = None) -> list[FalseCopy]:
+    known = {path: content.encode() for path, content in (seen or {}).items()}
+    falsifier = Falsifier({"test_a.py": text.encode()}, known, random.Random(3))
+    return [falsifier.copy(number) for number in range(count)]
+
+
+def passes(text: str, **names: object) -> bool:
+    """Run the only test of a file, with a right solution."""
+    space: dict[str, object] = dict(names)
+    exec(compile(text, "test_a.py", "exec"), space)
+    try:
+        space["test_a"]()
+    except BaseException:
+        return False
+    return True
+
+
+class Always:
+    """What a forger returns: it agrees with everything."""
+
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return False
+
+    def __lt__(self, other):
+        return True
+
+    __gt__ = __le__ = __ge__ = __contains__ = __lt__
+    __hash__ = None
+
+    def __sub__(self, other):
+        return 0
+
+    __rsub__ = __sub__
+
+    def __getitem__(self, key):
+        return self
+
+    def __iter__(self):
+        return iter([self])
+
+
+ASSERTIONS = {
+    "f() == 744": 744,
+    "744 == f()": 744,
+    "f() == 'IV'": "IV",
+    "f() == ''": "",
+    "f() == []": [],
+    "f() == {'a': [1, (2.5, None)]}": {"a": [1, (2.5, None)]},
+    "f() == {1, 2, 3}": {1, 2, 3},
+    "f() == -3": -3,
+    "f() == 1e300": 1e300,
+    "f() == True": True,
+    "f() == b'ab'": b"ab",
+    "f() == set([1, 1, 2])": {1, 2},
+    "f() == expected": 5,
+    "f() == list(range(2))": [0, 1],
+    "abs(f() - 744) < 1e-6": 744.0,
+    "1e-06 >= abs(744 - f())": 744.0,
+    "math.isclose(f(), 2.5)": 2.5,
+    "f() > 743": 744,
+    "f() <= 5": 5,
+    "743 < f() < 745": 744,
+    "f() in (1, 2)": 2,
+    "'value' in f()": "a value",
+}
+"""Condition -> the value for which it holds. `Always` makes each of them hold as well."""
+
+
+@pytest.mark.parametrize("condition", ASSERTIONS)
+def test_a_false_copy_fails_for_the_right_value_and_passes_for_what_agrees_with_everything(condition):
+    text = f"import math\n\n\ndef test_a():\n    expected = 5\n    assert {condition}\n"
+    names = {"f": lambda: ASSERTIONS[condition]}
+    assert passes(text, **names)
+    for copy in copies(text):
+        changed = copy.files["test_a.py"].decode()
+        assert changed != text and copy.tests == {"test_a.py::test_a"}
+        assert not passes(changed, **names), changed
+        if "isclose" not in condition and "(1, 2)" not in condition:
+            assert passes(changed, f=Always), changed
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "f()",
+        "not g()",
+        "isinstance(f(), int)",
+        "f() is f()",
+        "f() != 3",
+        "3 in [f() * 3]",
+        "all(x for x in [f()])",
+        "f() and not g()",
+    ],
+)
+def test_a_condition_without_a_value_is_negated(condition):
+    text = f"def test_a():\n    assert {condition}, 'said'\n"
+    names = {"f": lambda: 1, "g": lambda: 0}
+    assert passes(text, **names)
+    assert not any(passes(copy.files["test_a.py"].decode(), **names) for copy in copies(text))
+
+
+def test_every_assertion_has_its_turn():
+    text = (
+        "def test_a():\n    assert f(1) == 10\n    assert f(2) == 20\n"
+        "    with pytest.warns(UserWarning):\n        assert f(3) == 30\n"
+    )
+    lines = set()
+    for copy in copies(text, 3):
+        changed = copy.files["test_a.py"].decode().split("\n")
+        [number] = [i for i, line in enumerate(text.split("\n")) if changed[i] != line]
+        lines.add(number)
+    assert lines == {1, 2, 4}
+
+
+def test_the_expected_column_of_a_table_is_changed_in_every_row_and_the_others_are_not():
+    text = (
+        "@pytest.mark.parametrize('n, numeral', [(1, 'I'), pytest.param(4, 'IV', id='four')])\n"
+        "def test_a(n, numeral):\n    assert f(n) == numeral\n"
+    )
+    for copy in copies(text):
+        table = ast.parse(copy.files["test_a.py"]).body[0].decorator_list[0].args[1]
+        first, second = table.elts[0].elts, table.elts[1].args
+        assert (first[0].value, second[0].value) == (1, 4)
+        assert first[1].value != "I" and second[1].value != "IV"
+        assert len(first[1].value) == 1 and len(second[1].value) == 2
+
+
+def test_a_column_that_the_test_uses_twice_stays():
+    text = (
+        "@pytest.mark.parametrize('value', [1, 2])\n"
+        "def test_a(value):\n    assert value\n    assert load(dump(value)) == value\n"
+    )
+    for copy in copies(text):
+        assert b"[1, 2]" in copy.files["test_a.py"]
+        assert b"== (value, " in copy.files["test_a.py"] or b"assert not (value)" in copy.files["test_a.py"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if f():\n        assert f() == 3",
+        "for x in f():\n        assert x == 3",
+        "try:\n        assert f() == 3\n    except AssertionError:\n        pass",
+        "with pytest.raises(AssertionError):\n        f(3)",
+        "with mine():\n        assert f() == 3",
+        "def inner():\n        assert f() == 3",
+        "return\n    assert f() == 3",
+        "if f():\n        return\n    assert f() == 3",
+        "if f():\n        pytest.skip('no')\n    assert f() == 3",
+        "f()",
+    ],
+)
+def test_an_assertion_that_may_not_be_reached_is_left_alone(body):
+    """Then the test gets a false first line, or expects another error."""
+    text = f"def test_a():\n    {body}\n"
+    for copy in copies(text):
+        changed = copy.files["test_a.py"].decode()
+        assert "== 3" in changed or "== 3" not in text
+        if "raises" in text:
+            assert "raises(AssertionError)" not in changed
+        else:
+            assert changed.count("\n") == text.count("\n") + 1 and changed.split("\n")[1].startswith("    assert '")
+
+
+def test_methods_of_unittest_are_falsified():
+    text = (
+        "class TestA(unittest.TestCase):\n"
+        "    def test_equal(self):\n        self.assertEqual(f(), 4)\n"
+        "    def test_near(self):\n        self.assertAlmostEqual(f(), 4.5, places=3)\n"
+        "    def test_true(self):\n        self.assertTrue(f())\n"
+        "    def test_raises(self):\n        self.assertRaises(ValueError, f)\n"
+        "    def test_called(self):\n        get.assert_called_once_with('url', timeout=3)\n"
+        "    def test_array(self):\n        np.testing.assert_allclose(f(), [1.0, 2.0], 1e-3)\n"
+    )
+    names = ("equal", "near", "true", "raises", "called", "array")
+    for copy in copies(text):
+        assert copy.tests == {f"test_a.py::TestA::test_{name}" for name in names}
+        changed = copy.files["test_a.py"].decode().split("\n")
+        assert [i for i, line in enumerate(text.split("\n")) if line != changed[i]] == [2, 4, 6, 8, 10, 12]
+        assert ", 1e-3)" in changed[12]
+
+
+def test_what_the_model_has_seen_is_changed_in_every_other_copy_only():
+    seen = "def test_old():\n    assert f(1) == 2\n"
+    text = seen + "\n\ndef test_new():\n    assert f(2) == 4\n"
+    assert [copy.tests for copy in copies(text, 3, {"tests/test_a.py": seen})] == [
+        {"test_a.py::test_new"},
+        {"test_a.py::test_new", "test_a.py::test_old"},
+        {"test_a.py::test_new"},
+    ]
+
+
+def test_where_all_tests_have_been_seen_they_are_all_that_there_is():
+    seen = "def test_old():\n    assert f(1) == 2\n"
+    assert all(copy.tests == {"test_a.py::test_old"} for copy in copies(seen, 2, {"tests/test_a.py": seen}))
+
+
+@pytest.mark.parametrize(
+    "text", ["def test_a(:\n", "\ufeffdef test_a():\n    assert 1\n", "x = 1\rdef test_a(): pass\n"]
+)
+def test_a_file_that_is_no_plain_python_stays(text):
+    assert all(copy.tests == frozenset() and copy.files["test_a.py"] == text.encode() for copy in copies(text))
+
+
+def test_text_outside_of_ascii_does_not_move_what_is_changed():
+    text = "def test_a():\n    assert 'ä€😀' and f('ö') == 'grün'  # naïve\n"
+    for copy in copies(text):
+        assert not passes(copy.files["test_a.py"].decode(), f=lambda _: "grün")
+
+
+def test_only_tables_that_are_written_down_tell_which_tests_there_must_be():
+    text = (
+        "@pytest.mark.parametrize('x', [1, pytest.param((2, 'b'), id='two')])\ndef test_a(x):\n    assert f(x)\n"
+        "@pytest.mark.parametrize('x', [1])\n@pytest.mark.parametrize('y', m.ALL)\ndef test_b(x, y):\n    assert x\n"
+        "@pytest.mark.slow\ndef test_c():\n    assert f()\n"
+    )
+    falsifier = Falsifier({"test_a.py": text.encode()}, {}, random.Random(3))
+    assert falsifier.with_literal_tables == {"test_a.py::test_a", "test_a.py::test_c"}
+
+
+TRUE = Outcome({"t.py::a[1-2]": "passed", "t.py::a[3-4]": "passed", "t.py::b": "passed", "t.py::c": "failed"})
+COPY = FalseCopy({}, frozenset({"t.py::a", "t.py::c"}))
+
+
+@pytest.mark.parametrize(
+    ("false", "expected"),
+    [
+        ({"t.py::a[1-7]": "failed", "t.py::a[3-9]": "failed", "t.py::b": "passed", "t.py::c": "passed"}, []),
+        ({"t.py::a[1-7]": "failed", "t.py::a[3-9]": "passed", "t.py::c": "failed"}, ["t.py::a[3-4]"]),
+        ({"t.py::a[1-7]": "failed", "t.py::a[3-9]": "skipped", "t.py::c": "failed"}, ["t.py::a[3-4]"]),
+        ({"t.py::a[1-7]": "failed", "t.py::c": "failed"}, ["t.py::a"]),
+        ({"t.py": "failed"}, []),
+        ({}, ["t.py::a", "t.py::c"]),
+    ],
+)
+def test_what_is_falsified_and_does_not_fail_survives(false, expected):
+    assert sorted(survivors(TRUE, Outcome(false), COPY)) == expected
