@@ -28,6 +28,8 @@ from .sections.envs import NAME, NamedEnv
 from .toml_file import dump, read_toml
 
 RECIPES = Path(__file__).parent / "recipes"
+COMMAND_LINE_ONLY = ("train.overwrite",)
+"""Settings that delete: a recipe's value does not count, as whoever extends or repeats it has not asked for that."""
 MAX_EXTENDS = 32
 """Recipes in one chain of `extends`."""
 
@@ -232,6 +234,16 @@ def _without_other_modes(recipe: dict[str, Any], mode: str | None) -> dict[str, 
     }
 
 
+def _without_command_line_only(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe without the settings that count on the command line only."""
+    out = dict(recipe)
+    for name in COMMAND_LINE_ONLY:
+        section, _, key = name.partition(".")
+        if isinstance(table := out.get(section), Mapping):
+            out[section] = {k: v for k, v in table.items() if k != key}
+    return out
+
+
 def load(recipe: str | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Build the Config of a recipe (name, path, or None for the defaults) and dotted overrides, which win.
 
@@ -261,7 +273,7 @@ def attempt(
         if key not in known:
             problems.add(str(unknown_key(key, known, "among the overrides")))
     given = own_files.renamed(nest({k: v for k, v in overrides.items() if k in known}), own_files.absolute(Path()))
-    own = {} if recipe is None else read_recipe(recipe, problems)
+    own = {} if recipe is None else _without_command_line_only(read_recipe(recipe, problems))
     table = _joined(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
     _leave_out_unprintable(table, problems)
     cfg = _validated(table, problems)

@@ -118,6 +118,7 @@ class Train:
             str(PROBLEMS),
         ]
         words = ["train", *place.started, "--actor.model_name_or_path", str(model), *of_length, *self.flags]
+        words += ["--train.overwrite", "true"]  # an arm is run again when what it starts from has changed
         return [*before, Command(words, place.directory, resumes=True, of=(model,))]
 
     def read(self, place: Place) -> Read:

@@ -81,7 +81,11 @@ class Train(Section):
         ),
     )
     overwrite: bool = Field(
-        False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted"
+        False,
+        description=(
+            "start anew in a run_dir that holds an earlier run's checkpoints or model; they are deleted. Counts on the"
+            " command line only: a recipe cannot delete"
+        ),
     )
     max_restarts: int = Field(
         0,

@@ -320,7 +320,7 @@ class Checkpoints:
             if whole
             else (
                 "No other checkpoint is whole. Put the files back, or start anew with"
-                " --train.overwrite instead of --resume."
+                " --train.overwrite on the command line instead of --resume."
             )
         )
         if self.ledger and (path := self._whole_but_for_the_ledger(wanted)):

@@ -35,6 +35,8 @@ RENDERING = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map
 LEDGER = "ledger.jsonl"
 ASKED_OF = "messages"
 """What the digest of prompts is made of: the messages of a chat. In earlier checkpoints it was the rendered text."""
+RUN_LOGS = (LEDGER, "metrics.jsonl")
+"""What every run writes into its directory from its first update on, fine-tuning the second alone."""
 
 
 def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoints:
@@ -54,16 +56,36 @@ def max_bytes(cfg: Config) -> float:
     return math.inf if cfg.ckpt.max_mem is None else cfg.ckpt.max_mem * 2**30
 
 
-def check_unused(cfg: Config) -> None:
-    """A new run does not delete an earlier one's checkpoints unless told to. Raises ConfigError.
+def results_of(cfg: Config) -> list[str]:
+    """Return what a run in cfg.run_dir has left that a new one would delete or write over: checkpoints, models.
 
-    Asked again by the holder of the run directory's lock: another run may have had the directory meanwhile."""
+    A model where no run has written its log is not one's result: someone has put it there, to start from.
+    """
+    checkpoints, model = checkpoints_of(cfg), cfg.run_dir / cfg.ckpt.output_dir
+    results = [f"checkpoints ({checkpoints})"] if checkpoints.any or checkpoints.exports else []
+    if (model / "config.json").is_file() and any((cfg.run_dir / log).exists() for log in RUN_LOGS):
+        results.append(f"a trained model ({cfg.ckpt.output_dir})")
+    return results
+
+
+def check_unused(cfg: Config) -> None:
+    """Raise ConfigError if the run would delete what an earlier one has left and was not told to on the command line.
+
+    Asked again by the holder of the run directory's lock: another run may have had the directory meanwhile.
+    """
+    results = results_of(cfg)
+    if not results or cfg.train.overwrite:
+        return
     checkpoints = checkpoints_of(cfg)
-    if (checkpoints.any or checkpoints.exports) and not (cfg.train.resume or cfg.train.overwrite):
-        raise ConfigError(
-            f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another"
-            " --run-dir, or delete it with --train.overwrite."
-        )
+    # a run that only may resume, and finds no checkpoint, would start anew over the model
+    resumes = cfg.train.resume and (checkpoints.any or not cfg.train.resume_or_start)
+    if resumes:
+        return
+    go_on = "Go on with --resume, choose" if checkpoints.any else "Choose"
+    raise ConfigError(
+        f"{cfg.run_dir} holds a run with {' and '.join(results)}. {go_on} another --run-dir, or delete it with"
+        " --train.overwrite on the command line (that of a recipe does not count)."
+    )
 
 
 def resumable(
