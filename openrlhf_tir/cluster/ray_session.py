@@ -10,18 +10,28 @@ from contextlib import contextmanager, nullcontext, suppress
 import psutil
 import ray
 from ray._private import utils
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
+from ..backoff import until_available
 from ..config import Config
 from ..config.forwarded import forwarded
+from ..config.paths import shorten
 from ..deadlines import Deadline, within
-from ..errors import ClusterFull, DeadlineMissed, Unavailable
+from ..errors import ClusterFull, ConfigError, DeadlineMissed, Unavailable
 from ..machine import CPU_ONLY, gpu_count
 from .nodes import Room, has_gpus, nodes
+from .ray_address import check_ray_address
 from .signals import DIE_S, StopSignals
 
 LOCAL_OBJECT_STORE = 512 << 20
 START_ATTEMPTS = 3
+MAX_REASON = 300
+"""Characters of Ray's own message that are repeated."""
+JOIN_REMEDY = (
+    "Run this on a node of the cluster, or by train_scripts/submit_ray_job.sh, with the same Ray and Python; or unset"
+    " RAY_ADDRESS to have a Ray of this machine alone"
+)
 START_TIMED_OUT = "timed out during startup"
 
 
@@ -37,7 +47,8 @@ def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[Non
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with _own_handler(), signals.blocking() if signals else nullcontext():
         if os.environ.get("RAY_ADDRESS"):
-            ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
+            until_available(check_ray_address, cfg.train.start_wait_s)
+            _join(cfg)
         else:
             _start_local(cfg)
     has_gpus.cache_clear()
@@ -46,6 +57,25 @@ def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[Non
     finally:
         ray.shutdown()
         has_gpus.cache_clear()
+
+
+def _join(cfg: Config) -> None:
+    """Connect to the cluster at RAY_ADDRESS, where something answers.
+
+    Raises:
+        ConfigError: This Ray or Python has another version than the cluster's.
+        Unavailable: The cluster does not take this machine as one of its nodes, or its head is going down.
+    """
+    address = os.environ["RAY_ADDRESS"]
+    try:
+        ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
+    except (ConnectionError, RuntimeError, ValueError, RayError) as e:
+        ray.shutdown()
+        reason = shorten(" ".join(str(e).split()), MAX_REASON)
+        kind = ConfigError if "ersion mismatch" in reason else Unavailable
+        raise kind(
+            f"The Ray cluster at RAY_ADDRESS = {address!r} cannot be joined: {reason.rstrip('.')}. {JOIN_REMEDY}."
+        ) from None
 
 
 def _start_local(cfg: Config) -> None:

@@ -55,6 +55,7 @@ from .checks.learner import check_budget, check_lora, check_positions
 from .checks.load_elsewhere import load_elsewhere
 from .checks.method import check_method
 from .checks.roles import check_roles
+from .checks.weights import check_weights
 
 log = logging.getLogger(__name__)
 
@@ -298,6 +299,7 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
         )
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
+    check_weights(path, "actor.model_name_or_path")
     return path, []
 
 

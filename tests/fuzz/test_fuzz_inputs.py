@@ -22,6 +22,7 @@ from openrlhf_tir.config import Data
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import RECIPES, attempt, known_keys, load, to_toml
 from openrlhf_tir.data import load_prompts
+from tests.model_files import weights
 
 from .bytes_and_text import NASTY, mutated, words
 from .cases import ends, table, tried
@@ -149,6 +150,7 @@ def checked(rng: random.Random, tmp: Path) -> None:
         model / "config.json": b'{"hidden_size": 128, "num_attention_heads": 4}',
         model / "tokenizer_config.json": b'{"chat_template": "x"}',
         model / "tokenizer.json": b"{}",
+        model / "model.safetensors": weights(),
         tmp / "d.jsonl": b'{"prompt": "1+1?", "label": "2"}\n' * 3,
     }
     damaged = rng.choice([*files, None])

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from ...config import Config
 from ...config.paths import asked, local_path
 from ...errors import ConfigError
+from .weights import check_weights
 
 
 def check_roles(cfg: Config) -> list[str]:
@@ -60,6 +61,7 @@ def _directory(name: str, setting: str) -> Path | None:
         return None
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} has no config.json, so it is no model. Point {setting} at a HF model directory.")
+    check_weights(path, setting)
     return path
 
 

@@ -14,6 +14,7 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.cluster.run_lock import FILE, run_lock
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.exit_codes import MISTAKE
+from tests.model_files import weights
 
 HOLD = """
 import pathlib, signal, sys
@@ -99,6 +100,7 @@ def flags_of(tmp_path) -> list[str]:
     model.mkdir()
     (model / "config.json").write_text('{"hidden_size": 128, "num_attention_heads": 4}')
     (model / "tokenizer.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(weights())
     data.write_text('{"prompt": "1+1?", "label": "2"}\n' * 2)
     flags = {
         "--run-dir": tmp_path,

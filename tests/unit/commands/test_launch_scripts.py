@@ -21,6 +21,7 @@ from openrlhf_tir.data.prepare.files import write_rows
 from tests.contract.docs.docs_blocks import REPO, blocks
 from tests.data.make_samples import rows
 from tests.free_port import free_port
+from tests.model_files import weights
 from tests.unit.commands.test_recipes_check import CHATML, SAMPLES
 
 SCRIPTS = {p.name: p.stem for p in sorted((REPO / "train_scripts").glob("*.sh")) if p.stem in SAMPLES}
@@ -45,7 +46,7 @@ def model_in(directory: Path) -> Path:
         ("chat_template.jinja", CHATML),
     ):
         (directory / name).write_text(text)
-    (directory / "model.safetensors").write_bytes(b"x" * 1000)
+    (directory / "model.safetensors").write_bytes(weights())
     return directory
 
 

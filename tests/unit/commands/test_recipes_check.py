@@ -11,6 +11,7 @@ from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import RECIPES, load
 from openrlhf_tir.errors import ConfigError, DataError
 from tests.data.make_samples import rows
+from tests.model_files import weights
 
 CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
 CHATML = """{% for m in messages %}<|im_start|>{{ m.role }}
@@ -61,7 +62,7 @@ def beside_a_cluster(tmp_path, monkeypatch):
         ("chat_template.jinja", CHATML),
     ):
         (model / name).write_text(text)
-    (model / "model.safetensors").write_bytes(b"x" * 1000)
+    (model / "model.safetensors").write_bytes(weights())
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "0", "contents": "Oslo"}\n')
     return {

@@ -14,6 +14,7 @@ from openrlhf_tir.config.settings import RECIPES
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.toy.tokenizer import save_tokenizer
 from tests.data.make_samples import rows as samples
+from tests.model_files import weights
 from tests.unit.commands.test_distill import run  # noqa: F401  a run that kept trajectories
 from tests.unit.config.test_fine_tuning import config
 from tests.unit.data.test_data_prompts import jsonl
@@ -23,10 +24,11 @@ PLACE = {"role": "user", "content": "2+2?"}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A tokenizer and a config, no weights: nothing before Ray looks at them."""
+    """A tokenizer and a config; of the weights only the header is read before Ray."""
     directory = tmp_path_factory.mktemp("model")
     save_tokenizer(directory)
     (directory / "config.json").write_text(json.dumps({"model_type": "qwen2", "max_position_embeddings": 1024}))
+    (directory / "model.safetensors").write_bytes(weights())
     return directory
 
 

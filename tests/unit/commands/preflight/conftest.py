@@ -8,6 +8,8 @@ import threading
 
 import pytest
 
+from tests.model_files import weights
+
 from .runs import ON_CPU
 
 
@@ -18,7 +20,7 @@ def ready(tmp_path):
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"hidden_size": 128, "num_attention_heads": 4}))
     (model / "tokenizer.json").write_text("{}")
-    (model / "model.safetensors").write_bytes(b"x" * 1000)
+    (model / "model.safetensors").write_bytes(weights())
     data = tmp_path / "d.jsonl"
     data.write_text('{"prompt": "1+1?", "label": "2"}\n' * 2)
     return {**ON_CPU, "actor.model_name_or_path": str(model), "data.prompt_dataset": str(data)}

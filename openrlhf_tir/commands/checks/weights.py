@@ -1,0 +1,140 @@
+"""Weight checks: the files of a model's weights are all there and whole. Headers are read, nothing is loaded.
+
+What is damaged here would otherwise be told by a rank and an engine, in a traceback each, after Ray has started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from ...config.paths import shorten
+from ...errors import ConfigError
+from ...sizes import size
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""The beginning of the text that Git leaves in a file's place when git-lfs is not installed or a pull was cut off."""
+MAX_POINTER_BYTES = 1024
+SAFETENSORS = "model.safetensors"
+PICKLED = "pytorch_model.bin"
+SHARD = re.compile(r"(model|pytorch_model)-\d+-of-\d+\.(safetensors|bin)")
+ZIP = b"PK"
+"""The beginning of what torch.save writes since version 1.6; the directory of such an archive is at its end."""
+AGAIN = "Download the model again, or copy it from where it is whole"
+
+
+def check_weights(path: Path, setting: str) -> None:
+    """Raise ConfigError, one line for each file of the model directory `path` that is missing or damaged.
+
+    Args:
+        path: A Hugging Face model directory.
+        setting: The setting that names it, for the message.
+    """
+    if faults := [*_pointers(path), *_weight_faults(path)]:
+        raise ConfigError("\n".join(f"{setting} = {str(path)!r}: {fault}" for fault in faults))
+
+
+def _pointers(path: Path) -> Iterator[str]:
+    """Yield a fault if files of the directory, of whatever kind, are pointers of Git LFS."""
+    pointers = sorted(file.name for file in path.iterdir() if file.is_file() and _is_pointer(file))
+    if pointers:
+        shown = ", ".join(pointers[:5]) + (f" and {len(pointers) - 5} more" if len(pointers) > 5 else "")
+        yield (
+            f"{shown}: a pointer of Git LFS is there in the file's place, as git-lfs was missing or cut off. Run `git"
+            f" lfs install && git lfs pull` in {path}, or download the model with `hf download`."
+        )
+
+
+def _is_pointer(file: Path) -> bool:
+    try:
+        if file.stat().st_size > MAX_POINTER_BYTES:
+            return False
+        with file.open("rb") as f:
+            return f.read(len(LFS_POINTER)) == LFS_POINTER
+    except OSError:  # whoever reads the file says so
+        return False
+
+
+def _weight_faults(path: Path) -> Iterator[str]:
+    """Yield a sentence for each weight file that is missing or damaged, in the order in which transformers looks."""
+    for single in (SAFETENSORS, PICKLED):
+        if os.path.lexists(path / single):
+            yield from _file_faults(path / single)
+            return
+        index = path / f"{single}.index.json"
+        if os.path.lexists(index):
+            yield from _index_faults(index)
+            return
+    shards = sorted(file.name for file in path.iterdir() if SHARD.fullmatch(file.name))
+    found = (
+        f"{len(shards)} shards are there ({shards[0]}, ...), but not the index that names them" if shards else "none"
+    )
+    yield (
+        f"the model has no weights: {SAFETENSORS}, {SAFETENSORS}.index.json, {PICKLED} or {PICKLED}.index.json is"
+        f" looked for, and there is {found}. {AGAIN}."
+    )
+
+
+def _index_faults(index: Path) -> Iterator[str]:
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        if not _is_pointer(index):  # which has been told
+            yield f"{index.name} is no index of weights ({shorten(repr(e))}). {AGAIN}."
+        return
+    if not isinstance(weight_map, Mapping) or not all(isinstance(name, str) for name in weight_map.values()):
+        yield f"{index.name} is no index of weights: its weight_map does not give a file for each tensor. {AGAIN}."
+        return
+    if not weight_map:
+        yield f"{index.name} names no weights. {AGAIN}."
+        return
+    tensors: dict[str, set[str]] = {}
+    for tensor, shard in weight_map.items():
+        tensors.setdefault(shard, set()).add(tensor)
+    missing = sorted(shard for shard in tensors if not (index.parent / shard).exists())
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        yield f"{len(missing)} of the {len(tensors)} shards that {index.name} names are missing: {shown}. {AGAIN}."
+    for shard in sorted(tensors.keys() - set(missing)):
+        yield from _file_faults(index.parent / shard, tensors[shard])
+
+
+def _file_faults(file: Path, tensors: set[str] | None = None) -> Iterator[str]:
+    """Yield what is wrong with one file of weights; `tensors` are those that an index says it holds."""
+    try:
+        there = file.stat().st_size
+    except OSError as e:
+        yield f"{file.name} cannot be read: {e.strerror}. {AGAIN}."
+        return
+    if _is_pointer(file):  # which has been told
+        return
+    fault = _safetensors_fault(file, tensors) if file.suffix == ".safetensors" else _pickled_fault(file)
+    if fault:
+        yield f"{file.name} ({size(there)}) is damaged: {fault}. {AGAIN}."
+
+
+def _safetensors_fault(file: Path, tensors: set[str] | None) -> str | None:
+    """The header says where each tensor lies, and the library compares that with the file's length."""
+    try:
+        with safe_open(file, framework="numpy") as f:
+            there = set(f.keys())
+    except (OSError, SafetensorError, ValueError) as e:
+        return shorten(str(e))
+    if absent := sorted((tensors or set()) - there):
+        return f"it lacks {len(absent)} tensors that the index says it holds ({absent[0]}, ...)"
+    return None if there else "it holds no tensors"
+
+
+def _pickled_fault(file: Path) -> str | None:
+    """An archive's directory is its end, so what was cut off has none. The older format is not looked into."""
+    if file.stat().st_size == 0:
+        return "it is empty"
+    with file.open("rb") as f:
+        archive = f.read(len(ZIP)) == ZIP
+    return "its end is missing" if archive and not zipfile.is_zipfile(file) else None
