@@ -299,6 +299,8 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
         )
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
+    if (path / "tokenizer.json").is_file():
+        json_object(path / "tokenizer.json")
     check_weights(path, "actor.model_name_or_path")
     return path, []
 

@@ -121,6 +121,11 @@ def test_pickled_weights_are_looked_at_by_their_end(tmp_path):
     assert path.name in line
 
 
+def test_half_a_tokenizer_is_told_too(ready, tmp_path):
+    (tmp_path / "model/tokenizer.json").write_text('{"model": {"vocab": {"a": 1,')
+    assert "tokenizer.json" in refused(ready)
+
+
 @pytest.mark.parametrize(
     "setting", ["actor.model_name_or_path", "critic.model_name_or_path", "reward.model_name_or_path"]
 )
