@@ -80,9 +80,12 @@ try:
             os.setsid()
             time.sleep(60)
         n += 1
-except BlockingIOError: print(20 < n <= 64, flush=True)
+except BlockingIOError: print(0 < n <= 64, flush=True)
 os._exit(0)
 """
+"""More than no process and no more than the limit: what other servers on this machine run under the same user counts
+for the kernel too."""
+TRIES = 5
 ATTACKS = [
     (COUNT, "True"),
     ("import os\nwhile True:\n    try: os.fork() == 0 and os.setsid()\n    except OSError: pass", "LimitExceeded"),
@@ -116,21 +119,26 @@ async def test_without_user_namespaces_landlock_confines_and_says_so(open_dir, u
         async with Http(url) as http:
             assert await level(http) == "landlock+seccomp"
             session = await http.open()
-            for step_id, (code, says) in enumerate(ATTACKS):
-                assert says in (await say(http, session, step_id, code))["observation"], code
+            for attack, (code, says) in enumerate(ATTACKS):
+                for attempt in range(TRIES):
+                    shown = (await say(http, session, TRIES * attack + attempt, code))["observation"]
+                    # a machine so busy that a snippet does not come to its end within its time says nothing of it
+                    if says in shown or "TimeLimitExceeded" not in shown:
+                        break
+                assert says in shown, code
             survive = (
                 f"import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '{marker}'],"
                 " start_new_session=True)\nprint('up', flush=True)\n"
             )
-            for step_id, end in enumerate(("", "while True: pass", "import os; os.abort()"), 100):
+            for step_id, end in enumerate(("", "while True: pass", "import os; os.abort()"), 1000):
                 assert (await say(http, session, step_id, survive + end))["outcome"] in ("ok", "model_error")
                 assert subprocess.run(["pgrep", "-f", f"sleep {marker}"], capture_output=True).stdout == b""
             writes = (
                 "open('a', 'w').write('mine'); print(open('a').read()); import os, numpy;"
                 " print(os.getuid() != 0, os.listdir('.'))"
             )
-            assert (await say(http, session, 200, writes))["observation"] == "mine\nTrue ['main.py', 'a']\n"
-            cancelled = asyncio.create_task(http.step(session, 201, survive + "while True: pass", deadline_s=0.5))
+            assert (await say(http, session, 2000, writes))["observation"] == "mine\nTrue ['main.py', 'a']\n"
+            cancelled = asyncio.create_task(http.step(session, 2001, survive + "while True: pass", deadline_s=0.5))
             assert (await cancelled)[1]["outcome"] == "timeout"
             await http.until_running(0)
             assert subprocess.run(["pgrep", "-f", f"sleep {marker}"], capture_output=True).stdout == b""

@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -15,7 +17,9 @@ from env_servers.python_tir.isolation.selftest import proved
 from env_servers.python_tir.isolation.tree import descendants
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError, Snippet
+from env_servers.python_tir.warm.call import Call
 from env_servers.python_tir.warm.sandbox import WarmSandbox
+from env_servers.python_tir.warm.slot import Slot
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -238,7 +242,33 @@ async def test_a_snippet_that_was_given_hardly_any_time_has_run_out_of_its_own(w
         assert (e.killed, e.return_code) == ("time_limit", None)
 
 
-async def test_a_snippet_that_does_not_come_up_in_time_is_the_hosts_fault_whatever_it_was_given(warm):
-    with pytest.raises(SandboxError, match="did not come up within 0 s"):
-        await warm.execute(Snippet("print(1)"), replace(warm.limits, start_timeout_s=0.0))
-    assert (await warm.run("print(1)")).stdout == b"1\n"
+async def test_a_snippet_that_does_not_come_up_in_time_is_the_hosts_fault_whatever_it_was_given(warm, monkeypatch):
+    """No time-out is short enough for a host that is quick: the slot's answer is that of one that was late."""
+    taken = Call._on_reply
+
+    def late(call: Call) -> None:
+        taken(call)
+        call.reply[2:4] = [b"time", b"-"]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Call, "_on_reply", late)
+        with pytest.raises(SandboxError, match="did not come up"):
+            await warm.execute(Snippet("print(1)"), warm.limits)
+    assert (await warm.run("print(1)")).stdout == b"1\n", "by a new slot"
+
+
+def test_a_slot_gives_a_child_its_own_time_to_come_up_and_none_of_the_snippets():
+    """A child that says nothing is late; one that has said that it is up has the snippet's seconds."""
+    ours, theirs = socket.socketpair()
+    report_r, report_w = os.pipe()
+    with ours, theirs, subprocess.Popen(["sleep", "600"]) as child:
+        slot = Slot.__new__(Slot)
+        slot.socket = ours
+        try:
+            assert slot._watch(child.pid, report_r, 3600.0, 0.0) == (b"time", b"")
+            os.write(report_w, b"R")
+            assert slot._watch(child.pid, report_r, 0.0, 3600.0) == (b"time", b"R")
+        finally:
+            child.kill()
+            os.close(report_r)
+            os.close(report_w)
