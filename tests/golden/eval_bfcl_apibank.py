@@ -5,8 +5,11 @@ Of text that is no call the rows give the exception of the reference's parser; o
 
 from __future__ import annotations
 
+import json
+
 from openrlhf_tir.rewards import apibank, bfcl
 from openrlhf_tir.rewards.checking import call_text
+from tests.unit.rewards.reward_fakes import in_run, says, task
 
 from ._compare import mismatches
 
@@ -42,7 +45,14 @@ def _toolrl(row: dict) -> list[str]:
     )
 
 
+def _apibank(row: dict) -> list[str]:
+    label = json.dumps(row["gold"])
+    score = apibank.apibank(says(row["response"]), task(label), in_run(name="apibank")).reward
+    return mismatches({"score": int(score)}, row["expected"])
+
+
 KINDS = {
+    "apibank_response": _apibank,
     "bfcl_ast": _ast,
     "bfcl_decode": _decode,
     "apibank_toolrl": lambda row: mismatches(
