@@ -137,7 +137,7 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
             {"echo": {"server": "ecco"}},
             (
                 "Unknown env 'ecco'. Known: bfcl, echo, functions, gem, math, mcp, openenv, puzzles, python_tir,"
-                " search, swe, verl_tool. Set envs.echo.server to one of them"
+                " search, swe, tau, verl_tool. Set envs.echo.server to one of them"
             ),
         ),
         (
