@@ -16,6 +16,8 @@ count as resumed exactly.
 
     python -m benchmarks.stop_matrix --moments 20 --seed 0      a start: half a minute or more on two cores
     python -m benchmarks.stop_matrix --quick                    5 moments
+    python -m benchmarks.stop_matrix --to group                 the signal goes to the whole process group, as Slurm,
+                                                                systemd and Ctrl-C send it; `timeout`: as that does
 
 The last line is one JSON object.
 """
@@ -24,14 +26,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +88,8 @@ def planned(n: int, steps: int, rng: random.Random) -> list[list[Moment]]:
 class Run:
     """The job in one directory, started as often as it is stopped."""
 
-    def __init__(self, run_dir: Path, job: Job, grace_s: float) -> None:
-        self.run_dir, self.job = run_dir, job
+    def __init__(self, run_dir: Path, job: Job, grace_s: float, to: str = "driver") -> None:
+        self.run_dir, self.job, self.to = run_dir, job, to
         more = {
             "eval.dataset": job.data / "test.jsonl",
             "eval.steps": 3,
@@ -100,7 +105,7 @@ class Run:
 
     def start(self) -> subprocess.Popen:
         self._ledger = self._ledger_bytes()
-        return start(self.args, self.run_dir / "log")
+        return start([*(["timeout", "86400"] if self.to == "timeout" else []), *self.args], self.run_dir / "log")
 
     def _ledger_bytes(self) -> int:
         path = self.run_dir / "ledger.jsonl"
@@ -144,7 +149,13 @@ class Run:
         if not reached or process.returncode == 0:
             return None
         phase = self.phase
-        return phase, stop(process, self.run_dir)
+        send = {
+            "driver": None,
+            "group": partial(os.killpg, process.pid, signal.SIGTERM),
+            # `timeout` is the leader here: what it is sent it passes on to its child, and then to its process group.
+            "timeout": process.terminate,
+        }[self.to]
+        return phase, stop(process, self.run_dir, send)
 
     def finished(self, digest: str) -> bool:
         """Resumed to its end; whether that is the end of the undisturbed run."""
@@ -158,6 +169,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="5 moments")
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--to", choices=["driver", "group", "timeout"], default="driver", help="who gets the signal")
     parser.add_argument("--grace", type=float, default=20.0, help="train.stop_grace_s")
     parser.add_argument(
         "--keep",
@@ -181,7 +193,7 @@ def main() -> None:
     phases: Counter[str] = Counter()
     exact = 0
     for i, moments in enumerate(planned(5 if args.quick else args.moments, args.steps, random.Random(args.seed))):
-        run, before = Run(work / f"run_{i:02d}", job, args.grace), len(stops)
+        run, before = Run(work / f"run_{i:02d}", job, args.grace, args.to), len(stops)
         for moment in moments:
             found = run.stopped_at(moment, timing)
             outcome = {"hit": found[0], **asdict(found[1])} if found else {"missed": True}
@@ -210,6 +222,7 @@ def main() -> None:
         "resumed_exact": exact,
         "seconds_to_stop_p50": round(float(p50), 1),
         "seconds_to_stop_p90": round(float(p90), 1),
+        "to": args.to,
         "grace_s": args.grace,
         "steps": args.steps,
         "seed": args.seed,

@@ -66,10 +66,16 @@ def wait_until(process: subprocess.Popen, run_dir: Path, reached: Callable[[], b
     return True
 
 
-def stop(process: subprocess.Popen, run_dir: Path) -> Stopped:
-    """SIGTERM now. Raises RuntimeError for a run that does not end, which is killed then."""
+def stop(process: subprocess.Popen, run_dir: Path, send: Callable[[], object] | None = None) -> Stopped:
+    """Send the stop now: SIGTERM to the process, unless `send` does it otherwise.
+
+    Raises RuntimeError for a run that does not end, which is killed then.
+    """
     began, seen = time.monotonic(), _below(process)
-    process.send_signal(signal.SIGTERM)
+    if send is None:
+        process.send_signal(signal.SIGTERM)
+    else:
+        send()
     while process.poll() is None:
         if time.monotonic() - began > TIMEOUT_S:
             raise _hung(process, run_dir)

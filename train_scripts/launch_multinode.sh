@@ -31,14 +31,16 @@ if ((${#hosts[@]} == 0)) && [[ " $* " == *" --help "* ]]; then exec "$venv/bin/p
 head=${hosts[0]}
 [[ -x $venv/bin/ray ]] || { echo "There is no $venv/bin/ray. Run train_scripts/setup_env.sh on every node first." >&2; exit 2; }
 
+apart=() # set to `setsid` by a caller whose command must not hear a signal to our process group
+
 on() { # host, command
     if [[ -n ${SLURM_JOB_ID:-} ]]; then
         # A step does not inherit sbatch's --cpus-per-task (Slurm 22.05 and later): without it Ray and all it starts would share one core.
-        srun --overlap --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}" --cpu-bind=none --nodelist="$1" bash -c "$2"
+        "${apart[@]}" srun --overlap --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}" --cpu-bind=none --nodelist="$1" bash -c "$2"
     elif [[ $1 == localhost || $1 == "$(hostname)" ]]; then
-        bash -c "$2"
+        "${apart[@]}" bash -c "$2"
     else
-        ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new "$1" "$2"
+        "${apart[@]}" ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new "$1" "$2"
     fi
 }
 
@@ -76,6 +78,8 @@ address_of() { # host
 
 ray_on() { # host, flags of ray start, what to wait for first; ends with Ray
     # PYTHONDONTWRITEBYTECODE is set in many container images; every process would then compile torch and vLLM anew, 10 s each.
+    # Launchers signal our whole process group. Ray has to live until the run has saved its checkpoint; tear_down ends it.
+    local apart=(setsid)
     on "$1" "cd '$repo' && $forwarded $3 export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; unset PYTHONDONTWRITEBYTECODE; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block"
 }
 

@@ -53,7 +53,9 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 for ((i = 0; i < count; i++)); do
-    "$python" -m "$module" --host "$host" --port-file "$ports/$i" "$@" >&2 &
+    # In a session of its own, a signal to our process group reaches this script only, which ends the servers once and
+    # waits for them to drain.
+    setsid "$python" -m "$module" --host "$host" --port-file "$ports/$i" --die-with-parent $$ "$@" >&2 &
     pids+=($!)
 done
 

@@ -163,7 +163,11 @@ class _Server:
         args += server_flags(self.env)
         with self.log.open("ab") as log:
             command = (sys.executable, "-m", server_module(self.env), *args)
-            self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=self._environ())
+            # In a session of its own, it does not hear a signal to our process group (timeout, Slurm, Ctrl-C): the run
+            # winds down first, and ends its servers when it is done.
+            self.process = await asyncio.create_subprocess_exec(
+                *command, stdout=log, stderr=log, env=self._environ(), start_new_session=True
+            )
 
     def _up(self) -> asyncio.subprocess.Process:
         assert self.process is not None, "start() comes first"

@@ -21,6 +21,7 @@ from ..deadlines import Deadline, within
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, Unavailable
 from ..machine import CPU_ONLY, gpu_count
 from .nodes import Room, has_gpus, nodes
+from .own_sessions import own_sessions
 from .ray_address import check_ray_address
 from .signals import DIE_S, StopSignals
 
@@ -87,14 +88,15 @@ def _start_local(cfg: Config) -> None:
     before = set(psutil.Process().children(recursive=True))
     for _ in range(START_ATTEMPTS):
         try:
-            ray.init(
-                address="local",  # never a cluster that someone else happens to run here
-                num_cpus=max(actors, os.cpu_count() or 1),
-                include_dashboard=False,
-                log_to_driver=cfg.logger.worker_logs,
-                object_store_memory=LOCAL_OBJECT_STORE if not gpu_count() else None,
-                logging_level="warning",
-            )
+            with own_sessions():
+                ray.init(
+                    address="local",  # never a cluster that someone else happens to run here
+                    num_cpus=max(actors, os.cpu_count() or 1),
+                    include_dashboard=False,
+                    log_to_driver=cfg.logger.worker_logs,
+                    object_store_memory=LOCAL_OBJECT_STORE if not gpu_count() else None,
+                    logging_level="warning",
+                )
             return
         except BaseException as e:  # Ray raises nothing narrower than Exception; or a signal strikes
             ray.shutdown()

@@ -25,6 +25,7 @@ from ..config import Config
 from ..errors import Stopped
 from ..logs.process import everybody
 from ..pipeline.stop import StopRequest
+from .lasting_output import lasting_output
 
 SAME_S = 1.0
 """Signals that follow the first so soon are the same request: Ctrl-C and Slurm reach the launcher, which passes it on,
@@ -145,7 +146,7 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
         left = limit - seconds_up() - cfg.train.stop_grace_s - CLOSE_BEFORE_LIMIT_S
         timer = loop.call_later(max(0.0, left), signals.ask, f"train.save_before_s = {limit:g} s will soon be over")
     try:
-        with _waking(loop):
+        with lasting_output(), _waking(loop):
             yield signals
     except asyncio.CancelledError:
         if not signals.stop.asked:
@@ -167,7 +168,8 @@ def end_at_once(why: str, marker: str | None = None) -> None:
         # more of them would interrupt what follows, again and again on a busy machine
         signal.signal(number, signal.SIG_IGN)
     # print may be what the signal has interrupted
-    os.write(2, f"{why}: everything is ended now, without a checkpoint.\n".encode())
+    with suppress(OSError):  # whoever read it may be gone
+        os.write(2, f"{why}: everything is ended now, without a checkpoint.\n".encode())
     ours = set(psutil.Process().children(recursive=True))
     if marker:
         ours |= {seen.process for seen in everybody() if any(marker in word for word in seen.command)}

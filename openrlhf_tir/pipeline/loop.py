@@ -130,6 +130,10 @@ class Pipeline:
             failed = meta.failed
         except InfraError as e:
             failed = e.reason
+        if failed is not None:
+            # A launcher that stops a whole job ends its environment servers as well. What that costs must not end the
+            # run while it saves its checkpoint; the resume issues the group again.
+            await self.stop.hold_if_asked()
         if failed is None:
             self.watchdog.beat()
         in_turn = self.state.settles_in_turn(flight, meta, failed)

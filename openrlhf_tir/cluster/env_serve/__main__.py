@@ -20,6 +20,7 @@ import ray
 
 from ...errors import ClusterFull, TirError, unknown
 from ..env_process import SERVERS
+from ..own_sessions import own_sessions
 
 START_S = 300.0
 """Seconds in which one copy has to start: an index that is built, a package that is imported on a busy node."""
@@ -173,13 +174,14 @@ def _join(args: argparse.Namespace) -> None:
         return
     # CPUs enough for the copies and Serve's own two actors: on a small machine they share them.
     cpus = max(os.cpu_count() or 1, int(args.replicas * args.cpus) + 2)
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE,
-        logging_level="warning",
-    )
+    with own_sessions():  # a signal to our process group must not end Ray while the copies drain
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE,
+            logging_level="warning",
+        )
 
 
 def _heed_signals() -> None:

@@ -1,0 +1,35 @@
+"""Start Ray's daemons in sessions of their own.
+
+    ray.init(address="local") -> gcs_server, raylet, log monitor, ... -> raylet's children: workers, actors, agents
+
+Launchers signal a whole process group: `timeout`, Slurm, Ctrl-C in a pipeline. Ray starts its daemons in the group of
+the driver, so the same signal would end them before the driver has saved its checkpoint. In sessions of their own they
+do not hear it. The driver ends them when it is done, and the kernel ends them with it if it is killed: Ray sets
+PR_SET_PDEATHSIG, which is about the parent and not about its session.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray._private import services
+
+
+class _OwnSession(subprocess.Popen):
+    """A process that leads a session, and so a process group, of its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs | {"start_new_session": True})
+
+
+@contextmanager
+def own_sessions() -> Iterator[None]:
+    """Within the block, each daemon that `ray.init` starts leads its own session. Ray has no setting for it."""
+    before, services.ConsolePopen = services.ConsolePopen, _OwnSession
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
