@@ -43,6 +43,8 @@ class TorchEngine:
         self._running = asyncio.Event()
         self._running.set()
         self._paused = self._asleep = False
+        self._canaries = 0
+        """Canaries that wait for their answers, for which a user's pause is lifted."""
         self._busy = BusyMeter()
         self.proof = Proof()
         """Never waits: a push is over only when its canary was answered, and nothing is decoded meanwhile."""
@@ -125,7 +127,7 @@ class TorchEngine:
 
     def _follow(self) -> None:
         """Decode while nobody wants it frozen."""
-        if self._paused or self._asleep:
+        if self._asleep or (self._paused and not self._canaries):
             self._running.clear()
         else:
             self._running.set()
@@ -207,12 +209,18 @@ class TorchEngine:
             raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        if not self._running.is_set():
-            raise EngineError("A canary on a paused engine would wait for ever. Call resume first.")
-        return [
-            await self.generate(p, Sampling(max_tokens, seed=seed + i), request_id=f"canary/{i}")
-            for i, p in enumerate(prompt_ids)
-        ]
+        if self._asleep:
+            raise EngineError("A canary on a sleeping engine would wait for ever. Wake it first.")
+        self._canaries += 1
+        self._follow()
+        try:
+            return [
+                await self.generate(p, Sampling(max_tokens, seed=seed + i), request_id=f"canary/{i}")
+                for i, p in enumerate(prompt_ids)
+            ]
+        finally:
+            self._canaries -= 1
+            self._follow()
 
     def stats(self) -> dict[str, float]:
         running = float(self._one_at_a_time.locked())

@@ -63,7 +63,9 @@ class VllmEngine:
         self.requests = InFlight(version)
         self.proof = Proof()
         self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
-        self._paused = self._paused_by_user = self._updating = self._proving = False
+        self._paused = self._paused_by_user = self._updating = False
+        self._canaries = 0
+        """Canaries that wait for their answers, for which a user's pause is lifted."""
         self._asleep: set[str] = set()
         self._switching = asyncio.Lock()
         self._turning = asyncio.Lock()
@@ -219,10 +221,11 @@ class VllmEngine:
         """Be frozen while a push, the learner's turn or the user wants it, and only then: whoever changes what is
         wanted calls this, in any order.
 
-        A canary is answered first: its push waits for it, and would wait for ever.
+        A canary is answered in spite of a user's pause: its push waits for it, and would wait until the engine is given
+        up for lost. vLLM freezes all requests or none, so others go on by a few tokens meanwhile.
         """
         async with self._switching:
-            wanted = self._updating or bool(self._asleep) or (self._paused_by_user and not self._proving)
+            wanted = self._updating or bool(self._asleep) or (self._paused_by_user and not self._canaries)
             if wanted and not self._paused:
                 fits = self._llm.get_num_unfinished_requests() <= self._slots  # and the canary beside them: start.py
                 keep = self._keeps_kv and self._updating and fits
@@ -259,6 +262,10 @@ class VllmEngine:
         """What of this still sleeps; the requests go on with the last of it, if nobody else wants the engine frozen."""
         async with self._switching:
             for tag in [t for t in tags if t in self._asleep]:
+                if tag == KV_CACHE and self._updating:
+                    # vLLM goes on with requests once both are awake. The weights are half loaded: the push wakes the
+                    # cache when it is done.
+                    break
                 await self._answer(self._llm.wake_up(tags=[tag]))
                 self._asleep.discard(tag)
                 if not self._asleep and self._paused:  # vLLM's own doing
@@ -278,7 +285,7 @@ class VllmEngine:
         Raises WeightsUnverified: with the old weights still in use when the file is not the one announced, else with
         the engine broken.
         """
-        self._may_push(canary)
+        self.check()
         proving = (
             (self._node.full, path, version, digest)
             if link is None
@@ -295,7 +302,7 @@ class VllmEngine:
         from ..weights.broadcast.receiver import agreed
 
         async with self._one_push:
-            self._may_push()
+            self.check()
             if not self._updating:
                 await self.begin_update()
             async with self._or_break("receive"):
@@ -312,7 +319,7 @@ class VllmEngine:
         """See RolloutEngine and `update_weights`. Without the announced digest the engine is broken: half of its
         weights are the old ones."""
         async with self._one_push:
-            self._may_push(canary)
+            self.check()
             received, self._received = self._received, Transfer()
             async with self._or_break("use"):
                 if received.digest != digest:
@@ -321,13 +328,6 @@ class VllmEngine:
                         f" for version {version}"
                     )
             return await self.finish_update(version, canary)
-
-    def _may_push(self, canary: Canary | None = None) -> None:
-        self.check()
-        if canary and self._paused_by_user:
-            raise EngineError(
-                "A canary on a paused engine would wait for ever. Call resume first, or push without one."
-            )
 
     async def init_transfer(self, info: dict[str, Any]) -> None:
         """vLLM's weight-transfer handshake, with what weights/file_backend.py and weights/broadcast/worker.py take."""
@@ -368,13 +368,14 @@ class VllmEngine:
         self.proof.expect(version)
         sampling = asyncio.create_task(self._canary(*canary), name=f"canary {version}")
         await self._settle()  # its requests are queued before the engine goes on
-        self._updating, self._proving = False, True
+        self._updating = False
+        self._canaries += 1
         try:
             await self._resumed()
             self._push_pause_s = time.monotonic() - self._frozen_at
             return await sampling
         finally:
-            self._proving = False
+            self._canaries -= 1
             await self._switch()
 
     async def _resumed(self) -> None:
@@ -384,9 +385,15 @@ class VllmEngine:
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         """A short sample per prompt, temperature 1, for the learner to score. Same seed, same weights: same samples."""
-        if self._paused:
-            raise EngineError("A canary on a paused engine would wait for ever. Call resume first.")
-        return await self._canary(prompt_ids, max_tokens, seed)
+        if self._updating or self._asleep:
+            raise EngineError("A canary during a push, or on a sleeping engine, would wait for ever. Await that first.")
+        self._canaries += 1
+        try:
+            await self._switch()
+            return await self._canary(prompt_ids, max_tokens, seed)
+        finally:
+            self._canaries -= 1
+            await self._switch()
 
     async def _canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         wanted = [

@@ -158,7 +158,7 @@ def build_app(
 
     @app.post("/pause", tags=["engine"])
     async def pause() -> dict[str, bool]:
-        """Freeze every request; new ones wait. A paused engine takes no weight push with a canary."""
+        """Freeze every request; new ones wait. A weight push goes through, and lifts the pause for its canary."""
         await service.pause()
         return {"paused": True}
 

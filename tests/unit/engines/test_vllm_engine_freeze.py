@@ -165,6 +165,33 @@ async def test_a_paused_engine_stays_paused_through_a_push(engine, llm):
     assert llm.frozen
 
 
+async def test_a_push_with_a_canary_goes_through_a_pause_which_holds_again_after_it(engine, llm):
+    """A person's POST /pause must not cost the engine at the next push."""
+    await engine.pause()
+    async with asyncio.timeout(10):
+        await engine.begin_update()
+        await engine.finish_update(1, CANARY)
+    assert llm.calls == ["pause", "start", "finish", "resume", "canary", "pause"]
+    assert llm.frozen and engine.version == 1
+    await engine.resume()
+    assert not llm.frozen
+
+
+async def test_a_canary_of_its_own_is_answered_in_a_pause_as_well(engine, llm):
+    await engine.pause()
+    async with asyncio.timeout(10):
+        await engine.canary(*CANARY)
+    assert llm.calls == ["pause", "resume", "canary", "pause"] and llm.frozen
+
+
+async def test_a_broadcast_is_used_in_a_pause(engine, llm):
+    await engine.pause()
+    async with asyncio.timeout(10):
+        await engine.receive_weights(MEETING, 1, "push1")
+        await engine.use_received(1, "d1", CANARY)
+    assert llm.frozen and engine.version == 1 and engine.broken is None
+
+
 @pytest.mark.parametrize("wishes", itertools.product(["pause", "resume"], repeat=4))
 async def test_whatever_users_ask_for_at_once_with_a_push_no_half_loaded_engine_samples(engine, llm, wishes):
     async def push() -> None:

@@ -89,6 +89,36 @@ async def test_without_a_push_it_wakes_with_the_weights_that_it_had(engine, llm)
     assert not llm.frozen and engine.version == 0
 
 
+async def test_a_wake_during_a_push_leaves_the_engine_frozen_until_the_push_is_over(engine, llm):
+    """vLLM itself goes on with requests once all is awake: they would be answered by half-loaded weights."""
+    await engine.sleep()
+    await engine.begin_update()
+    await engine.wake()
+    assert llm.frozen and llm.loading and llm.asleep == {KV_CACHE}
+    await engine.finish_update(1, CANARY)
+    assert llm.calls == ["pause", "sleep", "wake weights", "start", "finish", "wake kv_cache", "canary"]
+    assert not llm.frozen and engine.version == 1
+
+
+async def test_a_wake_at_any_moment_of_a_push_is_harmless(engine, llm):
+    for turns in range(12):
+        await engine.sleep()
+
+        async def wake(turns=turns):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await engine.wake()
+
+        async def push(version=turns + 1):
+            await engine.begin_update()
+            await asyncio.sleep(0)
+            await engine.finish_update(version, CANARY)
+
+        async with asyncio.timeout(10):
+            await asyncio.gather(wake(), push())
+        assert not llm.frozen and not llm.asleep and engine.broken is None
+
+
 async def test_a_push_on_an_engine_that_is_awake_wakes_nothing(engine, llm):
     await engine.begin_update()
     await engine.finish_update(1, CANARY)
