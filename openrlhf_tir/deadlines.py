@@ -14,11 +14,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from .errors import DeadlineMissed
+from .suspension import wait_first
 
 T = TypeVar("T")
-SLICES = 8
-"""A deadline is waited for in so many parts: a process that was itself stopped for hours (SIGSTOP, a suspended host)
-finds one part over when it goes on, not the whole, and does not take its own absence for the other's."""
 
 
 class Deadline(NamedTuple):
@@ -51,12 +49,12 @@ async def within(deadline: Deadline, call: Awaitable[T], what: str, unless: asyn
     task = asyncio.ensure_future(call)
     either: set[asyncio.Future[Any]] = {task} if unless is None else {task, unless}
     try:
-        for _ in range(SLICES):
-            done, _ = await asyncio.wait(either, timeout=deadline.seconds / SLICES, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            if done:
-                raise GivenUp
+        # In awake time: a process that was itself suspended does not take its own absence for the other's.
+        done = await wait_first(either, deadline.seconds)
+        if task.done():
+            return task.result()
+        if done:
+            raise GivenUp
         raise DeadlineMissed(f"{what} was not over within {deadline}.")
     finally:
         if task.done():

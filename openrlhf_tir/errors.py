@@ -200,6 +200,9 @@ class AgentError(MethodError):
     reason = "agent_error"
 
 
+SUSPENDED = "suspended"
+"""Why a group failed that ran while its process was suspended, and lost trajectories or calls to deadlines that went on
+meanwhile. It is issued again, at no cost in train.max_reissues."""
 METHOD_REASONS = frozenset({RewardError.reason, FilterError.reason, TurnError.reason, AgentError.reason})
 """Reasons of failure that lie in the method's own code: trying again helps seldom, and the user must hear of it."""
 

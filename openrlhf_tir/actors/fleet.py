@@ -21,6 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ..background import kept_running
 from ..backoff import backoff_s
 from ..errors import BackgroundDied, ClusterFull, EngineGone
+from ..suspension import wait_first
 from .router import Router
 
 log = logging.getLogger(__name__)
@@ -233,11 +234,11 @@ class Fleet(Generic[A]):
             beat = asyncio.ensure_future(actor.heartbeat())
             try:
                 patience = MISSED * self.heartbeat_s
-                done, _ = await asyncio.wait({beat}, timeout=patience)
+                done = await wait_first({beat}, patience)
                 if not done:
                     log.warning("%s has not answered for %g s: it gets no groups", actor.name, patience)
                     self.router.suspect(actor.name, True)
-                    done, _ = await asyncio.wait({beat}, timeout=max(0.0, self.unresponsive_s - patience))
+                    done = await wait_first({beat}, max(0.0, self.unresponsive_s - patience))
                 if not done:
                     raise EngineGone(f"no answer for {self.unresponsive_s:g} s (rollout.unresponsive_s)")
                 beat.result()

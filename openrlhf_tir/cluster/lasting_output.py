@@ -48,7 +48,7 @@ class _Lasting(io.RawIOBase):
 def lasting_output() -> Iterator[None]:
     """Within the block, standard output and error may lose their reader. What comes after it may print as well."""
     before = {"stdout": sys.stdout, "stderr": sys.stderr}
-    lasting: list[io.TextIOWrapper] = []
+    lasting: list[io.TextIOBase] = []
     for name, stream in before.items():
         if not isinstance(stream, io.TextIOWrapper):
             continue  # a test captures it
@@ -68,10 +68,10 @@ def lasting_output() -> Iterator[None]:
     try:
         yield
     finally:
-        for ours in lasting:
-            ours.flush()
-            if _is_unread(ours.fileno()):
-                _discard(ours.fileno())
+        for wrapper in lasting:
+            wrapper.flush()
+            if _is_unread(wrapper.fileno()):
+                _discard(wrapper.fileno())
         for name, stream in before.items():
             setattr(sys, name, stream)
 

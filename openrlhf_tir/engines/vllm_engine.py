@@ -32,6 +32,7 @@ from ..config.sections.colocation import NO_SLEEP_ON_CPU
 from ..deadlines import Deadline, within
 from ..errors import ConfigError, EngineError, InfraError, RequestRefused, WeightsUnverified
 from ..machine import runs_on_gpus
+from ..suspension import awake_timeout
 from ..types import Canary, Completion, EngineBounds, Meeting, Sampling, Transfer
 from ..weights.node_copy import NodeCopy
 from .gpu_memory import wait_for_memory
@@ -473,7 +474,7 @@ class VllmEngine:
         """A push that fails half-way leaves layers without weights, and so does a sleep. Give every caller its answer
         (an EngineError): paused, the engine would keep them for ever."""
         try:
-            async with asyncio.timeout(self._push.seconds):
+            async with awake_timeout(self._push.seconds):
                 yield
         except BaseException as e:
             what = f"not over within {self._push}" if isinstance(e, TimeoutError) else str(e) or type(e).__name__

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -26,8 +25,9 @@ from ..config import Config
 from ..config.environments import one
 from ..engines.batcher import Batcher
 from ..engines.handover import Handover
-from ..errors import InfraError
+from ..errors import SUSPENDED, InfraError
 from ..ports import Codec, Engine, EnvSession
+from ..suspension import SLICES, awake_time, lateness, suspended_s
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
 from .agent_file.agent_file import AgentFile
 from .agents import Agents
@@ -85,6 +85,16 @@ class _Running:
     servers: dict[int, str]
     """Index -> the environment server that holds, or held, its session."""
     start: float
+    """Awake time (suspension.py) at which the group began; moved on by what a suspension took."""
+    suspended_s: float
+    """suspended_s() when the group began."""
+    suspended: bool = False
+    """True once this process was suspended while the group ran."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the group began, without those in which this process was suspended."""
+        return awake_time() - self.start
 
 
 def seed_for(*parts: object) -> int:
@@ -145,10 +155,12 @@ class GroupRunner:
             [None] * (n + extra),
             [],
             {},
-            time.monotonic(),
+            awake_time(),
+            suspended_s(),
         )
         given_up = await self._collect(g)
-        seconds = time.monotonic() - g.start
+        seconds = g.seconds
+        g.suspended |= suspended_s() > g.suspended_s
         late = "early_stop" if given_up else "deadline" if seconds >= r.group_deadline_s else "straggler"
         for i, reason in voided(g.ended, [t.index for t in g.finished], g.servers).items():
             g.ended[i] = _without_reward(g.ended[i] or Trajectory(i, prompt_ids), reason)
@@ -156,6 +168,10 @@ class GroupRunner:
             g.ended = [t or Trajectory(i, prompt_ids, failed=late) for i, t in enumerate(g.ended)]
         group = Group(key, task, select(g.ended, n).members)
         failed = failed_as(group, 1 if mode else r.min_valid)
+        if g.suspended and mode is None and any(_may_be_late(t) for t in group.trajectories):
+            # The deadlines of others (calls, sessions, the code's own time limit) went on while nobody could work. What
+            # they left of the group would be its short responses.
+            failed = SUSPENDED
         verdict, fault = (KEEP, None) if mode or failed else await self._judged(group)
         if verdict.keep and failed is None and mode is None and not any(t.model_tokens for t in group.valid):
             # Nothing was sampled: a prompt that fills the context, an agent that never asked the model. There is no
@@ -188,12 +204,10 @@ class GroupRunner:
             task.add_done_callback(ends.put_nowait)
         try:
             for _ in tasks:
-                try:
-                    async with asyncio.timeout(self._patience(g)):
-                        task = await ends.get()
-                except TimeoutError:
+                ended = await self._next_end(g, ends)
+                if ended is None:
                     return False
-                trajectory = g.ended[tasks[task]] = task.result()
+                trajectory = g.ended[tasks[ended]] = ended.result()
                 g.finished.append(trajectory)
                 if trajectory.failed in ENGINE_FAULTS:
                     return False
@@ -207,12 +221,34 @@ class GroupRunner:
             await asyncio.gather(*tasks, return_exceptions=True)
         return False
 
+    async def _next_end(
+        self, g: _Running, ends: asyncio.Queue[asyncio.Task[Trajectory]]
+    ) -> asyncio.Task[Trajectory] | None:
+        """Wait for the next trajectory that ends; None if the group's time is over before.
+
+        In parts: one that lasts much longer than it should shows that this process was suspended meanwhile, which
+        extends the group's deadline.
+        """
+        while (patience_s := self._patience(g)) > 0:
+            part_s = min(patience_s, self.cfg.rollout.group_deadline_s / SLICES)
+            began = awake_time()
+            try:
+                async with asyncio.timeout(part_s):
+                    return await ends.get()
+            except TimeoutError:
+                continue
+            finally:
+                late_s = lateness(began, part_s)
+                g.start += late_s
+                g.suspended |= late_s > 0
+        return None
+
     def _patience(self, g: _Running) -> float:
         """For how many seconds to wait for the next trajectory. Evaluation waits for everybody until the deadline."""
         r, limit = self.cfg.rollout, self.cfg.rollout.group_deadline_s
         if g.mode is None and r.straggler_s is not None and sum(t.failed is None for t in g.finished) >= r.min_valid:
             limit = min(limit, r.straggler_s)
-        return limit - (time.monotonic() - g.start)
+        return limit - g.seconds
 
     def _is_hopeless(self, g: _Running) -> bool:
         r = self.cfg.rollout
@@ -306,6 +342,13 @@ class GroupRunner:
             c.min_p,
         )
         return replace(limits, temperature=mode.temperature, top_p=mode.top_p, top_k=0, min_p=0.0) if mode else limits
+
+
+def _may_be_late(trajectory: Trajectory) -> bool:
+    """Return True if a deadline may have ended this trajectory, or code that it ran, because a suspension took time."""
+    if trajectory.failed is not None:
+        return True
+    return any(call.signals.get("error_type") == "time_limit" for call in trajectory.calls)
 
 
 def _without_reward(trajectory: Trajectory, reason: str) -> Trajectory:

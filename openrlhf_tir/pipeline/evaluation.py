@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from ..backoff import backoff_s
 from ..config import Config
 from ..errors import ConfigError, EvaluationFailed
+from ..suspension import wait_first
 from .observer import Observer
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ async def _ended(measuring: Coroutine[Any, Any, T], timeout_s: float) -> asyncio
     """
     running = asyncio.create_task(measuring, name="evaluation")
     try:
-        await asyncio.wait({running}, timeout=timeout_s)
+        await wait_first({running}, timeout_s)
         running.cancel()
         await asyncio.wait({running}, timeout=GIVE_UP_S)
     finally:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..config import Config
-from ..errors import PipelineError
+from ..errors import SUSPENDED, PipelineError
 from ..ports import Prompts
 from ..replay.buffer import ReplayBuffer
 from ..replay.ledger import Ledger
@@ -155,7 +155,7 @@ class RunState:
         if self.ahead > 0:
             return False
         if failed is not None or meta is None:
-            return self.source.replaces is not False and flight.reissues >= self.max_reissues
+            return failed != SUSPENDED and self.source.replaces is not False and flight.reissues >= self.max_reissues
         replaces = self.source.replaces is not False
         if meta.verdict.keep:
             # Where a bound on rolling groups, and not the batch, decides when the next prompt is issued, an accepted
@@ -172,9 +172,10 @@ class RunState:
         """A rolled group's one transition: buffered, filtered, requeued, or failed for good. `failed` names the fault,
         if there was one."""
         if failed is not None:
-            again = flight.reissues < self.max_reissues
+            counts = failed != SUSPENDED
+            again = not counts or flight.reissues < self.max_reissues
             end = (
-                self._requeue(flight, failed, counts=True)
+                self._requeue(flight, failed, counts=counts)
                 if again
                 else self._end(flight, GroupState.FAILED, None, reason=failed)
             )

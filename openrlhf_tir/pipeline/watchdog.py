@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ..errors import StallError
+from ..suspension import SLICES, awake_time, lateness
 from .diagnosis import stacks
 
 log = logging.getLogger(__name__)
@@ -18,23 +19,30 @@ RESCUE_TIMEOUT_S = 300.0
 
 
 class Watchdog:
-    """`beat` on all groups and phases. `describe` names who waits for what; `rescue` writes a checkpoint."""
+    """`beat` on all groups and phases. `describe` names who waits for what; `rescue` writes a checkpoint.
+
+    Time in which this process was suspended (SIGSTOP, a paused container) does not count: nothing could progress.
+    """
 
     def __init__(
         self, timeout_s: float, describe: Callable[[], str], rescue: Callable[[], Awaitable[str]], run_dir: Path
     ) -> None:
         self.timeout_s, self.describe, self.rescue, self.dump = timeout_s, describe, rescue, run_dir / DUMP
         self._last = 0.0
+        """Awake time of the last beat."""
 
     def beat(self) -> None:
-        self._last = asyncio.get_running_loop().time()
+        self._last = awake_time()
 
     async def run(self) -> None:
         """Raises StallError `timeout_s` after the last beat."""
         self.beat()
-        loop = asyncio.get_running_loop()
-        while (left := self._last + self.timeout_s - loop.time()) > 0:
-            await asyncio.sleep(left)
+        while (left := self._last + self.timeout_s - awake_time()) > 0:
+            # In parts, of which one that lasts too long shows that this process was suspended meanwhile.
+            part_s = min(left, self.timeout_s / SLICES)
+            began = awake_time()
+            await asyncio.sleep(part_s)
+            self._last = min(self._last + lateness(began, part_s), awake_time())
         said = f"No progress for {self.timeout_s:.0f} s: {self.describe()}."
         log.error(said)
         raise StallError(

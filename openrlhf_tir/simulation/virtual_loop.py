@@ -60,11 +60,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._numbers = itertools.count()
         self._stopping = self._closed = self._running = False
         self._failure: BaseException | None = None
+        self.suspended_s = 0.0
+        """Seconds of the clock in which this process was suspended, as far as it noticed: see suspension.py."""
 
     # --- clock and timers
 
     def time(self) -> float:
         return self._now
+
+    def suspend(self, seconds: float, noticed: bool = True) -> None:
+        """Let the clock go on while nothing runs, as SIGSTOP does. `noticed`: by the thread that suspension.py has."""
+        self._now += seconds
+        self.suspended_s += seconds * noticed
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None

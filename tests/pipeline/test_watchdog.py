@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import re
 
+import pytest
+
 from openrlhf_tir.errors import StallError
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -97,6 +99,47 @@ def test_a_phase_that_ends_in_time_is_no_stall(tmp_path):
         return asyncio.get_running_loop().time()
 
     assert run(seconds()) > 50
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["the thread saw it", "only the waiter can see it"])
+def test_a_suspension_of_the_job_is_no_stall(tmp_path, noticed):
+    """An hour in which nothing runs, at 30 s of a group that takes 45; the deadline is 50 s."""
+
+    class Stepping(FakeRollout):
+        """Works in steps of a second, as an engine does: a suspension delays what is not done yet."""
+
+        async def run_group(self, key, task):
+            for _ in range(44):
+                await asyncio.sleep(1.0)
+            return await super().run_group(key, task)
+
+    p = pipeline(tmp_path, mode="sync", B=1, stall=50, max_steps=2, rollout=Stepping())
+
+    async def seconds():
+        loop = asyncio.get_running_loop()
+        loop.call_later(30.0, loop.suspend, 3600.0, noticed)
+        await p.run()
+        return loop.time()
+
+    assert run(seconds()) > 3600 and p.version == 2
+
+
+def test_a_run_that_really_stalls_after_a_suspension_is_found(tmp_path):
+    latencies = iter([1.0] * 3 + [1e6] * 20)
+    p = pipeline(tmp_path, B=1, stall=50, rollout=FakeRollout(latency=lambda r: next(latencies)))
+    ended = []
+
+    async def go():
+        loop = asyncio.get_running_loop()
+        loop.call_later(2.0, loop.suspend, 3600.0)
+        try:
+            await p.run()
+        finally:
+            ended.append(loop.time())
+
+    with pytest.raises(ExceptionGroup):
+        run(go())
+    assert ended[0] - 3600 < 120
 
 
 def test_when_everything_fails_the_run_stops_after_a_batch_of_failures_and_names_the_last(tmp_path):

@@ -6,10 +6,12 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import numpy as np
+import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.episodes.group import EvalMode, GroupRunner
 from openrlhf_tir.errors import EnvError, RequestRefused, VerifierError
+from openrlhf_tir.simulation import virtual_loop
 from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Verdict
 
 from .test_episode import CharCodec, PlayedEnv
@@ -218,3 +220,48 @@ async def test_a_group_in_which_the_model_wrote_nothing_has_no_version_and_is_dr
     assert len(group.valid) == 4
     meta, _ = await runner(SilentEngine()).run(KEY, Task("Q", "x"), EvalMode(2, 0.0))
     assert meta.verdict.keep, "an evaluation counts it as what it is, a wrong answer"
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["the thread saw it", "only the waiter can see it"])
+def test_a_suspension_extends_the_deadline_so_that_long_answers_are_trained_as_well(noticed):
+    """Deadline 40 s; an hour passes at 5 s in which nothing runs. Samples end at 1, 2, 20 and 30 s of awake time."""
+    engine = IndexEngine()
+
+    async def sleeps(seconds):
+        for _ in range(int(seconds * 4)):  # an engine works in steps: a suspension delays what it has not done yet
+            await asyncio.sleep(0.25)
+
+    class Stepping(IndexEngine):
+        async def generate(self, token_ids, sampling, *, request_id):
+            await sleeps([1, 2, 20, 30][int(request_id.split("#")[1].split("/")[0])])
+            return await super().generate(token_ids, sampling, request_id=request_id)
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        loop.call_later(5.0, loop.suspend, 3600.0, noticed)
+        return await runner(Stepping(), group_deadline_s=40.0).run(KEY, Task("Q", "x"))
+
+    meta, _ = virtual_loop.run(scenario())
+    assert meta.failed is None and meta.response_tokens == [1, 2, 3, 4] and meta.failures == {}
+    assert meta.seconds < 60 and engine.given_up == set()
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_a_group_that_lost_a_call_to_a_suspension_is_issued_again_as_a_whole(suspended):
+    """The deadline of a call at another process went on: only the short answers would be left of the group."""
+
+    class Late(LongIsCorrect):
+        async def score(self, trajectory, task):
+            if trajectory.index == 3:
+                await asyncio.sleep(10.0)
+                raise VerifierError("no answer within 10 s")
+            return await super().score(trajectory, task)
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        if suspended:
+            loop.call_later(5.0, loop.suspend, 3600.0)
+        return await runner(rewards=Late(), group_deadline_s=100.0).run(KEY, Task("Q", "x"))
+
+    meta, _ = virtual_loop.run(scenario())
+    assert meta.failed == ("suspended" if suspended else None)

@@ -167,3 +167,12 @@ def test_a_group_without_a_model_token_is_trained_like_any_other(tmp_path):
         meta.oldest_version = oldest
         state.settle(flight, meta, group, None)
     assert len(state.take()) == 2
+
+
+def test_a_group_that_a_suspension_has_cost_is_issued_again_however_often(tmp_path):
+    """It does not count towards train.max_reissues."""
+    state = state_in(tmp_path)
+    for _ in range(state.max_reissues + 3):
+        flight, _ = state.issue(0.0)
+        assert flight.key.prompt == 0 and flight.reissues == 0
+        assert state.settle(flight, None, None, "suspended") == GroupState.REQUEUED
