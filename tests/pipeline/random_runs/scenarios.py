@@ -1,8 +1,9 @@
 """Random runs of the loop: a seed -> a configuration and a list of faults -> what broke. And the shortest list that
 still breaks it.
 
-    scenario(seed)      mode, S, B, push_every, early accumulation, checkpoints, evaluations, epochs, and up to ten
-                        events over up to four processes ("lives")
+    scenario(seed)      mode, S, B, push_every, early accumulation, checkpoints, evaluations, epochs, environments with
+                        shares, a curriculum, length_balance, run counters, and up to ten events over up to four
+                        processes ("lives")
     play(s, directory)  runs it, a resume after every life that ended early, then without faults to the end; ->
                         sentences about what is wrong
     shrink(s, fails)    delta debugging (Zeller and Hildebrandt, 2002) over the events: drop chunks for as long as it
@@ -10,7 +11,9 @@ still breaks it.
 
 Every life must complete or end by an error with a name. In the end no token is older than S, every prompt ended exactly
 once, the ledger's audit is clean, every step has one row of metrics, every evaluation that was due is recorded once,
-and the final weights' own record of what they were trained on is what the ledger says."""
+and the final weights' own record of what they were trained on is what the ledger says. Every group counts once in the
+run's counters. Nothing new begins after a stop, a suspension alone ends no life, and without staleness the weights are
+those of the same run without events."""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openrlhf_tir.errors import Diverged, StallError, Stopped
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.replay.ledger import Audit, audit
 from openrlhf_tir.simulation.virtual_loop import run
 
 from ..fakes import MemoryMetrics, ends_of
-from .world import NO_START, LearnerGone, World, WorldLearner, live, pipeline_in
+from .world import NO_START, BlendedPrompts, LearnerGone, World, WorldLearner, live, pipeline_in
 
 GRID_S = 1 / 16
 NO_ENGINE = ("No rollout actor is left", NO_START)
@@ -50,8 +53,9 @@ KINDS = {
     "disk_stuck": 1,
     "evaluation_fail": 2,
     "evaluation_hang": 1,
-    "stop": 3,
+    "stop": 6,
     "crash": 4,
+    "suspend": 2,
 }
 """Event -> how often, relative to the others."""
 
@@ -84,6 +88,11 @@ class Scenario:
     drop: float
     write_s: float
     early: str
+    shares: bool
+    curriculum: bool
+    length_balance: bool
+    counting: bool
+    copy_s: float
     events: tuple[Event, ...]
 
 
@@ -96,6 +105,7 @@ def scenario(seed: int) -> Scenario:
     B = r.randint(1, 3)
     # of a source of its own: the rest of a seed's scenario stays what it was
     early = random.Random(f"early {seed}").random() < 0.6 and mode == "pipeline"
+    parts = random.Random(f"parts {seed}")
     return Scenario(
         seed,
         mode,
@@ -112,6 +122,11 @@ def scenario(seed: int) -> Scenario:
         drop=r.choice([0.0, 0.2, 0.6]),
         write_s=r.choice([0.0, 0.5, 3.0]),
         early="on" if early else "off",
+        shares=parts.random() < 0.4,
+        curriculum=parts.random() < 0.3,
+        length_balance=(balance := parts.random() < 0.3),
+        counting=balance or parts.random() < 0.5,
+        copy_s=parts.choice([0.0625, 0.0625, 2.0]),
         events=tuple(sorted(events, key=lambda e: (e.life, e.at, e.hops))),
     )
 
@@ -131,9 +146,14 @@ class Life:
         """`metrics` is of all lives, as the file is."""
         self.s, self.number, self.metrics = s, number, metrics
         self.world = World(
-            s.seed * 100 + number, actors=s.actors, latency=lambda r: r.choice([0.125, 1.0, 4.0]), drop=s.drop
+            s.seed * 100 + number,
+            actors=s.actors,
+            latency=lambda r: r.choice([0.125, 1.0, 4.0]),
+            drop=s.drop,
+            run_seed=s.seed,
+            counting=s.counting,
         )
-        self.learner = WorldLearner(s.S, write_s=s.write_s)
+        self.learner = WorldLearner(s.S, write_s=s.write_s, copy_s=s.copy_s)
         sections = {
             "rollout": {"batch_size": s.B},
             "pipeline": {
@@ -155,7 +175,12 @@ class Life:
             episodes=s.episodes,
             sections=sections,
             metrics=metrics,
+            order=BlendedPrompts(s.prompts, s.episodes, s.seed, shares=s.shares, curriculum=s.curriculum)
+            if s.shares or s.curriculum
+            else None,
         )
+        method = self.pipeline.state.method
+        method._balanced = dict.fromkeys([*method._balanced, "a", "b", "echo", ""], s.length_balance)
         self.crashed = False
 
     async def run(self) -> None:
@@ -187,6 +212,9 @@ class Life:
             main.cancel()
         elif kind == "stop":
             self.pipeline.stop.ask("the scenario")
+        elif kind == "suspend":
+            # longer than every deadline of the run; every second time nobody but the waiters can notice
+            asyncio.get_running_loop().suspend(5000.0, noticed=n % 2 == 0)
         elif kind == "refused":
             self.world.refusals = 3 * n
         elif kind == "env_hang":
@@ -238,6 +266,8 @@ def play(s: Scenario, run_dir: Path) -> list[str]:
             return [f"life {number} hangs: {life.pipeline.observer.now}"]
         except BaseException as e:
             ended = False
+            if {event.kind for event in s.events if event.life == number} == {"suspend"}:
+                return [f"life {number} was only suspended, and ended by {type(x).__name__}: {x}" for x in _all(e)]
             if strange := list(unnamed(e)):
                 return [f"life {number} ended by {type(x).__name__}: {x}" for x in strange]
         if wrong := life.law():
@@ -247,16 +277,29 @@ def play(s: Scenario, run_dir: Path) -> list[str]:
     return [f"{FAULTLESS_LIVES} lives without a fault do not bring the run to its end"]
 
 
+def _all(error: BaseException) -> Iterator[BaseException]:
+    """The errors of a task group's, or the one."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _all(inner)
+    else:
+        yield error
+
+
 def _at_the_end(s: Scenario, life: Life, run_dir: Path) -> list[str]:
     report, wrong = audit(run_dir / "ledger.jsonl"), []
     wrong += report.errors
+    if s.counting:
+        wrong += _counted(life, report)
+    if s.S == 0 and s.events and not any(end.startswith("failed") for end in report.ended):
+        wrong += _differs_from_undisturbed(s, life, run_dir)
     if report.open or not report.finished:
         wrong.append(f"finished {report.finished}, open {report.open}")
     if report.trained != life.learner.lineage:
         wrong.append(f"the ledger says {report.trained} was trained, the weights {life.learner.lineage}")
     if len(set(report.trained)) != len(report.trained):
         wrong.append(f"trained twice: {report.trained}")
-    if s.max_steps == 1000 and not wrong:
+    if s.max_steps == 1000 and not wrong and not s.shares and not s.curriculum:
         try:
             ends_of(report, s.prompts * s.episodes)
         except AssertionError as e:
@@ -269,6 +312,31 @@ def _at_the_end(s: Scenario, life: Life, run_dir: Path) -> list[str]:
     if life.pipeline.saver.saved and report.committed_trained != report.trained:
         wrong.append("trained, and not in a checkpoint")
     return wrong
+
+
+def _counted(life: Life, report: Audit) -> list[str]:
+    """Every group that was trained or filtered counts once, in whatever life it ended."""
+    method = life.pipeline.state.method
+    method.batch_trained()  # what ended since the last batch
+    ends = len(report.trained) + sum(n for end, n in report.ended.items() if end.startswith("filtered"))
+    seen = sum(counters["seen"] for counters in method.counters.prompts.values())
+    if (method.counters.run.get("groups", 0), seen) != (ends, ends):
+        return [f"{ends} groups were trained or filtered, the counters say {method.counters.run}, {seen} by prompt"]
+    return []
+
+
+def _differs_from_undisturbed(s: Scenario, life: Life, run_dir: Path) -> list[str]:
+    """Without staleness what is trained, in which order and with which counters is that of a run without events."""
+    other = Life(replace(s, events=()), 0, run_dir / "undisturbed", MemoryMetrics())
+    run(other.run())
+    if life.learner.lineage != other.learner.lineage:
+        return [f"trained {life.learner.lineage}, undisturbed {other.learner.lineage}"]
+    ours, theirs = (one.pipeline.state.method for one in (life, other))
+    theirs.batch_trained()
+    ours.batch_trained()
+    if ours.counters.run != theirs.counters.run:
+        return [f"counters {ours.counters.run}, undisturbed {theirs.counters.run}"]
+    return []
 
 
 def shrink(s: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:

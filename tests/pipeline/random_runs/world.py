@@ -18,12 +18,14 @@ import numpy as np
 
 from openrlhf_tir.actors.fleet import Fleet
 from openrlhf_tir.config import Config
+from openrlhf_tir.data.curriculum import Settings
+from openrlhf_tir.data.stream import Lane, PromptStream
 from openrlhf_tir.errors import EngineGone, EvaluationFailed, LearnerDied, WeightsUnverified
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger
-from openrlhf_tir.types import BatchItem, Completion, GroupKey, StepReport, Verdict
+from openrlhf_tir.types import BatchItem, Change, Completion, GroupKey, StepReport, Task, Verdict
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from ..fakes import FakePrompts, MemoryMetrics, Silent, group_of
@@ -92,12 +94,42 @@ class Actor:
         self.world.fleet.lost(self, why)
 
 
+class BlendedPrompts:
+    """The prompts of a real stream: environments with shares (two thirds `a`, one third `b`), or a curriculum."""
+
+    def __init__(self, n: int, episodes: int, seed: int, *, shares: bool, curriculum: bool) -> None:
+        third = n - max(1, n // 3)
+        self._lanes = [Lane(range(third), "a", 2.0), Lane(range(third, n), "b", 1.0)] if shares else None
+        settings = Settings(2, 0.25, 4.0, [(0.0, 1.0)] * n) if curriculum else None
+        stream = PromptStream(n, seed, True, episodes, self._lanes, settings)
+        self.next, self.more, self.in_place_of = stream.next, stream.more, stream.in_place_of
+        self.state, self.restore = stream.state, stream.restore
+        self.learned, self.facts = stream.learned, stream.facts
+
+    def task(self, prompt: int) -> Task:
+        env = "b" if self._lanes and prompt in self._lanes[1].prompts else "a"
+        return Task(f"p{prompt}", "0", env)
+
+
 class World:
-    """Rollout for the loop. `latency(rng)` in virtual seconds; `drop`: share of groups that a filter rejects."""
+    """Rollout for the loop. `latency(rng)` in virtual seconds; `drop`: share of groups that a filter rejects.
+
+    What a group is (dropped, its lengths, what it asks of the counters) depends on the run's seed, its epoch and its
+    prompt only; when it ends depends on `seed`, which is another one in every life.
+    """
 
     def __init__(
-        self, seed: int, *, actors: int = 2, latency=lambda r: 1.0, drop: float = 0.0, start_s: float = 3.0
+        self,
+        seed: int,
+        *,
+        actors: int = 2,
+        latency=lambda r: 1.0,
+        drop: float = 0.0,
+        start_s: float = 3.0,
+        run_seed: int = 0,
+        counting: bool = False,
     ) -> None:
+        self.run_seed, self.counting = run_seed, counting
         self.rng, self.latency, self.drop, self.start_s = random.Random(seed), latency, drop, start_s
         self.fleet: Fleet[Actor] = Fleet(self._spawn, size=actors, heartbeat_s=2.0, unresponsive_s=20.0)
         self.failing_starts = 0
@@ -115,7 +147,8 @@ class World:
 
     async def run_group(self, key: GroupKey, task, wanted: int | None = None):
         """`wanted`: the version that is evaluated."""
-        seconds, dropped = self.latency(self.rng), self.rng.random() < self.drop
+        seconds, facts = self.latency(self.rng), random.Random(f"{self.run_seed} {key.epoch} {key.prompt}")
+        dropped = facts.random() < self.drop
         if self.env_hangs and key.epoch != EVALUATION:
             self.env_hangs -= 1
             seconds = 30.0  # the group's deadline
@@ -131,7 +164,16 @@ class World:
             break
         if dropped is None:
             return group_of(key, version, failed="deadline")
-        return group_of(key, version, Verdict(not dropped, "accuracy_high" if dropped else ""))
+        meta, group = group_of(key, version, Verdict(not dropped, "accuracy_high" if dropped else ""))
+        if self.counting:
+            meta.env = task.env
+            meta.model_tokens = [facts.choice([100, 900, 2500, 5500]) for _ in meta.model_tokens]
+            meta.changes = [
+                Change("run", "groups", "add", 1.0),
+                Change("run", "sum", "add", facts.random()),
+                Change("prompt", "seen", "add", 1.0),
+            ]
+        return meta, group
 
     async def fetch(self, payloads):
         return list(payloads)
@@ -170,8 +212,10 @@ class World:
 class WorldLearner:
     """`lineage` is what its weights were trained on: it travels with the checkpoint, to be compared with the ledger."""
 
-    def __init__(self, max_staleness: int, step_s: float = 1.0, write_s: float = 0.0) -> None:
+    def __init__(self, max_staleness: int, step_s: float = 1.0, write_s: float = 0.0, copy_s: float = 0.0625) -> None:
         self.version, self.S, self.step_s, self.write_s = 0, max_staleness, step_s, write_s
+        self.copy_s = copy_s
+        """Seconds of a checkpoint's copy, in which the learner can do nothing else."""
         self.lineage: list[tuple[int, int]] = []
         self.faults: Counter[str] = Counter()
         """Name -> how many of the next calls go wrong so: die, hang, nan (of a step), mute (no weights are given, for
@@ -180,6 +224,8 @@ class WorldLearner:
         self.begun: list[BatchItem] = []
         """What was accumulated since the last step."""
         self.busy = False
+        self.stopping = lambda: False
+        """Whether the run was asked to stop."""
         self.overlaps: list[str] = []
         """What was asked while it was at work, which it could not answer then."""
         self.sizes: list[int] = []
@@ -196,6 +242,8 @@ class WorldLearner:
 
     async def _works(self, seconds: float, batch) -> None:
         self._asked("step")
+        if self.stopping():
+            self.overlaps.append("work that began after the stop")
         if not batch.items or batch.step != self.version:
             self.overlaps.append(f"{len(batch.items)} groups of version {batch.step} at {self.version}")
         self.busy = True
@@ -239,7 +287,7 @@ class WorldLearner:
 
     async def save(self, directory: Path) -> None:
         self._asked("save")
-        await asyncio.sleep(0.0625)
+        await asyncio.sleep(self.copy_s)
         if self._strikes("copy"):
             await asyncio.get_running_loop().create_future()
         (directory / "learner.json").write_text(json.dumps({"version": self.version, "lineage": self.lineage}))
@@ -286,9 +334,18 @@ class Evaluation:
 
 
 def pipeline_in(
-    world: World, learner: WorldLearner, run_dir: Path, *, prompts: int, sections: dict, episodes: int = 1, metrics=None
+    world: World,
+    learner: WorldLearner,
+    run_dir: Path,
+    *,
+    prompts: int,
+    sections: dict,
+    episodes: int = 1,
+    metrics=None,
+    order=None,
 ) -> Pipeline:
-    """The loop in that world. `sections`: of the configuration; to choose: rollout.batch_size and pipeline."""
+    """The loop in that world. `sections`: of the configuration; to choose: rollout.batch_size and pipeline. `order`:
+    the prompts, if not one after the other."""
     cfg = Config.model_validate(
         {
             "run_dir": run_dir,
@@ -310,7 +367,7 @@ def pipeline_in(
     evaluation = Evaluation(world)
     pipeline = Pipeline(
         cfg,
-        prompts=FakePrompts(prompts, episodes),
+        prompts=order or FakePrompts(prompts, episodes),
         rollout=world,
         learner=learner,
         publisher=publisher,
@@ -321,6 +378,7 @@ def pipeline_in(
     )
     pipeline.evaluation = evaluation
     evaluation.version = lambda: pipeline.state.pushed
+    learner.stopping = lambda: pipeline.stop.asked is not None
     return pipeline
 
 
