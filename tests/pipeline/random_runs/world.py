@@ -224,6 +224,8 @@ class WorldLearner:
         self.begun: list[BatchItem] = []
         """What was accumulated since the last step."""
         self.busy = False
+        self.given_up = False
+        """Its work was cancelled, as the run ends: what an engine that still joins asks of it comes too late."""
         self.stopping = lambda: False
         """Whether the run was asked to stop."""
         self.overlaps: list[str] = []
@@ -237,7 +239,7 @@ class WorldLearner:
         return struck
 
     def _asked(self, what: str) -> None:
-        if self.busy:
+        if self.busy and not self.given_up:
             self.overlaps.append(what)
 
     async def _works(self, seconds: float, batch) -> None:
@@ -247,9 +249,13 @@ class WorldLearner:
         if not batch.items or batch.step != self.version:
             self.overlaps.append(f"{len(batch.items)} groups of version {batch.step} at {self.version}")
         self.busy = True
-        await asyncio.sleep(seconds)
-        if self._strikes("hang"):
-            await asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.sleep(seconds)
+            if self._strikes("hang"):
+                await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.given_up = True
+            raise
         if self._strikes("die"):
             raise LearnerGone("told to die")
         self.busy = False

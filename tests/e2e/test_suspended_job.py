@@ -1,0 +1,39 @@
+"""A whole job (driver, Ray, learner ranks, rollout actor, sandbox server) is suspended for longer than every deadline
+of the run, as Slurm's gang scheduling does it with SIGSTOP, and goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from benchmarks.crash_trial import DEADLINES, clean, command, end, last_step, outcome, start
+from benchmarks.stop_trial import wait_until
+
+AWAY_S = 60.0
+
+
+@pytest.mark.long
+def test_a_suspension_of_the_whole_job_is_no_stall_and_changes_nothing(toy_run, tmp_path):
+    deadlines = {
+        **DEADLINES,
+        "pipeline.stall_timeout_s": 45,
+        "rollout.group_deadline_s": 45,
+        "env.outage_timeout_s": 40,
+    }
+    process = start(command(tmp_path, toy_run.job, deadlines=deadlines), tmp_path / "log")
+    assert wait_until(process, tmp_path, lambda: last_step(tmp_path) >= 1)
+    job = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for suspended in job:
+        with suppress(psutil.NoSuchProcess):
+            suspended.suspend()
+    time.sleep(AWAY_S)
+    for suspended in reversed(job):
+        with suppress(psutil.NoSuchProcess):
+            suspended.resume()
+    assert end(process) == 0, (tmp_path / "log").read_text()[-3000:]
+    said = (tmp_path / "log").read_text()
+    assert "No progress for" not in said and "Resuming from its last checkpoint" not in said, said[-3000:]
+    assert clean(tmp_path, toy_run.job.steps) and outcome(tmp_path) == (toy_run.digest, None)
