@@ -25,9 +25,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 TICK_S = 0.5
-MAX_GAP_S = 2.0
-"""A thread that slept longer than this was suspended with its process, and not just scheduled late."""
-LATE_S = 1.0
+MAX_GAP_S = 5.0
+"""A thread that slept longer than this was suspended with its process. One that is scheduled late on a busy machine, or
+waits for a library that holds the interpreter's lock, sleeps a second or two longer than it asked for."""
+LATE_S = 5.0
 """The same for a waiter of an event loop."""
 SLICES = 8
 """A deadline is waited for in so many parts, so that of a suspension without a thread to notice it one part counts."""
