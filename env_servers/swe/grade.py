@@ -21,7 +21,7 @@ from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 from .examine import Examiner
 from .programs import bundle
-from .suite import Outcome, Suite
+from .suite import Outcome, Suite, keeps_settings
 from .tree import EXECUTABLE, LINK, Tree
 
 MOST_PATCH_BYTES = 1 << 20
@@ -133,7 +133,9 @@ def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict
     changed: dict[str, bytes | None] = {path: base64.b64decode(data) for path, data in applied["files"].items()}
     changed |= dict.fromkeys(applied["gone"])
     for path, content in changed.items():
-        if suite.protects(path):
+        if suite.protects(path) and not (
+            path not in suite.files and keeps_settings(path, tree.get(path, (0, None))[1], content)
+        ):
             left_out.append(path)
         elif content is None:
             files.pop(path, None)

@@ -4,6 +4,7 @@ SWE-bench's do."""
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,42 @@ CONFIGURATION = re.compile(
 )
 """What changes how pytest or Python run, and no library's code: taken from the repository as it was, whatever the patch
 says. What is compiled is among it, since a conftest.py can be another one there than in its source."""
+
+
+SHARED = frozenset({"pyproject.toml", "setup.cfg", "tox.ini"})
+"""Files of CONFIGURATION that are about much besides pytest: a patch may change the rest of them."""
+
+
+def keeps_settings(path: str, before: bytes | None, after: bytes | None) -> bool:
+    """Return True if a file that a patch changes says of pytest what it said before.
+
+    Args:
+        path: The file's path.
+        before: Its content in the repository; None: it is not there.
+        after: Its content with the patch; None: the patch removes it.
+    """
+    name = path.rpartition("/")[2]
+    if name not in SHARED:
+        return False
+    try:
+        return _pytest_settings(name, before or b"") == _pytest_settings(name, after or b"")
+    except (ValueError, RecursionError):  # a syntax that is none: what pytest makes of it is not known
+        return False
+
+
+def _pytest_settings(name: str, content: bytes) -> object:
+    """Return the tables or sections of a file that pytest reads. Raises ValueError."""
+    text = content.decode()
+    if name == "pyproject.toml":
+        tool = tomllib.loads(text).get("tool", {})
+        return tool.get("pytest") if isinstance(tool, dict) else tool
+    import iniconfig  # pytest's own parser, which is there where pytest is
+
+    try:
+        sections = iniconfig.IniConfig(name, data=text).sections
+    except iniconfig.ParseError as e:
+        raise ValueError(str(e)) from e
+    return {section: dict(values) for section, values in sections.items() if "pytest" in section}
 
 
 TEST_DIRECTORIES = ("tests", "test")

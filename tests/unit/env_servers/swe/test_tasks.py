@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import subprocess
 
@@ -305,6 +306,39 @@ def test_where_a_protected_file_is_there_is_no_directory_of_the_patch_and_no_fil
     kept, left_out = restored(tree, applied, suite)
     assert sorted(kept) == ["conftest.py", "lib.py/z.py", "tests/test_a.py"] and kept["conftest.py"] == b"ours"
     assert left_out == ["conftest.py", "conftest.py/y", "more", "tests/test_a.py", "tests/test_a.py/x.py"]
+
+
+PYPROJECT = "[project]\nversion = '1'\n[tool.pytest.ini_options]\nxfail_strict = true\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "is_kept"),
+    [
+        ("pyproject.toml", PYPROJECT, PYPROJECT.replace("'1'", "'2'"), True),
+        ("pyproject.toml", PYPROJECT, PYPROJECT.replace("true", "false"), False),
+        ("pyproject.toml", PYPROJECT, "[project]\nversion = '2'\n", False),
+        ("pyproject.toml", PYPROJECT, PYPROJECT + "[tool.pytest]\naddopts = ['--co']\n", False),
+        ("pyproject.toml", PYPROJECT, PYPROJECT + "[", False),
+        ("pyproject.toml", None, "[project]\nname = 'lib'\n", True),
+        ("pyproject.toml", None, "tool.pytest.ini_options.addopts = '--co'\n", False),
+        ("pyproject.toml", "[project]\n", None, True),
+        ("setup.cfg", "[metadata]\nname = a\n", "[metadata]\nname = b\n[options]\npackages = find:\n", True),
+        ("setup.cfg", "[metadata]\nname = a\n", "[tool:pytest]\naddopts = --co\n", False),
+        ("setup.cfg", None, "[pytest]\naddopts = --co\n", False),
+        ("tox.ini", "[tox]\n", "[tox]\nenvlist = py311\n", True),
+        ("tox.ini", "[tox]\n", "[pytest]\n", False),
+        ("pytest.ini", None, "", False),
+        ("conftest.py", None, "", False),
+    ],
+)
+def test_a_patch_may_change_packaging_metadata_but_nothing_of_what_configures_pytest(path, before, after, is_kept):
+    tree = {"lib.py": (0o100644, b"")} | ({path: (0o100644, before.encode())} if before is not None else {})
+    changed = {path: base64.b64encode(after.encode()).decode()} if after is not None else {}
+    given = {"files": changed, "gone": [path] if after is None else [], "left_out": []}
+    kept, left_out = restored(tree, given, Suite({"test_lib.py": b""}))
+    chosen = after if is_kept else before
+    assert kept.get(path) == (chosen.encode() if chosen is not None else None)
+    assert left_out == ([] if is_kept else [path])
 
 
 async def test_how_far_the_rows_are_is_said(tmp_path, monkeypatch, capsys):
