@@ -80,7 +80,7 @@ def test_a_broken_loop_is_found_and_its_events_shrink_to_the_one_that_matters(tm
     monkeypatch.setattr(Source, "requeue", forgetful)
     kinds = ["kill", "refuse", "evaluation_fail", "hang", "crash", "env_hang", "no_start", "learner_nan", "disk_full"]
     events = tuple(Event(0, 4.0 + i, 0, kind, 1) for i, kind in enumerate(kinds))
-    s = replace(scenario(2), mode="pipeline", S=2, push_every=1, save_steps=1, max_steps=1000, events=events)
+    s = replace(scenario(10), mode="pipeline", S=2, push_every=1, save_steps=1, max_steps=1000, events=events)
     s = replace(s, shares=False, curriculum=False)
     assert broken(s, tmp_path / "run")
     short = shrink(s, lambda shorter: bool(broken(shorter, tmp_path / "run")))
