@@ -2,6 +2,7 @@
 # Run the tests: run.sh            everything: unit, contract, pipeline, end to end, golden (where the vectors are)
 #                run.sh fast       without what is marked slow, four files at a time (much of it waits for servers)
 #                run.sh long       what takes minutes each and the ordinary run leaves out: says what it covers, then runs it
+#                run.sh cost FILTER...   what each test costs in CPU seconds, the most expensive first; one process
 #                run.sh FILTER...  pytest arguments: files, -k expressions
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,6 +19,7 @@ case ${1:-} in
         "$python" -m pytest -q --collect-only -m "long and not gpu" "$@" 2> /dev/null | grep :: || { echo "nothing matches: long $*" >&2; exit 1; }
         exec "$python" -m pytest -v -m "long and not gpu" -o timeout=7200 --session-timeout=14400 "$@"
         ;;
+    cost) exec "$python" -m pytest -q -p tests.cpu_seconds -m "not long" "${@:2}" ;;
     "") ;;
     *) exec "$python" -m pytest -q "$@" ;;
 esac

@@ -115,7 +115,7 @@ async def test_without_user_namespaces_landlock_confines_and_says_so(open_dir, u
     prefix = as_nobody(open_dir) if user == "nobody" else reachable_python(open_dir)
     environment = with_bwrap(open_dir, NO_NAMESPACES)
     marker = f"31536{os.getpid()}"
-    with env_server(PYTHON, open_dir, "--code-timeout", "3", env=environment, prefix=prefix) as (url, process):
+    with env_server(PYTHON, open_dir, "--code-timeout", "1", env=environment, prefix=prefix) as (url, process):
         async with Http(url) as http:
             assert await level(http) == "landlock+seccomp"
             session = await http.open()

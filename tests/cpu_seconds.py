@@ -1,0 +1,46 @@
+"""A pytest plugin that measures what a test costs in CPU seconds, its processes included.
+
+    bash tests/run.sh cost tests/e2e        the 40 most expensive tests of a folder, with their sum
+
+Wall time says little on a machine that others use too. What a test leaves running is counted where it is waited for.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+SHOWN = 40
+
+
+class CpuSeconds:
+    """Adds up setup, call and teardown of each test; a shared fixture counts for the test that starts it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        before = used()
+        try:
+            return (yield)
+        finally:
+            self.seconds[item.nodeid] = used() - before
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        dearest = sorted(self.seconds.items(), key=lambda pair: -pair[1])
+        terminalreporter.section(f"CPU seconds: {sum(self.seconds.values()):.0f} in {len(dearest)} tests")
+        for name, seconds in dearest[:SHOWN]:
+            terminalreporter.write_line(f"{seconds:8.2f}  {name}")
+
+
+def used() -> float:
+    """Return the CPU seconds of this process and of all its children that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CpuSeconds(), "cpu seconds of tests")
