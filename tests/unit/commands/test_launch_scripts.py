@@ -77,9 +77,25 @@ def test_every_recipe_on_gpus_has_a_script_and_the_table_names_it():
     assert all(os.access(REPO / "train_scripts" / script, os.X_OK) for script in SCRIPTS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_hands_its_recipe_and_every_word_of_the_caller_to_the_launcher(script, scripts, tmp_path):
+    for launcher in ("launch_multinode.sh", "train.sh"):
+        (scripts / launcher).write_text(f"printf '%s\\0' \"$@\" > {tmp_path}/{launcher}\n")
+    given = ["--data.prompt_dataset", "a file.jsonl", "--check-only"]
+    subprocess.run(["bash", scripts / script, *given], env={**os.environ, "HOSTS": "a,b"}, check=True, timeout=60)
+    nodes = load(SCRIPTS[script]).actor.num_nodes
+    asked = ["--recipe", SCRIPTS[script], *given]
+    if (on_one := tmp_path / "train.sh").exists():
+        assert nodes == 1 and on_one.read_text().split("\0")[:-1] == asked
+    else:
+        words = (tmp_path / "launch_multinode.sh").read_text().split("\0")[:-1]
+        assert words == ["--hosts", "a,b", "--", *asked]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["zerotir_7b.sh", "search_r1_7b.sh", "torl_1_5b.sh"])
 def test_a_script_checks_its_recipe(script, scripts, tmp_path):
+    """What comes after the launcher is the same for all of them; each recipe by itself: test_recipes_check.py."""
     recipe = SCRIPTS[script]
     data = tmp_path / "rows.json"
     write_rows(data, enough(SAMPLES[recipe], load(recipe).rollout.batch_size))
