@@ -18,9 +18,13 @@ from ...engines.codec import HfCodec
 from ...engines.start import CANARIES
 from ...episodes.chats import chats_of
 from ...errors import DataError
+from ...inert import MARK
 from ...types import Task
 
 log = logging.getLogger(__name__)
+
+LOOKED_AT = 1000
+"""Prompts that are looked through for special tokens' texts."""
 
 
 @dataclass
@@ -93,6 +97,13 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         if prompts.distinct < len(prompts):
             log.info("%d prompts, of which %d are distinct", len(prompts), prompts.distinct)
     held_out = [*prompts_of(cfg, cfg.held_out, tokenizer, longest).tasks] if cfg.eval.dataset else []
+    looked_at = (prompts.tasks if len(prompts) else held_out)[:LOOKED_AT]
+    if count := sum(MARK in task.prompt for task in looked_at):
+        log.warning(
+            f"{count} of the first {len(looked_at)} prompts have the text of a special token in their rows: the model"
+            " reads its characters, not the token. Rows that a chat template rendered already should be messages, with"
+            " --data.apply_chat_template"
+        )
     canary = [
         tokenizer(t.prompt, add_special_tokens=False)["input_ids"]
         for t in (prompts.tasks if len(prompts) else held_out)[:CANARIES]

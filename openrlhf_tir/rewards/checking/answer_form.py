@@ -155,6 +155,8 @@ def read(text: str, depth: int = 0) -> Form:
         return listed
     if scalar is not None:
         return scalar
+    if re.fullmatch(r"[A-Z]{2,}", text):
+        return Words(text)  # points or choices in an order, no product
     if _WORDS.fullmatch(text) and (len(text.split()) > 1 or len(text) > 3 or text.casefold() in _SHORT_WORDS):
         return Words(text)
     return Scalar(text)

@@ -127,7 +127,7 @@ def unwrapped(text: str) -> str:
 
 def compact(text: str) -> str:
     """Return spelt text without white space that separates nothing, for comparing texts."""
-    return re.sub(r"(?<![a-zA-Z0-9])\s+|\s+(?![a-zA-Z0-9])", "", text)
+    return re.sub(r"(?<![a-zA-Z0-9.])\s+|\s+(?![a-zA-Z0-9.])", "", text)
 
 
 def _balanced(text: str) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -33,11 +34,12 @@ MAX_SCALAR_CHARS = 600
 MAX_POWER = 100_000
 """A power with a larger exponent, or a factorial of a larger number, is not worked out: only the same text is equal."""
 
-_SPACED_DIGITS = re.compile(r"\d\s+[\d.]|\d_")
+_SPACED_DIGITS = re.compile(r"\d\.?\s+\.?\d|\d\s+\.|\d_")
 """Numerals side by side (a product? a mixed number?), and one with a base that it cannot have."""
 _SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
-_PRIMES = re.compile(r"[a-zA-Z)}]'+")
+_PRIMES = re.compile(r"[a-zA-Z)}]'+|\^\s*\{?\s*(?:T\b|\*|\\(?:top|intercal|dagger|prime|ast)(?![a-zA-Z]))")
+"""Derivatives, transposes and the like: the grammar leaves these marks out."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\})\s*\^\\circ")
 _NUMBER_SETS = {
     r"\mathbb{R}": "Reals", r"\mathbb{Z}": "Integers", r"\mathbb{N}": "Naturals",
@@ -113,6 +115,10 @@ def _equal_forms(a: Form, b: Form) -> bool:
         case (Matrix(x), Matrix(y)):
             return len(x) == len(y) and all(_in_order(r, s) for r, s in zip(x, y, strict=True))
         case (Several(x), Several(y)) if not (_is_relational(a) or _is_relational(b)):
+            # "x = 1, y = 2" are 1 and 2 in this order; "x = 1, x = 2" are two solutions
+            names = sorted(len(_names(side)) for side in (a, b) if isinstance(side, Several))
+            if names[0] == 0 and names[1] > 1:
+                return _in_order(x, y)
             return _in_any_order(x, y)
     if isinstance(a, Chain) and not isinstance(b, Chain) and (unnamed := _value_of(a)) is not None:
         return _equal_forms(unnamed, b)
@@ -181,6 +187,11 @@ def _is_constant(form: Form) -> bool:
 
 def _values(form: Several) -> tuple[Form, ...]:
     return tuple(value if isinstance(i, Chain) and (value := _value_of(i)) is not None else i for i in form.items)
+
+
+def _names(form: Several) -> set[str]:
+    """Return the names that the items give values to."""
+    return {str(i.terms[0]) for i in form.items if isinstance(i, Chain) and _is_name(i.terms[0])}
 
 
 def _is_name(form: Form) -> bool:
@@ -295,12 +306,19 @@ def _parsed(text: str) -> Any | None:
 
     library.create_parser = create_parser
     normal = latex2sympy2.normalize_latex(text, latex2sympy2.NormalizationConfig())
+    if _signs(text) - _signs(normal):
+        return None  # its normal form leaves things out, as the T of a transposed matrix
     try:
         found = library.parse(normal)
     except Exception:  # the grammar raises plain exceptions for what it does not know
         return None
     read_to_end = parsers and parsers[0].getCurrentToken().type == -1
     return found if read_to_end and isinstance(found, Expr) else None
+
+
+def _signs(text: str) -> Counter[str]:
+    """Return how often each letter and digit occurs, names of commands excepted."""
+    return Counter(c for c in re.sub(r"\\[a-zA-Z]+", "", text) if c.isalnum())
 
 
 def _settled(found: Any) -> Any | None:
