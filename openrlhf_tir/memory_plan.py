@@ -267,7 +267,7 @@ def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dic
         host += n * w
     if cfg.train.enable_ema and cfg.ds.lora.rank == 0:
         host += share * AVERAGE_BYTES
-    if cfg.algo.kl.init_coef > 0:
+    if cfg.needs_reference:
         if cfg.ref.offload:
             host += share * w
         else:

@@ -269,7 +269,7 @@ def _roles(c: Config) -> Iterator[str]:
         for setting, value in (
             ("algo.kl.use_loss", kl.use_loss),
             ("algo.kl.target", kl.target),
-            ("ref.offload", c.ref.offload),
+            ("ref.offload", c.ref.offload and not c.needs_reference),
         ):
             if value:
                 yield (

@@ -155,6 +155,11 @@ class Config(Section):
         return self.pi_old == "learner" and self.updates_per_batch > 1
 
     @property
+    def needs_reference(self) -> bool:
+        """Return True if the policy that the run started from is loaded beside the learner's."""
+        return self.algo.kl.init_coef > 0 or self.filter.max_base_ppl is not None
+
+    @property
     def loss_by_token(self) -> bool:
         """Whether the policy's loss is a mean over tokens (or sequences times a constant), not over sequences."""
         return self.actor.loss_agg_mode != "seq-mean-token-mean" and self.actor.policy_loss_type != "gspo"

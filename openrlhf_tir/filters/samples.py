@@ -21,7 +21,11 @@ ALL_MASKED = "all_masked"
 
 
 def zerotir(trajectory: Trajectory, options: dict[str, Any]) -> str:
-    """options: `max_tokens`, from which on a wrong answer counts as cut off."""
+    """options: `max_tokens`, from which on a wrong answer counts as cut off.
+
+    What is improbable under the policy that the run started from is known to the learner alone, which masks it
+    (filter.max_base_ppl).
+    """
     return why_dropped(trajectory.parts, base_ppl=None, max_tokens=options["max_tokens"])
 
 

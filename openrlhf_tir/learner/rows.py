@@ -51,6 +51,8 @@ class Sample:
     trained: np.ndarray
     advantages: np.ndarray
     masked: bool = False
+    base_ppl: float = 1.0
+    """Perplexity under the reference model, once that was asked."""
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property

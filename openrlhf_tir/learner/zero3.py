@@ -247,11 +247,14 @@ class Zero3Rank:
     def _with_judged(self, samples: Sequence[Sample], mine: Sequence[Sample]) -> list[Sample]:
         """`samples` with what this rank's roles said of `mine`, and, where other ranks will train them too, what theirs
         said of the others."""
-        judged = {s.key: (s.advantages, s.facts) for s in mine}
+        judged = {s.key: (s.advantages, s.facts, s.masked) for s in mine}
         if self.cfg.train.max_epochs > 1:
             judged = self._gathered(judged)
         return [
-            replace(s, advantages=judged[s.key][0], facts=judged[s.key][1]) if s.key in judged else s for s in samples
+            replace(s, advantages=judged[s.key][0], facts=judged[s.key][1], masked=judged[s.key][2])
+            if s.key in judged
+            else s
+            for s in samples
         ]
 
     def _trained_counts(self, rows: Sequence[Row]) -> GlobalCounts:

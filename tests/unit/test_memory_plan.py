@@ -245,6 +245,7 @@ def test_a_rank_that_fits_alone_may_not_beside_a_sleeping_engine(shared):
 def test_size_shows_both_turns_of_a_shared_gpu(tmp_path, capsys):
     flags = [
         "--train.colocate_all",
+        "--ref.offload",
         "--pipeline.mode",
         "sync",
         "--vllm.num_engines",

@@ -18,10 +18,13 @@ from .weights import check_weights
 def check_roles(cfg: Config) -> list[str]:
     """Facts. Raises ConfigError."""
     facts = []
-    if cfg.algo.kl.init_coef:
+    if cfg.needs_reference:
+        uses = [f"KL in the {_place(cfg)}"] if cfg.algo.kl.init_coef else []
+        if cfg.filter.max_base_ppl is not None:
+            uses.append(f"samples of a perplexity above {cfg.filter.max_base_ppl:g} under it are masked")
         facts.append(
             f"reference model: {cfg.actor.model_name_or_path or 'the policy that the run starts from'},"
-            f" KL in the {_place(cfg)}"
+            f" {', '.join(uses)}"
         )
     if critic := cfg.critic.model_name_or_path:
         _directory(critic, "critic.model_name_or_path")

@@ -25,6 +25,14 @@ class Filter(Section):
             " registered: over_length, zerotir"
         ),
     )
+    max_base_ppl: float | None = Field(
+        None,
+        gt=1,
+        description=(
+            "mask samples whose perplexity under the policy that the run started from is larger, over the tokens that"
+            " the policy wrote (ZeroTIR: 5); loads that model as the reference model; unset: none is masked for it"
+        ),
+    )
     options: dict[str, Option] = Field(
         default_factory=dict, description="what filters of one's own are told, as their second argument"
     )

@@ -3,6 +3,7 @@ on.
 
     samples -> reference: log ref(y_t)  -> KL in the reward: advantages, minus the penalties to come
                                            KL in the loss:   a field of the row (objective.py)
+                                           filter.max_base_ppl: improbable samples are masked
             -> critic:    V_t           -> rewards to advantages and returns by GAE
 
 All of it is asked once per batch, of the weights at its start, as OpenRLHF's experience maker does. The KL of the
@@ -39,7 +40,7 @@ class Roles:
     def __init__(self, cfg: Config, strategy: ZeroStrategy, estimator: Estimator) -> None:
         kl = cfg.algo.kl
         self.cfg = cfg
-        self.reference = Reference(cfg, strategy) if kl.init_coef else None
+        self.reference = Reference(cfg, strategy) if cfg.needs_reference else None
         self.critic = Critic(cfg, strategy) if estimator.critic else None
         self.coef = kls.Coefficient(kl.init_coef, kl.target, kl.horizon or 10_000)
 
@@ -50,6 +51,9 @@ class Roles:
         judged, metrics = list(samples), {}
         if self.reference:
             judged, kl = self._compared(self.reference, judged, policy, passes)
+            if self.cfg.filter.max_base_ppl is not None:
+                judged, share = _without_improbable(judged, self.cfg.filter.max_base_ppl, sum_over_ranks)
+                metrics["masked/improbable"] = share
             if kl is not None:
                 total, tokens = sum_over_ranks(np.array(kl))
                 metrics["kl_ref"] = float(total / max(tokens, 1.0))
@@ -64,6 +68,11 @@ class Roles:
         own = [s.trained & s.trajectory.is_model for s in samples]
         rows = [laid_out(s.trajectory, as_float32({"asked": mask})) for s, mask in zip(samples, own, strict=True)]
         of_reference = _responses(samples, reference.log_probs(passes, rows))
+        samples = [
+            replace(s, base_ppl=perplexity(r, mask)) for s, r, mask in zip(samples, of_reference, own, strict=True)
+        ]
+        if not self.cfg.algo.kl.init_coef:
+            return samples, None
         if self.cfg.algo.kl.use_loss:
             pairs = zip(samples, of_reference, strict=True)
             return [replace(s, facts={**s.facts, "reference": r}) for s, r in pairs], None
@@ -113,7 +122,7 @@ class Roles:
         metrics: dict[str, float] = {}
         if self.critic:
             metrics |= self.critic.train(passes, parts, version, counted)
-        if self.reference:
+        if self.reference and self.cfg.algo.kl.init_coef:
             metrics["kl_coef"] = self.coef.value
             if "kl_ref" in told:
                 self.coef.update(told["kl_ref"], samples)
@@ -135,6 +144,25 @@ class Roles:
         for role in (self.reference, self.critic):
             if role:
                 role.destroy()
+
+
+def perplexity(log_probs: np.ndarray, mask: np.ndarray) -> float:
+    """Return exp of the mean of -log p over the masked-in tokens; 1.0 without any."""
+    tokens = int(mask.sum())
+    return float(np.exp(-(log_probs.astype(np.float64) * mask).sum() / tokens)) if tokens else 1.0
+
+
+def _without_improbable(samples: Sequence[Sample], most: float, sum_over_ranks: Sum) -> tuple[list[Sample], float]:
+    """Return the samples with those above the perplexity `most` masked, and the share of these among all that counted.
+
+    Where nothing would be left to train in the whole batch none is masked: an update needs a token.
+    """
+    improbable = [s.counts and s.base_ppl > most for s in samples]
+    masked, counted = sum_over_ranks(np.array([float(sum(improbable)), float(sum(s.counts for s in samples))]))
+    if masked == counted:
+        return list(samples), 0.0
+    pairs = zip(samples, improbable, strict=True)
+    return [replace(s, masked=s.masked or drop) for s, drop in pairs], float(masked / counted)
 
 
 def _responses(samples: Sequence[Sample], per_row: Sequence[np.ndarray]) -> list[np.ndarray]:

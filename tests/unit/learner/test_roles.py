@@ -190,3 +190,33 @@ def test_packed_rows_with_sdpa_give_policy_and_critic_the_gradients_of_padded_on
     for a, b in ((padded.engine, packed.engine), (padded.roles.critic.engine, packed.roles.critic.engine)):
         for name, grad in a.grads[0].items():
             assert np.allclose(b.grads[0][name], grad, rtol=1e-3, atol=1e-4 * np.abs(grad).max() + 1e-8), name
+
+
+def test_samples_that_the_first_policy_finds_improbable_are_masked_after_the_advantages(learner):
+    """The perplexity is that of the weights at the start of the run, over the model's own tokens."""
+    from openrlhf_tir.learner.roles.beside import perplexity
+
+    assert perplexity(np.log([0.5, 0.125, 1.0]), np.array([True, True, False])) == pytest.approx(4.0)
+    assert perplexity(np.zeros(2), np.zeros(2, bool)) == 1.0
+    free, bound = learner(), learner(filter={"max_base_ppl": 1.0001})
+    made, groups = batch()
+    assert free.roles.reference is None and bound.roles.reference is not None
+    told = free.step(made, groups)
+    all_improbable = bound.step(*batch())
+    assert all_improbable["masked/improbable"] == 0.0, "an update needs a token"
+    assert all_improbable["loss"] == pytest.approx(told["loss"], abs=1e-6)
+    assert "kl_ref" not in all_improbable and "kl_coef" not in all_improbable
+    ppl = sorted(s.base_ppl for s in seen(bound))
+    half = learner(filter={"max_base_ppl": (ppl[4] + ppl[5]) / 2})
+    metrics = half.step(*batch())
+    assert metrics["masked/improbable"] == pytest.approx(4 / 9)
+    assert not same(weights(half.engine), weights(bound.engine)), "four of nine were not trained"
+
+
+def seen(ranked):
+    """The samples of the batch with what the reference says of them."""
+    from openrlhf_tir.learner.rows import batch_samples
+
+    made, groups = batch()
+    samples = batch_samples(made, groups, ranked.cfg, ranked.estimator)
+    return ranked.roles.judged(samples, ranked.model, ranked.passes, lambda x: x)[0]
