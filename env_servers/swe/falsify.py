@@ -176,6 +176,24 @@ class _Module:
             if isinstance(statement.targets[0], ast.Name) and stores[statement.targets[0].id] == 1
         }
 
+        functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        times = Counter(function.name for function in functions)
+        self._helpers = {
+            function.name: function
+            for function in functions
+            if times[function.name] == 1 and not function.name.startswith("test") and not function.decorator_list
+            if not any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(function))
+        }
+        attributes = [
+            (statement.targets[0].id, statement.value)
+            for holder in ast.walk(tree)
+            if isinstance(holder, ast.ClassDef)
+            for statement in holder.body
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        ]
+        often = Counter(name for name, _ in attributes)
+        self._attributes = {name: value for name, value in attributes if often[name] == 1}
+
     @classmethod
     def of(cls, content: bytes, choice: random.Random) -> _Module | None:
         """Return the file's module; None for one that is no Python of ours, or too large."""
@@ -206,14 +224,77 @@ class _Module:
                 yield above + statement.name, statement
 
     def makings(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Making]:
-        """Return what falsifies the test: a change for each assertion, or a false assertion before its first line."""
-        found = [
+        """Return what falsifies the test: a change for each assertion, or a false assertion before its first line.
+
+        A test that has none of its own has those of the functions of its file that it calls.
+        """
+        found = self._makings_in(function)
+        if not found:
+            called = [self._helpers[name] for name in self._called(function) if name in self._helpers]
+            found = [making for helper in called for making in self._makings_in(helper)]
+        return found or [partial(self._false_line, function)]
+
+    def _makings_in(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Making]:
+        return [
             making
-            for statement in _surely_run(function.body)
+            for statement in self._reached(function)
             for making in self._of_statement(statement, function)
             if making() is not None
         ]
-        return found or [partial(self._false_line, function)]
+
+    def _reached(self, function: ast.AST) -> Iterator[ast.stmt]:
+        return _surely_run(getattr(function, "body", []), partial(self._is_filled, function))
+
+    def _called(self, function: ast.AST) -> list[str]:
+        """Return the functions that a test surely calls, as statements of their own."""
+        names = []
+        for statement in self._reached(function):
+            value = statement.value if isinstance(statement, ast.Expr) else None
+            if isinstance(value, ast.Await):
+                value = value.value
+            if isinstance(value, ast.Call):
+                names.append(_last_name(value.func))
+        return names
+
+    def _is_filled(self, function: ast.AST, node: ast.expr) -> bool:
+        """Return True for what a loop goes over at least once: literals, and constants that are literals."""
+        if isinstance(node, ast.Call):
+            name = _last_name(node.func)
+            if name == "range" and len(node.args) == 1:
+                return (_number(node.args[0]) or 0) >= 1
+            if name in ("items", "keys", "values") and isinstance(node.func, ast.Attribute) and not node.args:
+                return self._is_filled(function, node.func.value)
+            if name in ("enumerate", "sorted", "reversed", "zip", "list") and node.args:
+                return all(self._is_filled(function, argument) for argument in node.args)
+            return False
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return bool(node.elts) and not any(isinstance(element, ast.Starred) for element in node.elts)
+        if isinstance(node, ast.Dict):
+            return bool(node.keys) and None not in node.keys
+        value: ast.expr | None = None
+        if isinstance(node, ast.Name):
+            stores = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == node.id]
+            if any(isinstance(n.ctx, ast.Store) for n in stores):
+                value = self._local_literal(function, node.id)
+            else:
+                value = self._constants.get(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+            value = self._attributes.get(node.attr)
+        is_container = isinstance(value, ast.List | ast.Tuple | ast.Set | ast.Dict)
+        return is_container and value is not None and self._is_filled(function, value)
+
+    def _local_literal(self, function: ast.AST, name: str) -> ast.expr | None:
+        """Return the value of a name that a function binds once, at its own level."""
+        bound = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+        if sum(isinstance(n.ctx, ast.Store) for n in bound) != 1:
+            return None
+        for statement in getattr(function, "body", []):
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                target = statement.targets[0]
+                if isinstance(target, ast.Name) and target.id == name:
+                    value: ast.expr = statement.value
+                    return value
+        return None
 
     # Statements
 
@@ -364,7 +445,7 @@ class _Module:
             return None
         if stores != 1:
             return None
-        for statement in _surely_run(getattr(function, "body", [])):
+        for statement in self._reached(function):
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
                 if isinstance(target, ast.Name) and target.id == name and _is_literal(statement.value):
@@ -518,20 +599,26 @@ class _Module:
         return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
 
 
-def _surely_run(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a function that are reached whenever it passes, and end it when they raise."""
+def _surely_run(body: Sequence[ast.stmt], is_filled: Callable[[ast.expr], bool]) -> Iterator[ast.stmt]:
+    """Yield the statements of a function that are reached whenever it passes, and end it when they raise.
+
+    Args:
+        body: The statements.
+        is_filled: Tells of an expression that a loop goes over whether it surely has an element.
+    """
     for statement in body:
         if isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
             return
         yield statement
         if isinstance(statement, ast.With | ast.AsyncWith):
             if not any(_catches(item.context_expr) for item in statement.items):
-                yield from _surely_run(statement.body)
+                yield from _surely_run(statement.body, is_filled)
         elif isinstance(statement, ast.For):
-            if _is_run_once(statement):
-                yield from _surely_run(statement.body)
+            is_left_early = any(isinstance(node, ast.Break | ast.Continue) for node in ast.walk(statement))
+            if not is_left_early and is_filled(statement.iter):
+                yield from _surely_run(statement.body, is_filled)
         elif isinstance(statement, ast.Try) and not statement.handlers:
-            yield from _surely_run(statement.body)
+            yield from _surely_run(statement.body, is_filled)
         if _may_leave(statement):
             return
 
@@ -540,17 +627,6 @@ def _catches(context: ast.expr) -> bool:
     """Return True for a context that may take an exception for itself, which is any that is not known."""
     name = _last_name(context).lower()
     return not any(word in name for word in ("warn", "subtest", "open", "patch", "chdir", "temporarydirectory"))
-
-
-def _is_run_once(loop: ast.For) -> bool:
-    """Return True for a loop over what is surely not empty, whose body is not left early."""
-    if any(isinstance(n, ast.Break | ast.Continue) for n in ast.walk(loop)):
-        return False
-    if isinstance(loop.iter, ast.List | ast.Tuple | ast.Set):
-        return bool(loop.iter.elts) and not any(isinstance(e, ast.Starred) for e in loop.iter.elts)
-    if isinstance(loop.iter, ast.Call) and _last_name(loop.iter.func) == "range" and len(loop.iter.args) == 1:
-        return (_number(loop.iter.args[0]) or 0) >= 1
-    return False
 
 
 def _may_leave(statement: ast.stmt) -> bool:

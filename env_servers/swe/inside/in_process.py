@@ -95,6 +95,8 @@ def main(word, chosen, control, plugins, repo="/tmp/repo", out=4):
     options = [
         "-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--rootdir", repo,
         "-o", "addopts=", "-o", "required_plugins=",
+        # of a plugin that the repository may never have heard of: with warnings as errors it would end everything
+        "-W", "ignore:The configuration option:pytest.PytestDeprecationWarning",
     ]  # fmt: skip
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     own = [path for path in (repo, repo + "/src") if os.path.isdir(path)]

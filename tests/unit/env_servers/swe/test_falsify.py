@@ -179,6 +179,32 @@ def test_an_assertion_that_may_not_be_reached_is_left_alone(body):
             assert changed.count("\n") == text.count("\n") + 1 and changed.split("\n")[1].startswith("    assert '")
 
 
+HELPERS = {
+    "a function": "def check(a, b):\n    assert f(a) == b\n\n\ndef test_a():\n    check(2, 744)\n",
+    "a constant": "TABLE = {2: 744}\n\n\ndef test_a():\n    for a, b in TABLE.items():\n        assert f(a) == b\n",
+    "a local table": "def test_a():\n    rows = [(2, 744)]\n    for a, b in rows:\n        assert f(a) == b\n",
+}
+
+
+@pytest.mark.parametrize("where", HELPERS)
+def test_assertions_in_helpers_and_loops_over_tables_are_falsified_by_value(where):
+    text = HELPERS[where]
+    assert passes(text, f=lambda _: 744)
+    for copy in copies(text):
+        changed = copy.files["test_a.py"].decode()
+        assert not passes(changed, f=lambda _: 744), changed
+        assert passes(changed, f=lambda _: Always()), changed
+
+
+def test_a_loop_over_what_may_be_empty_is_left_alone():
+    for text in (
+        "def test_a():\n    for a in f().items():\n        assert a == 3\n",
+        "def test_a():\n    rows = []\n    rows += f()\n    for a in rows:\n        assert a == 3\n",
+        "ROWS = []\n\n\ndef test_a():\n    for a in ROWS:\n        assert a == 3\n",
+    ):
+        assert all(b"a == 3" in copy.files["test_a.py"] for copy in copies(text))
+
+
 def test_methods_of_unittest_are_falsified():
     text = (
         "class TestA(unittest.TestCase):\n"
