@@ -42,6 +42,7 @@ from openrlhf_tir.protocol import (
 from .admission import Admission, CapacityFull
 from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
+from .replies import fit_reset, fit_step
 from .sessions import Conflict, NoSession, Session, Sessions
 
 log = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ class EnvService:
                 signals=step.signals,
             )
             # what cannot be sent (half of a surrogate pair, an object) is the environment's fault as well
-            reply.model_dump_json()
+            reply = fit_step(reply)
         except CapacityFull as e:
             self._note(session, request, "capacity", clock() - start, error=e.reason)
             raise
@@ -241,7 +242,12 @@ def create_env_app(
         if not isinstance(observation, str):
             await service.sessions.close(session.id)
             raise HTTPException(500, f"env_error: {_not_what_is_expected(session.env, 'reset', observation, 'text')}")
-        return ResetReply(session_id=session.id, observation=observation, server=config.server_url)
+        try:
+            reply = ResetReply(session_id=session.id, observation=observation, server=config.server_url)
+            return fit_reset(reply)
+        except ValueError as e:
+            await service.sessions.close(session.id)
+            raise HTTPException(500, f"env_error: reset gives an observation that cannot be sent: {e}") from e
 
     @app.post("/step")
     async def step(body: StepRequest, request: Request) -> StepReply:
@@ -269,11 +275,11 @@ def create_env_app(
 
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
-    @app.delete("/session/{session_id}")
+    @app.delete("/session/{session_id:path}")
     async def close(session_id: str) -> dict[str, bool]:
         return {"closed": await service.sessions.close(session_id)}
 
-    @app.delete("/sessions/{owner}")
+    @app.delete("/sessions/{owner:path}")
     async def close_owned(owner: str) -> dict[str, int]:
         return {"closed": await service.sessions.close_owned(owner)}
 

@@ -25,6 +25,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Outcome = Literal["ok", "model_error", "env_error", "timeout", "capacity"]
+MAX_REPLY_BYTES = 1 << 20
+"""What a trainer reads of one reply. A server cuts a longer observation; a longer reply is nonsense to a trainer."""
 TRAINABLE_OUTCOMES: frozenset[str] = frozenset({"ok", "model_error"})
 
 

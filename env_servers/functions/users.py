@@ -71,7 +71,7 @@ class ModelUser:
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(self.timeout_s)) as http:
                 async with http.post(
-                    f"{self.url.rstrip('/')}/chat/completions", json=body, headers=headers
+                    f"{self.url.rstrip('/')}/chat/completions", json=body, headers=headers, allow_redirects=False
                 ) as response:
                     response.raise_for_status()
                     text = str((await response.json())["choices"][0]["message"]["content"] or "")

@@ -64,7 +64,9 @@ class FusionSandbox(Sandbox):
             self._http = aiohttp.ClientSession(headers=self._headers, connector=aiohttp.TCPConnector(limit=0))
         timeout = aiohttp.ClientTimeout(total=limits.code_timeout_s + limits.start_timeout_s + GRACE_S)
         try:
-            async with self._http.post(self.url, json=request.model_dump(), timeout=timeout) as response:
+            async with self._http.post(
+                self.url, json=request.model_dump(), timeout=timeout, allow_redirects=False
+            ) as response:
                 body = await response.content.read(REPLY_BYTES + 1)
                 while len(body) <= REPLY_BYTES and (more := await response.content.read(REPLY_BYTES + 1 - len(body))):
                     body += more

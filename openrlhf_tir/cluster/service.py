@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from ..episodes.group import EvalMode
-from ..errors import ConfigError
+from ..errors import ConfigError, RequestRefused
 from ..serving.metrics import Exposition
 from ..types import Completion, GroupKey, Sampling, Task, Trajectory
 
@@ -29,7 +30,13 @@ class RolloutService:
         self._exposition = Exposition(actor.engine, actor.batcher, actor.envs, actor.agents)
 
     def admit(self, request: GroupRequest) -> None:
-        """Raises ConfigError, QueueFull."""
+        """Raises ConfigError, QueueFull, and RequestRefused for a prompt that cannot fit, however it is tokenised."""
+        longest = self.bounds.max_model_len * getattr(self.actor.runner.codec, "max_chars_per_token", math.inf)
+        if len(request.prompt) > longest:
+            raise RequestRefused(
+                f"prompt: {len(request.prompt)} characters are more than {self.bounds.max_model_len} tokens can hold"
+                f" ({longest:.0f} characters). Send a shorter one."
+            )
         if self.actor.runner.cfg.train.agent_func_path is None:
             self.actor.envs.check(self._env(request))
         self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)

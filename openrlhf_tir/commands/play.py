@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..config.flags import add_config_flags
 from ..config.numbers import whole
 from ..errors import ConfigError
+from ..logs.printable import printable
 from . import config_of
 
 if TYPE_CHECKING:
@@ -93,11 +94,12 @@ def show(console: Console, sample: Sample) -> None:
 
     row = sample.row
     text = Text()
-    text.append(row["prompt"], style="dim")
+    text.append(printable(row["prompt"]), style="dim")
     for run in row["runs"]:
         text.append(
-            run["text"], style=ENVIRONMENT if run["source"] == "env" else TRAINED if sample.trained else UNTRAINED
+            printable(run["text"]),
+            style=ENVIRONMENT if run["source"] == "env" else TRAINED if sample.trained else UNTRAINED,
         )
-    console.rule(title_of(sample), style="dim")
+    console.rule(Text(printable(title_of(sample))), style="dim")
     console.print(text, soft_wrap=True)
-    console.print("\n".join(facts_of(sample)), soft_wrap=True, highlight=False, markup=False, style="dim")
+    console.print(printable("\n".join(facts_of(sample))), soft_wrap=True, highlight=False, markup=False, style="dim")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,11 @@ class HfCodec:
                 f"Tokenizer {tokenizer.name_or_path!r} turns the text of its special tokens {leaking} into special ids."
                 " Use a fast tokenizer."
             )
+
+    @cached_property
+    def max_chars_per_token(self) -> int:
+        """Characters of the longest token: a text of n characters has at least n / this tokens."""
+        return max(map(len, self.tokenizer.get_vocab()))
 
     def encode(self, text: str) -> list[int]:
         """Return the ordinary tokens of text that follows other text; nothing is added in front or behind."""

@@ -11,6 +11,8 @@ imported when this module is: import it in a function, after the engine is up.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -50,6 +52,8 @@ FORBIDDEN = {
     "thinking_token_budget": None,
 }
 """The same, but leaving them out would change what the client relies on: refused even where sampling is overridden."""
+GRAMMARS = ("xgrammar", "llguidance", "lmformatenforcer", "outlines_core")
+"""What vLLM imports for structured outputs, whichever of them does the work."""
 CALLED = {"structured_outputs": "response_format (structured output)"}
 """What clients call an option, in place of our name and a Python object."""
 
@@ -64,7 +68,29 @@ async def openai_app(llm: AsyncLLM, engine: VllmEngine, model: str, cfg: Config)
     tasks = await llm.get_supported_tasks()
     app = build_app(args, tasks, llm.model_config)
     await init_app_state(EngineClient(llm, engine), app.state, args, tasks)
+    # vLLM's answer to an engine's error asks its own server to exit when the engine is dead. Here the actor does that.
+    app.state.server = SimpleNamespace(should_exit=False)
+    app.state.takes_system = takes_system(llm.get_tokenizer())
     return app
+
+
+def takes_system(tokenizer: Any) -> bool:
+    """Return whether the model's chat template shows a system message. Several refuse one, and some leave it out."""
+    user = {"role": "user", "content": "question"}
+    try:
+        plain = tokenizer.apply_chat_template([user], tokenize=False)
+    except Exception:  # a template of another kind, or none: what is wrong with it is said when it is used
+        return True
+    try:
+        shown = tokenizer.apply_chat_template([{"role": "system", "content": "instructed"}, user], tokenize=False)
+    except Exception:  # the template's own refusal
+        return False
+    return "instructed" in shown or shown != plain
+
+
+def structured_outputs_lack() -> list[str]:
+    """Return the packages that vLLM imports for structured outputs and that are not installed."""
+    return [name for name in GRAMMARS if find_spec(name) is None]
 
 
 class EngineClient:
@@ -81,6 +107,11 @@ class EngineClient:
     ) -> AsyncIterator[Any]:
         """What AsyncLLM.generate yields. Raises EngineError when the engine is broken."""
         self._engine.check()
+        if sampling_params.structured_outputs is not None and (lacking := structured_outputs_lack()):
+            raise VLLMValidationError(
+                f"Structured outputs need packages that are not installed here: {', '.join(lacking)}. Install them as"
+                " the requirements file pins them, or leave response_format and structured_outputs out."
+            )
         session = CURRENT.get()
         wanted = sampling_params.output_kind
         params = sampling_params if session is None else _policy_sampling(sampling_params, session)

@@ -23,12 +23,11 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from ..errors import EnvError, EnvLost, EnvTimeout
-from ..protocol import StepReply, StepRequest
+from ..protocol import MAX_REPLY_BYTES, StepReply, StepRequest
 from .refusals import seconds
 
 log = logging.getLogger(__name__)
 
-MAX_REPLY_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 Wire = TypeVar("Wire", bound=BaseModel)
 
@@ -121,7 +120,7 @@ class EnvHttp:
             )
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
-            async with self._http.request(method, url, data=data, timeout=timeout) as response:
+            async with self._http.request(method, url, data=data, timeout=timeout, allow_redirects=False) as response:
                 if response.status != 200:
                     raise await _refusal(response, url)
                 yield response

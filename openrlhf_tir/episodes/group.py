@@ -12,6 +12,7 @@ faults are shared is in choice.py."""
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,6 +41,8 @@ from .turns import make
 
 NO_MODEL_TOKENS = "no_model_tokens"
 """Reason of the verdict on a group in which the model wrote no token: there is nothing to train."""
+LONG_PROMPT_CHARS = 100_000
+"""A prompt of more characters is tokenised in a thread: on the event loop it would hold up everything for a second."""
 WHY_CHARS = 1000
 """Characters of a fault's message that travel with its trajectory."""
 
@@ -125,6 +128,19 @@ class GroupRunner:
         self.judge, self.name = judge, name
         self.agents, self.chats, self.handover = agents, chats or {}, handover
         self.environments = cfg.environments
+        self._aside: Codec | None = None
+        """A copy of the codec for long prompts; made when one comes."""
+        self._aside_free = asyncio.Lock()
+
+    async def _encoded(self, prompt: str) -> list[int]:
+        """Return a prompt's tokens. A long one is tokenised in a thread, by a copy of the codec (a tokenizer's settings
+        are changed by each call): one of megabytes takes half a minute, in which nothing else would be answered."""
+        if len(prompt) <= LONG_PROMPT_CHARS:
+            return self.codec.encode_prompt(prompt)
+        async with self._aside_free:
+            if self._aside is None:
+                self._aside = await asyncio.to_thread(copy.deepcopy, self.codec)
+            return await asyncio.to_thread(self._aside.encode_prompt, prompt)
 
     async def run(
         self,
@@ -139,7 +155,7 @@ class GroupRunner:
         chats = self._chats_of(task)
         task = chats.task(task) if chats else task
         n, extra = (mode.n, 0) if mode else (r.n_samples_per_prompt, r.oversample)
-        prompt_ids = np.asarray(self.codec.encode_prompt(task.prompt), np.int32)
+        prompt_ids = np.asarray(await self._encoded(task.prompt), np.int32)
         engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
         if self.handover and mode is None:
             engine = self.handover.around(engine)

@@ -1,6 +1,7 @@
 """Guard: what every request passes first (plain ASGI, so that mounted apps are guarded as well).
 
     401   without the bearer token, where there is one; `open_paths` need none
+    403   of a web page from elsewhere, where there is no token (origin)
     413   a body of more than `max_body_bytes`, announced or in chunks
     408   a body that has not arrived within `body_timeout_s`
     429   bodies of all requests together above `held_bytes`: what is being received or answered
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import json_body
+from .origin import REFUSED, is_foreign
 
 LINGER_S = 30.0
 """How long what a refused client still sends is read and forgotten."""
@@ -60,6 +62,8 @@ class Guard:
             return await refuse(
                 send, receive, 401, "Missing or wrong bearer token. Send 'Authorization: Bearer <token>'."
             )
+        if self._expected is None and is_foreign(scope):
+            return await refuse(send, receive, 403, f"{REFUSED}. Give it one, or ask from a program.")
         refusal = None
         try:
             async with asyncio.timeout(self.limits.body_timeout_s):

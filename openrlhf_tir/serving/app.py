@@ -39,7 +39,7 @@ from ..types import Completion, EngineBounds, Sampling
 from .groups import GroupService, Temperature, group_routes
 from .openai_errors import OpenAIErrors
 from .openapi import document
-from .session_routes import session_routes
+from .session_routes import SystemFolded, session_routes
 
 MAX_TOKENS = 1 << 24
 """No model's context is longer; the engine's own bound is checked besides."""
@@ -169,8 +169,10 @@ def build_app(
 
     if vllm_app is not None:
         bounded = Bounded(vllm_app, slots(limits.max_requests, "requests to the OpenAI app"))
-        session_routes(app, service.agents, bounded, slots(limits.max_sessions, "sessions"))
-        app.mount("/", bounded)
+        takes_system = getattr(getattr(vllm_app, "state", None), "takes_system", True)
+        sessions = slots(limits.max_sessions, "sessions")
+        session_routes(app, service.agents, bounded, sessions, takes_system=takes_system)
+        app.mount("/", bounded if takes_system else SystemFolded(bounded))
     document(app, vllm_app, token is not None)
     return app
 

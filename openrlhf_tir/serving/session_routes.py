@@ -27,7 +27,7 @@ from ..episodes.group import WHY_CHARS
 from ..http_guard.leaving import unless_client_leaves
 from ..http_guard.slots import Slots
 from .groups import Temperature, trajectory_json
-from .session_requests import policy_request
+from .session_requests import SYSTEM, policy_request, without_system
 
 log = logging.getLogger(__name__)
 MAX_WAIT_S = 60.0
@@ -92,8 +92,9 @@ class SessionEnd(BaseModel):
     trajectory: dict[str, Any] | None = Field(None, description="of a session without a task")
 
 
-def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots) -> None:
-    """`slots` bounds the sessions without a task."""
+def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots, *, takes_system: bool = True) -> None:
+    """`slots` bounds the sessions without a task; `takes_system`: whether the model's chat template has a place for a
+    system message."""
     router = APIRouter(tags=["traced sessions"])
 
     @app.exception_handler(SessionGone)
@@ -173,15 +174,17 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
         agents.sessions.get(session_id).end(Reward(failed="agent_gave_up", why="its agent deleted the session"))
 
     app.include_router(router)
-    app.mount("/sessions/{session_id}/v1", _Recorded(agents, vllm_app))
+    app.mount("/sessions/{session_id}/v1", _Recorded(agents, vllm_app, takes_system))
 
 
 class _Recorded:
     """vLLM's app below /sessions/{id}: the same request, known to belong to the session and made one that the policy
     can answer freely."""
 
-    def __init__(self, agents: Agents, vllm_app: ASGIApp) -> None:
-        self.agents, self.vllm_app = agents, vllm_app
+    def __init__(self, agents: Agents, vllm_app: ASGIApp, takes_system: bool) -> None:
+        self.agents = agents
+        self.vllm_app = vllm_app
+        self.takes_system = takes_system
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         session = self.agents.sessions.get(scope["path_params"]["session_id"])
@@ -189,20 +192,28 @@ class _Recorded:
         scope = {**scope, "path": path, "raw_path": path.encode(), "root_path": "", "path_params": {}}
         with session.request():
             if scope["method"] == "POST":
-                scope, receive = await _freed(session, scope, receive)
+                scope, receive = await _freed(session, scope, receive, self.takes_system)
             await self.vllm_app(scope, receive, _watched(session, send))
 
 
-async def _freed(session: AgentSession, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
+async def _freed(session: AgentSession, scope: Scope, receive: Receive, takes_system: bool) -> tuple[Scope, Receive]:
     """The request with its body as `policy_request` makes it. What is no JSON object goes on as it came: vLLM's app
     says what is wrong."""
     body = await Request(scope, receive).body()
     with suppress(ValueError):
         if isinstance(asked := json.loads(body), dict):
             request, notes = policy_request(asked)
+            if not takes_system and (folded := without_system(request)):
+                request = folded
+                notes.append(SYSTEM)
             for note in session.note(notes):
                 log.warning("session %s: %s", session.id, note)
             body = json.dumps(request).encode()
+    return with_body(scope, receive, body)
+
+
+def with_body(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, Receive]:
+    """Return the request with another body."""
     headers = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
     first = True
 
@@ -214,6 +225,23 @@ async def _freed(session: AgentSession, scope: Scope, receive: Receive) -> tuple
         return await receive()
 
     return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}, replayed
+
+
+class SystemFolded:
+    """An OpenAI app of a model without system messages: requests have them in front of the user's words."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            body = await Request(scope, receive).body()
+            with suppress(ValueError):
+                asked = json.loads(body)
+                if isinstance(asked, dict) and (folded := without_system(asked)):
+                    body = json.dumps(folded).encode()
+            scope, receive = with_body(scope, receive, body)
+        await self.app(scope, receive, send)
 
 
 def _watched(session: AgentSession, send: Send) -> Send:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import Any
 
-from env_servers.env import Env, Step
+from env_servers.env import MALFORMED_TASK, Env, Step
 from openrlhf_tir.errors import EnvError
 
 from .room import Dice, Room
@@ -47,8 +47,15 @@ class GemEnv(Env):
     def _start(self, name: str, options: dict[str, Any], seed: int) -> tuple[str, dict[str, Any]]:
         import gem
 
-        self._gem = gem.make(name, **options)
-        return self._gem.reset(seed=seed)
+        try:
+            self._gem = gem.make(name, **options)
+        except LookupError as e:  # what is not registered is a ValueError
+            raise EnvError(f"GEM's environment {name!r} cannot be made: {type(e).__name__}: {e}.") from e
+        try:
+            return self._gem.reset(seed=seed)
+        except MALFORMED_TASK as e:
+            # The task has been taken: what is raised now is the environment's own fault, whatever its class.
+            raise EnvError(f"GEM's environment {name!r} failed in reset: {type(e).__name__}: {e}.") from e
 
     async def step(self, action: str, deadline_s: float) -> Step:
         assert self._dice is not None, "reset comes first"

@@ -17,7 +17,7 @@ from env_servers.serving import create_env_app
 from openrlhf_tir.protocol import UNKNOWN
 
 from .env import McpEnv
-from .link import McpLink, McpServerFailed, Target
+from .link import SESSION, McpLink, McpServerFailed, Target
 
 EXAMPLE = """
 example:
@@ -38,9 +38,17 @@ def parser() -> argparse.ArgumentParser:
     add_serving_flags(p, workers=64)
     which = p.add_mutually_exclusive_group(required=True)
     which.add_argument(
-        "--command", metavar="COMMAND", help="a server over stdio: one process of COMMAND for each session"
+        "--command",
+        metavar="COMMAND",
+        help="a server over stdio: one process of COMMAND for each session; {session_dir} in it is an empty directory"
+        " of each session's own, {session} a name",
     )
-    which.add_argument("--url", metavar="URL", help="a server over streamable HTTP, e.g. http://127.0.0.1:8000/mcp")
+    which.add_argument(
+        "--url",
+        metavar="URL",
+        help="a server over streamable HTTP, e.g. http://127.0.0.1:8000/mcp: one process for all sessions, which share"
+        " what it keeps for all of its clients; {session} in it is a name of each session's own",
+    )
     p.add_argument("--token-env", metavar="NAME", help="environment variable that holds the bearer token of --url")
     p.add_argument(
         "--pass-env",
@@ -107,6 +115,14 @@ def main() -> None:
         tools = offered(asyncio.run(tools_of(target, args.start_timeout)), args.tools)
     except McpServerFailed as e:
         sys.exit(f"mcp does not start: {e}")
+    if args.url and SESSION not in args.url:
+        print(
+            f"mcp: all sessions share what the server at {args.url} keeps for all of its clients. Where its tools"
+            " change anything, start one process for each session with --command, or put {session} into the URL of a"
+            " server that keeps things apart by it.",
+            file=sys.stderr,
+            flush=True,
+        )
     run_copies(args)
     names = frozenset(t["function"]["name"] for t in tools)
     config = serving_config(args, env="mcp", action=ACTION, isolation=UNKNOWN, stateful=True, tools=tools)

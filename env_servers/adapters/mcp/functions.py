@@ -20,6 +20,7 @@ from env_servers.adapters.packages import required
 from env_servers.functions.domains import DOMAINS
 from env_servers.functions.grade import run
 from env_servers.functions.tools import World
+from openrlhf_tir.http_guard.origin import OwnOrigin
 
 SESSION_HEADER = "mcp-session-id"
 INVALID_REQUEST = -32600
@@ -128,7 +129,7 @@ def main() -> None:
     import uvicorn
 
     print(f"our functions are served as MCP at http://127.0.0.1:{args.http}/mcp", file=sys.stderr, flush=True)
-    uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=args.http, log_level="warning")
+    uvicorn.run(OwnOrigin(server.streamable_http_app()), host="127.0.0.1", port=args.http, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,12 @@ McpServerFailed, never a result."""
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
-from collections.abc import AsyncIterator, Mapping
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +26,10 @@ INVALID_PARAMS = -32602
 """JSON-RPC's code for what the server says of arguments that its tool does not take."""
 TIMEOUT_S = 300.0
 """Longest wait of one HTTP read; a step's own deadline ends it earlier."""
+
+SESSION, SESSION_DIRECTORY = "{session}", "{session_dir}"
+"""In a command or URL: a name that is each session's own, and (in a command) an empty directory of its own. For servers
+that keep what their tools change in files, or by a name in the URL."""
 
 CLOSE_S = 10.0
 """How long a goodbye may take. Over stdio the package ends the process within 7 s; over HTTP it waits for who hangs."""
@@ -61,6 +69,15 @@ class McpLink:
         self._leave = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._client: Any = None
+        self._unreadable: asyncio.Future[Exception] = asyncio.Future()
+        """Done once the server has sent a message that cannot be read: the request that it answers would wait for
+        ever."""
+
+    async def _heard(self, message: Any) -> None:
+        """Called by the package with notifications, and with what it could not read. What is no message of the
+        protocol, such as a line that the server printed, is nobody's answer."""
+        if isinstance(message, Exception) and _is_answer(message) and not self._unreadable.done():
+            self._unreadable.set_result(message)
 
     async def open(self) -> list[dict[str, Any]]:
         """Connect; the tools' schemas, as OpenAI's. Raises McpServerFailed."""
@@ -75,7 +92,7 @@ class McpLink:
         return await self._tools()
 
     async def _own(self, ready: asyncio.Future[Any]) -> None:
-        async with _connected(self.target) as client:
+        async with _connected(self.target, self._heard) as client:
             ready.set_result(client)
             await self._leave.wait()
 
@@ -97,16 +114,21 @@ class McpLink:
             if isinstance(e.__cause__, MCPError) and e.__cause__.code == INVALID_PARAMS:
                 return Result(e.__cause__.message, error=True, refused=True)
             raise
-        return Result("\n".join(_shown(block) for block in result.content), error=bool(result.is_error))
+        text = "\n".join(_shown(block) for block in result.content)
+        if not text and (structured := getattr(result, "structured_content", None)) is not None:
+            text = json.dumps(structured, ensure_ascii=False)
+        return Result(text, error=bool(result.is_error))
 
     async def _ask(self, request: Any, what: str) -> Any:
         """The answer, or McpServerFailed as soon as the connection has ended."""
         assert self._owner is not None, "open() comes first"
         asked = asyncio.ensure_future(request)
         try:
-            await asyncio.wait({asked, self._owner}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asked, self._owner, self._unreadable}, return_when=asyncio.FIRST_COMPLETED)
             if asked.done():
                 return asked.result()
+            if self._unreadable.done():
+                raise self._unreadable.result()
         except Exception as e:
             raise McpServerFailed(f"{self.target} failed instead of giving {what}: {type(e).__name__}: {e}.") from e
         finally:
@@ -126,16 +148,44 @@ class McpLink:
                 self._owner.exception()  # looked at
 
 
+def _is_answer(error: Exception) -> bool:
+    """Whether what could not be read was meant as a message of the protocol, e.g. one with half of a surrogate pair."""
+    errors = getattr(error, "errors", None)
+    inputs = [str(e.get("input", "")) for e in errors(include_url=False)] if callable(errors) else [str(error)]
+    return any('"jsonrpc"' in text for text in inputs)
+
+
 @asynccontextmanager
-async def _connected(target: Target) -> AsyncIterator[Any]:
-    """The package's Client, past its handshake."""
+async def _session_names(target: Target) -> AsyncIterator[dict[str, str]]:
+    """Yield what SESSION and SESSION_DIRECTORY stand for in one session; the directory is removed at its end."""
+    names = {SESSION: uuid.uuid4().hex}
+    if SESSION_DIRECTORY not in (target.command or ""):
+        yield names
+        return
+    directory = await asyncio.to_thread(tempfile.mkdtemp, prefix="mcp-session-")
+    try:
+        yield names | {SESSION_DIRECTORY: directory}
+    finally:
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+
+def _named(text: str, names: Mapping[str, str]) -> str:
+    for placeholder, value in names.items():
+        text = text.replace(placeholder, value)
+    return text
+
+
+@asynccontextmanager
+async def _connected(target: Target, heard: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
+    """The package's Client, past its handshake. `heard`: see McpLink._heard."""
     from mcp import Client, StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
     async with AsyncExitStack() as kept:
         transport: Any
+        names = await kept.enter_async_context(_session_names(target))
         if target.command:
-            program, *args = shlex.split(target.command)
+            program, *args = [_named(word, names) for word in shlex.split(target.command)]
             transport = stdio_client(StdioServerParameters(command=program, args=args, env=dict(target.environ)))
         else:
             import httpx2
@@ -144,8 +194,8 @@ async def _connected(target: Target) -> AsyncIterator[Any]:
             http = await kept.enter_async_context(
                 httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30.0, read=TIMEOUT_S))
             )
-            transport = streamable_http_client(target.url or "", http_client=http)
-        yield await kept.enter_async_context(Client(transport, mode="legacy"))
+            transport = streamable_http_client(_named(target.url or "", names), http_client=http)
+        yield await kept.enter_async_context(Client(transport, mode="legacy", message_handler=heard))
 
 
 def _cause(task: asyncio.Task[None]) -> str:

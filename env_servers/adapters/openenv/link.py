@@ -61,7 +61,9 @@ class Schema:
 async def schema_of(http: aiohttp.ClientSession, url: str) -> Schema:
     """Raises OpenEnvFailed, OpenEnvMismatch."""
     try:
-        async with http.get(f"{url}/schema", timeout=aiohttp.ClientTimeout(total=CONNECT_S)) as r:
+        async with http.get(
+            f"{url}/schema", timeout=aiohttp.ClientTimeout(total=CONNECT_S), allow_redirects=False
+        ) as r:
             body = await r.json(content_type=None) if r.status == 200 else f"HTTP {r.status}"
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
         raise OpenEnvFailed(

@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import aiohttp
@@ -22,6 +22,7 @@ from env_servers.adapters.http import Pool
 from env_servers.adapters.packages import required
 from env_servers.launch import TOKEN_ENV
 from openrlhf_tir.errors import EnvError
+from openrlhf_tir.http_guard.origin import OwnOrigin
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES, ResetReply, StepReply
 
 Wire = TypeVar("Wire", ResetReply, StepReply)
@@ -64,7 +65,10 @@ class Bridge:
     async def _post(self, path: str, body: dict[str, Any], kind: type[Wire]) -> Wire:
         try:
             async with self._http().post(
-                self._url + path, json=body, timeout=aiohttp.ClientTimeout(total=self._timeout_s + 5)
+                self._url + path,
+                json=body,
+                timeout=aiohttp.ClientTimeout(total=self._timeout_s + 5),
+                allow_redirects=False,
             ) as r:
                 if r.status != 200:
                     raise EnvError(f"{self._url}{path}: HTTP {r.status}: {(await r.text())[:500]}")
@@ -90,8 +94,11 @@ class Bridge:
                 return
 
 
-def create_openenv_app(url: str, *, token: str | None, timeout_s: float, max_sessions: int) -> Any:
-    """The package's FastAPI app around the server at `url`."""
+def create_openenv_app(
+    url: str, *, token: str | None, timeout_s: float, max_sessions: int, allowed_origins: Collection[str] = ()
+) -> Any:
+    """The package's FastAPI app around the server at `url`. Web pages reach it from `allowed_origins` alone: it has no
+    token, and what it does it does with the environment's."""
     import asyncio
 
     from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
@@ -155,6 +162,7 @@ def create_openenv_app(url: str, *, token: str | None, timeout_s: float, max_ses
 
     app = create_fastapi_app(TirEnvironment, TirAction, TirObservation, max_concurrent_envs=max_sessions)
     app.router.on_shutdown.append(pool.close)
+    app.add_middleware(OwnOrigin, allowed=allowed_origins)
     return app
 
 
@@ -176,6 +184,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="open connections; more are refused as OpenEnv does (default: %(default)s)",
     )
+    p.add_argument(
+        "--allow-origin",
+        nargs="*",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages that may connect, e.g. http://127.0.0.1:3000 (default: none; programs always may)",
+    )
     return p
 
 
@@ -189,6 +204,7 @@ def main() -> None:
         token=os.environ.get(TOKEN_ENV),
         timeout_s=args.step_timeout,
         max_sessions=args.max_sessions,
+        allowed_origins=args.allow_origin,
     )
     print(
         f"{args.url} is served as an OpenEnv environment at http://127.0.0.1:{args.port}", file=sys.stderr, flush=True

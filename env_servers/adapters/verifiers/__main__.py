@@ -11,7 +11,7 @@ from pathlib import Path
 from env_servers import logs
 from openrlhf_tir.errors import ConfigError
 
-from .agent import Agent
+from .agent import START_S, Agent
 from .load import add_environment_flags, load
 from .rollouts import Rollouts
 
@@ -39,9 +39,17 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--gone",
         type=float,
-        default=60.0,
+        default=600.0,
         metavar="S",
-        help="end when there has been no rollout actor for S seconds (default: %(default)s)",
+        help="end when the rollout actors have been gone for S seconds; those of a run that starts again come back"
+        " (default: %(default)s)",
+    )
+    p.add_argument(
+        "--start",
+        type=float,
+        default=START_S,
+        metavar="S",
+        help="how long the run may take to have its first rollout actor (default: %(default)s)",
     )
     p.add_argument(
         "--rollout-timeout",
@@ -61,8 +69,20 @@ def main() -> None:
     except ConfigError as e:
         sys.exit(f"verifiers does not start: {e}")
     logs.configure(args.log_level, args.log_format)
-    agent = Agent(args.run_dir, rollouts.run, workers=args.workers, gone_s=args.gone, rollout_s=args.rollout_timeout)
+    agent = Agent(
+        args.run_dir,
+        rollouts.run,
+        workers=args.workers,
+        gone_s=args.gone,
+        rollout_s=args.rollout_timeout,
+        start_s=args.start,
+    )
     asyncio.run(agent.work())
+    if not agent.reached:
+        sys.exit(
+            f"No rollout actor of {args.run_dir} has answered within {args.start:g} s. Is it the directory of a run"
+            " with --rollout.agent external? A run that starts later wants more --start."
+        )
     print(
         f"the run is over: {agent.ended['rewarded']} rollouts had a reward, {agent.ended['failed']} failed",
         file=sys.stderr,

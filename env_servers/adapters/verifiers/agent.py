@@ -23,6 +23,8 @@ WAIT_S = 30.0
 """How long an actor holds a request for a task before it says that there is none."""
 REPLY_S = 60.0
 """Added to it, and the reward's deadline: an actor waits up to 30 s for requests that are still being answered."""
+START_S = 24 * 3600.0
+"""How long the first rollout actor may take to come, unless it is said otherwise."""
 LOOK_S = 1.0
 """Between two looks at the directory where none, or one that is gone, was found."""
 log = logging.getLogger(__name__)
@@ -32,11 +34,36 @@ Run = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class Agent:
-    def __init__(self, run_dir: Path, run: Run, *, workers: int, gone_s: float, rollout_s: float) -> None:
-        """`gone_s`: no rollout actor for so long, and the run is over. `rollout_s`: one that takes longer failed."""
-        self._endpoints, self._run, self._workers = run_dir / "endpoints", run, workers
-        self._gone_s, self._rollout_s = gone_s, rollout_s
+    """Rolls out the tasks of one run, with `workers` at once.
+
+    Args:
+        run_dir: The run's directory, whose `endpoints` lists its rollout actors.
+        run: Rolls out one task.
+        gone_s: A run whose actors have been gone for so long is over.
+        rollout_s: A rollout that takes longer has failed.
+        start_s: How long the first actor may take to come. A run that waits for a cluster, loads a large model and
+            measures the base model takes its time; by default longer than any `train.start_wait_s` that is in use.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        run: Run,
+        *,
+        workers: int,
+        gone_s: float,
+        rollout_s: float,
+        start_s: float = START_S,
+    ) -> None:
+        self._endpoints = run_dir / "endpoints"
+        self._run = run
+        self._workers = workers
+        self._gone_s = gone_s
+        self._rollout_s = rollout_s
+        self._start_s = start_s
         self.ended: dict[str, int] = {"rewarded": 0, "failed": 0}
+        self.reached = False
+        """Whether any actor has answered yet."""
 
     async def work(self) -> None:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http, asyncio.TaskGroup() as group:
@@ -46,7 +73,7 @@ class Agent:
     async def _worker(self, http: aiohttp.ClientSession, i: int) -> None:
         clock = asyncio.get_running_loop().time
         seen = clock()
-        while clock() - seen < self._gone_s:
+        while clock() - seen < (self._gone_s if self.reached else self._start_s):
             if urls := self._urls():
                 try:
                     await self._one(http, urls[i % len(urls)])
@@ -63,9 +90,10 @@ class Agent:
         async with http.post(
             f"{url}/agent/tasks", json={"wait_s": WAIT_S, "override_sampling": True}, headers=headers, timeout=timeout
         ) as r:
+            r.raise_for_status()
+            self.reached = True
             if r.status == 204:
                 return
-            r.raise_for_status()
             task = await r.json()
         end = await self._end(task, key)
         self.ended["failed" if "failed" in end else "rewarded"] += 1

@@ -102,7 +102,8 @@ class Batches:
         }
         timeout = aiohttp.ClientTimeout(total=max(a.deadline_s for a in batch) + GRACE_S)
         try:
-            async with self._http().post(f"{self._url}/get_observation", json=body, timeout=timeout) as r:
+            url = f"{self._url}/get_observation"
+            async with self._http().post(url, json=body, timeout=timeout, allow_redirects=False) as r:
                 text = (await self._read(r)).decode("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise VerlToolFailed(f"The tool server at {self._url} does not answer: {type(e).__name__}: {e}.") from e

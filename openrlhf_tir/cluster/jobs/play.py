@@ -10,6 +10,7 @@ from ...config import Config
 from ...data.templates import render, resolve
 from ...episodes.group import EvalMode
 from ...errors import ConfigError
+from ...logs.printable import printable
 from ...types import GroupKey, Task, Trajectory
 from ..services import Services
 from .evaluate import EVAL_EPOCH
@@ -40,9 +41,9 @@ async def play(services: Services, cfg: Config, task: Task) -> Trajectory:
 
 def show(console: Console, task: Task, traj: Trajectory) -> None:
     """The episode, coloured by who produced each token, and its facts."""
-    text = Text(task.prompt, style="dim")
+    text = Text(printable(task.prompt), style="dim")
     for segment in traj.segments:
-        text.append(segment.text, style="green" if segment.source == "model" else "yellow")
+        text.append(printable(segment.text), style="green" if segment.source == "model" else "yellow")
     console.print(text, soft_wrap=True)
     console.rule(style="dim")
     trained = int(traj.is_model.sum())
@@ -52,6 +53,7 @@ def show(console: Console, task: Task, traj: Trajectory) -> None:
     )
     console.print(facts, soft_wrap=True, highlight=False)
     if traj.failed:
-        console.print(f"[red]failed: {traj.failed}; such a response is never trained")
+        failed = printable(f"failed: {traj.failed}; such a response is never trained")
+        console.print(failed, style="red", markup=False)
     elif task.label:
-        console.print(f"label {task.label!r}, reward {traj.reward}", highlight=False, soft_wrap=True)
+        console.print(f"label {task.label!r}, reward {traj.reward}", highlight=False, soft_wrap=True, markup=False)

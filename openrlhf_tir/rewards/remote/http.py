@@ -54,7 +54,7 @@ class RewardServers:
     async def _post(self, url: str, body: dict[str, list[str]]) -> Any:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.cfg.remote_timeout_s))
-        async with self._session.post(url, json=body) as response:
+        async with self._session.post(url, json=body, allow_redirects=False) as response:
             text = await response.text(errors="replace")
             if response.status in AGAIN:
                 raise aiohttp.ClientError(f"HTTP {response.status}: {text[:SHOWN]}")

@@ -45,7 +45,7 @@ ENV_MAY_SHARE = {
     # One guard between the network and every HTTP server, so that a hole is closed once.
     # Torch-free: http_guard is in TORCH_FREE.
     "env_servers/": {
-        f"openrlhf_tir.http_guard.{module}" for module in ("connections", "guard", "json_body", "leaving")
+        f"openrlhf_tir.http_guard.{module}" for module in ("connections", "guard", "json_body", "leaving", "origin")
     },
     # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
     # The class is looked up as every function of one's own is. Standard library only.
