@@ -5,7 +5,8 @@
                      displayed, an exception is an error with its traceback as lines; top-level await works; `%` and `!`
                      commands are no Python
     tell(mark)       prints mark + JSON {display, error} of the last run
-    fetch(names, most, mark)   prints mark + JSON {name: base64} of the regular files that exist, `most` bytes in all
+    fetch(names, most, mark)   prints mark + JSON {files: {name: base64}, left_out: {name: bytes}} of the regular files
+                     that exist; `most` bytes in all
 
 Sent as text and never imported by the server. Its word is the snippet's word: who replaces it fools only himself.
 """
@@ -149,18 +150,21 @@ def tell(mark):
 
 def fetch(names, most, mark):
     found = {}
+    left_out = {}
     for name in names:
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
             with open(fd, "rb") as f:
                 facts = os.fstat(fd)
-                if stat.S_ISREG(facts.st_mode) and facts.st_size <= most:
+                if stat.S_ISREG(facts.st_mode) and facts.st_size > most:
+                    left_out[name] = facts.st_size
+                elif stat.S_ISREG(facts.st_mode):
                     content = f.read(most)
                     most -= len(content)
                     found[name] = base64.b64encode(content).decode()
         except OSError:
             pass
-    _say(mark, found)
+    _say(mark, {"files": found, "left_out": left_out})
 
 
 def _say(mark, value):

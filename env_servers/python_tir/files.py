@@ -13,6 +13,8 @@ from pydantic import AfterValidator, Field
 MOST_FILES = 1024
 MOST_ENTRIES = 4096
 """Files and the directories that they need: a quarter of what a sandbox's /tmp has room for."""
+INSIDE = ("/tmp/", "/mnt/")
+"""Absolute names of the working directory, as in SandboxFusion's own tests: what is handed back may be named by them."""
 NAME_BYTES, PATH_BYTES = 255, 1024
 """Linux refuses a longer name; a path also has the working directory in front."""
 
@@ -49,7 +51,7 @@ def _can_be_laid_out(files: dict[str, str | None]) -> dict[str, str | None]:
 
 def _are_inside(paths: list[str]) -> list[str]:
     for path in paths:
-        _parts(path)
+        _parts(path.removeprefix(next((start for start in INSIDE if path.startswith(start)), "")))
     return paths
 
 

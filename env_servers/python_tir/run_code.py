@@ -30,7 +30,7 @@ from openrlhf_tir.http_guard.leaving import unless_client_leaves
 from .files import FetchFiles, Files, decoded, encoded
 from .languages import Languages, Results
 from .observation import MEMORY_LIMIT
-from .sandbox import Execution, Sandbox, SandboxError
+from .sandbox import FETCH_BYTES, Execution, Sandbox, SandboxError
 
 log = logging.getLogger(__name__)
 
@@ -112,10 +112,12 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages
     compile_result: CommandRunResult | None = None
     run_result: CommandRunResult | None = None
     files: Mapping[str, bytes] = {}
+    left_out: Mapping[str, int] = {}
     try:
         compiled, ran, files = await _executed(request, sandbox, languages)
         compile_result = command_result(compiled) if compiled is not None else None
         run_result = command_result(ran) if ran is not None else None
+        left_out = next((part.left_out for part in (ran, compiled) if part is not None), {})
     except SandboxError as e:
         run_result = _error(str(e))
     except CapacityFull:
@@ -125,6 +127,9 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages
         log.exception("the sandbox failed")
         run_result = _error(f"{type(e).__name__}: {e}")
     status, message = parse_run_status(compile_result, run_result)
+    if left_out:
+        named = ", ".join(f"{path} ({size} bytes)" for path, size in left_out.items())
+        message = f"{message} Not handed back: {named}; all files together may have {FETCH_BYTES} bytes.".lstrip()
     return RunCodeReply(
         status=status, message=message, compile_result=compile_result, run_result=run_result, files=encoded(files)
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, Field, RootModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from env_servers.admission import CapacityFull
 from openrlhf_tir.http_guard.leaving import unless_client_leaves
@@ -91,8 +91,9 @@ class _Told(BaseModel):
     error: list[CellError] = Field(default_factory=list)
 
 
-class _Fetched(RootModel[dict[str, str]]):
-    root: dict[str, str] = Field(default_factory=dict)
+class _Fetched(BaseModel):
+    files: dict[str, str] = Field(default_factory=dict)
+    left_out: dict[str, int] = Field(default_factory=dict)
 
 
 Told = TypeVar("Told", _Told, _Fetched)
@@ -183,9 +184,16 @@ class _Conversation:
             if request.fetch_files
             else _Fetched()
         )
-        files = {path: content for path, content in fetched.root.items() if path in request.fetch_files}
+        files = {path: content for path, content in fetched.files.items() if path in request.fetch_files}
+        left_out = [f"{path} ({size} bytes)" for path, size in fetched.left_out.items() if path in request.fetch_files]
+        message = (
+            f"Not handed back: {', '.join(left_out)}; all files together may have {FETCH_BYTES} bytes."
+            if left_out
+            else ""
+        )
         return RunJupyterReply(
             status="Success",
+            message=message,
             driver=self._driver(status="Finished", return_code=0, stdout="", stderr=""),
             cells=self.cells,
             files=files,

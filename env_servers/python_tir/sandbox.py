@@ -14,6 +14,8 @@ from typing import Any, Literal
 from .limits import Limits
 
 Killed = Literal["time_limit", "output_flood", "memory"]
+FETCH_BYTES = 32 << 20
+"""Bytes of all files together that one call hands back; one that has no room left is left out, and named."""
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 
@@ -47,9 +49,11 @@ class Snippet:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """As `isolation.runner` takes it, for marshal: source, stdin, files, fetch, a program's name and command."""
+        """As `isolation.runner` takes it, for marshal: source, stdin, files, what is fetched (bytes that it may
+        have, paths), a program's name and command."""
         program = [self.program.name, *self.program.argv] if self.program else []
-        return self.source, self.stdin, list(self.files.items()), list(self.fetch), program
+        fetch = [FETCH_BYTES, *self.fetch] if self.fetch else []
+        return self.source, self.stdin, list(self.files.items()), fetch, program
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,9 @@ class Execution:
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """The files that exist of the paths asked for."""
+    """The files that exist of the paths asked for, and have room."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Path -> bytes of the files that exist and had no room in FETCH_BYTES."""
 
 
 class SandboxError(Exception):

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from ..config.numbers import real, whole
+from ..logs.printable import printable
 
 VERDICT_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
 ACTIONS = {
@@ -100,7 +101,7 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
         )
     table = Table("promise", "", "fact", "s")
     for f in findings:
-        table.add_row(f.check, Text(f.verdict, VERDICT_STYLES[f.verdict]), Text(f.fact), f"{f.seconds:.1f}")
+        table.add_row(f.check, Text(f.verdict, VERDICT_STYLES[f.verdict]), Text(printable(f.fact)), f"{f.seconds:.1f}")
     console.print(table)
     tally = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICT_STYLES}
     console.print(f"{tally['pass']} kept, {tally['fail']} broken, {tally['skip']} not checked")

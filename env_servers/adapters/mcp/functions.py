@@ -76,7 +76,9 @@ def create_server(domains: list[str], seed: int, *, sessions: bool) -> Any:
     async def call_tool(ctx: Any, params: Any) -> types.CallToolResult:
         made = run(worlds.of(ctx), params.name, params.arguments or {})
         return types.CallToolResult(
-            content=[types.TextContent(text=made.error or made.result)], is_error=bool(made.error)
+            # Half of a surrogate pair cannot be sent: the answer would never come.
+            content=[types.TextContent(text=(made.error or made.result).encode("utf-8", "replace").decode())],
+            is_error=bool(made.error),
         )
 
     async def discover(ctx: Any, params: Any) -> types.DiscoverResult:

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from openrlhf_tir.errors import EnvError
@@ -30,6 +33,9 @@ TIMEOUT_S = 300.0
 SESSION, SESSION_DIRECTORY = "{session}", "{session_dir}"
 """In a command or URL: a name that is each session's own, and (in a command) an empty directory of its own. For servers
 that keep what their tools change in files, or by a name in the URL."""
+
+MARK = "TIR_MCP_SESSION"
+"""Environment variable by which the processes of one session's server are known."""
 
 CLOSE_S = 10.0
 """How long a goodbye may take. Over stdio the package ends the process within 7 s; over HTTP it waits for who hangs."""
@@ -69,7 +75,7 @@ class McpLink:
         self._leave = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._client: Any = None
-        self._unreadable: asyncio.Future[Exception] = asyncio.Future()
+        self._unreadable: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         """Done once the server has sent a message that cannot be read: the request that it answers would wait for
         ever."""
 
@@ -169,6 +175,16 @@ async def _session_names(target: Target) -> AsyncIterator[dict[str, str]]:
         await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 
+def end_marked(mark: bytes) -> None:
+    """Kill every process with this variable in its environment: what a session's server has started and left behind,
+    such as a child that made itself a daemon."""
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit() and int(place.name) != os.getpid():
+            with suppress(OSError):  # gone meanwhile, or somebody else's
+                if mark in (place / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(place.name), signal.SIGKILL)
+
+
 def _named(text: str, names: Mapping[str, str]) -> str:
     for placeholder, value in names.items():
         text = text.replace(placeholder, value)
@@ -186,7 +202,9 @@ async def _connected(target: Target, heard: Callable[[Any], Awaitable[None]]) ->
         names = await kept.enter_async_context(_session_names(target))
         if target.command:
             program, *args = [_named(word, names) for word in shlex.split(target.command)]
-            transport = stdio_client(StdioServerParameters(command=program, args=args, env=dict(target.environ)))
+            marked = {**target.environ, MARK: names[SESSION]}
+            kept.push_async_callback(asyncio.to_thread, end_marked, f"{MARK}={names[SESSION]}".encode())
+            transport = stdio_client(StdioServerParameters(command=program, args=args, env=marked))
         else:
             import httpx2
 

@@ -64,6 +64,8 @@ class Agent:
         self.ended: dict[str, int] = {"rewarded": 0, "failed": 0}
         self.reached = False
         """Whether any actor has answered yet."""
+        self.looked = 0
+        """How often the directory was looked at."""
 
     async def work(self) -> None:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http, asyncio.TaskGroup() as group:
@@ -122,6 +124,7 @@ class Agent:
 
     def _urls(self) -> list[str]:
         """The actors that there are now. One may leave between the look at the directory and the look at its file."""
+        self.looked += 1
         urls = []
         for file in sorted(self._endpoints.glob("rollout-*")):
             with contextlib.suppress(FileNotFoundError):

@@ -4,8 +4,8 @@ Covered
 - Namespaces: user, pid, mount, network (a loopback of its own and nothing else), ipc, uts, cgroup. An unprivileged uid,
   without capabilities.
 - Files: a read-only root with /usr, the interpreter and its site-packages; /tmp and /dev/shm are size-limited tmpfs of
-  this call only. Nothing else of the host: no /etc, no /home, no /sys. The environment is empty but for what is set
-  here.
+  this call only. Nothing else of the host: no /etc but two files of ours (`localhost`), no /home, no /sys. The
+  environment is empty but for what is set here.
 - Code comes in an anonymous memory file, output goes out through pipes: other requests, other users see neither.
 - rlimits per process, a memory cap over all processes of the call, output caps, a wall clock; see `limits`. When the
   call ends, by itself or not, every process of its pid namespace is dead before the result is returned.
@@ -62,6 +62,8 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
+ETC = Path(__file__).with_name("etc")
+"""The files of the sandbox's /etc."""
 ALTERNATIVES = "/etc/alternatives"
 """Debian's links: /usr/bin/awk is one to awk in here, which is one to the awk that is installed. Inside are links of
 the sandbox's own."""
@@ -74,6 +76,15 @@ def site_packages() -> list[str]:
     """What a snippet may import besides the standard library: the packages of the server's own environment."""
     paths = sysconfig.get_paths()
     return list(dict.fromkeys(os.path.realpath(paths[name]) for name in ("purelib", "platlib")))
+
+
+def stage_of(shown: Sequence[str] = ()) -> Stage:
+    """What snippets see of the host besides /usr: the interpreter, its packages and `shown`; and of /etc two files of
+    our own, by which `localhost` is the sandbox's loopback."""
+    stage = Stage([sys.base_prefix, *site_packages(), *shown], uid=UNPRIVILEGED_UID)
+    for file in sorted(ETC.iterdir()):
+        stage.add_file(str(file), f"/etc/{file.name}")
+    return stage
 
 
 def interpreter_command(
@@ -107,7 +118,7 @@ async def run_job(
         execution = await supervise(
             argv, program, limits, pass_fds=(*pass_fds, fetch_fd), env=env, warden=warden, group=group
         )
-        return replace(execution, files=job.unpack(fetch_fd, snippet.fetch))
+        return replace(execution, **job.unpack(fetch_fd, snippet.fetch)._asdict())
     finally:
         os.close(fetch_fd)
 
@@ -135,7 +146,7 @@ class BwrapSandbox(Sandbox):
             )
         self.limits, self._seccomp, self._groups = limits, seccomp, groups
         self.isolation = ("bwrap+seccomp" if seccomp else "bwrap") + ("" if proc else ", no /proc")
-        self._stage = Stage([sys.base_prefix, *site_packages(), *shown], uid=UNPRIVILEGED_UID)
+        self._stage = stage_of(shown)
         self._fixed = [*root_file_system(bwrap, self._stage, limits, proc=proc)]
         become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
@@ -231,6 +242,8 @@ def root_file_system(
     for path in (stage.inside(directory) for directory in hidden):
         if any(f"{path}/".startswith(f"{target}/") for target in ("/usr", *(t for _, t in stage.mounts))):
             args += ["--tmpfs", path, "--remount-ro", path]
+    if not any(target.startswith("/mnt/") for _, target in stage.mounts):
+        args += ["--symlink", "/tmp", "/mnt"]  # where code written for SandboxFusion leaves its files
     if proc:
         args += ["--proc", "/proc"]
     for device in ("null", "full", "random", "urandom"):

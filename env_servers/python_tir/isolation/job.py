@@ -10,30 +10,44 @@ from __future__ import annotations
 import marshal
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ..sandbox import Snippet
+from ..sandbox import FETCH_BYTES, Snippet
 
-FETCH_BYTES = 16 << 20
-"""Bytes of all files that are handed back together; what comes after is left out."""
+
+class Fetched(NamedTuple):
+    """What a call hands back: contents of files, and the sizes of those that had no room."""
+
+    files: dict[str, bytes]
+    left_out: dict[str, int]
 
 
 def pack(snippet: Snippet, fetch_fd: int = -1) -> bytes:
     return marshal.dumps((*snippet.parts, fetch_fd))
 
 
-def unpack(fd: int, fetch: Sequence[str]) -> dict[str, bytes]:
-    """Path -> content of the files that existed. A broken end (a runner killed as it wrote) leaves out the rest."""
-    data = os.pread(fd, FETCH_BYTES, 0)
-    files, at = {}, 0
+def unpack(fd: int, fetch: Sequence[str]) -> Fetched:
+    """Read the files that existed, and which of them had no room. A broken end (a runner killed as it wrote) leaves out
+    the rest."""
+    files: dict[str, bytes] = {}
+    left_out: dict[str, int] = {}
+    at = 0
+    room = FETCH_BYTES
     for name in fetch:
-        if at + 8 > len(data):
+        head = os.pread(fd, 8, at)
+        if len(head) < 8:
             break
-        size = int.from_bytes(data[at : at + 8], "little", signed=True)
+        size = int.from_bytes(head, "little", signed=True)
         at += 8
-        if size < 0:
-            continue
-        if at + size > len(data):
+        if size < -1:
+            left_out[name] = -size - 2
+        elif size > room:
             break
-        files[name] = data[at : at + size]
-        at += size
-    return files
+        elif size >= 0:
+            content = os.pread(fd, size, at)
+            if len(content) < size:
+                break
+            files[name] = content
+            at += size
+            room -= size
+    return Fetched(files, left_out)

@@ -101,28 +101,39 @@ def _give_stdin(workdir: str, content: bytes) -> None:
     os.close(fd)
 
 
-def stay_behind(names: list, fd: int, status: int) -> None:
+def stay_behind(fetch: list, fd: int, status: int) -> None:
     """Fork and return in the child. The parent waits for it, writes the files to `fd` as `job.unpack` reads them, and
-    ends as the child did."""
+    ends as the child did. `fetch`: how many bytes all files together may have, then their paths. Each is its size, then
+    its content; a size of -1 is no file, -2 - n a file of n bytes that had no room."""
     child = os.fork()
     if child == 0:
         os.close(fd)
         return
     os.close(status)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    room, *names = fetch
     for name in names:
         content = None
+        size = -1
         try:
             source = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a fifo must not wait for a writer
             if os.fstat(source).st_mode & 0o170000 == 0o100000:  # a regular file; /dev/zero has no end
-                pieces = []
-                while piece := os.read(source, 1 << 20):
-                    pieces.append(piece)
-                content = b"".join(pieces)
+                size = os.fstat(source).st_size
+                if size > room:
+                    size = -2 - size
+                else:
+                    pieces = []
+                    left = room
+                    while left and (piece := os.read(source, min(left, 1 << 20))):
+                        pieces.append(piece)
+                        left -= len(piece)
+                    content = b"".join(pieces)
+                    size = len(content)
+                    room -= size
             os.close(source)
         except OSError:
             pass
-        os.write(fd, (-1 if content is None else len(content)).to_bytes(8, "little", signed=True))
+        os.write(fd, size.to_bytes(8, "little", signed=True))
         while content:
             content = content[os.write(fd, content) :]
     if code < 0:

@@ -50,6 +50,12 @@ class Stage:
             path,
         )
 
+    def add_file(self, path: str, target: str) -> None:
+        """Show a file of the host, which every user may read, as `target` inside."""
+        path = os.path.realpath(path)
+        here = os.geteuid() != 0 or reachable(path)
+        self.mounts.append((path if here else self._bind(path), target))
+
     def _bind(self, path: str) -> str:
         remedy = (
             f"Install Python outside of {path}, run the server as its owner,"
@@ -65,7 +71,10 @@ class Stage:
             _call("mount", _libc.mount(b"tmpfs", _MOUNT_POINT.encode(), b"tmpfs", 0, b"mode=755"), remedy)
             self._mounted = True
         target = f"{_MOUNT_POINT}/{self._bound}"
-        os.mkdir(target, 0o755)
+        if os.path.isdir(path):
+            os.mkdir(target, 0o755)
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
         _call("mount", _libc.mount(path.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), remedy)
         self._bound += 1
         return target

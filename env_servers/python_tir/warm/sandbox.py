@@ -31,15 +31,13 @@ import marshal
 import os
 import shutil
 import socket
-import sys
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
 from ..isolation import job
-from ..isolation.bwrap import UNPRIVILEGED_UID, become_subreaper, root_file_system, site_packages
+from ..isolation.bwrap import become_subreaper, root_file_system, stage_of
 from ..isolation.control_group import ControlGroups
-from ..isolation.stage import Stage
 from ..isolation.supervise import memory_file
 from ..limits import Limits
 from ..sandbox import Execution, Sandbox, SandboxError, Snippet
@@ -77,7 +75,7 @@ class WarmSandbox(Sandbox):
             )
         self.limits = limits
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
-        self._stage = Stage([sys.base_prefix, *site_packages(), *shown], uid=UNPRIVILEGED_UID)
+        self._stage = stage_of(shown)
         become_subreaper()
         root = root_file_system(bwrap, self._stage, limits, hidden=hidden)
         container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
@@ -133,7 +131,7 @@ class WarmSandbox(Sandbox):
             fetch_fd = memory_file(b"")
             try:
                 execution = await call.run(program, given_up, fetch_fd)
-                return dataclasses.replace(execution, files=job.unpack(fetch_fd, snippet.fetch))
+                return dataclasses.replace(execution, **job.unpack(fetch_fd, snippet.fetch)._asdict())
             finally:
                 os.close(fetch_fd)
         finally:

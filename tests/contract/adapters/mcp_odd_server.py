@@ -4,10 +4,11 @@ which it keeps what the tool `keep` was given."""
 import json
 import os
 import sys
+import time
 
 TOOLS = [
     {"name": name, "description": name, "inputSchema": {"type": "object", "properties": {}}}
-    for name in ("structured", "surrogate", "chatter", "keep")
+    for name in ("structured", "surrogate", "chatter", "keep", "daemon")
 ]
 
 
@@ -26,6 +27,15 @@ def answer(message):
     if params["name"] == "keep":
         open(os.path.join(sys.argv[1], str(len(os.listdir(sys.argv[1])))), "w").close()
         return {"content": [{"type": "text", "text": str(len(os.listdir(sys.argv[1])))}]}
+    if params["name"] == "daemon":
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            for fd in range(3):
+                os.close(fd)
+            time.sleep(600)
+        return {"content": [{"type": "text", "text": str(os.getpid())}]}
     if params["name"] == "chatter":
         print("a line that is no message", flush=True)
     return {"content": [{"type": "text", "text": "\ud800" if params["name"] == "surrogate" else "said"}]}

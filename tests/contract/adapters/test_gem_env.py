@@ -112,6 +112,20 @@ async def test_an_observation_that_is_no_text_is_a_failure_and_not_an_empty_one(
     await room.close()
 
 
+@pytest.mark.parametrize("fault", [KeyError("deck"), IndexError(), ValueError("x"), TypeError("y")])
+async def test_a_game_that_fails_in_its_reset_is_a_failure_and_no_malformed_task(games, monkeypatch, fault):
+    def broken(self, seed):
+        raise fault
+
+    monkeypatch.setattr(Game, "reset", broken)
+    room = Room()
+    env = GemEnv(room, None)
+    with pytest.raises(EnvError):
+        await env.reset(task("hello"), 0)
+    await env.close()
+    await room.close()
+
+
 def test_a_call_that_never_ends_does_not_keep_the_process_from_ending():
     program = """
 import asyncio, threading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from env_servers.adapters.mcp.link import McpServerFailed, Target
 pytest.importorskip("mcp.server.mcpserver", reason="the package mcp (2.x) is not installed: pip install '.[mcp]'")
 pytestmark = pytest.mark.slow
 COMMAND = f"{sys.executable} {Path(__file__).with_name('mcp_odd_server.py')}"
-NAMES = ("structured", "surrogate", "chatter", "keep")
+NAMES = ("structured", "surrogate", "chatter", "keep", "daemon")
 
 
 async def said(env: McpEnv, name: str) -> dict:
@@ -52,6 +53,26 @@ async def test_an_answer_that_cannot_be_read_is_a_failure_and_not_a_wait(opened)
 
 async def test_a_line_that_is_no_message_is_nobodys_answer(opened):
     assert await said(await opened(), "chatter") == {"result": "said"}
+
+
+def processes() -> set[str]:
+    """Pids of the odd servers and their children."""
+    mine = Path(__file__).with_name("mcp_odd_server.py").name.encode()
+    found = set()
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if place.name.isdigit() and mine in (place / "cmdline").read_bytes():
+                found.add(place.name)
+    return found
+
+
+async def test_a_child_that_made_itself_a_daemon_ends_with_its_session(opened):
+    before = processes()
+    env = await opened()
+    await said(env, "daemon")
+    assert len(processes() - before) == 2
+    await env.close()
+    assert processes() - before == set()
 
 
 async def test_each_session_has_a_directory_of_its_own_which_ends_with_it(opened, tmp_path, monkeypatch):

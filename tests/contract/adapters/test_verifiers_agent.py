@@ -50,4 +50,36 @@ async def test_an_actor_that_leaves_while_the_directory_is_read_is_no_actor(tmp_
     (tmp_path / "endpoints").mkdir()
     (tmp_path / "endpoints/rollout-0").symlink_to(Path("gone"))
     async with asyncio.timeout(60):
-        await Agent(tmp_path, never, workers=1, gone_s=0.1, rollout_s=1.0).work()
+        await Agent(tmp_path, never, workers=1, gone_s=0.1, rollout_s=1.0, start_s=0.1).work()
+
+
+async def test_an_agent_that_starts_before_the_run_waits_for_it_and_ends_after_it(tmp_path):
+    """The run takes longer to have an actor than it may be gone for."""
+
+    async def tasks(request):
+        (tmp_path / "endpoints/rollout-0").unlink(missing_ok=True)
+        return web.Response(status=204)
+
+    app = web.Application()
+    app.router.add_post("/agent/tasks", tasks)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    agent = Agent(tmp_path, never, workers=1, gone_s=0.0, rollout_s=1.0)
+    working = asyncio.create_task(agent.work())
+    while not agent.looked:
+        await asyncio.sleep(0)
+    assert not working.done()
+    (tmp_path / "endpoints").mkdir()
+    (tmp_path / "endpoints/rollout-0").write_text(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    async with asyncio.timeout(60):
+        await working
+    await runner.cleanup()
+    assert agent.reached
+
+
+async def test_a_run_that_never_has_an_actor_is_not_waited_for_for_ever(tmp_path):
+    agent = Agent(tmp_path, never, workers=1, gone_s=0.0, rollout_s=1.0, start_s=0.0)
+    async with asyncio.timeout(60):
+        await agent.work()
+    assert not agent.reached

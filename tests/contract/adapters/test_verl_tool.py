@@ -176,3 +176,20 @@ async def test_a_tool_that_raised_is_no_observation():
     async with tool_server() as (batches, _):
         with pytest.raises(VerlToolFailed, match="A tool failed"):
             await (await opened(batches)).step("raise", 5.0)
+
+
+async def test_a_redirect_is_a_failure_and_nothing_is_sent_to_where_it_points():
+    sent = []
+
+    async def elsewhere(request):
+        sent.append(await request.json())
+        return web.json_response({"observations": ["x"], "dones": [False], "valids": [True]})
+
+    async def handler(request):
+        raise web.HTTPTemporaryRedirect("/elsewhere")
+
+    async with tool_server(handler=handler) as (batches, _):
+        env = await opened(batches)
+        with pytest.raises(VerlToolFailed):
+            await env.step("a", 5.0)
+    assert sent == []

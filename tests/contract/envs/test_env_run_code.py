@@ -64,6 +64,29 @@ async def test_code_sees_no_file_of_an_earlier_request(http):
     assert (await run(http, "import os; print('left' in os.listdir('.'))"))["run_result"]["stdout"] == "False\n"
 
 
+async def test_a_large_file_comes_back_whole_and_one_without_room_is_named(http):
+    code = "for n, size in (('a', 20 << 20), ('b', 20 << 20), ('c', 1)): open(n, 'wb').write(bytes(size))"
+    body = await run(http, code, fetch_files=["a", "b", "c"], memory_limit_MB=1024)
+    assert body["status"] == "Success" and list(body["files"]) == ["a", "c"]
+    assert len(base64.b64decode(body["files"]["a"])) == 20 << 20 and f"b ({20 << 20} bytes)" in body["message"]
+
+
+async def test_what_is_handed_back_may_be_named_by_the_working_directorys_absolute_names(http):
+    body = await run(http, "open('/mnt/b', 'w').write('x')", fetch_files=["/mnt/b", "/tmp/b", "b"])
+    assert set(body["files"].values()) == {base64.b64encode(b"x").decode()} and len(body["files"]) == 3
+    for path in ("/mnt/../etc/passwd", "/tmp/a/../../x", "/mnt/", "/home/x"):
+        wrong = {"code": "", "language": "python", "fetch_files": [path]}
+        assert (await http.send("POST", "/run_code", json=wrong))[0] == 422
+
+
+async def test_localhost_is_the_sandboxs_own_loopback(http):
+    code = (
+        "import socket; s = socket.create_server(('localhost', 0));"
+        " c = socket.create_connection(('localhost', s.getsockname()[1])); print(c.getpeername()[0])"
+    )
+    assert (await run(http, code))["run_result"]["stdout"] == "127.0.0.1\n"
+
+
 async def test_a_special_file_to_fetch_neither_hangs_nor_fills_the_memory(http):
     body = await run(http, "import os; os.mkfifo('f'); os.symlink('/dev/zero', 'z'); print(1)", fetch_files=["f", "z"])
     assert (body["status"], body["files"]) == ("Success", {})

@@ -7,10 +7,10 @@ import os
 import pytest
 
 from env_servers.python_tir.fusion_backend import _execution
-from env_servers.python_tir.isolation.job import FETCH_BYTES, unpack
+from env_servers.python_tir.isolation.job import unpack
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.run_code import CommandRunResult, command_result, parse_run_status
-from env_servers.python_tir.sandbox import Execution
+from env_servers.python_tir.sandbox import FETCH_BYTES, Execution
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def unpacked():
 
     def write_and_unpack(data: bytes, names: list[str]) -> dict[str, bytes]:
         os.pwrite(fd, data, 0)
-        return unpack(fd, names)
+        return unpack(fd, names).files
 
     yield write_and_unpack
     os.close(fd)
@@ -48,10 +48,15 @@ def test_a_forged_or_broken_end_gives_no_more_than_its_bytes(unpacked, data, fil
     assert unpacked(data, ["a", "b"]) == files
 
 
+def test_a_file_that_had_no_room_is_named_with_its_size_and_those_behind_it_come():
+    fd = os.memfd_create("test")
+    os.pwrite(fd, size(-2 - 77) + size(1) + b"y", 0)
+    assert unpack(fd, ["big", "b"]) == ({"b": b"y"}, {"big": 77})
+    os.close(fd)
+
+
 def test_no_more_is_read_than_the_cap(unpacked):
-    assert unpacked(size(FETCH_BYTES - 8) + bytes(FETCH_BYTES - 8) + size(1) + b"x", ["a", "b"]) == {
-        "a": bytes(FETCH_BYTES - 8)
-    }
+    assert unpacked(size(FETCH_BYTES) + bytes(FETCH_BYTES) + size(1) + b"x", ["a", "b"]) == {"a": bytes(FETCH_BYTES)}
 
 
 def test_a_call_may_take_longer_and_print_more_but_never_more_memory():
