@@ -14,7 +14,7 @@ MOST_FILES = 1024
 MOST_ENTRIES = 4096
 """Files and the directories that they need: a quarter of what a sandbox's /tmp has room for."""
 INSIDE = ("/tmp/", "/mnt/")
-"""Absolute names of the working directory, as in SandboxFusion's own tests: what is handed back may be named by them."""
+"""Absolute names of the working directory, by which files that are handed back may be named, as in SandboxFusion."""
 NAME_BYTES, PATH_BYTES = 255, 1024
 """Linux refuses a longer name; a path also has the working directory in front."""
 
