@@ -24,6 +24,8 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from ..config import Config
+from ..data.export_template import template_of
+from ..data.jinja_template import of_text
 from .sessions import CURRENT, AgentSession
 
 if TYPE_CHECKING:
@@ -76,13 +78,20 @@ async def openai_app(llm: AsyncLLM, engine: VllmEngine, model: str, cfg: Config)
 
 def takes_system(tokenizer: Any) -> bool:
     """Return whether the model's chat template shows a system message. Several refuse one, and some leave it out."""
+    template = template_of(tokenizer)
+    if not template:
+        return True
+    names = {name: text for name, text in tokenizer.special_tokens_map.items() if isinstance(text, str)}
     user = {"role": "user", "content": "question"}
     try:
-        plain = tokenizer.apply_chat_template([user], tokenize=False)
-    except Exception:  # a template of another kind, or none: what is wrong with it is said when it is used
+        render = of_text(template, names)
+        plain = render([user], add_generation_prompt=True)
+    except (
+        Exception
+    ):  # a program of the model's that raises what it likes: what is wrong with it is said when it is used
         return True
     try:
-        shown = tokenizer.apply_chat_template([{"role": "system", "content": "instructed"}, user], tokenize=False)
+        shown = render([{"role": "system", "content": "instructed"}, user], add_generation_prompt=True)
     except Exception:  # the template's own refusal
         return False
     return "instructed" in shown or shown != plain

@@ -28,13 +28,16 @@ def answer(message):
         open(os.path.join(sys.argv[1], str(len(os.listdir(sys.argv[1])))), "w").close()
         return {"content": [{"type": "text", "text": str(len(os.listdir(sys.argv[1])))}]}
     if params["name"] == "daemon":
-        if os.fork() == 0:
+        child = os.fork()
+        if child == 0:
             os.setsid()
             if os.fork():
                 os._exit(0)
             for fd in range(3):
                 os.close(fd)
             time.sleep(600)
+            os._exit(0)
+        os.waitpid(child, 0)
         return {"content": [{"type": "text", "text": str(os.getpid())}]}
     if params["name"] == "chatter":
         print("a line that is no message", flush=True)
