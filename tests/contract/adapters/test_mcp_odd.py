@@ -72,7 +72,9 @@ async def test_a_child_that_made_itself_a_daemon_ends_with_its_session(opened):
     await said(env, "daemon")
     assert len(processes() - before) == 2
     await env.close()
-    assert processes() - before == set()
+    async with asyncio.timeout(30):  # killed, a process is still listed for a moment
+        while processes() - before:
+            await asyncio.sleep(0.01)
 
 
 async def test_each_session_has_a_directory_of_its_own_which_ends_with_it(opened, tmp_path, monkeypatch):
