@@ -103,7 +103,7 @@ async def test_a_system_message_stands_before_the_users_words_where_the_template
     own = tokenizer.chat_template
     client, server = await client_of(actor, NO_SYSTEM)
     try:
-        asked = chat(("system", "be brief"), ("user", "hi"))
+        asked = chat(("system", "brief"), ("user", "hi"))
         plain = await client.post("/v1/chat/completions", json=asked)
         assert plain.status_code == 200, plain.text
         session = (await client.post("/sessions", json={})).json()["session_id"]
@@ -111,7 +111,7 @@ async def test_a_system_message_stands_before_the_users_words_where_the_template
         assert reply.status_code == 200, reply.text
         end = (await client.post(f"/sessions/{session}/reward", json={"reward": 1.0})).json()
         spelt = actor.runner.codec.decode(end["trajectory"]["prompt_ids"])
-        assert spelt.index("be brief") < spelt.index("hi") and len(end["notes"]) == 1
+        assert spelt.index("brief") < spelt.index("hi") and len(end["notes"]) == 1
     finally:
         tokenizer.chat_template = own
         await closed(client, server)
