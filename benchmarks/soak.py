@@ -155,6 +155,8 @@ class Soak:
     done: Counter[str] = field(default_factory=Counter)
     codes: Counter[int] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    left_s: float = 20.0
+    """How long after a run's end its processes may take to be gone."""
 
     def run(self, seconds: float, every_s: float) -> None:
         """Disturb the run for so long, then stop it."""
@@ -217,7 +219,7 @@ class Soak:
 
     def left_over(self) -> list[str]:
         """Return the processes that are still there a little after the run has ended."""
-        _, alive = psutil.wait_procs(of_run(self.run_dir), timeout=20)
+        _, alive = psutil.wait_procs(of_run(self.run_dir), timeout=self.left_s)
         return [f"{one.pid} {role_of(one)}" for one in alive if lives(one)]
 
     def resumed(self, process: subprocess.Popen) -> subprocess.Popen:
