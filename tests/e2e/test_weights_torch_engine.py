@@ -123,6 +123,16 @@ async def test_a_push_reaches_a_paused_engine_and_the_request_that_waits_has_the
     assert (await task).versions.tolist() == [1, 1]
 
 
+async def test_a_push_with_a_canary_goes_through_a_pause_which_holds_again_after_it(engine, prompt, tmp_path):
+    await engine.pause()
+    digest = await HfLearner(1).publish(tmp_path / "w.safetensors")
+    async with asyncio.timeout(60):
+        (answer,) = await engine.update_weights(tmp_path / "w.safetensors", 1, digest, ([prompt], 2, 0))
+    assert answer.versions.tolist() == [1, 1] and engine.stats()["paused"] == 1.0
+    await engine.resume()
+    assert engine.stats()["paused"] == 0.0
+
+
 async def test_a_paused_engine_answers_after_resume(engine, prompt):
     await engine.pause()
     task = asyncio.create_task(engine.generate(prompt, Sampling(2), request_id="w"))
