@@ -92,7 +92,8 @@ def config_of(args: argparse.Namespace, problems: Problems) -> Config:
         for name in overrides
         if name not in USED
     )
-    return alone(attempt(args.recipe, {k: v for k, v in overrides.items() if k in USED}, problems, violations))
+    used = {name: value for name, value in overrides.items() if name in USED}
+    return alone(attempt(args.recipe, used, problems, violations, of_machine=True))
 
 
 def _plain(value: Any) -> Any:

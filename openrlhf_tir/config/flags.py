@@ -211,7 +211,7 @@ def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: boo
     """
     problems.add(unknown_flags(args.unknown))
     given = overrides_and_problems(args, problems)
-    cfg = attempt(args.recipe, given, problems)
+    cfg = attempt(args.recipe, given, problems, of_machine=True)
     problems.add(without_effect(cfg, given, makes_data=makes_data))
     return cfg
 

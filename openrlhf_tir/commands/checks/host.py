@@ -116,7 +116,8 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             f" {need} GPUs, this machine has {machine.gpus}. Lower actor.num_gpus_per_node,"
             f" vllm.num_engines{', reward.model_replicas' * (rewarding > 0)} or vllm.tensor_parallel_size."
         )
-    facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
+    ranks = f"{cfg.actor.world_size} learner rank{'s' * (cfg.actor.world_size > 1)}"
+    facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs", ranks]
     if machine.gpus and attention_implementation(name, machine.has_module) != name:
         facts.append(
             f"ds.attn_implementation = {name!r}: the package flash-attn is not installed, so torch's own flash kernels"

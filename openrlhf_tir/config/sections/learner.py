@@ -55,7 +55,14 @@ class Actor(Section):
 
     model_name_or_path: str = Field("", description="HF directory or name of the policy to start from")
     num_nodes: int = Field(1, ge=1)
-    num_gpus_per_node: int = Field(8, ge=0, description="learner ranks per node; on a machine without GPUs: processes")
+    num_gpus_per_node: int = Field(
+        8,
+        ge=0,
+        description=(
+            "learner ranks per node; on a machine without GPUs: processes. Unset on one machine: the GPUs that engines"
+            " and reward models leave, or one process where there are none"
+        ),
+    )
     learning_rate: float = Field(1e-6, gt=0, description="Adam step size at the end of warm-up")
     lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
         "constant", description="shape after warm-up, over train.max_steps"

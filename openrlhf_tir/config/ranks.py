@@ -1,0 +1,45 @@
+"""Learner ranks of a configuration that does not set `actor.num_gpus_per_node`: what this machine has.
+
+on a cluster               the field's default: the head may have no GPU
+GPUs on this machine       those that engines and reward models leave (all of them with train.colocate_all), or
+                           fewer where a batch does not divide over as many
+none                       one rank: ranks of one machine share its cores, and each holds its own activations
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from ..machine import gpu_count
+from .schema import Config
+
+
+def ranks_of_machine(cfg: Config, *, gpus: int | None = None, environ: Mapping[str, str] = os.environ) -> Config:
+    """Return the configuration with as many learner ranks as this machine has room for, unless it says how many.
+
+    Args:
+        gpus: GPUs of this machine; counted unless given.
+        environ: The environment, whose RAY_ADDRESS says that the run is one of a cluster.
+    """
+    on_cluster = cfg.actor.num_nodes > 1 or bool(environ.get("RAY_ADDRESS"))
+    if "num_gpus_per_node" in cfg.actor.model_fields_set or on_cluster:
+        return cfg
+    # A role beside the policy lives on its ranks: who gives that role's number gives the policy's.
+    for role in (cfg.critic, cfg.ref):
+        if role.num_gpus_per_node is not None:
+            return _with_ranks(cfg, role.num_gpus_per_node)
+    here = gpu_count() if gpus is None else gpus
+    engines = 0 if cfg.train.colocate_all else cfg.vllm.num_engines * cfg.vllm.world_size
+    rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
+    # As many as a batch divides over: the rules refuse another number.
+    samples = cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt
+    fitting = (
+        n for n in range(here - engines - rewarding, 0, -1) if samples % n == 0 and n % cfg.ds.ring_attn_size == 0
+    )
+    ranks = next(fitting, 1)
+    return _with_ranks(cfg, ranks)
+
+
+def _with_ranks(cfg: Config, ranks: int) -> Config:
+    return cfg.model_copy(update={"actor": cfg.actor.model_copy(update={"num_gpus_per_node": ranks})})
