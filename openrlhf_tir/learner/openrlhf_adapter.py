@@ -41,6 +41,7 @@ from .attention.packed import SDPA_PACKED, check_packing
 from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .compile_environment import nvcc_major, prepare_compilation
 from .flash_attn_shim import flash_attn_importable
+from .host_memory import bounded
 from .linear_head import ScoringHead
 from .lora import checked, unmatched
 from .optim import muon
@@ -332,6 +333,9 @@ class ZeroStrategy(DeepspeedStrategy):
         # DeepSpeed's own linear saves the memory of gathered weights; on CPU it is a tenth slower than torch's, and
         # there is nothing to save.
         config["zero_optimization"]["memory_efficient_linear"] = self.device != "cpu"
+        # Muon orthogonalises whole matrices and gathers a sub-group's at a time: left as DeepSpeed has it.
+        is_muon = optim_dict is not None and optim_dict["type"] == "Muon"
+        bounded(config["zero_optimization"], self.device, sub_groups=not is_muon)
         return config
 
     def get_ds_eval_config(self, offload: bool = False) -> dict:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ..config import Actor, Config, Critic
+from .host_memory import give_back_freed
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .optim.muon import muon_as, set_lr
 from .packing import MicroBatch, Row, collate, plan
@@ -72,6 +73,8 @@ class Passes:
     def apply(self, model: Any, optimizer: torch.optim.Optimizer, lr: float) -> None:
         """The optimiser's step at `lr`, on what was accumulated."""
         _, optim = self._of(model)
+        if self.device == "cpu":
+            give_back_freed()  # what the passes have freed would lie beside what the optimiser takes
         with muon_as(optim, self.device):
             set_lr(optimizer, lr, optim)
             self.strategy.optimizer_step(optimizer, model, None)

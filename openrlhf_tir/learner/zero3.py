@@ -37,6 +37,7 @@ from .balance import lpt
 from .device_states import device_states
 from .ema import WeightAverage
 from .export import write_model_files
+from .host_memory import give_back_freed
 from .lora import ADAPTER, adapter_weights, hf_weights
 from .minibatches import critic_parts
 from .objective import KlInLoss, PolicyObjective, SftObjective
@@ -144,6 +145,7 @@ class Zero3Rank:
                 parts, metrics | judged, len(batch.rank_of), self._version, self.passes, self._trained_counts
             )
         self._version += int(metrics["updates"])
+        give_back_freed()
         return metrics
 
     def _policy_updates(
@@ -218,6 +220,7 @@ class Zero3Rank:
         else:
             self.left_out = [self._not_finite(*part, self._version) for part in begun.parts]
         self._version += int(metrics["updates"])
+        give_back_freed()
         return metrics
 
     def _forget(self) -> None:

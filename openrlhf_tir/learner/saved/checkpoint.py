@@ -134,9 +134,10 @@ def load_rank(
     saved = meta["world_size"]
     for tag, engine in engines.items():
         with _settings_kept(engine):
-            if saved == world_size:
+            sharded = engine.zero_optimization_stage() == 3
+            if saved == world_size and not (sharded and reshard.regrouped(engine, directory / tag, rank)):
                 _load_as_saved(engine, directory, tag)
-            elif engine.zero_optimization_stage() == 3:
+            elif sharded:
                 reshard.load(engine, Shards(directory / tag, saved, rank, world_size))
             else:
                 raise ConfigError(

@@ -8,16 +8,27 @@ other       sums over the ranks: gradients of the same batch are added up in ano
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
 
-from .shards import Shards
+from .shards import Shards, mapped
 
 OF_ALL = ("loss_scaler", "dynamic_loss_scale", "overflow")
 """What DeepSpeed's optimiser saves besides tensors, the same on every rank."""
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
+
+
+def regrouped(engine: deepspeed.DeepSpeedEngine, directory: Path, rank: int) -> bool:
+    """Return whether a checkpoint of as many ranks has its parameters in other sub groups than the running engine.
+
+    It has when it was written with another `sub_group_size`; DeepSpeed's own loading would fail on it.
+    """
+    saved = mapped(directory, rank, "model_states")["param_shapes"]
+    names = engine.param_names
+    return [list(members) for members in saved] != [[names[p] for p in group] for group in engine.optimizer.fp16_groups]
 
 
 def load(engine: deepspeed.DeepSpeedEngine, shards: Shards) -> None:

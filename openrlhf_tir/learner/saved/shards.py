@@ -74,8 +74,8 @@ class Shards:
     def __init__(self, directory: Path, ranks: int, rank: int, world: int) -> None:
         """Raises CheckpointDamaged when a saved rank's file is not there."""
         self.rank, self.world = rank, world
-        self.models = [_mapped(directory, r, "model_states") for r in range(ranks)]
-        self.optimisers = [_mapped(directory, r, "optim_states")["optimizer_state_dict"] for r in range(ranks)]
+        self.models = [mapped(directory, r, "model_states") for r in range(ranks)]
+        self.optimisers = [mapped(directory, r, "optim_states")["optimizer_state_dict"] for r in range(ranks)]
         self.places = places(self.models[0]["param_shapes"], ranks)
 
     @property
@@ -136,7 +136,8 @@ class Shards:
             )
 
 
-def _mapped(directory: Path, rank: int, what: str) -> dict[str, Any]:
+def mapped(directory: Path, rank: int, what: str) -> dict[str, Any]:
+    """Return a saved rank's file, `model_states` or `optim_states`, mapped to memory. Raises CheckpointDamaged."""
     found = sorted(directory.glob(f"*zero_pp_rank_{rank}_mp_rank_00_{what}.pt"))
     if not found:
         raise CheckpointDamaged(

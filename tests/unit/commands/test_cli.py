@@ -25,17 +25,18 @@ def mistake(capsys, *argv: str) -> str:
 
 
 def test_short_flags_set_their_fields(capsys, tmp_path):
-    table = shown(capsys, "--seed", "7", "--run-dir", str(tmp_path), "--resume")
-    assert table == {"run_dir": str(tmp_path), "train": {"seed": 7, "resume": True}}
+    ranks = ("--actor.num_gpus_per_node", "2")  # unset, it is what this machine has
+    table = shown(capsys, "--seed", "7", "--run-dir", str(tmp_path), "--resume", *ranks)
+    assert table == {"run_dir": str(tmp_path), "train": {"seed": 7, "resume": True}, "actor": {"num_gpus_per_node": 2}}
 
 
 def test_nested_lists_and_booleans_are_written_as_in_openrlhf(capsys):
     argv = "--algo.advantage.estimator rloo --actor.eps_clip_low_high 0.1 0.3 --ds.overlap_comm --no-data.shuffle"
-    argv += " --vllm.enable_prefix_caching false --actor.dual_clip=3"
+    argv += " --vllm.enable_prefix_caching false --actor.dual_clip=3 --actor.num_gpus_per_node 2"
     assert shown(capsys, "--run-dir", "/r", *argv.split()) == {
         "run_dir": "/r",
         "algo": {"advantage": {"estimator": "rloo"}},
-        "actor": {"eps_clip_low_high": [0.1, 0.3], "dual_clip": 3.0},
+        "actor": {"num_gpus_per_node": 2, "eps_clip_low_high": [0.1, 0.3], "dual_clip": 3.0},
         "ds": {"overlap_comm": True},
         "data": {"shuffle": False},
         "vllm": {"enable_prefix_caching": False},
