@@ -8,6 +8,9 @@ train the same batch.
     head    log-probs and their backward at 8,192 tokens and a vocabulary of 152k: chunked beside plain
             (head.py)
     flags   OpenRLHF's flags that have their effect, counted where their refusals are decided
+    memory  memory and time of a rank beside a plain loop over the same tokens, with `--model` (only when it is named:
+            a quarter of an hour of two cores and 9 GB with smollm2)
+            (memory.py)
 
 Ratios are medians over rounds of what was measured side by side, so that a machine with other work distorts them
 little; how busy it was is in `load`. The last line is one JSON object.
@@ -18,7 +21,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -26,6 +31,7 @@ from tqdm import tqdm
 from openrlhf_tir.config.openrlhf_flags import flags_honoured
 
 from . import head as head_part
+from . import memory as memory_part
 from . import steps as steps_part
 from .workload import Size
 
@@ -37,6 +43,11 @@ BARS = {
     "logprob_memory_ratio": (0.125, "<="),
     "logprob_time_ratio": (1.15, "<="),
     "openrlhf_flags_honoured": (150, ">="),
+    "plain_pss_gb": (5.0, "<="),
+    "pss_over_plain": (1.2, "<="),
+    "pss_two_ranks_over_plain": (1.5, "<="),
+    "growth_mb_per_update": (5.0, "<="),
+    "step_over_plain": (1.15, "<="),
 }
 HIDDEN = 256
 """Width of the head's measurement: that of the steps' model."""
@@ -96,7 +107,16 @@ def flags(quick: bool) -> dict[str, Any]:
     return {"openrlhf_flags_honoured": flags_honoured()}
 
 
+def memory(quick: bool, model: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="tir-memory-model-") as scratch:
+        directory = memory_part.model_directory("tiny" if quick else model, Path(scratch))
+        size = {"micro_batches": 1, "updates": 2, "growth_updates": 6} if quick else {}
+        return memory_part.measure(memory_part.Work(directory, **size))
+
+
 PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"steps": steps, "head": head, "flags": flags}
+BY_NAME = ("memory",)
+"""Parts that run only when they are named."""
 
 
 def main() -> None:
@@ -105,12 +125,20 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a smoke test: small, and of no value as a measurement")
     parser.add_argument(
-        "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}"
+        "--only",
+        nargs="+",
+        choices=[*PARTS, *BY_NAME],
+        default=list(PARTS),
+        metavar="PART",
+        help=f"some of {', '.join([*PARTS, *BY_NAME])}",
+    )
+    parser.add_argument(
+        "--model", default="smollm2", help="of the part memory: smollm2 (its shape), tiny, or a directory [%(default)s]"
     )
     args = parser.parse_args()
     found: dict[str, Any] = {"load_before": os.getloadavg()[0]}
     for part in args.only:
-        found |= PARTS[part](args.quick)
+        found |= memory(args.quick, args.model) if part == "memory" else PARTS[part](args.quick)
     found["load"] = os.getloadavg()[0]
     print()
     for name, (bar, sense) in BARS.items():
