@@ -18,6 +18,7 @@ from ..backoff import backoff_s
 from ..config import Config
 from ..config.environments import Environment
 from ..errors import ConfigError, EnvError, TirError, unknown
+from .lost import end_of, watched
 
 SERVERS = {
     name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "functions", "swe", "puzzles", "echo")
@@ -116,6 +117,7 @@ class _Server:
         self.cfg, self.env, self.port = cfg, e, 0
         self.process: asyncio.subprocess.Process | None = None
         of = f"env_server_{e.name}" if cfg.envs else "env_server"
+        self._name = of.replace("_", "-", 2)
         self.port_file, self.log = Path(cfg.run_dir) / f"{of}.port", Path(cfg.run_dir) / f"{of}.log"
 
     async def first_start(self, wait_s: float) -> str:
@@ -151,7 +153,8 @@ class _Server:
                 return f"http://127.0.0.1:{self.port}"
             if (code := process.returncode) is None or code >= 0:
                 raise ConfigError(self._said(f"did not start: it ended with code {code}"))
-            log.warning("the %s environment server was killed by signal %s while it started", self.env.name, -code)
+            why = f"the {self.env.name} environment server was killed by signal {-code} while it started"
+            log.warning("%s", await end_of(self.cfg, self._name, why))
         raise EnvError(self._said(f"was killed {STARTS} times while it started"))
 
     async def _spawn(self, port: int) -> None:
@@ -168,6 +171,7 @@ class _Server:
             self.process = await asyncio.create_subprocess_exec(
                 *command, stdout=log, stderr=log, env=self._environ(), start_new_session=True
             )
+        await asyncio.to_thread(watched, self.cfg, self._name, self.process.pid)
 
     def _up(self) -> asyncio.subprocess.Process:
         assert self.process is not None, "start() comes first"
@@ -192,7 +196,8 @@ class _Server:
         failures = 0
         while True:
             code = await self._up().wait()
-            log.warning("the %s environment server ended with code %s; starting it again", self.env.name, code)
+            why = f"the {self.env.name} environment server ended with code {code}"
+            log.warning("%s; starting it again", await end_of(self.cfg, self._name, why))
             try:
                 await self.start(self.port)
                 failures = 0

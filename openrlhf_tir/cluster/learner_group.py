@@ -23,6 +23,7 @@ from ..deadlines import Deadline, within
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
 from ..logs.clock import Clock
 from ..types import Changes, Meeting, StepReport, TrainBatch, Transfer
+from .lost import end_of, watched
 from .nodes import learner_room, shared_room
 from .ray_faults import death
 from .ray_session import by_node, place, worker_env
@@ -42,6 +43,11 @@ THREADS = {"io": 1, "control": 1}
 """Concurrency groups of a rank's actor -> their threads, beside the one that everything else has."""
 DEATH_NOTICE_S = 20
 """How long Ray may take to find out that a process is gone, after another rank has failed."""
+
+
+def _name(rank: int) -> str:
+    """The name by which a rank's process is watched."""
+    return f"learner-rank-{rank}"
 
 
 class LearnerRank:
@@ -77,6 +83,7 @@ class LearnerRank:
         return address, time.time()
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
+        watched(cfg, _name(self.rank))
         from ..learner.zero3 import Zero3Rank
 
         self.inner = Zero3Rank(cfg, self.rank, self.world_size, master_addr, master_port)
@@ -281,9 +288,11 @@ class LearnerGroup:
         finally:
             for call in calls:
                 call.cancel()
-        errors = [error for call in calls if call in done and (error := call.exception())]
-        for error in errors:
+        failed = {rank: error for rank, call in enumerate(calls) if call in done and (error := call.exception())}
+        errors = [*failed.values()]
+        for rank, error in failed.items():
             if happened := death(error):
+                happened = await end_of(self.cfg, _name(rank), happened)
                 raise LearnerDied(
                     f"A learner rank is lost: {happened}. All ranks restart from the last checkpoint."
                 ) from error

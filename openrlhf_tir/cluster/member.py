@@ -23,6 +23,7 @@ from ..deadlines import Deadline, GivenUp, within
 from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, InfraError
 from ..logs.clock import Clock
 from ..types import Canary, Completion, GroupKey, Meeting, Transfer
+from .lost import end_of
 from .nodes import engine_room, shared_room
 from .ray_faults import death
 from .ray_session import by_node, place, worker_env
@@ -104,11 +105,13 @@ class Member:
             raise EngineGone(f"{self.name} was given up.") from None
         except (DeadlineMissed, EngineError) as e:
             why, error = str(getattr(e, "cause", None) or e), e  # what crossed Ray has its whole traceback as its text
+            if isinstance(e, EngineError):  # vLLM's own process may have been killed, not the actor
+                why = await end_of(self.cfg, self.name, why, certain=False)
         except ray.exceptions.RayError as e:
             what_happened = death(e)
             if what_happened is None:
                 raise
-            why, error = what_happened, e
+            why, error = await end_of(self.cfg, self.name, what_happened), e
         lost = f"{self.name} is lost with {len(self.running)} groups: {why}"
         self.on_death(self, why)
         raise EngineGone(lost) from error

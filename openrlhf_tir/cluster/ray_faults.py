@@ -7,6 +7,8 @@ prompt issued again. Every other error is of the code that raised it, and is rai
 
 from __future__ import annotations
 
+import re
+
 from ray import exceptions as ray
 
 from ..config.paths import shorten
@@ -28,8 +30,17 @@ DEATHS: tuple[tuple[type[Exception], str], ...] = (
 """Error -> what happened, the narrower class first. A call whose outcome is unknown (ActorUnavailableError) counts as a
 death too: its process is ended before another takes its place, so nothing is done twice."""
 
+MEMORY_REMEDY = (
+    "If it was killed for memory: lower train.max_tokens_per_gpu, vllm.kv_cache_mib, vllm.num_engines or"
+    " actor.num_gpus_per_node, or give the node more (`openrlhf-tir size` says what each process takes)"
+)
+"""What to change in a run whose process was killed for memory."""
 MAX_SAID = 300
-"""Characters of Ray's own message that are repeated: the memory monitor writes 3,000 in one line."""
+"""Characters of Ray's own message that are repeated."""
+USERS_TOLD = 3
+MAX_COMMAND = 120
+"""Of the processes that took most memory, so many are repeated, and of the command line of each so many characters."""
+_USERS = re.compile(r"Top \d+ memory users:\s*(?P<users>.*?)(?=Refer to the documentation|$)", re.DOTALL)
 
 
 def death(error: BaseException) -> str | None:
@@ -42,6 +53,18 @@ def death(error: BaseException) -> str | None:
         error = error.cause
     for kind, meaning in DEATHS:
         if isinstance(error, kind):
-            said = shorten(str(error).strip().partition("\n")[0], MAX_SAID)
+            text = str(error).strip()
+            if kind is ray.OutOfMemoryError:
+                return f"{meaning} ({type(error).__name__}: {_of_monitor(text)}). {MEMORY_REMEDY}"
+            said = shorten(text.partition("\n")[0], MAX_SAID)
             return f"{meaning} ({type(error).__name__}: {said or 'no more is known'})"
     return None
+
+
+def _of_monitor(text: str) -> str:
+    """The memory monitor's message in one line: its figures and its remedy whole, of its table the first rows."""
+    if found := _USERS.search(text):
+        rows = [row.strip() for row in found["users"].splitlines() if row.strip()]
+        told = "; ".join(" ".join(row.split())[:MAX_COMMAND] for row in rows[: 1 + USERS_TOLD])
+        text = f"{text[: found.start()]}most memory have {told}. {text[found.end() :]}"
+    return " ".join(text.split())

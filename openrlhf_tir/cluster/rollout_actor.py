@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -16,6 +17,7 @@ from ..config import Config
 from ..ports import RolloutEngine
 from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Meeting, Task, Transfer
 from .collector import settle
+from .lost import end_of_child, watched
 from .reaper import end_children_with_us
 from .remote_engine import MovesResponses, handover_of
 from .shared_dir import prove
@@ -60,6 +62,7 @@ class RolloutActor(MovesResponses):
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         """Load the model and open the endpoint; returns its URL."""
         end_children_with_us()
+        watched(cfg, self.name)
         from transformers import AutoTokenizer
 
         from ..engines.batcher import Batcher
@@ -100,6 +103,7 @@ class RolloutActor(MovesResponses):
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories, codec.special)
         model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
         self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell)
+        self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
         self.agents = Agents(
             Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow
         )

@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..errors import ConfigError
+    from ..logs.lost import lost_processes
     from ..replay.audit import audit
 
     path = args.run_dir / "ledger.jsonl"
@@ -32,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
         f" {report.longest_wait} issues of others"
     )
     print("the run is finished" if report.finished else "the run is not finished, or was killed: --resume goes on")
+    for line in lost_processes(args.run_dir):
+        print(f"lost process: {line}")
     for error in report.errors:
         print(f"ERROR: {error}")
     return 1 if report.errors else 0

@@ -19,6 +19,7 @@ from ..config.settings import load
 from ..errors import ConfigError, DataError
 from ..logs import metrics
 from ..logs import timeline as timelines
+from ..logs.lost import lost_processes
 from . import samples_page, summary
 from .bias import BIAS_CURVES
 from .curves import CURVES, Columns
@@ -54,6 +55,7 @@ def build_report(run_dir: Path) -> Path:
         )
 
     remarks = [] if ends else [f"{summary.FILE} is missing: the run has not ended, or was ended from outside."]
+    remarks += [f"Lost process: {line}." for line in lost_processes(run_dir)]
     pictures = []
     for plot in _plots(columns, spans):
         picture = _draw(plot, run_dir / "plots")

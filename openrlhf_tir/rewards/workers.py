@@ -18,7 +18,7 @@ import multiprocessing
 import resource
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import VerifierError
@@ -75,6 +75,8 @@ class Workers:
         self._turns = asyncio.Semaphore(count)
         self._cpu_name, self._wall_name, self._count_name = cpu_name, wall_name, count_name
         self._pool: ProcessPool | None = None
+        self.how_ended: Callable[[int, str], Awaitable[str]] | None = None
+        """(pid, what is known) -> how a worker ended, in words; None: nobody watches the workers."""
 
     @property
     def started(self) -> bool:
@@ -103,6 +105,10 @@ class Workers:
                             " Raise it, or make the check quicker."
                         ) from e
                     death = e
+                    if self.how_ended is not None:
+                        words = await self.how_ended(e.pid, str(e))
+                        log.warning("a worker died in %s: %s", function.__name__, words)
+                        death = VerifierError(words)
                 except TimeoutError as e:
                     if call.cancelled():  # by us: no worker has taken it
                         self._replace(pool)

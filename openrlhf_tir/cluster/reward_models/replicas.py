@@ -22,6 +22,7 @@ from ...config import Config
 from ...deadlines import Deadline, within
 from ...errors import DeadlineMissed, RewardModelError
 from ...types import Trajectory
+from ..lost import end_of, watched
 from ..nodes import reward_room
 from ..ray_faults import death
 from ..ray_session import place, worker_env
@@ -41,9 +42,10 @@ class RewardModelActor:
     """A replica's process. It loads the model when it is first asked: by `ready`, or after Ray started it again by
     whoever wants a score."""
 
-    def __init__(self, cfg: Config) -> None:
+    def __init__(self, cfg: Config, name: str) -> None:
         self.cfg = cfg
         self._loading: asyncio.Future[RewardModel] | None = None
+        watched(cfg, name)
 
     async def ready(self) -> None:
         """Raises ConfigError for what is no reward model."""
@@ -84,7 +86,7 @@ class RewardModels:
                     "runtime_env": {"env_vars": worker_env(cfg)},
                     "scheduling_strategy": PlacementGroupSchedulingStrategy(placement),
                 }
-                self.actors.append(ray.remote(RewardModelActor).options(**options).remote(cfg))
+                self.actors.append(ray.remote(RewardModelActor).options(**options).remote(cfg, _name(replica)))
             for actor in self.actors:
                 await within(
                     Deadline.of(cfg, "timeouts.start_s"), _result(actor.ready.remote()), "The start of a reward model"
@@ -135,7 +137,9 @@ class RewardModelClient:
                 f"{e} It is overloaded or hangs; add reward.model_replicas, or raise the deadline."
             ) from e
         except (ray.exceptions.RayError, ValueError) as e:  # ValueError: no actor of that name
-            raise RewardModelError(f"{name} gave no score: {death(e) or e}") from e
+            happened = death(e)
+            why = str(e) if happened is None else await end_of(self.cfg, name, happened)
+            raise RewardModelError(f"{name} gave no score: {why}") from e
 
 
 async def _result(ref: Any) -> Any:

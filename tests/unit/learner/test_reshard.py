@@ -208,10 +208,12 @@ def load(monkeypatch):
     return one
 
 
-@pytest.mark.parametrize(("saved", "world"), [(2, 1), (1, 2), (3, 2), (2, 5)])
-@pytest.mark.parametrize("limit", [10**9, 12], ids=["one sub group", "several"])
+@pytest.mark.parametrize(("saved", "world"), [(2, 1), (1, 2), (3, 2), (2, 5), (2, 2)])
+@pytest.mark.parametrize(
+    ("limit", "new_limit"), [(10**9, 10**9), (12, 12), (10**9, 12)], ids=["one sub group", "several", "several now"]
+)
 def test_masters_moments_and_counts_are_the_saved_ones_and_the_next_step_is_that_of_plain_adam(
-    load, tmp_path, saved, world, limit
+    load, tmp_path, saved, world, limit, new_limit
 ):
     import torch
 
@@ -226,7 +228,8 @@ def test_masters_moments_and_counts_are_the_saved_ones_and_the_next_step_is_that
         rank.save(tmp_path)
     other, _ = plain(9)
     after = [
-        Rank(other, {n: torch.zeros(shape) for n, shape in FROZEN.items()}, rank, world, limit) for rank in range(world)
+        Rank(other, {n: torch.zeros(shape) for n, shape in FROZEN.items()}, rank, world, new_limit)
+        for rank in range(world)
     ]
     for rank in after:
         load(rank, tmp_path, saved)
@@ -253,6 +256,17 @@ def test_masters_moments_and_counts_are_the_saved_ones_and_the_next_step_is_that
     for name, tensor in frozen_tensors().items():
         parts = [next(p.ds_tensor for p, n in rank.param_names.items() if n == name) for rank in after]
         assert torch.equal(torch.cat(parts)[: tensor.numel()].reshape(tensor.shape), tensor)
+
+
+@pytest.mark.parametrize(("limit", "new_limit", "regrouped"), [(12, 12, False), (10**9, 12, True), (12, 10**9, True)])
+def test_a_checkpoint_of_as_many_ranks_is_regrouped_where_its_sub_groups_are_others(
+    tmp_path, limit, new_limit, regrouped
+):
+    from openrlhf_tir.learner.saved import reshard
+
+    whole, _ = plain(0)
+    Rank(whole, frozen_tensors(), 0, 1, limit).save(tmp_path)
+    assert reshard.regrouped(Rank(whole, frozen_tensors(), 0, 1, new_limit), tmp_path, 0) is regrouped
 
 
 def test_a_checkpoint_from_before_the_first_step_has_no_moments_and_gives_none(load, tmp_path):

@@ -1,0 +1,270 @@
+"""Watch over a process: its peak memory, its node's, and how it ended, for whoever has to say why it died.
+
+    a process of a run   starts a watcher for itself (`watch`): a process of a session of its own, which needs nothing
+                         of what it watches and so outlives its SIGKILL
+    the watcher          reads memory once a second, of the process and of its descendants (vLLM's engine is one);
+                         when one ends, it writes DIRECTORY/NAME.json, of a descendant DIRECTORY/NAME.PID.json
+    the controller       reads them when a call has failed: cluster/lost.py
+
+How a process ended is exact on Linux 6.15 and later, where a descriptor of it (pidfd) tells the exit status to whoever
+holds one. Before, the status can be read between a process's end and its parent's look at it, which is missed now and
+then: `signal` and `code` are both null in that case.
+
+PSS (proportional set size) counts a page that n processes share as 1/n in each, so that the PSS of several processes
+add up to what they take together. RSS counts it fully in each.
+
+Run as a script by path, with the standard library alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+KIB = 1024
+SAMPLE_S = 1.0
+"""Seconds between two readings. A process's peak is the kernel's own, so only what it took in its last second is
+missed."""
+CHILDREN_S = 5.0
+"""Seconds between two searches for descendants. One that lives shorter than that may be missed."""
+RECENT_SAMPLES = 10
+"""Readings of the node's memory of which the highest is told: what was in use just before the end."""
+START_S = 60
+"""Deadline of the watcher's own start, which takes 30 ms; on a starved machine seconds."""
+REAPED_S = 2.0
+"""Seconds until the parent of an ended process has looked at it, which is when its exit status can be asked for."""
+
+# linux/pidfd.h: struct pidfd_info of 64 bytes, in which the mask is asked for and the exit code comes back.
+_PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO = struct.Struct("=Q52xi")
+
+
+def pss_bytes(pid: int) -> int | None:
+    """Return the PSS of a process in bytes; None if it is gone or may not be read."""
+    return _kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
+
+
+def rss_bytes(pid: int) -> int | None:
+    """Return the RSS of a process in bytes; None if it is gone."""
+    return _kib(Path(f"/proc/{pid}/status"), "VmRSS:")
+
+
+def peak_rss_bytes(pid: int) -> int | None:
+    """Return the highest RSS that a process has had, in bytes; None if it is gone."""
+    return _kib(Path(f"/proc/{pid}/status"), "VmHWM:")
+
+
+def node_memory() -> tuple[int, int]:
+    """Return (bytes in use, bytes in all) of this node, or of this process's control group where that has less.
+
+    What the kernel can take back at once, as file caches, is not in use.
+    """
+    info = Path("/proc/meminfo")
+    total = _kib(info, "MemTotal:") or 0
+    used = total - (_kib(info, "MemAvailable:") or 0)
+    group = _control_group()
+    with suppress(OSError, ValueError):
+        limit = int((group / "memory.max").read_text())  # "max" where there is none
+        if limit < total:
+            stats = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            current = int((group / "memory.current").read_text()) - int(stats.get("inactive_file", 0))
+            return current, limit
+    return used, total
+
+
+def kernel_kills() -> int:
+    """Return how many processes the kernel has killed for memory on this node since it was started."""
+    return _counter(Path("/proc/vmstat"), "oom_kill") + _counter(_control_group() / "memory.events", "oom_kill")
+
+
+def _control_group() -> Path:
+    with suppress(OSError, IndexError):
+        name = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].partition("::")[2]
+        if name:
+            return Path("/sys/fs/cgroup") / name.lstrip("/")
+    return Path("/sys/fs/cgroup")
+
+
+def _counter(file: Path, name: str) -> int:
+    with suppress(OSError, ValueError):
+        for line in file.read_text().splitlines():
+            if line.split()[:1] == [name]:
+                return int(line.split()[1])
+    return 0
+
+
+def _kib(file: Path, name: str) -> int | None:
+    """Return the figure of the line that begins with `name`, given there in KiB, as bytes."""
+    try:
+        for line in file.read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) * KIB
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def watch(directory: Path, name: str, pid: int | None = None) -> bool:
+    """Start a watcher for the process `pid`, this one unless given, and return whether there is one.
+
+    An earlier record of that name is removed. A watcher that cannot be started is a warning: the run works without.
+
+    Args:
+        directory: Where the records are written; made if it is not there.
+        name: Name of the process in the records, as in `learner-rank-0`.
+    """
+    pid = os.getpid() if pid is None else pid
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for record in records(directory, name):
+            record.unlink(missing_ok=True)
+        quiet = subprocess.DEVNULL
+        subprocess.run(
+            [sys.executable, "-I", "-S", __file__, str(pid), str(directory.absolute()), name],
+            start_new_session=True,
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            check=True,
+            timeout=START_S,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        logging.getLogger(__name__).warning("nobody watches how %s ends: %s", name, error)
+        return False
+    return True
+
+
+def records(directory: Path, name: str) -> list[Path]:
+    """Return the records of a process and of its descendants that are there, its own first."""
+    own = directory / f"{name}.json"
+    return [path for path in (own, *sorted(directory.glob(f"{name}.*.json"))) if path.exists()]
+
+
+class _Watched:
+    """A process with its descriptor, which stays valid after its end, and its highest memory so far."""
+
+    def __init__(self, pid: int, name: str) -> None:
+        self.pid = pid
+        self.name = name
+        self.descriptor = os.pidfd_open(pid)
+        self.command = _command(pid)
+        self.peak = 0
+
+    def look(self) -> None:
+        self.peak = max(self.peak, peak_rss_bytes(self.pid) or 0)
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
+        return " ".join(words)[:200]
+    return ""
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in task.read_text().split():
+                found += [int(child), *_descendants(int(child))]
+    return found
+
+
+def _status_of_zombie(pid: int) -> int | None:
+    """Return the wait status of a process that has ended and that nobody has looked at yet."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if fields[0] == "Z":
+            return int(fields[49])
+    return None
+
+
+def _status_of(watched: _Watched) -> int | None:
+    """Return the wait status of a process that has ended; None where it cannot be known."""
+    status = _status_of_zombie(watched.pid)
+    deadline = time.monotonic() + REAPED_S
+    while status is None and time.monotonic() < deadline:
+        asked = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, 0))
+        try:
+            fcntl.ioctl(watched.descriptor, _PIDFD_GET_INFO, asked)
+        except OSError:
+            return None  # a kernel before 6.15
+        mask, code = _PIDFD_INFO.unpack(asked)
+        if mask & _PIDFD_INFO_EXIT:
+            return code
+        time.sleep(0.01)
+    return status
+
+
+def _watch(pid: int, directory: Path, name: str) -> None:
+    """Watch a process to its end and write its record, and those of descendants that end before it or with it."""
+    root = _Watched(pid, name)
+    children: dict[int, _Watched] = {}
+    poll = select.poll()
+    poll.register(root.descriptor, select.POLLIN)
+    kills = kernel_kills()
+    used: list[int] = []
+    next_search = 0.0
+    while True:
+        now = time.monotonic()
+        if now >= next_search:
+            next_search = now + CHILDREN_S
+            for child in _descendants(pid):
+                if child not in children and child != os.getpid():
+                    with suppress(OSError):
+                        children[child] = _Watched(child, f"{name}.{child}")
+                        poll.register(children[child].descriptor, select.POLLIN)
+        in_use, total = node_memory()
+        used = [*used[-RECENT_SAMPLES:], in_use]
+        for watched in (root, *children.values()):
+            watched.look()
+        ended = {descriptor for descriptor, _ in poll.poll(SAMPLE_S * 1000)}
+        for watched in [w for w in (*children.values(), root) if w.descriptor in ended]:
+            poll.unregister(watched.descriptor)
+            status = _status_of(watched)
+            by_kernel = kernel_kills() > kills
+            kills = kernel_kills()
+            record = {
+                "name": watched.name,
+                "pid": watched.pid,
+                "command": watched.command,
+                "signal": None if status is None else os.WTERMSIG(status) or None,
+                "code": None if status is None or os.WTERMSIG(status) else os.WEXITSTATUS(status),
+                "by_kernel_for_memory": by_kernel,
+                "peak_bytes": watched.peak,
+                "node": os.uname().nodename,
+                "node_used_bytes": max(used),
+                "node_total_bytes": total,
+                "time": time.time(),
+            }
+            # What a descendant did by itself and in good order explains nothing.
+            if watched is root or record["signal"] or status is None:
+                _write(directory / f"{watched.name}.json", record)
+            os.close(watched.descriptor)
+            children.pop(watched.pid, None)
+        if root.descriptor in ended:
+            return
+
+
+def _write(path: Path, record: dict[str, object]) -> None:
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(json.dumps(record))
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    # No child of whoever started us: Ray would end it together with the process that it watches.
+    if os.fork():
+        os._exit(0)
+    with suppress(OSError):  # the process is gone already, or the run's directory is
+        _watch(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
