@@ -38,8 +38,9 @@ MEMORY_REMEDY = (
 MAX_SAID = 300
 """Characters of Ray's own message that are repeated."""
 USERS_TOLD = 3
+"""Number of the processes with most memory that are repeated from the memory monitor's table of ten."""
 MAX_COMMAND = 120
-"""Of the processes that took most memory, so many are repeated, and of the command line of each so many characters."""
+"""Characters of a row of that table that are repeated."""
 _USERS = re.compile(r"Top \d+ memory users:\s*(?P<users>.*?)(?=Refer to the documentation|$)", re.DOTALL)
 
 

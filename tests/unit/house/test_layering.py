@@ -13,7 +13,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes", "inert"},
-    {"ports", "rendezvous", "background", "deadlines", "suspension", "sizes", "model_size", "memory_plan"},
+    {"ports", "rendezvous", "background", "deadlines", "suspension", "sizes", "model_size", "memory_plan", "host_plan", "process_watch"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "evaluation", "replay", "weights", "learner", "logs"},
     {"episodes"},
@@ -37,9 +37,9 @@ OWNERS = {
 
 TORCH_FREE = {
     "actors", "background", "backoff", "cli", "commands", "config", "data", "deadlines", "envs", "episodes", "errors",
-    "evaluation", "exit_codes", "filters", "http_guard", "inert", "logs", "memory_plan", "model_size", "pipeline",
-    "plugins", "ports", "protocol", "replay", "report", "reproduce", "rewards", "serving", "simulation", "sizes",
-    "suspension", "types",
+    "evaluation", "exit_codes", "filters", "host_plan", "http_guard", "inert", "logs", "memory_plan", "model_size",
+    "pipeline", "plugins", "ports", "process_watch", "protocol", "replay", "report", "reproduce", "rewards",
+    "serving", "simulation", "sizes", "suspension", "types",
 }  # fmt: skip
 ENV_MAY_SHARE = {
     # One guard between the network and every HTTP server, so that a hole is closed once.
