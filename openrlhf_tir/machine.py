@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,11 +60,25 @@ PROC_REMEDY = (
     " unmask=ALL`; Kubernetes: securityContext `procMount: Unmasked` in a pod with `hostUsers: false`)"
 )
 """What makes bubblewrap's own /proc possible in a container whose runtime masks parts of it."""
+NVIDIA_SMI_S = 30
+"""Deadline of the driver's tool, which takes a second; on a node with many GPUs without persistence many."""
 
 
 def gpu_count() -> int:
     """NVIDIA GPUs of this node, by the driver's device files: visible also to a process that Ray gave none."""
     return sum(p.name[len("nvidia") :].isdigit() for p in Path("/dev").glob("nvidia*"))
+
+
+def gpu_memory() -> int | None:
+    """Return the bytes of this node's smallest GPU; None where there is none, or the driver's tool does not say."""
+    if not gpu_count():
+        return None
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_S, check=True).stdout
+        return min(int(line) for line in told.split()) << 20
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
 
 
 def runs_on_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> bool:

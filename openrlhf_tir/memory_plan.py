@@ -28,8 +28,8 @@ ENGINE_RESERVE, and its host takes its weights.
 
 With ds.ring_attn_size R ranks share each sequence, so the longest of data.max_len tokens is 1 / R of it on each.
 
-A layer's activations are counted as tensors that a plain forward pass keeps for backward (ACTIVATIONS): an estimate,
-within some tenths of what a kernel library keeps. Other buffers (NCCL, CUDA graphs, fragments) are in RESERVE. Critic
+A layer's activations are counted as the tensors that transformers' forward pass keeps for the backward. Other buffers
+(NCCL, CUDA graphs, fragments) are in RESERVE. Critic
 and reference model are counted by their weights and states."""
 
 from __future__ import annotations
@@ -113,11 +113,14 @@ class Shape:
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             return None
 
-    @property
-    def activations(self) -> int:
-        """Values per token that a layer's forward pass keeps: two norms and their inputs (4 h); q, k, v and the
-        attention's output; gate, up and their product (3 i)."""
-        return 4 * self.hidden + (2 * self.heads + 2 * self.keys) * self.head_dim + 3 * self.inner
+    def activation_bytes(self, w: int) -> int:
+        """Return the bytes per token that a layer's forward pass keeps for the backward, with weights of `w` bytes.
+
+        Two norms, each with its input in fp32 and its output (transformers computes them so); q, k, v, and the
+        attention's output twice (as the kernel gave it and as a packed row); gate, its activation, up, and the product.
+        """
+        attention = (3 * self.heads + 2 * self.keys) * self.head_dim
+        return 2 * (4 + w) * self.hidden + w * (attention + 4 * self.inner)
 
     @property
     def kv_values(self) -> int:
@@ -211,9 +214,9 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
     n, shape = parameters(model), Shape.of(config_json(model))
     if not n or shape is None:
         return None
-    w, ranks = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.num_nodes * cfg.actor.num_gpus_per_node
+    w, ranks = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.world_size
     tp = cfg.vllm.tensor_parallel_size
-    learner, host = _learner(cfg, n, shape, w, ranks)
+    learner, host = learner_parts(cfg, n, shape, w, ranks)
     if cfg.train.colocate_all:
         host += learner.get("gradients", 0) + learner.get("optimiser", 0) + math.ceil(n * w / tp)
     weights = math.ceil(n * w / tp)
@@ -235,18 +238,22 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
     )
 
 
-def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dict[str, int], int]:
-    """One rank's GPU by parts, and its host memory."""
+def learner_parts(
+    cfg: Config, n: int, shape: Shape, w: int, ranks: int, *, chunk: int = CHUNK_TOKENS
+) -> tuple[dict[str, int], int]:
+    """Return one rank's GPU by parts, and its host memory. `chunk`: tokens of the head's chunks, at least."""
     share = math.ceil(n / ranks)
     tokens = max(cfg.train.max_tokens_per_gpu, math.ceil(cfg.data.max_len / cfg.ds.ring_attn_size))
     critics = int(cfg.algo.advantage.estimator == "gae")
     trained = critics + (cfg.ds.lora.rank == 0)  # LoRA's own are a hundredth: left out
     models = 1 + critics
-    states = share * OPTIMISER_BYTES * trained
+    # fp32 weights that ZeRO-3 cuts up are their own master weights
+    own_masters = 4 if w == 4 and cfg.ds.zero_stage == 3 else 0
+    states = share * (OPTIMISER_BYTES - own_masters) * trained
     kept = (
         w * tokens * shape.hidden * shape.layers
         if cfg.actor.gradient_checkpointing_enable
-        else w * tokens * shape.activations * (shape.layers - 1)
+        else tokens * shape.activation_bytes(w) * (shape.layers - 1)
     )
     head = (4 + (w if w < 4 else 0)) * shape.vocabulary * shape.hidden
     parts = {
@@ -254,8 +261,8 @@ def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dic
         "gradients": share * GRADIENT_BYTES[cfg.ds.grad_accum_dtype] * trained,
         "optimiser": 0 if cfg.ds.adam_offload else states,
         "gathered weights": w * min(n, LIVE_PARAMETERS) if cfg.ds.zero_stage == 3 else 0,
-        "activations": kept + w * tokens * shape.activations,
-        "logits": 2 * max(CHUNK_BYTES, 4 * CHUNK_TOKENS * shape.vocabulary),
+        "activations": kept + tokens * shape.activation_bytes(w),
+        "logits": 2 * max(CHUNK_BYTES, 4 * chunk * shape.vocabulary),
         "head's gradient": head * (cfg.ds.lora.rank == 0),
         "kept logits": min(cfg.ds.keep_logits_mib << 20, w * tokens * shape.vocabulary),
         "reserve": RESERVE,

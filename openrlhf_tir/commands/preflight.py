@@ -46,6 +46,7 @@ from .checks.host import (
     check_colocation,
     check_gpus,
     check_loggers,
+    check_memory,
     check_ports,
     check_push_room,
     check_writable,
@@ -105,6 +106,8 @@ def check(
         with problems.caught():
             facts += check_model(cfg, machine)
             facts += check_push_room(cfg, machine)
+        with problems.caught():
+            facts += check_memory(cfg, machine, learner=training)
     with problems.caught():
         facts += check_roles(cfg)
     if training:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..config import Config
 from ..config.flags import add_config_flags
 from ..config.numbers import real
 from ..errors import ConfigError
@@ -17,24 +18,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu-gib", type=real(), default=80.0, metavar="GIB", help="memory of one GPU in GiB [%(default)s]"
     )
+    parser.add_argument(
+        "--host-gib",
+        type=real(),
+        metavar="GIB",
+        help="host memory of one node in GiB, to compare with [this machine's with --cpu, else not compared]",
+    )
+    parser.add_argument("--cpu", action="store_true", help="of a run without GPUs: all is in host memory")
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 when something does not fit."""
+    if args.cpu:
+        return _on_cpus(args)
     from rich.console import Console
     from rich.table import Table
 
+    from ..host_plan import host_plan
     from ..memory_plan import memory_plan
     from ..sizes import size
 
     cfg = config_of(args, makes_data=True)
     plan = memory_plan(cfg, int(args.gpu_gib * GIB))
     if plan is None:
-        raise ConfigError(
-            f"The size of actor.model_name_or_path = {cfg.actor.model_name_or_path!r} cannot be read here. Give a"
-            " directory with its config.json, or a name that the hub or its cache knows."
-        )
+        raise _unreadable(cfg)
     table = Table(
         "where",
         "what",
@@ -68,6 +76,48 @@ def run(args: argparse.Namespace) -> int:
     table.add_row("run directory", f"checkpoints ({cfg.ckpt.max_num} and one that is written)", size(plan.checkpoints))
     Console().print(table)
     faults = plan.faults(int(args.gpu_gib * GIB))
+    host = host_plan(cfg, gpus=True)
+    if host is not None:
+        print(f"host: a node needs {host.needs}")
+        faults += host.faults(int(args.host_gib * GIB)) if args.host_gib else []
+    for fault in faults:
+        print(f"does not fit: {fault}")
+    return NO if faults else 0
+
+
+def _unreadable(cfg: Config) -> ConfigError:
+    return ConfigError(
+        f"The size of actor.model_name_or_path = {cfg.actor.model_name_or_path!r} cannot be read here. Give a"
+        " directory with its config.json, or a name that the hub or its cache knows."
+    )
+
+
+def _on_cpus(args: argparse.Namespace) -> int:
+    """Print what each process of a run without GPUs holds, and compare the sum with a node's memory."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..host_plan import host_plan
+    from ..process_watch import node_memory
+    from ..sizes import size
+
+    cfg = config_of(args, makes_data=True)
+    plan = host_plan(cfg, gpus=False)
+    if plan is None:
+        raise _unreadable(cfg)
+    table = Table("where", "what", "size", title=f"{cfg.ds.param_dtype}, no GPUs")
+    for where, parts, total in (
+        (f"each of {plan.ranks} learner ranks", plan.learner, plan.rank_bytes),
+        (f"each of {plan.engines} engines", plan.engine, plan.engine_bytes),
+    ):
+        for i, (what, n) in enumerate(parts.items()):
+            table.add_row(where if i == 0 else "", what, size(n))
+        table.add_row("", "sum", size(total), end_section=True)
+    table.add_row("each learner rank", "copy that a checkpoint is written from", size(plan.checkpoint))
+    table.add_row("the rest", "controller, Ray, environment servers", size(plan.others), end_section=True)
+    table.add_row("the node", "all at the peak", size(plan.total))
+    Console().print(table)
+    faults = plan.faults(int(args.host_gib * GIB) if args.host_gib else node_memory()[1])
     for fault in faults:
         print(f"does not fit: {fault}")
     return NO if faults else 0

@@ -1,7 +1,7 @@
 """Learner ranks of a configuration that does not set `actor.num_gpus_per_node`: what this machine has.
 
 on a cluster               the field's default: the head may have no GPU
-GPUs on this machine       those that engines and reward models leave (all of them with train.colocate_all), or
+GPUs on this machine       those that engines and reward models leave (all of them where engines are beside ranks), or
                            fewer where a batch does not divide over as many
 none                       one rank: ranks of one machine share its cores, and each holds its own activations
 """
@@ -30,7 +30,7 @@ def ranks_of_machine(cfg: Config, *, gpus: int | None = None, environ: Mapping[s
         if role.num_gpus_per_node is not None:
             return _with_ranks(cfg, role.num_gpus_per_node)
     here = gpu_count() if gpus is None else gpus
-    engines = 0 if cfg.train.colocate_all else cfg.vllm.num_engines * cfg.vllm.world_size
+    engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
     rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
     # As many as a batch divides over: the rules refuse another number.
     samples = cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt

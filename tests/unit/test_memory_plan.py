@@ -50,13 +50,14 @@ def small(tmp_path):
 def test_each_part_is_what_the_arithmetic_of_the_page_says(small):
     plan = memory_plan(small, 80 * GIB)
     assert plan.parameters == N == 2128
-    layer = 4 * 8 + (2 * 4 + 2 * 2) * 2 + 3 * 16  # values per token
+    # bytes per token: two norms, fp32 in and bf16 out; q, k, v, the output twice; the MLP's four
+    layer = 2 * (4 + 2) * 8 + 2 * ((3 * 4 + 2 * 2) * 2 + 4 * 16)
     assert plan.learner == {
         "weights": 2 * N // 4,
         "gradients": 4 * N // 4,
         "optimiser": 12 * N // 4,
         "gathered weights": 2 * N,
-        "activations": 2 * 1000 * 8 * 3 + 2 * 1000 * layer,
+        "activations": 2 * 1000 * 8 * 3 + 1000 * layer,
         "logits": 2 * CHUNK_BYTES,
         "head's gradient": (4 + 2) * 50 * 8,
         "reserve": RESERVE,
@@ -131,7 +132,7 @@ def test_without_gradient_checkpointing_every_layer_keeps_its_activations(small)
             "actor": {**small.actor.model_dump(exclude_unset=True), "gradient_checkpointing_enable": False},
         }
     )
-    assert memory_plan(kept, 80 * GIB).learner["activations"] == 2 * 1000 * 3 * (4 * 8 + 12 * 2 + 3 * 16)
+    assert memory_plan(kept, 80 * GIB).learner["activations"] == 1000 * 3 * (2 * 6 * 8 + 2 * (16 * 2 + 4 * 16))
 
 
 def test_the_cache_of_a_7b_engine_holds_what_its_shape_says(tmp_path):

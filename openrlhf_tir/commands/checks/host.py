@@ -14,19 +14,23 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from ...config import Config
 from ...config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ...errors import ConfigError, Unavailable, unknown
+from ...host_plan import REMEDY, host_plan
 from ...learner.attention.choice import attention_implementation
-from ...machine import gpu_count, namespace_remedy
+from ...machine import gpu_count, gpu_memory, namespace_remedy
 from ...memory_plan import memory_plan
 from ...model_size import push_bytes
+from ...process_watch import node_memory
 from ...sizes import size
 
+KEPT_FREE = 0.05
+"""Share of a node's memory that must stay free: Ray's memory monitor ends processes beyond."""
 BWRAP_TRIAL_S = 10
 """Deadline of one `bwrap true`, which takes milliseconds; a starved machine may need seconds."""
 LANDLOCK_CREATE_RULESET = 444
@@ -65,6 +69,10 @@ class Machine:
     shm_free: int = field(
         default_factory=lambda: shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
     )
+    memory: tuple[int, int] = field(default_factory=node_memory)
+    """Bytes in use and in all."""
+    gpu_bytes: int | None = field(default_factory=gpu_memory)
+    """Memory of the smallest GPU; None where there is none, or it cannot be asked."""
     has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None
     isolation_fault: Callable[[], str | None] = isolation_fault
 
@@ -170,6 +178,39 @@ def check_push_room(cfg: Config, machine: Machine) -> list[str]:
         f"weight pushes go through {cfg.run_dir}: they need {size(need)}, /dev/shm has {size(machine.shm_free)} free "
         "(docker run --shm-size makes it bigger, and pushes faster)"
     ]
+
+
+def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list[str]:
+    """Host memory and GPUs hold what the run plans for.
+
+    Raises ConfigError where the machine is too small. Where others have the memory now, that is said.
+
+    Args:
+        learner: Whether the run has one; without, only its engines count.
+    """
+    if not runs_here(cfg) or (plan := host_plan(cfg, gpus=machine.gpus > 0)) is None:
+        return []
+    if not learner:
+        plan = replace(plan, ranks=0)
+    used, total = machine.memory
+    limit = int(total * (1 - KEPT_FREE))
+    faults = plan.faults(limit)
+    if machine.gpu_bytes and learner and (on_gpus := memory_plan(cfg, machine.gpu_bytes)):
+        faults += [f"on a GPU, {fault}" for fault in on_gpus.faults(machine.gpu_bytes)]
+    if faults:
+        raise ConfigError(
+            f"This machine is too small for the run: {' '.join(faults)} `openrlhf-tir size` lists each part."
+        )
+    said = [f"planned {plan.needs}; {size(total - used)} of {size(total)} are free"]
+    if used + plan.total > limit:
+        said.append(
+            f"memory: others hold {size(used)} of this machine's {size(total)} now; with what the run needs that is"
+            f" more than the {1 - KEPT_FREE:.0%} above which Ray ends processes. End them, or: {REMEDY}"
+        )
+    processes = plan.ranks + plan.engines
+    if machine.gpus == 0 and processes > machine.cpus:
+        said.append(f"{processes} learner ranks and engines share {machine.cpus} cores")
+    return said
 
 
 def check_loggers(cfg: Config, machine: Machine) -> None:

@@ -14,8 +14,16 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.simulation import virtual_loop
 
 
+@pytest.fixture(autouse=True)
+def nobody_watches(monkeypatch):
+    """The processes of this file are none."""
+    monkeypatch.setattr(env_process, "watched", lambda *_: None)
+
+
 class Process:
     """A server process that lives until `die`."""
+
+    pid = 0
 
     def __init__(self):
         self.returncode = None

@@ -8,8 +8,24 @@ from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 
-CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
-GPUS = Machine(gpus=4, cpus=32, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
+CPU = Machine(
+    gpus=0,
+    cpus=2,
+    shm_free=1 << 30,
+    memory=(2 << 30, 24 << 30),
+    gpu_bytes=None,
+    has_module=lambda name: True,
+    isolation_fault=lambda: None,
+)
+GPUS = Machine(
+    gpus=4,
+    cpus=32,
+    shm_free=1 << 30,
+    memory=(2 << 30, 256 << 30),
+    gpu_bytes=80 << 30,
+    has_module=lambda name: True,
+    isolation_fault=lambda: None,
+)
 ON_CPU = {
     "ds.attn_implementation": "sdpa",
     "vllm.sync_backend": "file",

@@ -1,0 +1,109 @@
+"""What each process of a run holds of a node's host memory, worked by hand for a small decoder, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from openrlhf_tir import host_plan as plans
+from openrlhf_tir.cli import main
+from openrlhf_tir.config import Config
+from openrlhf_tir.host_plan import (
+    BUCKET_BYTES,
+    CONTROLLER,
+    CPU_CHUNK_TOKENS,
+    CPU_KV_CACHE,
+    ENGINE_PROCESSES,
+    ENV_WORKER,
+    LEARNER_PROCESS,
+    host_plan,
+)
+from openrlhf_tir.memory_plan import CHUNK_BYTES
+from tests.unit.test_memory_plan import SMALL, N, model
+
+GIB = 2**30
+
+
+def small(tmp_path, **sections) -> Config:
+    base = {
+        "actor": {"model_name_or_path": model(tmp_path, SMALL), "num_gpus_per_node": 1},
+        "data": {"max_len": 100},
+        "rollout": {"max_new_tokens": 50},
+        "train": {"max_tokens_per_gpu": 1000},
+        "env": {"url": "http://10.0.0.1:1"},
+    }
+    return Config(**{name: {**base.get(name, {}), **sections.get(name, {})} for name in base | sections})
+
+
+def test_a_rank_without_a_gpu_holds_all_of_it_in_host_memory(tmp_path):
+    plan = host_plan(small(tmp_path), gpus=False)
+    layer = 2 * (4 + 2) * 8 + 2 * ((3 * 4 + 2 * 2) * 2 + 4 * 16)
+    assert plan.learner == {
+        "process": LEARNER_PROCESS,
+        "weights": 2 * N,
+        "gradients": 4 * N,
+        "optimiser": 12 * N,
+        "activations": 3 * 1000 * layer,
+        "logits": 2 * CHUNK_BYTES,
+        "head's gradient": (4 + 2) * 50 * 8,
+        "gradients' bucket": BUCKET_BYTES,
+    }
+    assert plan.checkpoint == 12 * N
+    assert plan.engine == {"processes": ENGINE_PROCESSES, "weights": 2 * N, "KV cache": CPU_KV_CACHE}
+    assert (plan.ranks, plan.engines, plan.others) == (1, 1, CONTROLLER), "the environment's server is elsewhere"
+    assert plan.total == plan.rank_bytes + 12 * N + plan.engine_bytes + CONTROLLER
+
+
+def test_two_ranks_share_the_states_and_each_holds_gathered_weights_and_its_own_activations(tmp_path):
+    one, two = (host_plan(small(tmp_path, actor={"num_gpus_per_node": n}), gpus=False) for n in (1, 2))
+    assert two.ranks == 2
+    assert [two.learner[part] for part in ("weights", "gradients", "optimiser")] == [N, 2 * N, 6 * N]
+    assert (two.learner["gathered weights"], two.checkpoint) == (2 * N, 6 * N)
+    assert two.learner["activations"] == one.learner["activations"]
+
+
+def test_environment_servers_of_the_run_count_with_their_workers(tmp_path):
+    cfg = small(tmp_path, env={"url": "", "workers": 3})
+    assert host_plan(cfg, gpus=False).others == CONTROLLER + 4 * ENV_WORKER
+
+
+def test_fp32_weights_are_their_own_master_weights(tmp_path):
+    plan = host_plan(small(tmp_path, ds={"param_dtype": "fp32"}), gpus=False)
+    assert (plan.learner["weights"], plan.learner["optimiser"], plan.checkpoint) == (4 * N, 8 * N, 12 * N)
+
+
+def test_beside_gpus_the_host_holds_processes_and_what_is_kept_there(tmp_path):
+    plan = host_plan(small(tmp_path, ds={"adam_offload": True}), gpus=True)
+    assert plan.learner == {"process": plans.LEARNER_HOST, "kept on the host": 12 * N}
+    assert plan.engine == {"processes": plans.ENGINE_HOST}
+
+
+def test_the_chunk_and_the_cache_are_those_of_learner_and_engine():
+    from openrlhf_tir.engines.start import CPU_KV_CACHE_MIB
+    from openrlhf_tir.learner import host_memory, linear_head
+
+    assert CPU_CHUNK_TOKENS == linear_head.CHUNK_TOKENS
+    assert CPU_KV_CACHE == CPU_KV_CACHE_MIB << 20
+    assert 2 * host_memory.BUCKET_ELEMENTS["cpu"] == BUCKET_BYTES
+
+
+def test_what_a_node_needs_just_fits_or_is_refused_with_need_and_remedy(tmp_path):
+    plan = host_plan(small(tmp_path), gpus=False)
+    assert plan.faults(plan.total) == []
+    (fault,) = plan.faults(plan.total - 1)
+    assert plan.needs in fault and "train.max_tokens_per_gpu" in fault
+
+
+def test_size_of_a_run_without_gpus_says_whether_the_host_holds_it(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    argv = ["size", "--cpu", "--recipe", "quickstart_cpu", "--actor.model_name_or_path", str(tmp_path)]
+    assert main([*argv, "--host-gib", "64"]) == 0
+    assert "learner ranks" in capsys.readouterr().out
+    assert main([*argv, "--host-gib", "2"]) == 1
+    assert "actor.num_gpus_per_node" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("gpus", [True, False])
+def test_a_model_whose_size_is_not_known_has_no_plan(tmp_path, gpus):
+    assert host_plan(Config(actor={"model_name_or_path": str(tmp_path)}), gpus=gpus) is None
