@@ -3,6 +3,7 @@
 import pytest
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.logs.lost import put_on_record
 from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.types import GroupKey
 
@@ -31,6 +32,12 @@ def test_a_finished_run_with_every_prompt_ended_passes(ledger, tmp_path, capsys)
     ledger.finished()
     assert main(["audit", str(tmp_path)]) == 0
     assert "the run is finished" in capsys.readouterr().out
+
+
+def test_lost_processes_are_listed_and_are_no_error(ledger, tmp_path, capsys):
+    put_on_record(tmp_path, "learner-rank-1", "its process died", [])
+    assert main(["audit", str(tmp_path)]) == 0
+    assert "learner-rank-1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

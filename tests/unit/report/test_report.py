@@ -9,6 +9,7 @@ from openrlhf_tir.config import Config, Logger
 from openrlhf_tir.config.settings import to_toml
 from openrlhf_tir.errors import DataError
 from openrlhf_tir.logs import metrics
+from openrlhf_tir.logs.lost import put_on_record
 from openrlhf_tir.logs.metrics import MetricsLog
 from openrlhf_tir.logs.timeline import Timeline
 from openrlhf_tir.report import summary
@@ -70,8 +71,10 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
 
 def test_a_partial_run_leaves_out_what_it_cannot_show_and_says_so(tmp_path):
     write_metrics(tmp_path)
+    put_on_record(tmp_path, "learner-rank-1", "its process died", [])
     page = build_report(tmp_path).read_text()
     assert plots(tmp_path) == {"drops"}
+    assert "learner-rank-1" in page
     for remark in (
         "summary.json is missing",
         "“Timeline” is left out",
