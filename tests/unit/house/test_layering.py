@@ -13,7 +13,18 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes", "inert"},
-    {"ports", "rendezvous", "background", "deadlines", "suspension", "sizes", "model_size", "memory_plan", "host_plan", "process_watch"},
+    {
+        "ports",
+        "rendezvous",
+        "background",
+        "deadlines",
+        "suspension",
+        "sizes",
+        "model_size",
+        "memory_plan",
+        "host_plan",
+        "process_watch",
+    },
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "evaluation", "replay", "weights", "learner", "logs"},
     {"episodes"},
