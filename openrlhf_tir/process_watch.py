@@ -158,7 +158,7 @@ class _Watched:
         self.name = name
         self.descriptor = os.pidfd_open(pid)
         self.command = _command(pid)
-        self.peak = 0
+        self.peak = peak_rss_bytes(pid) or 0
 
     def look(self) -> None:
         self.peak = max(self.peak, peak_rss_bytes(self.pid) or 0)
@@ -206,9 +206,9 @@ def _status_of(watched: _Watched) -> int | None:
     return status
 
 
-def _watch(pid: int, directory: Path, name: str) -> None:
+def _watch(root: _Watched, directory: Path) -> None:
     """Watch a process to its end and write its record, and those of descendants that end before it or with it."""
-    root = _Watched(pid, name)
+    pid, name = root.pid, root.name
     children: dict[int, _Watched] = {}
     poll = select.poll()
     poll.register(root.descriptor, select.POLLIN)
@@ -263,8 +263,10 @@ def _write(path: Path, record: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
+    # Before the fork: whoever started us knows by our exit that nothing is missed from here on.
+    watched_process = _Watched(int(sys.argv[1]), sys.argv[3])
     # No child of whoever started us: Ray would end it together with the process that it watches.
     if os.fork():
         os._exit(0)
-    with suppress(OSError):  # the process is gone already, or the run's directory is
-        _watch(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    with suppress(OSError):  # the run's directory is gone
+        _watch(watched_process, Path(sys.argv[2]))

@@ -17,6 +17,7 @@ from openrlhf_tir.host_plan import (
     ENGINE_PROCESSES,
     ENV_WORKER,
     LEARNER_PROCESS,
+    PASS_SLACK,
     host_plan,
 )
 from openrlhf_tir.memory_plan import CHUNK_BYTES
@@ -48,11 +49,34 @@ def test_a_rank_without_a_gpu_holds_all_of_it_in_host_memory(tmp_path):
         "logits": 2 * CHUNK_BYTES,
         "head's gradient": (4 + 2) * 50 * 8,
         "gradients' bucket": BUCKET_BYTES,
+        "slack of a pass": int(PASS_SLACK * (3 * 1000 * layer + 2 * CHUNK_BYTES + (4 + 2) * 50 * 8)),
     }
     assert plan.checkpoint == 12 * N
     assert plan.engine == {"processes": ENGINE_PROCESSES, "weights": 2 * N, "KV cache": CPU_KV_CACHE}
     assert (plan.ranks, plan.engines, plan.others) == (1, 1, CONTROLLER), "the environment's server is elsewhere"
     assert plan.total == plan.rank_bytes + 12 * N + plan.engine_bytes + CONTROLLER
+
+
+def test_a_rank_of_smollm2_is_planned_within_a_tenth_of_what_was_measured(tmp_path):
+    """5.23 GB at the peak: benchmarks.learner --only memory, one rank, rows of 1,280 tokens, no checkpoint."""
+    (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
+    cfg = small(
+        tmp_path, train={"max_tokens_per_gpu": 1280}, ds={"packing_samples": True, "attn_implementation": "sdpa"}
+    )
+    cfg = cfg.model_copy(update={"actor": cfg.actor.model_copy(update={"model_name_or_path": str(tmp_path)})})
+    (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
+    assert host_plan(cfg, gpus=False).rank_bytes == pytest.approx(5.23e9, rel=0.1)
+
+
+SMOLLM2 = {
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+}
 
 
 def test_two_ranks_share_the_states_and_each_holds_gathered_weights_and_its_own_activations(tmp_path):
