@@ -25,6 +25,7 @@
     |  |- VerifierError       the answer checker died or missed its deadline
     |  |- RewardModelError    the reward model died, failed or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
+    |  |  |- WeightsMisloaded  the model does not hold what was sent; the engine stands still, a full push may mend it
     |  |  |- DeltaRefused     a node cannot continue from the push before; the engine is as it was, a full push mends it
     |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is
                                not trained
@@ -172,6 +173,13 @@ class RewardModelError(InfraError):
 
 class WeightsUnverified(InfraError):
     reason = "weights_unverified"
+
+
+class WeightsMisloaded(WeightsUnverified):
+    """An engine's model does not hold the weights that were sent to it, by the read-back after loading.
+
+    The engine samples nothing until it is pushed to again.
+    """
 
 
 class DeltaRefused(WeightsUnverified):

@@ -136,6 +136,8 @@ class Completion:
     text: str
     finish_reason: Finish
     stop_reason: str | int | None = None
+    prompt_logprobs: np.ndarray | None = None
+    """[P - 1] float32 log-probs of the prompt's tokens but the first, where they were asked for."""
 
     @property
     def began(self) -> int | None:
@@ -177,11 +179,52 @@ class Transfer(NamedTuple):
 
 
 class Canary(NamedTuple):
-    """What an engine samples first with new weights: `max_tokens` from each prompt, prompt i with seed + i."""
+    """What an engine computes first with new weights, for the learner to compare.
+
+    Attributes:
+        prompt_ids: Texts. The engine reports the log-probs of their own tokens (all but the first of each) where it
+            can: both sides then score the same tokens.
+        max_tokens: Tokens to sample after each text, which proves decoding as well.
+        seed: Text i is continued with the seed `seed + i`.
+    """
 
     prompt_ids: list[list[int]]
     max_tokens: int
     seed: int
+
+
+class ReadBackReport(NamedTuple):
+    """The exact proof of a load: what one worker's model, or all workers of an engine, hold against what was sent.
+
+    Attributes:
+        tensors: Number of tensors sent.
+        differing: Tensors that the model does not hold as they were sent.
+        unread: Tensors that could not be read back (quantised layers, fused experts); only log-probs prove these.
+        missing: Modules of the model that no sent tensor belongs to.
+        nbytes: Bytes compared.
+        seconds: Duration of the comparison.
+    """
+
+    tensors: int
+    differing: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    nbytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong, in words; None if everything that could be read is right."""
+        parts = []
+        if self.differing:
+            parts.append(f"{len(self.differing)} of {self.tensors} tensors differ ({_first(self.differing)})")
+        if self.missing:
+            parts.append(f"{len(self.missing)} modules were sent nothing ({_first(self.missing)})")
+        return "; ".join(parts) or None
+
+
+def _first(names: Sequence[str], limit: int = 3) -> str:
+    return ", ".join(names[:limit]) + (", ..." if len(names) > limit else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +520,8 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """`canary_max_diff` in nats, the worst proved engine's; `refused` engines are being started again."""
+    """What became of a push. `canary_*` are of the worst engine that it was proved on, in nats where they are a
+    difference of log-probs; `refused` engines are being started again."""
 
     version: int
     seconds: float
@@ -491,3 +535,11 @@ class PublishReport:
     """Bytes that the learner wrote for the engines."""
     delta: bool = False
     """Whether only what changed was written, for every engine."""
+    canary_level: float = 0.0
+    """Mean difference over the uncertain tokens."""
+    canary_excess: float = 0.0
+    """The disagreement in units of what is accepted; above 1 it would have been refused."""
+    canary_repeats: int = 0
+    """Engines on which the proof was repeated on other texts."""
+    pushes_repeated: int = 0
+    """Engines that got a second, full push because the first was not proved."""

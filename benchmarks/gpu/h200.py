@@ -294,7 +294,7 @@ def canary(args: argparse.Namespace) -> dict:
 
     from openrlhf_tir.types import Completion
     from openrlhf_tir.weights.publisher import CEILING
-    from openrlhf_tir.weights.verify import Tolerance, disagreement
+    from openrlhf_tir.weights.verify import Reference, disagreement, evidence
 
     found = np.load(args.model / SAMPLED)
     prompts = found["prompts"].tolist()
@@ -308,7 +308,7 @@ def canary(args: argparse.Namespace) -> dict:
     def off_by(name: str):
         completions = sampled(name)
         scores = rank.score([[*p, *c.token_ids.tolist()] for p, c in zip(prompts, completions, strict=True)])
-        return disagreement(completions, [s[len(p) - 1 :] for s, p in zip(scores, prompts, strict=True)])
+        return disagreement(evidence(prompts, completions, scores))
 
     pushed = args.model / PUSHED
     pushed.mkdir(exist_ok=True)
@@ -318,15 +318,17 @@ def canary(args: argparse.Namespace) -> dict:
     os.link(args.model / PUSH, pushed / "model.safetensors")
     rank, _store = rank_of(config_that_fits(args))
     same, old = off_by("before"), off_by("after")
-    tolerance = Tolerance.calibrated([same], CEILING)
+    reference = Reference(CEILING)
+    reference.accepted([same.level])
+    tolerance = reference.tolerance
     rank.reload(config_that_fits(args, pushed))
     new = off_by("after")
     rank.close()
     return {
-        "canary_tolerance_nats": float(f"{tolerance.high:.3g}"),
-        "canary_nats": float(f"{new.high:.3g}"),
+        "canary_tolerance_nats": float(f"{tolerance.level:.3g}"),
+        "canary_nats": float(f"{new.level:.3g}"),
         "canary_accepted": tolerance.accepts(new),
-        "canary_old_weights_nats": float(f"{old.high:.3g}"),
+        "canary_old_weights_nats": float(f"{old.level:.3g}"),
         "canary_refuses_old_weights": not tolerance.accepts(old),
     }
 

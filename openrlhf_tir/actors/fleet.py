@@ -51,7 +51,12 @@ A = TypeVar("A", bound=Actor)
 
 
 class Fleet(Generic[A]):
-    """`spawn(index)` starts an actor, `prove(actor)` brings it to the current weights. Belongs to one event loop."""
+    """`spawn(index)` starts an actor, `prove(actor, admit)` brings it to the current weights.
+
+    Belongs to one event loop. Membership and proof change in one step: whoever proves calls `admit` while no other push
+    can begin, without an await between the proof and the call. An actor whose `prove` returns without that call becomes
+    a member as well: there was nothing to prove.
+    """
 
     def __init__(
         self,
@@ -65,7 +70,7 @@ class Fleet(Generic[A]):
         self.router: Router[A] = Router()
         self.members: list[A] = []
         """Everyone who samples, those that drain or are silent included: all of them need the weights."""
-        self.prove: Callable[[A], Coroutine[Any, Any, None]] | None = None
+        self.prove: Callable[[A, Callable[[], None]], Coroutine[Any, Any, None]] | None = None
         self.starting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         """Held by each start that comes after the first ones: by what shares its GPUs with somebody else."""
         self.on_lost: Callable[[A], None] = lambda actor: None
@@ -134,7 +139,7 @@ class Fleet(Generic[A]):
         while True:
             try:
                 async with self.starting():
-                    actor = await self._start_proved(index)
+                    await self._start_proved(index)
             except ClusterFull as e:
                 full += 1
                 pause = backoff_s(full - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S)
@@ -160,24 +165,39 @@ class Fleet(Generic[A]):
                 if not self.members and all(self._failures.get(i, 0) >= HOPELESS for i in self._starting):
                     self.router.give_up(e)
             else:
-                del self._starting[index]
-                self._join(actor)
                 return
             await asyncio.sleep(pause)
 
-    async def _start_proved(self, index: int) -> A:
+    async def _start_proved(self, index: int) -> None:
+        """Start an actor and make it a member. Raises what kept it from it; then it is killed."""
         actor = await self._spawn(index)
+        admitted = False
+
+        def admit() -> None:
+            nonlocal admitted
+            if not admitted:
+                admitted = True
+                del self._starting[index]
+                self._join(actor)
+
         try:
             if self.prove:
-                await self._prove_watched(actor, self.prove)
+                await self._prove_watched(actor, self.prove, admit)
+        except Exception:
+            if not admitted:  # a member that fails later is found by its heartbeats
+                actor.kill()
+                raise
         except BaseException:
-            actor.kill()
+            if not admitted:
+                actor.kill()
             raise
-        return actor
+        admit()
 
-    async def _prove_watched(self, actor: A, prove: Callable[[A], Coroutine[Any, Any, None]]) -> None:
+    async def _prove_watched(
+        self, actor: A, prove: Callable[[A, Callable[[], None]], Coroutine[Any, Any, None]], admit: Callable[[], None]
+    ) -> None:
         """It may wait long for its turn, behind a learner's step: a death or hang meanwhile is noticed. EngineGone."""
-        proving = asyncio.create_task(prove(actor), name=f"prove {actor.name}")
+        proving = asyncio.create_task(prove(actor, admit), name=f"prove {actor.name}")
         watching = asyncio.create_task(self._beats(actor), name=f"watch {actor.name}")
         try:
             await asyncio.wait({proving, watching}, return_when=asyncio.FIRST_COMPLETED)

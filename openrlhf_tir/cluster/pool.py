@@ -38,6 +38,8 @@ BLAMES_THE_ACTOR = {EngineError.reason, WeightsUnverified.reason, "aborted", "de
 fail there as well."""
 LONGEST = "push_pause_s"
 """The figure of an actor's load of which the longest over all actors is told; of the others it is the sum."""
+PROVER_POLL_S = 0.5
+"""Seconds between two looks for a publisher by an actor that waits for one."""
 MAX_FAILED_PROMPTS = 3
 """An engine that says that it is well and fails so many prompts in a row, all different, is replaced: one prompt may be
 at fault, three are not."""
@@ -61,7 +63,9 @@ class RolloutPool:
         )
         self.fleet.on_lost = self._orphaned
         self.fleet.prove = self._prove
-        self.on_join: Callable[[Member], Awaitable[None]] | None = None
+        self.on_join: Callable[[Member, Callable[[], None]], Awaitable[None]] | None = None
+        """Who brings a new actor to the current weights and proves it, then calls its second argument to admit it.
+        None: new actors join with the model that they loaded."""
         self._closing: set[asyncio.Task] = set()
         self.lane_engines = self.lane_moves = 0.0
         """Actors that are the fast lane now, and responses moved so far (lanes.py)."""
@@ -154,11 +158,20 @@ class RolloutPool:
         more = {} if self.shared is None else {"shared": self.shared}
         return await spawn(self.actor_class, index, self.cfg, self.model, self.env_urls, self.fleet.lost, **more)
 
-    async def _prove(self, member: Member) -> None:
+    async def _prove(self, member: Member, admit: Callable[[], None]) -> None:
         """Bring a new member to where the others are, before anything is sent to it."""
         await member.set_env_urls(self.env_urls)  # it may have been swapped while the model was loading
         if self.on_join:
-            await self.on_join(member)
+            await self.on_join(member, admit)
+
+    async def wait_for_prover(self, member: Member, admit: Callable[[], None]) -> None:
+        """As `on_join` while the learner is started again: nobody can prove a new actor, and it waits for who can.
+
+        An actor that joined now would hold the weights that it loaded, while the others hold the last push."""
+        while self.on_join == self.wait_for_prover:
+            await asyncio.sleep(PROVER_POLL_S)
+        if self.on_join:
+            await self.on_join(member, admit)
 
     def _orphaned(self, member: Member) -> None:
         """Close the environment sessions that a dead actor left open."""

@@ -172,7 +172,7 @@ class Config(Section):
 
     @property
     def canary_tolerance(self) -> float | None:
-        """Nats by which a canary may differ after each push; None: it is calibrated at the start."""
+        """Mean difference in nats that is accepted after each push; None: it follows the pushes accepted before."""
         fp32 = self.ds.param_dtype == "fp32" and self.vllm.dtype in ("auto", "float32")
         return self.vllm.canary_tolerance or (1e-4 if fp32 else None)
 

@@ -27,6 +27,8 @@ class Live:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     text: str = ""
+    void: bool = False
+    """Some of its tokens were sampled by weights that were not proved and are gone."""
     count: Callable[[], int] | None = None
     """Reads the number of sampled tokens where they stay inside vLLM until the end; None: they are in `token_ids`."""
 
@@ -134,6 +136,14 @@ class InFlight:
         self.version = version
         for live in self._live:
             live.switches.append((live.sampled, version))
+
+    def void(self, version: int) -> None:
+        """Mark the requests that have tokens of `version`: their push was not proved, and the version is pushed again.
+        Call in a pause, before `switch`."""
+        for live in self._live:
+            begun = next((sampled for sampled, of in live.switches if of == version), None)
+            if begun is not None and live.sampled > begun:
+                live.void = True
 
     def weights(self, since: int | None) -> str:
         """What tells this engine's weights of version `since` from all others that it had; of one that it has not got

@@ -26,6 +26,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from ..config import Config
 from ..data.export_template import template_of
 from ..data.jinja_template import of_text
+from ..errors import EngineError
 from .sessions import CURRENT, AgentSession
 
 if TYPE_CHECKING:
@@ -136,6 +137,10 @@ class EngineClient:
                     whole, prompt_ids = out, list(out.prompt_token_ids)
                 elif wanted is not RequestOutputKind.DELTA:
                     whole.add(out, aggregate=True)
+                if live.void:
+                    raise EngineError(
+                        f"Request {request_id} has tokens of a push that was not proved; it was pushed again."
+                    )
                 if out.finished and out.outputs[0].finish_reason != "abort":
                     session.record(prompt_ids, live.completion(out.outputs[0]))
                 if wanted is RequestOutputKind.DELTA:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 CPU_KV_CACHE_MIB = 256
 """KV cache of a CPU engine when vllm.kv_cache_mib is unset; vLLM's own default is a share of the whole machine."""
-CANARIES = 4
-"""Prompts that a push is proved on."""
+CANARIES = 8
+"""Texts that a push is proved on at once."""
 CPU_PREFILL_TOKENS = 4096
 """Prefill of one engine step on CPU."""
 GPU_STEP_TOKENS = 8192

@@ -2,8 +2,8 @@
 it.
 
     generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
-    update_weights:  digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first
-                     -> resume
+    update_weights:  digest of the file, once per node -> pause (requests freeze) -> push -> read-back of what the model
+                     holds -> canary queued first -> resume
     receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first -> resume
     sleep:           pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache
                      before the canary -> resume
@@ -14,7 +14,8 @@ request); every request then has the version under which its trajectory began as
 no block of older weights. Canary requests are queued
 while the engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is
 in, completions with tokens of the new weights are held back (proof.py). Any other failure of a push than a bad file
-leaves the worker in an unknown state: the engine is then broken for good and must be started again.
+leaves the worker in an unknown state: the engine is then broken for good and must be started again. Weights that the
+model does not hold as they were sent leave it frozen, for another push or `discard`.
 """
 
 from __future__ import annotations
@@ -24,16 +25,26 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from ..config import Config
 from ..config.sections.colocation import NO_SLEEP_ON_CPU
 from ..deadlines import Deadline, within
-from ..errors import ConfigError, EngineError, InfraError, RequestRefused, WeightsUnverified
+from ..errors import (
+    ConfigError,
+    EngineError,
+    InfraError,
+    RequestRefused,
+    WeightsMisloaded,
+    WeightsUnverified,
+)
 from ..machine import runs_on_gpus
 from ..suspension import awake_timeout
-from ..types import Canary, Completion, EngineBounds, Meeting, Sampling, Transfer
+from ..types import Canary, Completion, EngineBounds, Meeting, ReadBackReport, Sampling, Transfer
 from ..weights.node_copy import NodeCopy
 from .gpu_memory import wait_for_memory
 from .in_flight import InFlight, Live, no_number
@@ -78,6 +89,12 @@ class VllmEngine:
         """The last broadcast that is not in use yet."""
         self._frozen_at = self._push_pause_s = 0.0
         self._keeps_kv, self._slots = cfg.pipeline.keeps_kv, cfg.vllm.max_num_seqs
+        self._misloaded = False
+        """The last push stands still because its read-back failed; the next may begin."""
+        self.read_back = ReadBackReport(0)
+        """The exact proof of the last push."""
+        self.canary_s = 0.0
+        """Seconds that the last canary took here."""
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""
 
@@ -130,16 +147,25 @@ class VllmEngine:
         return completion
 
     async def _generate(
-        self, token_ids: Sequence[int], sampling: Sampling, request_id: str, priority: int = 0
+        self,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        request_id: str,
+        priority: int = 0,
+        score_prompt: bool = False,
     ) -> Completion:
         from vllm.exceptions import VLLMClientError, VLLMError
         from vllm.inputs.engine import tokens_input
 
         self.check()
+        params = _params(sampling)
+        if score_prompt:
+            params.prompt_logprobs = 0  # of the prompt's own tokens only
+            params.skip_reading_prefix_cache = True  # what is read from the cache has no log-probs
         with self.requests.track(request_id) as live:
             try:
-                output = await self._final_output(
-                    live, self.salted(tokens_input(list(token_ids)), sampling.since), _params(sampling), priority
+                final = await self._final_output(
+                    live, self.salted(tokens_input(list(token_ids)), sampling.since), params, priority
                 )
             except VLLMClientError as e:
                 raise RequestRefused(
@@ -152,10 +178,19 @@ class VllmEngine:
                     f" {e or type(e).__name__}"
                 ) from e
         self.check()
-        return live.completion(output)
+        if live.void:
+            raise WeightsUnverified(
+                f"Request {request_id} has tokens of a push that was not proved; the same version was pushed again."
+            )
+        completion = live.completion(final.outputs[0])
+        if not score_prompt:
+            return completion
+        scored = final.prompt_logprobs
+        logprobs = [scored[i][token].logprob for i, token in enumerate(token_ids) if i]
+        return replace(completion, prompt_logprobs=np.asarray(logprobs, np.float32))
 
     async def _final_output(self, live: Live, prompt: Any, params: Any, priority: int) -> Any:
-        """Return vLLM's final CompletionOutput of one request; a cancelled caller aborts it.
+        """Return vLLM's final RequestOutput of one request; a cancelled caller aborts it.
 
         Nothing is streamed: a streamed token costs this process about 100 microseconds. How far a request is, is read
         from vLLM's own state (`Live.follow`) when somebody asks.
@@ -176,9 +211,9 @@ class VllmEngine:
             if state is not None:
                 # The text of each log-prob's token costs a decode per token, and nobody reads it.
                 state.logprobs_processor.tokenizer = None
-            output = (await collector.get()).outputs[0]
-            live.finish(output)
-            return output
+            final = await collector.get()
+            live.finish(final.outputs[0])
+            return final
         except asyncio.CancelledError:
             if collector is not None:
                 await self._llm.abort(collector.request_id, internal=True)
@@ -304,7 +339,7 @@ class VllmEngine:
 
         async with self._one_push:
             self.check()
-            if not self._updating:
+            if not self._updating or self._misloaded:
                 await self.begin_update()
             async with self._or_break("receive"):
                 parts = await self._answer(
@@ -339,9 +374,10 @@ class VllmEngine:
     async def begin_update(self) -> None:
         """First of the three steps of a push, whatever the transport. Freezes requests until `finish_update`."""
         self.check()
-        if self._updating:
+        if self._updating and not self._misloaded:
             raise EngineError("A weight push is already running on this engine. Await it first.")
         self._updating = True
+        self._misloaded = False
         self._frozen_at = time.monotonic()
         async with self._or_break("begin"):
             await self._switch()
@@ -360,7 +396,18 @@ class VllmEngine:
         """From here on tokens are sampled by `version`. See `update_weights`."""
         async with self._or_break("finish"):
             await self._answer(self._llm.finish_weight_update(f"v{version}"))
+            parts = await self._answer(self._llm.collective_rpc("read_back"))
+        self.read_back = merged([ReadBackReport(*part) for part in parts])
+        if version == self.proof.unproved:
+            # The proof of the first push of this version failed. What it sampled has the version's number, and must
+            # not pass when the second push is proved.
+            self.requests.void(version)
+            self.proof.void()
         self.requests.switch(version)
+        if canary is not None and self.read_back.fault:
+            # It stands still, as after a torn broadcast: these weights sample nothing, and another push may follow.
+            self._misloaded = True
+            raise WeightsMisloaded(f"the model does not hold what was sent: {self.read_back.fault}")
         if canary is None:
             self._updating = False
             await self._resumed()
@@ -385,7 +432,10 @@ class VllmEngine:
             await self._rouse(KV_CACHE)
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        """A short sample per prompt, temperature 1, for the learner to score. Same seed, same weights: same samples."""
+        """Return a short sample per text at temperature 1, and the log-probs of the text's own tokens.
+
+        Same seed, same weights: same samples.
+        """
         if self._updating or self._asleep:
             raise EngineError("A canary during a push, or on a sleeping engine, would wait for ever. Await that first.")
         self._canaries += 1
@@ -398,10 +448,13 @@ class VllmEngine:
 
     async def _canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         wanted = [
-            (p, Sampling(max_tokens, seed=seed + i), f"canary/{self.version}/{i}", CANARY_PRIORITY)
+            (p, Sampling(max_tokens, seed=seed + i), f"canary/{self.version}/{seed + i}", CANARY_PRIORITY, True)
             for i, p in enumerate(prompt_ids)
         ]
-        return await asyncio.gather(*[self._generate(*w) for w in wanted])
+        start = time.monotonic()
+        completions = await asyncio.gather(*[self._generate(*w) for w in wanted])
+        self.canary_s = time.monotonic() - start
+        return completions
 
     async def proved(self, version: int) -> None:
         """The canary of `version` agreed with the learner: what these weights sampled may be used."""
@@ -526,4 +579,22 @@ def _params(sampling: Sampling) -> Any:
         logprobs=0,  # of the sampled token only
         flat_logprobs=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def merged(parts: Sequence[ReadBackReport]) -> ReadBackReport:
+    """Return the read-back of an engine's workers as one: what is wrong on any of them is wrong."""
+
+    def union(names: list[tuple[str, ...]]) -> tuple[str, ...]:
+        if len(names) == 1:
+            return tuple(names[0])  # what crossed processes is a list
+        return tuple(f"{name} (worker {rank})" for rank, found in enumerate(names) for name in found)
+
+    return ReadBackReport(
+        max(part.tensors for part in parts),
+        union([part.differing for part in parts]),
+        union([part.unread for part in parts]),
+        union([part.missing for part in parts]),
+        sum(part.nbytes for part in parts),
+        max(part.seconds for part in parts),
     )

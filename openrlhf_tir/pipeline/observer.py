@@ -182,6 +182,10 @@ class Observer:
     def pushed(self, report: PublishReport) -> None:
         self._canary = report.canary_max_diff
         self._push = {
+            "canary_level": report.canary_level,
+            "canary_excess": round(report.canary_excess, 4),
+            "canary_repeats": float(report.canary_repeats),
+            "pushes_repeated": float(report.pushes_repeated),
             "push_write_s": round(report.write_s, 4),
             "push_mib": round(report.nbytes / 2**20, 3),
             "push_delta": float(report.delta),

@@ -26,8 +26,9 @@ from vllm.model_executor.model_loader.mtp_validation import disable_mtp_complete
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from ..types import Meeting, Transfer
+from ..types import Meeting, ReadBackReport, Transfer
 from .broadcast.receiver import Receiver
+from .readback import ReadBack
 
 EXTENSION = f"{__name__}.WorkerExtension"
 
@@ -40,6 +41,10 @@ class WorkerExtension:
         engine = self.weight_transfer_engine  # type: ignore[attr-defined]
         with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
             return list(engine.received(Meeting(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
+
+    def read_back(self) -> list[Any]:
+        """Compare what this worker's model holds with the last push; a ReadBackReport as plain values."""
+        return list(self.weight_transfer_engine.read_back())  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -66,10 +71,25 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     def receiver(self) -> Receiver:
         return Receiver()
 
+    path: str | None = None
+    """The file of the last push; None if it came by broadcast."""
+
+    @cached_property
+    def readback(self) -> ReadBack:
+        return ReadBack(self.model)
+
+    def read_back(self) -> ReadBackReport:
+        """Prove what the model holds after `finish_weight_update`: see weights/readback.py."""
+        with set_current_vllm_config(self.vllm_config):
+            if self.path is None:
+                return self.readback.compare_noted()
+            return self.readback.compare(_tensors(self.path))
+
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdate) -> None:
+        self.path = update_info.path
         self.model.load_weights(_tensors(update_info.path))
 
     def received(self, meeting: Meeting, rank: int, push: str) -> Transfer:
@@ -77,12 +97,15 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         return self.receiver.receive(meeting, rank, push, self._load, self._undo)
 
     def _load(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        self.path = None
+        self.readback.note(tensors)
         with disable_mtp_completeness_check():  # of a model with a head for it, a bucket holds a part
             self.model.load_weights(iter(tensors))
 
     def _undo(self) -> None:
         """Layers that have all of their weights keep them, new as they are; the others get their old ones back. Then
         all wait for weights again."""
+        self.readback.forget()
         for layer in self.model.modules():
             info = get_layerwise_info(layer)
             info.loaded_weights.clear()

@@ -62,9 +62,9 @@ class FileTransport:
     def begin(self) -> None:
         self.files.seconds, self.files.nbytes = 0.0, 0
 
-    async def take(self, version: int, must_differ: bool, *, full: bool = False) -> None:
+    async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
         self.files.move(self._place())
-        await self.files.write(version, must_differ, full=full)
+        await self.files.write(version, differs_from, full=full)
 
     async def whole(self) -> None:
         self.files.move(self._place())

@@ -1,16 +1,19 @@
 """Publisher: the learner's weights -> every engine, proved on each before anyone trains on what it samples.
 
     learner.publish(file) -> digest
-        every engine, at once: update_weights(file, version, digest, canary)   transport proved by the digest
-                               -> what the new weights sampled first
-    learner.score(canary tokens) -> by how much they differ                    load proved by the log-probs
-        every engine: proved(version)      what it sampled since is let go
-        or:           discard(why)         what it sampled since is lost; its owner starts another, which must `join`
+        every engine, at once: update_weights(file, version, digest, canary)
+            digest of what arrived                    = what was sent
+            read-back of what the model holds         = what was sent, tensor by tensor, on every worker
+            -> log-probs of the canary's texts        by what is computed
+    learner.score(texts) -> how far the engine is from the learner (verify.py)
+        accepted: every engine: proved(version)       what it sampled since is let go
+        else:     other texts, pooled with the first  -> accepted, or
+                  a full push, all of this again      -> accepted, or
+                  discard(why)                        what it sampled since is lost; its owner starts another
 
-
-How the weights get there is the transport's: by file (file_transport.py), or broadcast to all at once
-(broadcast/transport.py). Digest, canary and verdict are the same. Sees Protocols only: engines are Ray handles in a run
-and plain objects in tests.
+A push that is right fails only if it fails on two sets of texts, in two pushes. How the weights get there is the
+transport's: by file (file_transport.py), or broadcast to all at once (broadcast/transport.py). Sees Protocols only:
+engines are Ray handles in a run and plain objects in tests.
 """
 
 from __future__ import annotations
@@ -20,29 +23,61 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from ..deadlines import Deadline
-from ..errors import ConfigError, DeadlineMissed, Diverged, EngineGone, InfraError, WeightsUnverified
+from ..errors import ConfigError, DeadlineMissed, Diverged, EngineGone, InfraError, WeightsMisloaded, WeightsUnverified
 from ..ports import Learner
 from ..types import Canary, Completion, PublishReport
 from .file_transport import FileTransport
-from .transport import PushTarget, Results, Transport, in_time, name_of
-from .verify import Disagreement, Tolerance, disagreement
+from .transport import PushTarget, Results, Transport, in_time, name_of, same_weights
+from .verify import OUTLIER, Disagreement, Evidence, Reference, disagreement, evidence
 
 log = logging.getLogger(__name__)
 CEILING = 0.5
 """Nats; the default of vllm.canary_ceiling."""
 PUSH = Deadline(600.0, "timeouts.push_s")
+TEXTS = 8
+"""Texts of one round of a proof. The second round has as many others, if there are that many prompts."""
+TEXT_TOKENS = 96
+"""Tokens of a prompt that a proof scores, its last ones: what it costs does not grow with the prompts."""
+SECOND_SEED = 1_000_003
+"""Added to the seed in the second round: with the same texts, the tokens sampled after them are others."""
 LIKELY_CAUSES = (
     "Likely causes: engine and learner loaded different models or tokenizers; a quantised engine (vllm.dtype, the"
     " model's quantization_config); other rope settings or a sliding window on one side; a tied lm_head that kept its"
     " old copy; fp16 that overflows (use ds.param_dtype = 'bf16')."
 )
 T = TypeVar("T")
+
+
+@dataclass
+class Trial:
+    """One engine's proof of one push, over all its rounds.
+
+    Attributes:
+        engine: The engine.
+        found: The evidence of all rounds since the last push to it, pooled.
+        disagreement: What the evidence amounts to; None before the first answer.
+        excess: The disagreement in units of what is accepted.
+        refused: Why the engine is not proved, in words; None once it is.
+        gone: The engine's process died: whoever replaces it is proved on its own.
+        misloaded: What the read-back found; there is no second round then.
+        hopeless: Another push cannot help.
+    """
+
+    engine: PushTarget
+    found: Evidence | None = None
+    disagreement: Disagreement | None = None
+    excess: float = np.inf
+    refused: str | None = None
+    gone: bool = False
+    misloaded: bool = False
+    hopeless: bool = False
 
 
 class WeightPublisher:
@@ -55,7 +90,7 @@ class WeightPublisher:
         directory: Path,
         canary_prompts: list[list[int]],
         *,
-        tolerance: Tolerance | float | None,
+        tolerance: Reference | float | None,
         canary_tokens: int = 16,
         seed: int = 0,
         deadline: Deadline = PUSH,
@@ -64,19 +99,49 @@ class WeightPublisher:
         transport: Transport | None = None,
         place: Callable[[], Path] | None = None,
     ) -> None:
-        """`tolerance`: a number holds for every token; None: `calibrate` comes first. `ceiling`: of a calibrated one,
-        in nats. `deadline`: for an engine's part of a push. `transport`: by files in `directory` if not given, with
-        `delta` what changed only, where that is possible. `place`: that directory as of now, where it may become
-        another as engines come to other nodes."""
+        """Make a publisher; nothing is pushed yet.
+
+        Args:
+            learner: Who has the weights.
+            engines: The live engines. The owner adds those that `joining` proved and removes the dead.
+            directory: Where files for the engines go, if `transport` is not given.
+            canary_prompts: Tokenised prompts; the first TEXTS are scored at every push, the next ones in a second
+                round.
+            tolerance: Threshold of the mean difference in nats; the reference of an earlier publisher of the same
+                run; or None: `calibrate` comes before the first push.
+            canary_tokens: Tokens that an engine samples after each text.
+            seed: Seed of these tokens.
+            deadline: Deadline of an engine's part of a push.
+            ceiling: Largest threshold in nats, however large the reference.
+            delta: Write only what changed, where that is possible.
+            transport: How weights get to engines; files if not given.
+            place: Return the directory as of now, where engines may come to other nodes.
+        """
         if not canary_prompts:
             raise ConfigError(
                 "A weight push without a canary prompt proves nothing. Give at least one tokenised prompt."
             )
         self.learner, self.engines = learner, engines
         self.transport = transport or FileTransport(learner, directory, delta=delta, deadline=deadline, place=place)
-        self.canary_prompts, self.canary_tokens, self.seed = canary_prompts, canary_tokens, seed
-        self.tolerance = Tolerance.exact(tolerance) if isinstance(tolerance, float) else tolerance
-        self.deadline, self.ceiling = deadline, ceiling
+        texts = [prompt[-TEXT_TOKENS:] for prompt in canary_prompts]
+        self.rounds = [texts[:TEXTS], texts[TEXTS : 2 * TEXTS] or texts[:TEXTS]]
+        """The texts of the first and of the second round of a proof."""
+        self.canary_tokens = canary_tokens
+        self.seed = seed
+        self.reference = tolerance if isinstance(tolerance, Reference) else Reference(ceiling, fixed=tolerance)
+        self.deadline = deadline
+        self.ceiling = ceiling
+        self._previous: list[np.ndarray] | None = None
+        """The learner's log-probs of the first round's texts by the version of the last push."""
+        self._before: list[np.ndarray] | None = None
+        """The same by the version before it: what `behind` compares with."""
+        self._scored_version: int | None = None
+        self._repeats = 0
+        """Second rounds of the last push."""
+        self._pushes_repeated = 0
+        """Engines that the last push was repeated to."""
+        self._pushed_digest: str | None = None
+        """The digest of the weights that the members were sent last. A newcomer may have been sent later ones."""
         self._ahead: int | None = None
         """The version that a newcomer has had written, and that is still to be pushed to the others."""
         self._outdated = False
@@ -84,58 +149,73 @@ class WeightPublisher:
         version is the same."""
         self._changing = asyncio.Lock()
 
-    async def calibrate(self) -> Tolerance:
-        """Set the tolerance from engines that loaded the learner's weights from disk themselves: what is left is
+    async def calibrate(self) -> Reference:
+        """Set the reference from engines that loaded the learner's weights from disk themselves: what is left is
         numerics.
 
-        Call before the first push, when the tolerance is None (bf16). An engine that differs by more than the ceiling
-        is discarded. Raises ConfigError when all do: then the two sides do not have the same model. WeightsUnverified
-        when no engine answers."""
-        engines = list(self.engines)
-        calls = [self._in_time(e.canary(*self._canary()), f"The canary of {name_of(e)}") for e in engines]
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        sampled, refused = _sort(results)
-        found = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
-        wrong = {
-            i: f"{name_of(engines[i])} and the learner differ by {d}"
-            for i, d in found.items()
-            if not max(d.median, d.high) <= self.ceiling
-        }
-        if wrong and len(wrong) == len(found):
-            raise ConfigError(
-                f"{next(iter(wrong.values()))} on the weights that both loaded from disk; more than vllm.canary_ceiling"
-                f" = {self.ceiling:g} is no numerics. {LIKELY_CAUSES}"
-            )
-        for i, why in (refused | wrong).items():
-            await self._tell(engines[i], engines[i].discard(f"Before the first push: {why}. {LIKELY_CAUSES}"))
-        if not found:
-            raise WeightsUnverified(
-                f"No engine answered the canary ({'; '.join(refused.values()) or 'all died'}). See the actors' logs."
-            )
-        self.tolerance = Tolerance.calibrated([d for i, d in found.items() if i not in wrong], self.ceiling)
-        return self.tolerance
+        Call before the first push if no tolerance was given. An engine that differs by more than the ceiling is
+        discarded.
+
+        Raises:
+            ConfigError: All engines do: the two sides do not have the same model.
+            WeightsUnverified: No engine answered.
+        """
+        async with self._changing:
+            engines = list(self.engines)
+            # Both rounds' texts: the reference should be of more texts than a push is judged by.
+            trials = [Trial(engine) for engine in engines]
+            for number in range(len(self.rounds)):
+                await self._score(trials, number, await self._sampled([t.engine for t in trials], number))
+            answered = [t for t in trials if t.disagreement is not None]
+            for t in answered:
+                assert t.disagreement is not None
+                t.refused = None  # no reference to judge by yet: only the ceiling holds
+                if not max(t.disagreement.level, t.disagreement.most / OUTLIER) <= self.ceiling:
+                    t.refused = f"{name_of(t.engine)} and the learner differ by {t.disagreement}"
+            wrong = [t for t in answered if t.refused]
+            if answered and len(wrong) == len(answered):
+                raise ConfigError(
+                    f"{wrong[0].refused} on the weights that both loaded from disk; more than vllm.canary_ceiling"
+                    f" = {self.ceiling:g} is no numerics. {LIKELY_CAUSES}"
+                )
+            for t in trials:
+                if t.refused and not t.gone:
+                    await self._tell(t.engine, t.engine.discard(f"Before the first push: {t.refused}. {LIKELY_CAUSES}"))
+            if not answered:
+                why = "; ".join(t.refused for t in trials if t.refused and not t.gone) or "all died"
+                raise WeightsUnverified(f"No engine answered the canary ({why}). See the actors' logs.")
+            self.reference.accepted([t.disagreement.level for t in answered if t.disagreement and not t.refused])
+            return self.reference
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
         """Push the learner's current weights as `version`. Nothing that an engine sampled by it is seen before it is
         proved there.
 
-        An engine that it is not proved on is discarded, and in the report. Raises WeightsUnverified when the weights
-        are those of the last push, if they `must_differ`. (They may be equal: a learning rate of 0 is a step like any
-        other.)
+        An engine that it is not proved on is discarded, and in the report.
+
+        Args:
+            version: Number of learner updates behind the weights.
+            must_differ: The weights may not be those of the last push. (They may be equal: a learning rate of 0 is a
+                step like any other.)
+
+        Raises:
+            WeightsUnverified: The weights are those of the last push, and `must_differ`.
         """
         start = time.monotonic()
         async with self._changing:
             t = self.transport
             t.begin()
+            differs_from = self._pushed_digest if must_differ else None
             # fine-tuning changes the weights without a new version: written anew whenever asked to
             if version != self._ahead:
-                await t.take(version, must_differ)
+                await t.take(version, differs_from)
                 self._outdated = False
+            elif t.digest is not None and t.digest == differs_from:
+                raise WeightsUnverified(same_weights(version, t.digest))
             self._ahead = None
-            worst, refused = await self._prove(list(self.engines))
-            return PublishReport(
-                version, time.monotonic() - start, t.digest or "", worst, len(refused), t.seconds, t.nbytes, t.delta
-            )
+            trials = await self._prove(list(self.engines))
+            self._pushed_digest = t.digest or self._pushed_digest
+            return self._report(version, time.monotonic() - start, trials)
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -153,60 +233,178 @@ class WeightPublisher:
             self._outdated, self._ahead = True, None
             yield
 
-    async def join(self, engine: PushTarget) -> None:
-        """Bring one new engine to the last push and prove it, before anything is sent to it. Raises WeightsUnverified.
+    @asynccontextmanager
+    async def joining(self, engine: PushTarget) -> AsyncIterator[None]:
+        """Bring one new engine to the learner's weights and prove it; inside the block it may become a member.
+
+        The lock is held until the block ends, so that no push begins between the proof and the membership: otherwise
+        the engine could be admitted with a proof of the push before. The block must not await.
 
         Between a step and the next push (a drain, pipeline.push_every > 1, fine-tuning) the learner has moved on and
         cannot score the last push: the engine gets the learner's current weights, which are younger than the others'
-        and will be pushed to those as the same version."""
+        and will be pushed to those as the same version. The same if nothing was pushed yet: at the start, and after
+        the learner was started again, when the engine's own weights are of nobody knows which version.
+
+        Raises:
+            WeightsUnverified: The engine does not hold the weights.
+        """
         async with self._changing:
-            if not self.transport.begun:
-                return
-            if self.learner.version > self.transport.version or self._outdated:
-                await self.transport.take(self.learner.version, must_differ=False, full=True)
+            if not self.transport.begun or self.learner.version > self.transport.version or self._outdated:
+                await self.transport.take(self.learner.version, None, full=True)
                 self._outdated, self._ahead = False, self.learner.version
             await self.transport.whole()
-            _, refused = await self._prove([engine])
-            if refused:
+            [trial] = await self._prove([engine])
+            if trial.gone:
+                raise EngineGone(f"{name_of(engine)} died while version {self.transport.version} was pushed to it.")
+            if trial.refused:
                 raise WeightsUnverified(
-                    f"Version {self.transport.version} is not proved on a new engine: {refused[0]}."
+                    f"Version {self.transport.version} is not proved on a new engine: {trial.refused}."
                 )
+            yield
+
+    async def join(self, engine: PushTarget, admit: Callable[[], None] = lambda: None) -> None:
+        """Prove one new engine by `joining` and call `admit` in the same step."""
+        async with self.joining(engine):
+            admit()
 
     async def close(self) -> None:
         """Remove what the last push left."""
         self.transport.remove()
 
-    def _canary(self) -> Canary:
-        return Canary(self.canary_prompts, self.canary_tokens, self.seed + self.transport.version)
+    def _canary(self, number: int) -> Canary:
+        """Return what an engine computes in round `number` (0 or 1) of a proof."""
+        return Canary(
+            self.rounds[number], self.canary_tokens, self.seed + self.transport.version + number * SECOND_SEED
+        )
 
-    async def _prove(self, engines: list[PushTarget]) -> tuple[float, dict[int, str]]:
-        """Last push -> engines -> canary -> verdict: the worst difference of those proved, and why others were refused,
-        by index.
+    async def _prove(self, engines: list[PushTarget]) -> list[Trial]:
+        """Send the last push to engines, prove it on each, and tell each engine its verdict.
 
-        One scoring call for all. Engines that died meanwhile are in neither; whoever replaces them is proved by `join`.
+        A proof that fails is repeated on other texts; a push whose proof failed twice, or whose weights were not
+        loaded, is repeated in full; then the engine is discarded. Engines that died are neither proved nor refused.
         """
-        version, tolerance = self.transport.version, self.tolerance
-        assert tolerance is not None, "calibrate() comes first"
-        results = await self.transport.sent(engines, self._canary())
-        sampled, refused = _sort(results)
-        diffs = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
-        differ = [i for i, d in diffs.items() if not tolerance.accepts(d)]
-        for i, diff in diffs.items():
-            if any((c.versions != version).any() for c in sampled[i]):
-                refused[i] = f"{diff}, tokens of another version"
-            elif i in differ:
-                refused[i] = (
-                    f"{diff}: the weights arrived (digest {str(self.transport.digest)[:12]}) but is not what the engine"
-                    f" samples from; accepted is {tolerance} (vllm.canary_tolerance). Raise it only for lower precision"
-                    + (f". No engine agrees. {LIKELY_CAUSES}" if len(differ) == len(diffs) else "")
-                )
-        proved = [i for i in diffs if i not in refused]
-        verdicts = [self._tell(engines[i], engines[i].proved(version)) for i in proved]
+        version = self.transport.version
+        trials = [Trial(engine) for engine in engines]
+        self._repeats = 0
+        self._pushes_repeated = 0
+        if self._scored_version != version:
+            self._before, self._scored_version = self._previous, version
+        for attempt in (1, 2):
+            doubtful = [t for t in trials if not t.gone and not t.hopeless and (attempt == 1 or t.refused)]
+            if not doubtful:
+                break
+            if attempt == 2:
+                names = ", ".join(name_of(t.engine) for t in doubtful)
+                log.warning("version %d is pushed again in full to %s: %s", version, names, doubtful[0].refused)
+                await self.transport.whole()
+                self._pushes_repeated = len(doubtful)
+                for t in doubtful:
+                    t.found, t.disagreement, t.misloaded = None, None, False
+            results = await self.transport.sent([t.engine for t in doubtful], self._canary(0))
+            await self._score(doubtful, 0, results)
+            again = [t for t in doubtful if t.refused and t.found is not None and not t.gone and not t.misloaded]
+            if again:
+                self._repeats += len(again)
+                log.warning(
+                    "the proof of version %d is repeated on other texts for %s: %s",
+                    version, ", ".join(name_of(t.engine) for t in again), again[0].refused,
+                )  # fmt: skip
+                await self._score(again, 1, await self._sampled([t.engine for t in again], 1))
+        alive = [t for t in trials if not t.gone]
+        proved = [t for t in alive if not t.refused]
+        self.reference.accepted([t.disagreement.level for t in proved if t.disagreement is not None])
+        for t in proved:
+            log.info("version %d is proved on %s: %s, %.2f of what is accepted", version, name_of(t.engine),
+                     t.disagreement, t.excess)  # fmt: skip
+        none = " No engine agrees. " + LIKELY_CAUSES if alive and not proved and not alive[0].hopeless else ""
+        verdicts = [self._tell(t.engine, t.engine.proved(version)) for t in proved]
         verdicts += [
-            self._tell(engines[i], engines[i].discard(f"Version {version}: {why}.")) for i, why in refused.items()
+            self._tell(t.engine, t.engine.discard(f"Version {version}: {t.refused}.{none}")) for t in alive if t.refused
         ]
         await asyncio.gather(*verdicts)
-        return max((diffs[i].most for i in proved), default=0.0), refused
+        return trials
+
+    async def _sampled(self, engines: list[PushTarget], number: int) -> Results:
+        """Let engines compute the texts of a round with the weights that they have."""
+        canary = self._canary(number)
+        calls = [self._in_time(e.canary(*canary), f"The canary of {name_of(e)}") for e in engines]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _score(self, trials: list[Trial], number: int, results: Results) -> None:
+        """Add a round's results to the trials of the engines that gave them, and judge each anew. One scoring call.
+
+        Raises what is a bug, and Diverged.
+        """
+        answered: list[tuple[Trial, list[Completion]]] = []
+        for trial, result in zip(trials, results, strict=True):
+            if isinstance(result, EngineGone):
+                trial.gone = True
+            elif isinstance(result, InfraError):
+                trial.refused = str(result).rstrip(".")
+                trial.misloaded = isinstance(result, WeightsMisloaded)
+                trial.hopeless = not trial.misloaded
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                answered.append((trial, result))
+        texts = self.rounds[number]
+        scores = await self._learner_scores(texts, [completions for _, completions in answered])
+        previous = self._before if number == 0 else None
+        tolerance = self.reference.tolerance
+        for (trial, completions), scored in zip(answered, scores, strict=True):
+            found = evidence(texts, completions, scored, previous)
+            trial.found = found if trial.found is None else trial.found + found
+            trial.disagreement = disagreement(trial.found)
+            trial.excess = tolerance.excess(trial.disagreement)
+            trial.refused = None
+            if any((c.versions != self.transport.version).any() for c in completions):
+                trial.refused = f"{trial.disagreement}, tokens of another version"
+            elif not trial.excess <= 1.0:
+                trial.refused = (
+                    f"{trial.disagreement}: the weights arrived (digest {str(self.transport.digest)[:12]}) but are not"
+                    f" what the engine computes with; accepted is {tolerance} (vllm.canary_tolerance, else"
+                    f" {len(self.reference.levels)} pushes before). Raise it only for lower precision"
+                )
+
+    async def _learner_scores(self, texts: list[list[int]], answers: list[list[Completion]]) -> list[list[np.ndarray]]:
+        """Return the learner's log-probs of each engine's texts and continuations. Equal sequences are scored once."""
+        wanted = [
+            [(*text, *completion.token_ids.tolist()) for text, completion in zip(texts, completions, strict=True)]
+            for completions in answers
+        ]
+        unique = list(dict.fromkeys(sequence for sequences in wanted for sequence in sequences))
+        if not unique:
+            return []
+        scored = await self.learner.score([list(sequence) for sequence in unique])
+        if not all(np.isfinite(row).all() for row in scored):
+            raise Diverged(
+                "The learner's own log-probs of the canary prompts are not finite with the weights of version"
+                f" {self.transport.version}: the weights are broken. actor.learning_rate is too high, or a reward is"
+                " not finite; the last checkpoint holds weights from before."
+            )
+        of = dict(zip(unique, scored, strict=True))
+        if texts is self.rounds[0]:
+            self._previous = [np.asarray(of[row])[: len(text) - 1] for row, text in zip(wanted[0], texts, strict=True)]
+        return [[np.asarray(of[sequence]) for sequence in sequences] for sequences in wanted]
+
+    def _report(self, version: int, seconds: float, trials: list[Trial]) -> PublishReport:
+        t = self.transport
+        proved = [trial for trial in trials if not trial.gone and not trial.refused]
+        found = [trial.disagreement for trial in proved if trial.disagreement is not None]
+        return PublishReport(
+            version,
+            seconds,
+            t.digest or "",
+            max((d.most for d in found), default=0.0),
+            sum(trial.refused is not None and not trial.gone for trial in trials),
+            t.seconds,
+            t.nbytes,
+            t.delta,
+            canary_level=max((d.level for d in found), default=0.0),
+            canary_excess=max((trial.excess for trial in proved), default=0.0),
+            canary_repeats=self._repeats,
+            pushes_repeated=self._pushes_repeated,
+        )
 
     async def _in_time(self, call: Awaitable[T], what: str) -> T:
         return await in_time(self.deadline, call, what)
@@ -219,41 +417,3 @@ class WeightPublisher:
             except DeadlineMissed as e:
                 with suppress(DeadlineMissed):
                     await self._in_time(engine.discard(str(e)), f"The end of {name_of(engine)}")
-
-    async def _differences(self, sampled: list[list[Completion]]) -> list[Disagreement]:
-        """Canary completions of each engine -> by how much it differs from the learner."""
-        sequences = [
-            [*prompt, *c.token_ids.tolist()]
-            for cs in sampled
-            for prompt, c in zip(self.canary_prompts, cs, strict=True)
-        ]
-        if not sequences:
-            return []
-        scored = await self.learner.score(sequences)
-        if not all(np.isfinite(s).all() for s in scored):
-            raise Diverged(
-                "The learner's own log-probs of the canary prompts are not finite with the weights of version"
-                f" {self.transport.version}: the weights are broken. actor.learning_rate is too high, or a reward is"
-                " not finite; the last checkpoint holds weights from before."
-            )
-        scores = iter(scored)
-        # Scores are of every token but the sequence's first: the response starts at index len(prompt) - 1.
-        return [
-            disagreement(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts])
-            for cs in sampled
-        ]
-
-
-def _sort(results: Results) -> tuple[dict[int, list[Completion]], dict[int, str]]:
-    """What each engine sampled, and why it could not; those that are gone are in neither. Raises what is a bug."""
-    sampled, refused = {}, {}
-    for i, result in enumerate(results):
-        if isinstance(result, EngineGone):
-            continue
-        if isinstance(result, InfraError):
-            refused[i] = str(result).rstrip(".")
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            sampled[i] = result
-    return sampled, refused

@@ -58,15 +58,15 @@ class PushFiles:
         """What writing took, since whoever asks set them to 0."""
         self._skip = self._skipped = 0
 
-    async def write(self, version: int, must_differ: bool, *, full: bool = False) -> None:
-        """Raises WeightsUnverified when the weights are those of the last push, if they `must_differ`; InfraError when
-        a disk refuses."""
+    async def write(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
+        """Write the learner's weights as the next push. Raises WeightsUnverified if their digest is `differs_from`,
+        InfraError when a disk refuses."""
         if self.digest is None:  # a process that was killed could not remove its last file
             shutil.rmtree(self.directory, ignore_errors=True)
         changes = None if full else await self._changes(version)
         path = self.directory / (f"v{version}.safetensors" if changes is None else f"v{version}.delta")
         digest = changes.digest if changes else await self._written(version, path, lambda: self.learner.publish(path))
-        if must_differ and digest == self.digest:
+        if digest == differs_from:
             raise WeightsUnverified(same_weights(version, digest))
         old = {file for file in (self.full, self.changes and self.changes[0]) if file and file != path}
         self.full, self.changes = (None, (path, changes.link)) if changes else (path, None)

@@ -71,8 +71,14 @@ class Transport(Protocol):
 
     def begin(self) -> None: ...
 
-    async def take(self, version: int, must_differ: bool, *, full: bool = False) -> None:
-        """Raises WeightsUnverified, here or later, for weights of the push before if they `must_differ`; InfraError."""
+    async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
+        """Take the learner's weights as the next push.
+
+        Args:
+            version: Number of learner updates behind them.
+            differs_from: A digest that the weights may not have, which raises WeightsUnverified here or in `sent`.
+            full: Do not write a delta.
+        """
 
     async def whole(self) -> None:
         """The next `sent` is in full, whoever it is to."""

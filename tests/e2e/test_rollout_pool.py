@@ -47,7 +47,7 @@ class DirectPublisher:
 
     def __init__(self, pool: RolloutPool) -> None:
         self.pool, self.version = pool, 0
-        pool.on_join = lambda member: member.update_weights(None, self.version, "")
+        pool.on_join = lambda member, admit: member.update_weights(None, self.version, "")
 
     @asynccontextmanager
     async def changing(self):

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from benchmarks.canary.faults import all_faults, install
 from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.handover import Handover
@@ -372,16 +373,17 @@ async def test_the_canary_catches_a_push_that_only_arrives(engine, learner, publ
 
     publisher.engines = [target := verdict_only(engine, update_weights=deaf)]
     assert (await publisher.publish(5)).refused == 1
-    assert "arrived" in target.refused and "is not what the engine samples from" in target.refused
+    assert target.refused
 
 
-async def test_the_canary_catches_a_tied_head_that_keeps_its_packed_copy(engine, learner, publisher):
+async def test_a_push_with_a_tied_head_that_keeps_its_packed_copy_is_not_proved(engine, learner, publisher):
     """Without the re-pack the logits still come from the old embedding; every check before the canary passes."""
     publisher.engines = [target := verdict_only(engine)]
     await engine.init_transfer({"repack_lm_head": False})
     learner.reset(seed=6)
     assert (await publisher.publish(6)).refused == 1
-    assert "nats" in target.refused
+    assert engine.read_back.differing == ("model.embed_tokens.weight",), "the read-back names the head's tensor"
+    assert target.refused
     await engine.init_transfer({"repack_lm_head": True})
     learner.reset(seed=7)
     report = await publisher.publish(7)
@@ -393,7 +395,32 @@ async def test_the_canary_catches_a_layer_that_was_not_in_the_file(engine, learn
     learner.reset(seed=8)
     learner.leave_out = "model.layers.1.mlp.down_proj.weight"
     assert (await publisher.publish(8)).refused == 1
+    assert engine.read_back.missing == ("model.layers.1.mlp.down_proj",)
     learner.leave_out = None
+    assert (await publisher.publish(8)).refused == 0, "a right push mends it"
+
+
+@pytest.mark.parametrize("fault", all_faults(layers=3), ids=lambda fault: fault.name)
+async def test_no_push_with_a_fault_is_proved_and_the_next_right_one_is(engine, learner, tmp_path, fault):
+    """After an update as small as one at a learning rate of 1e-6. The faults are built into the worker."""
+    publisher = WeightPublisher(learner, [verdict_only(engine)], tmp_path / "push", canary_texts(), tolerance=TOLERANCE)
+    assert (await publisher.publish(8)).refused == 0
+    before, other = tmp_path / "before.safetensors", tmp_path / "other.safetensors"
+    await learner.publish(before)
+    await HfLearner(seed=77).publish(other)
+    learner.nudge([""], by=1e-6)
+    install_fault = engine._llm.collective_rpc
+    await install_fault(install, args=(fault.kind, fault.layer, 3, str(before), str(other)))
+    try:
+        assert (await publisher.publish(8)).refused == 1
+    finally:
+        await install_fault(install, args=("none", -1, 3, None, None))
+    report = await publisher.publish(8, must_differ=False)
+    assert report.refused == 0 and report.canary_excess < 0.6
+
+
+def canary_texts() -> list[list[int]]:
+    return [make_tokenizer().encode(f"User: What is {n}*{n + 3}?\nAssistant:") for n in range(11, 27)]
 
 
 async def test_a_traced_request_over_a_push_has_the_version_of_each_token(engine, learner, tmp_path):

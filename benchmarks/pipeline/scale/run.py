@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -178,9 +178,9 @@ async def train(cfg: Config, wanted: Wanted, pool: Noting, ranks: LearnerGroup) 
     killed_at: float | None = None
     rejoined_s: float | None = None
 
-    async def joined(member: Member) -> None:
+    async def joined(member: Member, admit: Callable[[], None]) -> None:
         nonlocal rejoined_s
-        await publisher.join(member)
+        await publisher.join(member, admit)
         rejoined_s = time.monotonic() - (killed_at or 0.0)
         rejoined.set()
 

@@ -106,6 +106,6 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         )
     canary = [
         tokenizer(t.prompt, add_special_tokens=False)["input_ids"]
-        for t in (prompts.tasks if len(prompts) else held_out)[:CANARIES]
+        for t in (prompts.tasks if len(prompts) else held_out)[: 2 * CANARIES]  # of a proof's two rounds
     ]
     return Inputs(prompts, held_out, canary)

@@ -36,7 +36,7 @@ from ...sizes import room
 from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
-from ...weights.verify import Tolerance
+from ...weights.verify import Reference
 from ..lanes import PoolLanes
 from ..nodes import only_here
 from ..rollout_actor import ENDPOINTS
@@ -216,7 +216,7 @@ async def _pipeline(
     Dead learner ranks: all of them start again from the last checkpoint, the engines stay up.
     """
     directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=only_here())
-    tolerance: float | Tolerance | None = cfg.canary_tolerance
+    tolerance: float | Reference | None = cfg.canary_tolerance
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
         publisher = WeightPublisher(
             services.learner,
@@ -257,18 +257,19 @@ async def _pipeline(
                 f"[yellow]{what}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True
             )
         await pushing.aclose()
+        services.pool.on_join = services.pool.wait_for_prover
         await services.replace_learner(cfg)
         resume = True
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _calibrated(services: Services, cfg: Config, publisher: WeightPublisher) -> Tolerance:
+async def _calibrated(services: Services, cfg: Config, publisher: WeightPublisher) -> Reference:
     """Engines that all died or were given up under the canary are being replaced: those that come are asked. Raises
     WeightsUnverified when none answers."""
     for left in reversed(range(CALIBRATIONS)):
         try:
             async with services.sampling():
-                tolerance = await publisher.calibrate()
+                reference = await publisher.calibrate()
         except WeightsUnverified as e:
             if not left:
                 raise
@@ -277,8 +278,8 @@ async def _calibrated(services: Services, cfg: Config, publisher: WeightPublishe
             )
             await within(Deadline.of(cfg, "timeouts.start_s"), services.pool.some(), "The replacement of the engines")
         else:
-            services.console.print(f"canary tolerance, calibrated: {tolerance:.2g} nats", highlight=False)
-            return tolerance
+            services.console.print(f"canary, calibrated: {reference.tolerance}", highlight=False)
+            return reference
     raise AssertionError("the last calibration returns or raises")
 
 

@@ -247,16 +247,16 @@ class Vllm(Section):
         None,
         gt=0,
         description=(
-            "largest |log-prob difference| of engine and learner accepted after a push; default: 1e-4 in fp32, "
-            "else 4 times what they differ by on the weights that both loaded from disk"
+            "largest mean |log-prob difference| of engine and learner accepted after a push, over the uncertain tokens"
+            " of the canary, in nats; default: 1e-4 in fp32, else 2.5 times the median of the last accepted pushes"
         ),
     )
     canary_ceiling: float = Field(
         0.5,
         gt=0,
         description=(
-            "nats; a calibrated tolerance never exceeds it, and engine and learner that differ by more at the start are"
-            " not of the same model"
+            "nats; the default of vllm.canary_tolerance never exceeds it, no single token may differ by ten times as"
+            " much, and engine and learner whose mean differs by more at the start do not have the same model"
         ),
     )
     engine_args: Annotated[dict[str, Option], AfterValidator(checked)] = Field(

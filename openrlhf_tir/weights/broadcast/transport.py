@@ -60,8 +60,6 @@ class BroadcastTransport:
         self.version = 0
         self.digest: str | None = None
         """The digest of `version`'s weights; None while nobody was sent them."""
-        self._last: str | None = None
-        """The digest of the weights that were sent last, whichever version that was."""
         self.begun = False
         self.seconds, self.nbytes = 0.0, 0
         self._before: str | None = None
@@ -73,10 +71,12 @@ class BroadcastTransport:
     def begin(self) -> None:
         self.seconds, self.nbytes = 0.0, 0
 
-    async def take(self, version: int, must_differ: bool, *, full: bool = False) -> None:
-        """The weights stay where they are until they are sent. `full` as ever."""
-        self.version, self.begun = version, True
-        self.digest, self._before = None, self._last if must_differ else None
+    async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
+        """The weights stay where they are until they are sent. A broadcast is always `full`."""
+        self.version = version
+        self.begun = True
+        self.digest = None
+        self._before = differs_from
 
     async def whole(self) -> None:
         """It always is."""
@@ -132,7 +132,7 @@ class BroadcastTransport:
         if sent.digest is not None:
             if sent.digest == self._before:
                 raise WeightsUnverified(same_weights(self.version, sent.digest))
-            self.digest = self._last = sent.digest
+            self.digest = sent.digest
             self._before = None
             what = f"The use of version {self.version} by"
             uses = [

@@ -366,8 +366,8 @@ def pipeline_in(
     directory = run_dir / "push"
     publisher = WeightPublisher(learner, world.fleet.members, directory, [[1, 2]], tolerance=1e-4, canary_tokens=2)
 
-    async def prove(actor: Actor) -> None:
-        await publisher.join(actor)
+    async def prove(actor: Actor, admit) -> None:
+        await publisher.join(actor, admit)
 
     world.fleet.prove = prove
     evaluation = Evaluation(world)

@@ -66,7 +66,7 @@ def test_a_dead_actor_is_replaced_under_its_name_and_proved_before_it_joins():
     async def scenario():
         c, proved = Cluster(2), []
 
-        async def prove(actor):
+        async def prove(actor, admit):
             assert actor not in c.fleet.members
             proved.append(actor.number)
 
@@ -196,7 +196,7 @@ def test_an_actor_whose_weights_cannot_be_proved_does_not_join():
         c = Cluster(2)
         await c.fleet.start()
 
-        async def prove(actor):
+        async def prove(actor, admit):
             if actor.number == 2:
                 raise RuntimeError("canary")
 
@@ -276,7 +276,7 @@ def test_an_actor_that_hangs_while_it_is_proved_is_replaced():
         c = Cluster(2)
         await c.fleet.start()
 
-        async def prove(actor):
+        async def prove(actor, admit):
             if actor.number == 2:  # its turn for the push never comes, and its process stops meanwhile
                 actor.silent = True
                 await asyncio.get_running_loop().create_future()

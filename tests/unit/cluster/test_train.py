@@ -51,7 +51,7 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
             {"run_dir": tmp_path, "train": {"max_learner_restarts": 1}, "vllm": {"canary_tolerance": 0.1}}
         )
         services = Services(
-            pool=SimpleNamespace(members=[], on_join=None),
+            pool=SimpleNamespace(members=[], on_join=None, wait_for_prover=None),
             learner=FakeLearner(),
             console=Console(file=io.StringIO()),
             stop=StopRequest(20.0),

@@ -191,7 +191,8 @@ async def test_a_learner_that_dies_in_a_push_ends_it_and_the_next_publisher_begi
 async def test_a_newcomer_meets_the_learner_alone_and_all_of_them_the_next_time(tmp_path):
     run = Run(tmp_path, "")
     await run.publisher.join(early := run.engine())
-    assert early.places == [], "before the first push there is nothing to bring it to"
+    assert early.places == [(1, 1)] and early.verdicts == [0], "before the first push too"
+    run.learner.expected.clear()
     await run.push()
     await run.publisher.join(newcomer := run.engine())
     assert newcomer.verdicts == [1] and newcomer.places == [(2, 1)] and run.engines[0].places == [(1, 1)]

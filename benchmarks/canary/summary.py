@@ -1,0 +1,169 @@
+"""Judge what was collected with the code that a run uses (weights/verify.py), and what an H100 recorded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from openrlhf_tir.weights.verify import Disagreement, Evidence, Reference, disagreement
+
+from .collect import load_lines
+
+CEILING = 0.5
+FP32_TOLERANCE = 1e-4
+"""What a run accepts in fp32 if `vllm.canary_tolerance` is unset."""
+H100 = ((0.0305, 0.153, 0.241), (0.0173, 0.130, 0.217), (0.0137, 0.186, 0.241))
+"""Three right pushes of SmolLM2 in bf16 on an H100, 64 sampled tokens each: median, 95 % quantile and largest
+difference in nats, as they were recorded."""
+
+
+def evidence_of(line: dict[str, Any]) -> Evidence:
+    """Return a record's tokens, those of shared beginnings left out as a run leaves them out."""
+    engine, learner, previous = [], [], []
+    for i, said in enumerate(line["engine"]):
+        skipped = max(0, line["shared"][i] - 1)
+        forced = line["forced"][i]
+        before = np.full(len(said), np.nan)
+        if line.get("before"):
+            before[:forced] = line["before"][i][:forced]
+        engine.append(np.asarray(said)[skipped:])
+        learner.append(np.asarray(line["learner"][i])[skipped:])
+        previous.append(before[skipped:])
+    return Evidence(np.concatenate(engine), np.concatenate(learner), np.concatenate(previous))
+
+
+def summary(out: Path) -> dict[str, Any]:
+    """Judge every stage in `out`; see the module's docstring of `__main__` for the fields."""
+    rights: list[float] = []
+    compute: dict[str, float] = {}
+    missed: list[str] = []
+    by_read_back = faults = alarms = 0
+    seconds: list[float] = []
+    stages: dict[str, Any] = {}
+    for path in sorted(out.glob("*.jsonl")):
+        found = _judged(load_lines(path), fp32=path.name.startswith("fp32"))
+        rights += found["excess"]
+        seconds += found["seconds"]
+        alarms += found["alarms"]
+        faults += len(found["faults"])
+        for name, (read_back, excess) in found["faults"].items():
+            by_read_back += read_back
+            if not read_back:
+                compute[f"{path.stem} {name}"] = excess
+            if not read_back and excess <= 1:
+                missed.append(f"{path.stem} {name}")
+        stages[path.stem] = found["figures"]
+    return {
+        "pushes": {name: figures["pushes"] for name, figures in stages.items()},
+        "false_alarms": alarms,
+        "mutants": faults,
+        "mutants_missed": len(missed),
+        "missed": missed,
+        "mutants_caught_by_read_back": by_read_back,
+        "worst_right_over_threshold": _short(max(rights, default=0.0)),
+        "weakest_mutant_over_threshold": _short(min(compute.values(), default=0.0)),
+        "proof_s_median": _short(median(seconds)) if seconds else None,
+        "stages": stages,
+        "h100": replay(),
+    }
+
+
+def _judged(lines: list[dict[str, Any]], *, fp32: bool) -> dict[str, Any]:
+    """Judge one stage in the order in which it happened, the reference following as in a run."""
+    references: dict[int, Reference] = defaultdict(lambda: Reference(CEILING, FP32_TOLERANCE if fp32 else None))
+    excess: list[float] = []
+    levels: list[float] = []
+    ratios: list[float] = []
+    behind: list[float] = []
+    seconds: list[float] = []
+    faults: dict[str, tuple[bool, float]] = {}
+    fault_levels: dict[str, float] = {}
+    alarms = 0
+    for line in lines:
+        reference = references[line["part"]]
+        level = disagreement(evidence_of(line))
+        if not fp32 and not reference.levels:
+            # A run is calibrated on the weights from disk; here on the first push, which is not judged.
+            if not line["fault"]:
+                reference.accepted([level.level])
+            continue
+        over = reference.tolerance.excess(level)
+        if line["fault"]:
+            faults[line["fault"]] = (line["read_back"] is not None, over)
+            fault_levels[line["fault"]] = level.level
+            continue
+        excess.append(over)
+        levels.append(level.level)
+        behind.append(level.behind)
+        seconds.append(line["read_back_s"] + line["canary_s"] + line["score_s"])
+        if reference.levels:
+            ratios.append(level.level / float(np.median(reference.levels)))
+        alarms += line["read_back"] is not None or over > 1
+        reference.accepted([level.level])
+    figures = {
+        "pushes": len(levels),
+        "level_median": _short(median(levels)) if levels else None,
+        "level_least": _short(min(levels, default=0.0)),
+        "level_most": _short(max(levels, default=0.0)),
+        "ratio_log_sd": _short(float(np.std(np.log(ratios)))) if len(ratios) > 1 else None,
+        "ratio_most": _short(max(ratios, default=0.0)),
+        "behind_most": _short(max(behind, default=0.0)),
+        "faults": {
+            name: {"read_back": seen, "level": _short(fault_levels[name]), "over_threshold": _short(over)}
+            for name, (seen, over) in sorted(faults.items())
+        },
+    }
+    return {"excess": excess, "seconds": seconds, "alarms": alarms, "faults": faults, "figures": figures}
+
+
+def replay(trials: int = 20_000, tokens: int = 400, seed: int = 0) -> dict[str, float]:
+    """Simulate pushes whose tokens differ as an H100's did, and judge them by the old rule and by this one.
+
+    A push's differences are lognormal with the median and 95 % quantile of one of the three recorded pushes, chosen at
+    random: this is harsher than the record, whose medians differ mostly because their texts did, while now the texts
+    stay the same from push to push.
+    """
+    rng = np.random.default_rng(seed)
+    spread = {m: np.log(high / m) / 1.645 for m, high, _ in H100}
+
+    def push(count: int) -> np.ndarray:
+        medians = [H100[i][0] for i in rng.integers(0, len(H100), 8)]  # text by text
+        parts = [m * np.exp(spread[m] * rng.standard_normal(count // 8)) for m in medians]
+        return np.concatenate(parts)
+
+    old = new = whole = 0
+    ratios = []
+    for _ in range(trials // 20):
+        first = push(64)
+        median_limit, high_limit = 4 * np.median(first), 4 * np.quantile(first, 0.95)
+        reference = Reference(CEILING)
+        reference.accepted([float(push(2 * tokens).mean())])
+        for _ in range(20):
+            sample = push(64)
+            old += np.median(sample) > median_limit or np.quantile(sample, 0.95) > high_limit
+            differences = push(tokens)
+            level = float(differences.mean())
+            ratios.append(level / float(np.median(reference.levels)))
+            if reference.tolerance.excess(Disagreement(level, 0.0)) > 1:
+                new += 1
+                pooled = float(np.concatenate([differences, push(tokens)]).mean())
+                whole += reference.tolerance.excess(Disagreement(pooled, 0.0)) > 1
+            else:
+                reference.accepted([level])
+    pushes = trials // 20 * 20
+    return {
+        "pushes": pushes,
+        "old_rule_false_alarms": int(old),
+        "first_round_false_alarms": int(new),
+        "false_alarms": int(whole),
+        "ratio_log_sd": _short(float(np.std(np.log(ratios)))),
+        "ratio_most": _short(max(ratios)),
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.3g}")
