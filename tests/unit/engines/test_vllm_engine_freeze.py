@@ -10,7 +10,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError, WeightsUnverified
-from openrlhf_tir.types import Meeting
+from openrlhf_tir.types import Meeting, ReadBackReport
 
 
 class FakeLlm:
@@ -51,7 +51,9 @@ class FakeLlm:
         assert self.frozen
         self.loading = True
 
-    async def collective_rpc(self, method, args):
+    async def collective_rpc(self, method, args=()):
+        if method == "read_back":
+            return [ReadBackReport(1)]
         await self._do(method)
         assert self.frozen and self.loading
         if isinstance(self.received, asyncio.Future):

@@ -45,7 +45,7 @@ EXEMPT = {
     "weights/push_files.py write": "LearnerGroup.publish: timeouts.learner_s",
     "weights/push_files.py whole": "LearnerGroup.publish: timeouts.learner_s",
     "weights/push_files.py _changes": "LearnerGroup.publish_changes: timeouts.learner_s",
-    "weights/publisher.py _differences": "LearnerGroup.score: timeouts.learner_s",
+    "weights/publisher.py _learner_scores": "LearnerGroup.score: timeouts.learner_s",
 }
 """File and function -> what bounds its calls."""
 
