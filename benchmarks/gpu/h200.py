@@ -126,7 +126,7 @@ def config(args: argparse.Namespace, model: Path | None = None, *, offload: bool
             "train": {"micro_batch_size": 64, "max_tokens_per_gpu": args.micro_tokens},
             "vllm": {
                 "max_num_seqs": args.requests,
-                "kv_cache_mib": 128,
+                "kv_cache_mib": 128 if tiny else None,
                 "dtype": "float32" if tiny else "bfloat16",
                 "gpu_memory_utilization": 0.85,
             },
