@@ -114,7 +114,7 @@ def _kib(file: Path, name: str) -> int | None:
     return None
 
 
-def watch(directory: Path, name: str, pid: int | None = None) -> bool:
+def watch(directory: Path, name: str, pid: int | None = None, *, descendants: bool = True) -> bool:
     """Start a watcher for the process `pid`, this one unless given, and return whether there is one.
 
     An earlier record of that name is removed. A watcher that cannot be started is a warning: the run works without.
@@ -122,6 +122,8 @@ def watch(directory: Path, name: str, pid: int | None = None) -> bool:
     Args:
         directory: Where the records are written; made if it is not there.
         name: Name of the process in the records, as in `learner-rank-0`.
+        descendants: Whether the ends of its descendants matter. Those of a server that runs a model's code are ended by
+            the thousand, as a matter of course.
     """
     pid = os.getpid() if pid is None else pid
     try:
@@ -130,7 +132,7 @@ def watch(directory: Path, name: str, pid: int | None = None) -> bool:
             record.unlink(missing_ok=True)
         quiet = subprocess.DEVNULL
         subprocess.run(
-            [sys.executable, "-I", "-S", __file__, str(pid), str(directory.absolute()), name],
+            [sys.executable, "-I", "-S", __file__, str(pid), str(directory.absolute()), name, str(int(descendants))],
             start_new_session=True,
             stdin=quiet,
             stdout=quiet,
@@ -206,7 +208,7 @@ def _status_of(watched: _Watched) -> int | None:
     return status
 
 
-def _watch(root: _Watched, directory: Path) -> None:
+def _watch(root: _Watched, directory: Path, *, descendants: bool) -> None:
     """Watch a process to its end and write its record, and those of descendants that end before it or with it."""
     pid, name = root.pid, root.name
     children: dict[int, _Watched] = {}
@@ -217,7 +219,7 @@ def _watch(root: _Watched, directory: Path) -> None:
     next_search = 0.0
     while True:
         now = time.monotonic()
-        if now >= next_search:
+        if descendants and now >= next_search:
             next_search = now + CHILDREN_S
             for child in _descendants(pid):
                 if child not in children and child != os.getpid():
@@ -269,4 +271,4 @@ if __name__ == "__main__":
     if os.fork():
         os._exit(0)
     with suppress(OSError):  # the run's directory is gone
-        _watch(watched_process, Path(sys.argv[2]))
+        _watch(watched_process, Path(sys.argv[2]), descendants=sys.argv[4] == "1")

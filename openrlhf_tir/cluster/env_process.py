@@ -171,7 +171,7 @@ class _Server:
             self.process = await asyncio.create_subprocess_exec(
                 *command, stdout=log, stderr=log, env=self._environ(), start_new_session=True
             )
-        await asyncio.to_thread(watched, self.cfg, self._name, self.process.pid)
+        await asyncio.to_thread(watched, self.cfg, self._name, self.process.pid, descendants=False)
 
     def _up(self) -> asyncio.subprocess.Process:
         assert self.process is not None, "start() comes first"

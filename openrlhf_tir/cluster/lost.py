@@ -38,9 +38,9 @@ ALMOST_FULL = 0.85
 _answers: dict[tuple[Path, str], tuple[float, asyncio.Future[str]]] = {}
 
 
-def watched(cfg: Config, name: str, pid: int | None = None) -> None:
-    """Have this process, or `pid`, watched under the name by which `end_of` is asked."""
-    watch(cfg.run_dir / ENDS, name, pid)
+def watched(cfg: Config, name: str, pid: int | None = None, *, descendants: bool = True) -> None:
+    """Have this process, or `pid`, watched under the name by which `end_of` is asked; see process_watch.watch."""
+    watch(cfg.run_dir / ENDS, name, pid, descendants=descendants)
 
 
 async def end_of(cfg: Config, name: str, why: str, *, certain: bool = True) -> str:

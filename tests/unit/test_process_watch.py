@@ -96,6 +96,22 @@ def test_a_descendant_that_is_killed_is_on_record_beside_the_process(tmp_path):
     assert records(tmp_path, "rollout-0") == []
 
 
+def test_descendants_that_are_ended_as_a_matter_of_course_leave_no_record(tmp_path):
+    parent = started(
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {HOLDS!r}], stdout=subprocess.PIPE, text=True)\n"
+        "child.stdout.readline()\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    assert watch(tmp_path, "env-server", parent.pid, descendants=False)
+    os.kill(int(parent.first_line), signal.SIGKILL)
+    parent.kill()
+    parent.wait()
+    record(tmp_path, "env-server")
+    assert records(tmp_path, "env-server") == [tmp_path / "env-server.json"]
+
+
 def watches(pid: int) -> bool:
     """Whether any process holds a descriptor of the process."""
     for info in Path("/proc").glob("[0-9]*/fdinfo/*"):

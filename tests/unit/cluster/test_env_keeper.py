@@ -17,7 +17,7 @@ from openrlhf_tir.simulation import virtual_loop
 @pytest.fixture(autouse=True)
 def nobody_watches(monkeypatch):
     """The processes of this file are none."""
-    monkeypatch.setattr(env_process, "watched", lambda *_: None)
+    monkeypatch.setattr(env_process, "watched", lambda *_, **__: None)
 
 
 class Process:
