@@ -174,10 +174,18 @@ class Collector:
         self.before = record
 
     async def _load(self, path: Path, digest: str, *, canary: bool = True) -> list[Any]:
+        from openrlhf_tir.errors import WeightsMisloaded
         from openrlhf_tir.types import Canary
 
         wanted = Canary(self.texts, SAMPLED, self.version) if canary else None
-        completions = await self.engine.update_weights(path, self.version, digest, wanted)
+        try:
+            completions = await self.engine.update_weights(path, self.version, digest, wanted)
+        except WeightsMisloaded:
+            # A run would push again. Here the log-probs are wanted as well, so the engine goes on with these weights.
+            assert wanted is not None
+            self.engine._updating = self.engine._misloaded = False
+            await self.engine._resumed()
+            completions = await self.engine.canary(*wanted)
         await self.engine.proved(self.version)
         return completions
 
