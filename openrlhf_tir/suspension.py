@@ -30,6 +30,9 @@ MAX_GAP_S = 5.0
 waits for a library that holds the interpreter's lock, sleeps a second or two longer than it asked for."""
 LATE_S = 5.0
 """The same for a waiter of an event loop."""
+CLOCK_STEP_S = 1e-6
+"""A deadline that has less than this left is over. A rounding error of its parts may be so small that adding it to the
+clock changes nothing: a wait for it would end at once, for ever."""
 SLICES = 8
 """A deadline is waited for in so many parts, so that of a suspension without a thread to notice it one part counts."""
 
@@ -109,7 +112,7 @@ async def wait_first(futures: Iterable[asyncio.Future[Any]], seconds: float) -> 
         if done:
             return done
         left_s -= min(awake_time() - began, part_s)
-        if left_s <= 0:
+        if left_s <= CLOCK_STEP_S:
             return set()
 
 
@@ -131,7 +134,7 @@ async def awake_timeout(seconds: float) -> AsyncIterator[None]:
         def end_part() -> None:
             nonlocal left_s
             left_s -= min(awake_time() - began, part_s)
-            if left_s <= 0:
+            if left_s <= CLOCK_STEP_S:
                 timer.reschedule(loop.time())
             else:
                 begin_part()

@@ -90,3 +90,19 @@ def test_a_process_that_is_stopped_by_a_signal_does_not_count_the_time(tmp_path)
     os.kill(process.pid, signal.SIGCONT)
     wall_s, awake_s = map(float, process.communicate(timeout=120)[0].split())
     assert wall_s - awake_s > 5.0 and awake_s >= 3.0, (wall_s, awake_s)
+
+
+@pytest.mark.parametrize("begin", [0.1, 1234.567, 98765.4321])
+def test_a_deadline_ends_although_its_parts_do_not_add_up_on_the_clock(begin):
+    """60 s in eight parts, begun at a time to which a part cannot be added exactly: what is left is a rounding error,
+    and waiting for that would never move the clock."""
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(begin)
+        assert await wait_first({loop.create_future()}, 60.1) == set()
+        with pytest.raises(TimeoutError):
+            async with awake_timeout(60.1):
+                await loop.create_future()
+
+    run(scenario())
