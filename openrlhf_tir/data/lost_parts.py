@@ -20,13 +20,15 @@ _SPACE = re.compile(rf"[\s{MARK}]+")
 _THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
-def lost_in_context(messages: Sequence[Mapping[str, Any]], rendered: str) -> str | None:
+def lost_in_context(messages: Sequence[Mapping[str, Any]], rendered: str, *, first: int = 0) -> str | None:
     """Return a sentence about the first message whose content or calls are not in `rendered`; None if all are.
 
-    Thoughts of earlier turns are left out by many templates on purpose: they are not missed here.
+    Thoughts of earlier turns are left out by many templates on purpose: they are not missed here. `first` is the number
+    of the first of the messages in their conversation.
     """
-    for i, message in enumerate(messages):
-        lost = _lost_calls(message, rendered) or _lost_content(message, rendered, thoughts=False)
+    bare = _bare(rendered)
+    for i, message in enumerate(messages, first):
+        lost = _lost_calls(message, bare) or _lost_content(message, bare, thoughts=False)
         if lost:
             return f"messages[{i}] ({message.get('role')}): {lost}"
     return None
@@ -34,10 +36,11 @@ def lost_in_context(messages: Sequence[Mapping[str, Any]], rendered: str) -> str
 
 def lost_in_response(message: Mapping[str, Any], rendered: str) -> str | None:
     """Return what of an assistant's message is missing where it is rendered to be learned; None if nothing is."""
-    if lost := _lost_calls(message, rendered) or _lost_content(message, rendered, thoughts=True):
+    bare = _bare(rendered)
+    if lost := _lost_calls(message, bare) or _lost_content(message, bare, thoughts=True):
         return lost
     thought = reasoning_of(message)
-    if thought and not _is_in(thought, rendered):
+    if thought and not _is_in(thought, bare):
         return f"its {next(name for name in REASONING if message.get(name))} is left out"
     return None
 
@@ -48,25 +51,25 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _lost_calls(message: Mapping[str, Any], rendered: str) -> str | None:
+def _lost_calls(message: Mapping[str, Any], bare: str) -> str | None:
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function", call) if isinstance(call, Mapping) else {}
         arguments = function.get("arguments", {}) if isinstance(function, Mapping) else {}
         name = function.get("name", "") if isinstance(function, Mapping) else ""
-        if isinstance(name, str) and name and not _is_in(name, rendered):
+        if isinstance(name, str) and name and not _is_in(name, bare):
             return f"its call of {name} is left out"
-        if not all(_is_in(leaf, rendered) for leaf in _leaves(arguments)):
+        if not all(_is_in(leaf, bare) for leaf in _leaves(arguments)):
             return f"arguments of its call of {name} are left out"
     return None
 
 
-def _lost_content(message: Mapping[str, Any], rendered: str, *, thoughts: bool) -> str | None:
+def _lost_content(message: Mapping[str, Any], bare: str, *, thoughts: bool) -> str | None:
     for text in _texts(message.get("content")):
-        if _is_in(text, rendered):
+        if _is_in(text, bare):
             continue
         said = _THOUGHT.sub("", text).rpartition("</think>")[2]
-        if said != text and _is_in(said, rendered):
+        if said != text and _is_in(said, bare):
             if thoughts:
                 return "what it thinks, up to </think>, is left out"
             continue
@@ -103,11 +106,10 @@ def _leaves(value: Any) -> Iterator[str]:
         yield json.dumps(value)
 
 
-def _is_in(text: str, rendered: str) -> bool:
-    """Return True if `rendered` has the text, up to white space, as it is or as JSON escapes it."""
-    whole = _bare(rendered)
+def _is_in(text: str, bare: str) -> bool:
+    """Return True if a rendered text, given without white space, has `text`, as it is or as JSON escapes it."""
     spellings = {text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1]}
-    return any(_bare(spelling) in whole for spelling in spellings)
+    return any(_bare(spelling) in bare for spelling in spellings)
 
 
 def _bare(text: str) -> str:

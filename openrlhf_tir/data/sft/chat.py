@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...config.paths import shown
 from ...errors import DataError
@@ -37,6 +37,13 @@ THOUGHTS = "the chat template leaves the thoughts of this many messages out: the
 OPENED_CHARS = 200
 """Characters at the end of a generation prompt that may begin the message."""
 _NO_THOUGHT = dict.fromkeys(REASONING)
+
+
+class _Seen(NamedTuple):
+    """The messages in which nothing was found missing, as they were rendered."""
+
+    rendered: str = ""
+    count: int = 0
 
 
 def chains_of(
@@ -72,9 +79,10 @@ def chains_of(
     chains: list[Chain] = []
     chain: Chain = []
     so_far = ""
+    seen = _Seen()
     for i in said if every else said[-1:]:
         checks.learnable(messages[i], where, f"messages[{i}]")
-        before, response = _complete_turn(where, messages, i, tools, template, notes)
+        before, response = _complete_turn(where, messages, i, tools, template, notes, seen)
         if not before.startswith(so_far):
             chains.append(chain)
             chain, so_far = [], ""
@@ -85,6 +93,7 @@ def chains_of(
             for text, tool in blocks.cut(written, masked, f"{where}: messages[{i}]")
         ]
         so_far = before + written
+        seen = _Seen(so_far, i + 1)
         if not _ends(written, template):
             notes[NO_END] += 1
             chain[-1] = chain[-1]._replace(text=chain[-1].text.rstrip())
@@ -101,14 +110,19 @@ def _complete_turn(
     tools: Sequence[Mapping[str, Any]],
     template: ChatTemplate,
     notes: Counter[str],
+    seen: _Seen,
 ) -> tuple[str, str]:
     """Return what `_turn` does, once it is seen that the template leaves nothing out.
+
+    Messages of the context that an earlier turn has found are not looked for again where they are rendered as they
+    were then.
 
     Raises:
         DataError: The template drops a part of a message, and no other way to write the message keeps it.
     """
     before, response = _turn(where, messages, i, tools, template)
-    if lost := lost_in_context(messages[:i], before):
+    begin = seen.count if before.startswith(seen.rendered) else 0
+    if lost := lost_in_context(messages[begin:i], before, first=begin):
         raise DataError(f"{where}: {_dropped(lost)}")
     # A generation prompt may hold the start of the message, as <think>.
     lost = lost_in_response(messages[i], before[-OPENED_CHARS:] + response)

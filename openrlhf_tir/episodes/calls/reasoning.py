@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 _TAGS = (
     ("<think>", "</think>"),
@@ -21,13 +22,16 @@ _TAGS = (
 )
 _TAG = re.compile("|".join(re.escape(tag) for pair in _TAGS for tag in pair))
 _CLOSING_OF = dict(_TAGS)
-_JSON_STARTS = re.compile(r"(?:\A|<tool_call>|<tool>|<\|python_tag\|>|\[TOOL_CALLS\]|\n)\s*(?=[{\[])")
+# Only the last newline before a value counts: a run of newlines is read once, not once for each of them.
+_JSON_STARTS = re.compile(r"(?:(?:\A|<tool_call>|<tool>|<\|python_tag\|>|\[TOOL_CALLS\])\s*|\n[^\S\n]*)(?=[{\[])")
+_READ_IN_VAIN = 8
+"""Texts that are no JSON are read up to this many times the length of a message: what nests may be read once for each
+of its beginnings."""
 
 
 def without_reasoning(text: str) -> str:
     """Return the parts of `text` that are not thoughts, in order."""
-    arguments = _json_spans(text)
-    tags = [m for m in _TAG.finditer(text) if not any(a <= m.start() < b for a, b in arguments)]
+    tags = _tags_outside(_json_spans(text), text)
     said: list[str] = []
     at = 0
     waiting_for: str | None = None
@@ -46,16 +50,34 @@ def without_reasoning(text: str) -> str:
     return "".join(said)
 
 
+def _tags_outside(spans: Sequence[tuple[int, int]], text: str) -> list[re.Match[str]]:
+    """Return the tags that stand in none of the spans, which are in order and do not overlap."""
+    found = []
+    current = 0
+    for m in _TAG.finditer(text):
+        while current < len(spans) and spans[current][1] <= m.start():
+            current += 1
+        if current == len(spans) or m.start() < spans[current][0]:
+            found.append(m)
+    return found
+
+
 def _json_spans(text: str) -> list[tuple[int, int]]:
     """Return where the JSON values of calls stand: tags in their strings open and close nothing."""
     decoder = json.JSONDecoder()
     spans: list[tuple[int, int]] = []
+    left = _READ_IN_VAIN * len(text)
     for m in _JSON_STARTS.finditer(text):
         if spans and m.end() < spans[-1][1]:
             continue
         try:
             _, end = decoder.raw_decode(text, m.end())
-        except (ValueError, RecursionError):
-            continue
-        spans.append((m.end(), end))
+        except json.JSONDecodeError as error:
+            left -= error.pos - m.end() + error.pos // 8  # the error counts the lines up to its place
+        except (ValueError, RecursionError):  # a number of too many digits, or too deep
+            left -= len(text)
+        else:
+            spans.append((m.end(), end))
+        if left < 0:
+            break
     return spans

@@ -34,10 +34,30 @@ def completion(text):
         (CALL.replace('"1"', "\"'<think>'\""), CALL.replace('"1"', "\"'<think>'\"")),
         (f"<think>{CALL}</think>", ""),
         (f"{CALL}</think>b", "b"),
+        ('\n\n \n\t{"a": "</think>"}\n', '\n\n \n\t{"a": "</think>"}\n'),
+        ('{"a": "<think>"}<think>{"b": 1}</think>\n{"c": "</think>"}', '{"a": "<think>"}\n{"c": "</think>"}'),
+        ('[no JSON]\n{"a": "</think>"}', '[no JSON]\n{"a": "</think>"}'),
     ],
 )
 def test_what_a_message_says_outside_of_its_thoughts(text, said):
     assert without_reasoning(text) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * 500_000,
+        " \r\n" * 200_000,
+        "<tool_call>" + "\n" * 500_000,
+        "\n{}" * 30_000 + "<seed:think>" * 30_000,
+        "\n[" * 200_000,
+        "\n[x" * 200_000,
+    ],
+    ids=lambda text: ascii(text[:6]),
+)
+@pytest.mark.timeout(120)  # texts that would take an hour if a part of them were read once for each of the others
+def test_a_message_is_read_in_a_time_that_grows_as_its_length(text):
+    assert without_reasoning(text) in (text, text.partition("<seed:think>")[0])
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ from collections import Counter
 import pytest
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.data import lost_parts
 from openrlhf_tir.data.chat_template import ChatTemplate, special_texts
 from openrlhf_tir.data.jinja_template import of_text
+from openrlhf_tir.data.lost_parts import lost_in_context
+from openrlhf_tir.data.sft import chat
 from openrlhf_tir.data.sft.chat import chains_of
 from openrlhf_tir.data.sft.pieces import Reader
 from openrlhf_tir.data.sft.read import load_set
@@ -209,6 +212,45 @@ def chains(template, messages, notes=None, **how):
 def test_what_the_template_drops_is_refused_and_not_learned_as_an_empty_message(template, messages):
     with pytest.raises(DataError):
         chains(template, messages)
+
+
+TURNS = [turn for i in range(20) for turn in ({"role": "user", "content": f"{i}+2?"}, {**SAID, "content": f"{i}!"})]
+
+
+@pytest.mark.parametrize("template", [DROPS, NO_END], ids=["one chain", "a chain for each message"])
+def test_a_message_of_the_context_is_looked_for_once_where_its_text_stays_as_it_is(template, monkeypatch):
+    looked_for = []
+
+    def spied(messages, rendered, *, first=0):
+        looked_for.extend(range(first, first + len(messages)))
+        return lost_in_context(messages, rendered, first=first)
+
+    monkeypatch.setattr(chat, "lost_in_context", spied)
+    chains(template, TURNS)
+    # What was learned was looked for when it was learned.
+    assert looked_for == list(range(0, len(TURNS), 2))
+
+
+def test_messages_that_are_rendered_in_another_way_later_are_looked_for_again():
+    first_only = "{% for m in messages if messages|length < 5 or m.content != 'It is 4.' %}"
+    forgets = DROPS.replace("{% for m in messages %}", first_only)
+    assert len(chains(forgets, [ASKED, SAID])) == 1
+    with pytest.raises(DataError, match=r"messages\[1\]"):
+        chains(forgets, [ASKED, SAID, ASKED, {**SAID, "content": "Yes."}, ASKED, {**SAID, "content": "No."}])
+
+
+def test_a_message_that_is_missing_is_told_by_its_number_in_the_whole_conversation():
+    with pytest.raises(DataError, match=r"messages\[4\]"):
+        chains(NO_TOOL_ROLE, [*TURNS[:4], {"role": "tool", "content": "seven"}, SAID])
+
+
+def test_the_white_space_of_a_rendered_text_is_taken_out_once_for_all_messages(monkeypatch):
+    rendered, whole = "".join(m["content"] for m in TURNS), []
+    bare = lost_parts._bare
+    monkeypatch.setattr(lost_parts, "_bare", lambda text: whole.append(text == rendered) or bare(text))
+    assert lost_in_context(TURNS, rendered) is None
+    assert lost_parts.lost_in_response({**CALLED[1], "reasoning": "0+2?", "content": "0!"}, rendered) is not None
+    assert sum(whole) == 2
 
 
 def test_thoughts_in_a_field_are_written_out_where_the_template_keeps_them_in_the_content():
