@@ -23,6 +23,7 @@ import json
 import logging
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -38,6 +39,8 @@ CHILDREN_S = 5.0
 """Seconds between two searches for descendants. One that lives shorter than that may be missed."""
 RECENT_SAMPLES = 10
 """Readings of the node's memory of which the highest is told: what was in use just before the end."""
+RECENT_KILL_S = 5.0
+"""Seconds between the kernel's decision to kill a process for memory, which it counts, and that process's end."""
 START_S = 60
 """Deadline of the watcher's own start, which takes 30 ms; on a starved machine seconds."""
 REAPED_S = 2.0
@@ -152,6 +155,25 @@ def records(directory: Path, name: str) -> list[Path]:
     return [path for path in (own, *sorted(directory.glob(f"{name}.*.json"))) if path.exists()]
 
 
+class _KernelKills:
+    """What the kernel's count of processes killed for memory was during the last RECENT_KILL_S seconds."""
+
+    def __init__(self) -> None:
+        self._counts: list[tuple[float, int]] = []
+
+    def look(self, now: float, count: int) -> None:
+        """Take in a reading of the count."""
+        old = [at for at, _ in self._counts if now - at > RECENT_KILL_S]
+        # The newest of the old ones is what the count was when the period began.
+        self._counts = [*self._counts[max(0, len(old) - 1) :], (now, count)]
+
+    def explain(self, status: int | None) -> bool:
+        """Return True if a wait status may be the kernel's work: the count rose, and the process got SIGKILL."""
+        if status is None or os.WTERMSIG(status) != signal.SIGKILL:
+            return False
+        return self._counts[-1][1] > self._counts[0][1]
+
+
 class _Watched:
     """A process with its descriptor, which stays valid after its end, and its highest memory so far."""
 
@@ -214,7 +236,7 @@ def _watch(root: _Watched, directory: Path, *, descendants: bool) -> None:
     children: dict[int, _Watched] = {}
     poll = select.poll()
     poll.register(root.descriptor, select.POLLIN)
-    kills = kernel_kills()
+    kills = _KernelKills()
     used: list[int] = []
     next_search = 0.0
     while True:
@@ -226,6 +248,7 @@ def _watch(root: _Watched, directory: Path, *, descendants: bool) -> None:
                     with suppress(OSError):
                         children[child] = _Watched(child, f"{name}.{child}")
                         poll.register(children[child].descriptor, select.POLLIN)
+        kills.look(now, kernel_kills())
         in_use, total = node_memory()
         used = [*used[-RECENT_SAMPLES:], in_use]
         for watched in (root, *children.values()):
@@ -234,15 +257,14 @@ def _watch(root: _Watched, directory: Path, *, descendants: bool) -> None:
         for watched in [w for w in (*children.values(), root) if w.descriptor in ended]:
             poll.unregister(watched.descriptor)
             status = _status_of(watched)
-            by_kernel = kernel_kills() > kills
-            kills = kernel_kills()
+            kills.look(time.monotonic(), kernel_kills())
             record = {
                 "name": watched.name,
                 "pid": watched.pid,
                 "command": watched.command,
                 "signal": None if status is None else os.WTERMSIG(status) or None,
                 "code": None if status is None or os.WTERMSIG(status) else os.WEXITSTATUS(status),
-                "by_kernel_for_memory": by_kernel,
+                "by_kernel_for_memory": kills.explain(status),
                 "peak_bytes": watched.peak,
                 "node": os.uname().nodename,
                 "node_used_bytes": max(used),

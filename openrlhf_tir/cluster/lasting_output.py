@@ -13,7 +13,7 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 UNREAD = (errno.EPIPE, errno.EIO)
@@ -44,6 +44,15 @@ class _Lasting(io.RawIOBase):
         return len(data)
 
 
+class _Unbuffered(io.BufferedWriter):
+    """Hands on at once what is written to it, all of it, as PYTHONUNBUFFERED=1 asks for."""
+
+    def write(self, data: Any) -> int:
+        count = super().write(data)
+        self.flush()
+        return count
+
+
 @contextmanager
 def lasting_output() -> Iterator[None]:
     """Within the block, standard output and error may lose their reader. What comes after it may print as well."""
@@ -57,19 +66,22 @@ def lasting_output() -> Iterator[None]:
         except OSError:
             continue  # it is no file
         ours = io.TextIOWrapper(
-            io.BufferedWriter(_Lasting(descriptor)),
+            _Unbuffered(_Lasting(descriptor)) if stream.write_through else io.BufferedWriter(_Lasting(descriptor)),
             encoding=stream.encoding,
             errors=stream.errors,
             line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
         )
-        stream.flush()
+        with suppress(OSError):  # its reader is gone already: its end discards what is left
+            stream.flush()
         setattr(sys, name, ours)
         lasting.append(ours)
     try:
         yield
     finally:
         for wrapper in lasting:
-            wrapper.flush()
+            with suppress(OSError):  # a full disk: the streams are put back all the same
+                wrapper.flush()
             if _is_unread(wrapper.fileno()):
                 _discard(wrapper.fileno())
         for name, stream in before.items():

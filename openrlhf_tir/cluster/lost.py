@@ -93,5 +93,7 @@ def _wait_for_records(directory: Path, name: str, wait_s: float) -> list[dict[st
 
 
 def _may_be_memory(record: dict[str, Any]) -> bool:
+    if record["signal"] != signal.SIGKILL:  # whoever ends with a code of its own was not killed
+        return False
     full = record["node_used_bytes"] >= ALMOST_FULL * record["node_total_bytes"]
-    return bool(record["by_kernel_for_memory"]) or (record["signal"] == signal.SIGKILL and full)
+    return bool(record["by_kernel_for_memory"]) or full

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.process_watch import kernel_kills, node_memory, peak_rss_bytes, pss_bytes, records, watch
+from openrlhf_tir import process_watch
+from openrlhf_tir.process_watch import (
+    _KernelKills,
+    kernel_kills,
+    node_memory,
+    peak_rss_bytes,
+    pss_bytes,
+    records,
+    watch,
+)
 
 MIB = 1 << 20
 PATIENCE_S = 60.0
@@ -94,6 +103,39 @@ def test_a_descendant_that_is_killed_is_on_record_beside_the_process(tmp_path):
     # A successor of that name begins without records.
     assert watch(tmp_path, "rollout-0")
     assert records(tmp_path, "rollout-0") == []
+
+
+@pytest.mark.parametrize(
+    ("readings", "status", "for_memory"),
+    [
+        ([(0, 7), (1, 7), (2, 8)], signal.SIGKILL, True),
+        ([(0, 7), (1, 8), (2, 8)], signal.SIGKILL, True),
+        ([(0, 7), (1, 7), (2, 7)], signal.SIGKILL, False),
+        ([(0, 7), (1, 8), (9, 8), (10, 8)], signal.SIGKILL, False),  # somebody else's, long ago
+        ([(0, 7), (60, 8)], signal.SIGKILL, True),  # on a machine that stalled
+        ([(0, 7), (1, 7), (2, 8)], signal.SIGSEGV, False),
+        ([(0, 7), (1, 7), (2, 8)], 1 << 8, False),  # code 1
+        ([(0, 7), (1, 7), (2, 8)], None, False),
+    ],
+)
+def test_the_kernel_killed_for_memory_what_got_sigkill_while_its_count_rose(readings, status, for_memory):
+    kills = _KernelKills()
+    for now, count in readings:
+        kills.look(now, count)
+    assert kills.explain(status) == for_memory
+
+
+def test_a_record_says_of_each_end_whether_the_kernel_did_it(tmp_path, monkeypatch):
+    counts = iter([7, 8])
+    monkeypatch.setattr(process_watch, "kernel_kills", lambda: next(counts, 8))
+    process = started(HOLDS)
+    watched = process_watch._Watched(process.pid, "learner-rank-0")
+    process.kill()
+    process_watch._watch(watched, tmp_path, descendants=False)
+    process.wait()
+    told = record(tmp_path, "learner-rank-0")
+    assert told["by_kernel_for_memory"] == (told["signal"] == signal.SIGKILL)
+    assert told["by_kernel_for_memory"] or not told_exactly()
 
 
 def test_descendants_that_are_ended_as_a_matter_of_course_leave_no_record(tmp_path):

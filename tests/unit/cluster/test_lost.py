@@ -89,6 +89,7 @@ async def test_a_successor_that_dies_too_is_lost_again(cfg, monkeypatch):
         ({"node_used_bytes": 23 * GIB}, True),
         ({"node_used_bytes": 23 * GIB, "signal": signal.SIGSEGV}, False),
         ({"by_kernel_for_memory": True}, True),
+        ({"by_kernel_for_memory": True, "node_used_bytes": 23 * GIB, "signal": None, "code": 1}, False),
     ],
 )
 async def test_the_remedy_for_memory_is_told_where_memory_may_be_the_reason(cfg, facts, for_memory):
