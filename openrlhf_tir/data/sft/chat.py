@@ -43,7 +43,7 @@ class _Seen(NamedTuple):
     """The messages in which nothing was found missing, as they were rendered."""
 
     rendered: str = ""
-    count: int = 0
+    how_many: int = 0
 
 
 def chains_of(
@@ -121,7 +121,7 @@ def _complete_turn(
         DataError: The template drops a part of a message, and no other way to write the message keeps it.
     """
     before, response = _turn(where, messages, i, tools, template)
-    begin = seen.count if before.startswith(seen.rendered) else 0
+    begin = seen.how_many if before.startswith(seen.rendered) else 0
     if lost := lost_in_context(messages[begin:i], before, first=begin):
         raise DataError(f"{where}: {_dropped(lost)}")
     # A generation prompt may hold the start of the message, as <think>.
