@@ -89,8 +89,9 @@ class HostPlan:
 
 
 REMEDY = (
-    "Lower train.max_tokens_per_gpu, actor.num_gpus_per_node, vllm.num_engines or vllm.kv_cache_mib, set"
-    " actor.gradient_checkpointing_enable, or take a smaller model."
+    "Lower train.max_tokens_per_gpu (without ds.packing_samples also train.micro_batch_size),"
+    " actor.num_gpus_per_node, vllm.num_engines or vllm.kv_cache_mib, set actor.gradient_checkpointing_enable, or take"
+    " a smaller model."
 )
 
 

@@ -1,8 +1,8 @@
 """Memory plan: a Config and a model's config.json -> what each GPU, host and disk has to hold. Arithmetic only; nothing
 is loaded.
 
-P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), T tokens of a micro batch
-(train.max_tokens_per_gpu):
+P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), G GPUs of an engine (tp by tensor parallelism,
+times pp pipeline stages), T tokens of a micro batch (`micro_batch_tokens`):
 
     learner rank   P w / N               weights
                    4 P / N               gradients, accumulated in ds.grad_accum_dtype (fp32 unless set)
@@ -14,9 +14,9 @@ P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), T tokens of
                    2 chunks              logits, never [T, V] (learner/linear_head.py): of 256 tokens or 64 MiB
                    (4 + w) V h           the head's gradient: summed up over chunks in fp32, then as weights are
                    ds.keep_logits_mib    logits kept from the forward pass for the backward, w T V at most
-    engine GPU     P w / tp              weights
-                   the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / min(tp,
-                   k) bytes a token
+    engine GPU     P w / G               weights
+                   the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / (pp
+                   min(tp, k)) bytes a token
 
     host of a rank 12 P / N               the copy that a checkpoint is written from while training goes on; more with
                                           an average, LoRA or a critic
@@ -58,6 +58,9 @@ CANARY_TOKENS = 512
 """Tokens of the canary whose log-probs a learner computes while the engine beside it holds its memory: the part of the
 "logits" that it needs then."""
 
+SMALLER = ("quantization", "kv_cache_dtype")
+"""Engine arguments, beside all that offload, with which an engine's weights or its cache are smaller than counted."""
+
 REMEDIES = {
     "weights": (
         "Raise actor.num_nodes or actor.num_gpus_per_node; with ds.zero_stage = 2"
@@ -67,7 +70,7 @@ REMEDIES = {
     "optimiser": "Set ds.adam_offload, or raise actor.num_nodes or actor.num_gpus_per_node.",
     "activations": (
         "Set actor.gradient_checkpointing_enable, or lower train.max_tokens_per_gpu (not below data.max_len /"
-        " ds.ring_attn_size)."
+        " ds.ring_attn_size) or, without ds.packing_samples, train.micro_batch_size."
     ),
     "kept logits": "Lower ds.keep_logits_mib.",
     "reference model": "Set ref.offload.",
@@ -150,6 +153,8 @@ class MemoryPlan:
     """Whether a rank and an engine are on each GPU, in turns."""
     at_once: bool = False
     """Whether a rank and an engine are on each GPU, at the same time."""
+    engine_known: bool = True
+    """Whether the engine holds weights and KV cache as they are counted here: neither quantised nor offloaded."""
 
     @property
     def kept(self) -> int:
@@ -178,7 +183,8 @@ class MemoryPlan:
         return self.kv_tokens / self.longest
 
     def faults(self, gpu_bytes: int) -> list[str]:
-        """What does not fit, a sentence each with the settings that change it."""
+        """What does not fit, a sentence each with the settings that change it; of an engine only where it is known what
+        it holds."""
         said = []
         if self.learner_gpu + self.asleep > gpu_bytes:
             largest = max((name for name in self.learner if name in REMEDIES), key=lambda name: self.learner[name])
@@ -187,6 +193,8 @@ class MemoryPlan:
                 f"a learner rank needs {size(self.learner_gpu)}{beside} of {size(gpu_bytes)}, most of what can be"
                 f" changed for {largest}. {REMEDIES[largest]}"
             )
+        if not self.engine_known:
+            return said
         if self.shared and self.engine_gpu + self.kept > gpu_bytes:
             most = max(0, (gpu_bytes - self.kept) * 100 // gpu_bytes) / 100
             said.append(
@@ -215,11 +223,11 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
     if not n or shape is None:
         return None
     w, ranks = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.world_size
-    tp = cfg.vllm.tensor_parallel_size
+    tp, gpus = cfg.vllm.tensor_parallel_size, cfg.vllm.world_size
+    weights = math.ceil(n * w / gpus)
     learner, host = learner_parts(cfg, n, shape, w, ranks)
     if cfg.train.colocate_all:
-        host += learner.get("gradients", 0) + learner.get("optimiser", 0) + math.ceil(n * w / tp)
-    weights = math.ceil(n * w / tp)
+        host += learner.get("gradients", 0) + learner.get("optimiser", 0) + weights
     cache = int(gpu_bytes * cfg.vllm.gpu_memory_utilization) - weights - ENGINE_RESERVE
     if cfg.vllm.kv_cache_mib is not None:
         cache = cfg.vllm.kv_cache_mib << 20
@@ -229,13 +237,27 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
         learner=learner,
         learner_host=host,
         engine={"weights": weights, "KV cache": max(0, cache), "reserve": ENGINE_RESERVE},
-        kv_tokens=max(0, cache) * min(tp, shape.keys) // (shape.kv_values * w),
+        kv_tokens=max(0, cache) * min(tp, shape.keys) * (gpus // tp) // (shape.kv_values * w),
         longest=cfg.data.max_len,
         push=2 * n * w,
         checkpoints=0 if cfg.ckpt.disable_ds else checkpoint_bytes(cfg) * (cfg.ckpt.max_num + 1),
         shared=cfg.train.colocate_all,
         at_once=cfg.train.share_gpus,
+        engine_known=not any(name in SMALLER or "offload" in name for name in cfg.vllm.engine_args),
     )
+
+
+def micro_batch_tokens(cfg: Config) -> int:
+    """Return the most tokens that one rank's micro batch has (learner/packing.py).
+
+    Packed rows fill train.max_tokens_per_gpu. Without packing a micro batch has at most train.micro_batch_size rows,
+    each padded to the longest. A sequence of data.max_len is always taken, alone where it is longer than the limit.
+    """
+    longest = math.ceil(cfg.data.max_len / cfg.ds.ring_attn_size)
+    most = cfg.train.max_tokens_per_gpu
+    if not cfg.ds.packing_samples:
+        most = min(most, cfg.train.micro_batch_size * longest)
+    return max(longest, most)
 
 
 def learner_parts(
@@ -243,7 +265,7 @@ def learner_parts(
 ) -> tuple[dict[str, int], int]:
     """Return one rank's GPU by parts, and its host memory. `chunk`: tokens of the head's chunks, at least."""
     share = math.ceil(n / ranks)
-    tokens = max(cfg.train.max_tokens_per_gpu, math.ceil(cfg.data.max_len / cfg.ds.ring_attn_size))
+    tokens = micro_batch_tokens(cfg)
     critics = int(cfg.algo.advantage.estimator == "gae")
     trained = critics + (cfg.ds.lora.rank == 0)  # LoRA's own are a hundredth: left out
     models = 1 + critics

@@ -31,16 +31,17 @@ if ((${#hosts[@]} == 0)) && [[ " $* " == *" --help "* ]]; then exec "$venv/bin/p
 head=${hosts[0]}
 [[ -x $venv/bin/ray ]] || { echo "There is no $venv/bin/ray. Run train_scripts/setup_env.sh on every node first." >&2; exit 2; }
 
+# ${apart[@]+...}: bash before 4.4 calls an empty array unbound under set -u.
 apart=() # set to `setsid` by a caller whose command must not hear a signal to our process group
 
 on() { # host, command
     if [[ -n ${SLURM_JOB_ID:-} ]]; then
         # A step does not inherit sbatch's --cpus-per-task (Slurm 22.05 and later): without it Ray and all it starts would share one core.
-        "${apart[@]}" srun --overlap --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}" --cpu-bind=none --nodelist="$1" bash -c "$2"
+        ${apart[@]+"${apart[@]}"} srun --overlap --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}" --cpu-bind=none --nodelist="$1" bash -c "$2"
     elif [[ $1 == localhost || $1 == "$(hostname)" ]]; then
-        "${apart[@]}" bash -c "$2"
+        ${apart[@]+"${apart[@]}"} bash -c "$2"
     else
-        "${apart[@]}" ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new "$1" "$2"
+        ${apart[@]+"${apart[@]}"} ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new "$1" "$2"
     fi
 }
 

@@ -7,5 +7,5 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 setup=()
 if [[ -e /dev/nvidia0 ]]; then setup=(--gpu); else export DS_ACCELERATOR=cpu; fi
-bash "$here/setup_env.sh" "${setup[@]}"
+bash "$here/setup_env.sh" ${setup[@]+"${setup[@]}"} # bash before 4.4 calls an empty array unbound
 exec "${TIR_VENV:-.venv}/bin/python" -m openrlhf_tir.cli train "$@"

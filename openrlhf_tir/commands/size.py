@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     )
     places = {
         f"each of {plan.ranks} learner ranks": (plan.learner, plan.learner_gpu),
-        f"each GPU of {cfg.vllm.num_engines} engines of {cfg.vllm.tensor_parallel_size}": (
+        f"each GPU of {cfg.vllm.num_engines} engines of {cfg.vllm.world_size}": (
             plan.engine,
             plan.engine_gpu,
         ),

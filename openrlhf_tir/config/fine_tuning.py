@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from .flags import add_config_flags, overrides_and_problems, unknown_flags
 from .openrlhf_flags import SCHEDULERS
 from .problems import Problems
+from .ranks import ranks_of_machine
 from .schema import Algo, Config, Critic, Ref
 from .sections import sequence_parallel
 from .sections.rollout import Rollout
@@ -68,6 +70,9 @@ NAMES = {
 """train_sft's flag -> the setting. Some are settings of RL under the same name, which fine-tuning leaves alone."""
 
 
+RANKS_OF = partial(ranks_of_machine, fine_tuning=True)
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add_config_flags(parser, shown=USED, aliases=NAMES)
 
@@ -93,7 +98,7 @@ def config_of(args: argparse.Namespace, problems: Problems) -> Config:
         if name not in USED
     )
     used = {name: value for name, value in overrides.items() if name in USED}
-    return alone(attempt(args.recipe, used, problems, violations, of_machine=True))
+    return alone(attempt(args.recipe, used, problems, violations, ranks_of=RANKS_OF))
 
 
 def _plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ from . import openrlhf_flags, openrlhf_renamed
 from .effects.check import without_effect
 from .paths import shown
 from .problems import Problems
+from .ranks import ranks_of_machine
 from .schema import Config
 from .settings import (
     ENVS,
@@ -211,7 +212,7 @@ def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: boo
     """
     problems.add(unknown_flags(args.unknown))
     given = overrides_and_problems(args, problems)
-    cfg = attempt(args.recipe, given, problems, of_machine=True)
+    cfg = attempt(args.recipe, given, problems, ranks_of=ranks_of_machine)
     problems.add(without_effect(cfg, given, makes_data=makes_data))
     return cfg
 

@@ -2,7 +2,8 @@
 
 on a cluster               the field's default: the head may have no GPU
 GPUs on this machine       those that engines and reward models leave (all of them where engines are beside ranks), or
-                           fewer where a batch does not divide over as many
+                           fewer where a batch does not divide over as many; a fine-tuning has neither engines nor
+                           reward models, and its batch is sft.batch_size
 none                       one rank: ranks of one machine share its cores, and each holds its own activations
 """
 
@@ -15,30 +16,37 @@ from ..machine import gpu_count
 from .schema import Config
 
 
-def ranks_of_machine(cfg: Config, *, gpus: int | None = None, environ: Mapping[str, str] = os.environ) -> Config:
+def ranks_of_machine(
+    cfg: Config, *, fine_tuning: bool = False, gpus: int | None = None, environ: Mapping[str, str] = os.environ
+) -> Config:
     """Return the configuration with as many learner ranks as this machine has room for, unless it says how many.
 
     Args:
+        fine_tuning: Whether the run is a fine-tuning, which has learner ranks alone.
         gpus: GPUs of this machine; counted unless given.
         environ: The environment, whose RAY_ADDRESS says that the run is one of a cluster.
     """
     on_cluster = cfg.actor.num_nodes > 1 or bool(environ.get("RAY_ADDRESS"))
     if "num_gpus_per_node" in cfg.actor.model_fields_set or on_cluster:
         return cfg
+    here = gpu_count() if gpus is None else gpus
+    if fine_tuning:
+        return _with_ranks(cfg, _most(here, cfg.sft.batch_size, cfg.ds.ring_attn_size, sharing=cfg.ds.ring_attn_size))
     # A role beside the policy lives on its ranks: who gives that role's number gives the policy's.
     for role in (cfg.critic, cfg.ref):
         if role.num_gpus_per_node is not None:
             return _with_ranks(cfg, role.num_gpus_per_node)
-    here = gpu_count() if gpus is None else gpus
     engines = 0 if cfg.engines_beside_ranks else cfg.vllm.num_engines * cfg.vllm.world_size
     rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
     # As many as a batch divides over: the rules refuse another number.
     samples = cfg.rollout.batch_size * cfg.rollout.n_samples_per_prompt
-    fitting = (
-        n for n in range(here - engines - rewarding, 0, -1) if samples % n == 0 and n % cfg.ds.ring_attn_size == 0
-    )
-    ranks = next(fitting, 1)
-    return _with_ranks(cfg, ranks)
+    return _with_ranks(cfg, _most(here - engines - rewarding, samples, cfg.ds.ring_attn_size))
+
+
+def _most(gpus: int, samples: int, ring: int, sharing: int = 1) -> int:
+    """Return the most ranks, of `gpus` at most, in whole rings of `ring`, over which `samples` divide where `sharing`
+    ranks have the same ones; 1 where no number is one."""
+    return next((n for n in range(gpus, 0, -1) if n % ring == 0 and samples % (n // sharing) == 0), 1)
 
 
 def _with_ranks(cfg: Config, ranks: int) -> Config:

@@ -23,7 +23,6 @@ from ..errors import ConfigError
 from . import own_files, rules
 from .paths import asked, local_path, shown
 from .problems import Problems
-from .ranks import ranks_of_machine
 from .schema import WITHOUT_RULES, Config
 from .sections.envs import NAME, NamedEnv
 from .toml_file import dump, read_toml
@@ -263,13 +262,13 @@ def attempt(
     problems: Problems,
     rules_of: Callable[[Config], Iterable[str]] = rules.violations,
     *,
-    of_machine: bool = False,
+    ranks_of: Callable[[Config], Config] | None = None,
 ) -> Config:
     """`load`, but each mistake is added to `problems` and replaced by the default, so that the caller can look for
     more.
 
     rules_of: what of the sections must fit together; a run of reinforcement learning's.
-    of_machine: Whether what is not set may depend on what this machine has (ranks.py).
+    ranks_of: what fills in learner ranks that are not set by what this machine has (ranks.py).
     Raises ConfigError where nothing can be said about the rest: the recipe is no file, or no TOML.
     """
     known = known_keys(env_names(overrides))
@@ -281,8 +280,8 @@ def attempt(
     table = _joined(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
     _leave_out_unprintable(table, problems)
     cfg = _validated(table, problems)
-    if of_machine:
-        cfg = ranks_of_machine(cfg)
+    if ranks_of:
+        cfg = ranks_of(cfg)
     problems.add(rules_of(cfg))
     return cfg
 

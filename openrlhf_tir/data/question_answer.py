@@ -56,10 +56,12 @@ SHORT = 64
 
 
 class Columns(NamedTuple):
-    """Which columns hold question and answer; the names as the row has them. `answer` None: nothing holds one."""
+    """Which columns hold question and answer; the names as the row has them. `answer` None: nothing holds one. `named`:
+    the answer's is the one that the settings name."""
 
     question: str
     answer: str | None
+    named: bool = False
 
 
 def columns_of(
@@ -71,24 +73,35 @@ def columns_of(
     """
     named = {str(name).lower(): str(name) for name in row}
     asked = question if question in row else _first(named, QUESTIONS)
-    # Where no answer is needed, a whole solution need not have one either.
-    answered = answer if answer in row else _first(named, (*ANSWERS, *SOLUTIONS) if labels else ANSWERS)
-    if asked is None or asked == answered or (answered is None and labels):
+    if asked is None:
         return None
-    return Columns(asked, answered)
+    named.pop(asked.lower())
+    answered = answer if answer in row else _first(named, (*ANSWERS, *SOLUTIONS))
+    if asked == answered or (answered is None and labels):
+        return None
+    return Columns(asked, answered, named=answer in row)
 
 
 def _first(named: Mapping[str, str], names: Sequence[str]) -> str | None:
     return next((named[name] for name in names if name in named), None)
 
 
-def question_answer(where: str, row: Mapping[str, Any], columns: Columns | None = None) -> dict[str, Any]:
+def question_answer(
+    where: str, row: Mapping[str, Any], columns: Columns | None = None, *, labels: bool = True
+) -> dict[str, Any]:
     """Return the row's question, label and source.
+
+    Args:
+        where: The row, for messages.
+        row: The row.
+        columns: Those of question and answer; found here unless given.
+        labels: Whether the row must have an answer. Where it need not, the label is the answer if there is one, else
+            "".
 
     Raises:
         DataError: The question or the answer is not there, or the question's choices are in another column.
     """
-    columns = columns or columns_of(row)
+    columns = columns or columns_of(row, labels=labels)
     if columns is None:
         known = shorten(", ".join(map(str, row)))
         raise DataError(
@@ -98,7 +111,17 @@ def question_answer(where: str, row: Mapping[str, Any], columns: Columns | None 
         )
     question = question_of(where, columns.question, row.get(columns.question))
     _refuse_choices(where, row, question)
-    label = "" if columns.answer is None else _answer(where, columns.answer, row.get(columns.answer))
+    answered = columns.answer
+    if answered is None:  # the first row had none; one of another environment may
+        own = columns_of(row, columns.question, labels=False)
+        answered = own and own.answer
+    label: Any = ""
+    if answered is not None:
+        try:
+            label = _answer(where, answered, row.get(answered))
+        except DataError:
+            if labels or (columns.named and answered.lower() in SOLUTIONS):
+                raise
     source = next((row[name] for name in SOURCES if isinstance(row.get(name), str)), None)
     return {"prompt": question, "label": label, "meta": {} if source is None else {"datasource": source}}
 

@@ -195,9 +195,9 @@ def named(name: str) -> Callable[[str, Row], dict[str, Any]]:
     return SCHEMAS[name]
 
 
-def detected(row: Row, *, labels: bool = True) -> str | None:
-    """The schema that a row's columns and data source show, None where they show none. labels: whether rows must have
-    an answer."""
+def detected(row: Row, *, keys: tuple[str | None, str | None] = (None, None), labels: bool = True) -> str | None:
+    """The schema that a row's columns and data source show, None where they show none. keys: the columns that the
+    settings name for question and answer. labels: whether rows must have an answer."""
     columns = set(row)
     if {"0", "1"} <= columns:
         return "orz"
@@ -212,7 +212,7 @@ def detected(row: Row, *, labels: bool = True) -> str | None:
         for part in (row, row.get("instance"), row.get("prompt"))
     ):
         return "swegym"
-    by_columns = QUESTION_ANSWER if columns_of(row, labels=labels) else None
+    by_columns = QUESTION_ANSWER if columns_of(row, *keys, labels=labels) else None
     facts = facts_of(row)
     if "prompt" in columns and isinstance(facts, Mapping) and ("ground_truth" in facts or by_columns is None):
         return _of_verl(facts, row.get("data_source"))
@@ -237,6 +237,8 @@ class Reader(NamedTuple):
     schema: str | None
     columns: Columns | None = None
     """The columns of question and answer in the first row, where the schema is question_answer."""
+    labels: bool = True
+    """Whether rows must have a label."""
 
     @classmethod
     def of(
@@ -251,12 +253,16 @@ class Reader(NamedTuple):
         `labels`: whether rows must have a label."""
         if wanted is not None:
             named(wanted)
-        schema = wanted or (None if plain else detected(row, labels=labels))
-        return cls(schema, columns_of(row, *keys, labels=labels) if schema == QUESTION_ANSWER else None)
+        schema = wanted or (None if plain else detected(row, keys=keys, labels=labels))
+        columns = columns_of(row, *keys, labels=labels) if schema == QUESTION_ANSWER else None
+        return cls(schema, columns, labels)
 
     def __call__(self, where: str, row: dict[str, Any], env_key: str) -> dict[str, Any]:
         """The row converted; what names its environment stays."""
         if self.schema is None:
             return row
-        made = question_answer(where, row, self.columns) if self.columns else SCHEMAS[self.schema](where, row)
+        if self.schema == QUESTION_ANSWER:
+            made = question_answer(where, row, self.columns, labels=self.labels)
+        else:
+            made = SCHEMAS[self.schema](where, row)
         return {**made, env_key: row.get(env_key)}

@@ -31,7 +31,7 @@ def small(tmp_path, **sections) -> Config:
         "actor": {"model_name_or_path": model(tmp_path, SMALL), "num_gpus_per_node": 1},
         "data": {"max_len": 100},
         "rollout": {"max_new_tokens": 50},
-        "train": {"max_tokens_per_gpu": 1000},
+        "train": {"max_tokens_per_gpu": 1000, "micro_batch_size": 10},
         "env": {"url": "http://10.0.0.1:1"},
     }
     return Config(**{name: {**base.get(name, {}), **sections.get(name, {})} for name in base | sections})
@@ -85,6 +85,15 @@ def test_two_ranks_share_the_states_and_each_holds_gathered_weights_and_its_own_
     assert [two.learner[part] for part in ("weights", "gradients", "optimiser")] == [N, 2 * N, 6 * N]
     assert (two.learner["gathered weights"], two.checkpoint) == (2 * N, 6 * N)
     assert two.learner["activations"] == one.learner["activations"]
+
+
+def test_rows_of_a_micro_batch_bound_what_a_rank_holds_unless_they_are_packed(tmp_path):
+    def activations(**sections):
+        return host_plan(small(tmp_path, **sections), gpus=False).learner["activations"]
+
+    packed = {"ds": {"packing_samples": True, "attn_implementation": "sdpa"}}
+    assert 5 * activations(train={"micro_batch_size": 2}) == activations()
+    assert activations(train={"micro_batch_size": 2}, **packed) == activations()
 
 
 def test_environment_servers_of_the_run_count_with_their_workers(tmp_path):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.config import Config
-from openrlhf_tir.memory_plan import CHUNK_BYTES, CHUNK_TOKENS, ENGINE_RESERVE, RESERVE, memory_plan
+from openrlhf_tir.memory_plan import CHUNK_BYTES, CHUNK_TOKENS, ENGINE_RESERVE, RESERVE, memory_plan, micro_batch_tokens
 from tests.unit.test_model_size import QWEN3_30B_A3B, QWEN_7B
 
 GIB = 2**30
@@ -42,7 +44,7 @@ def small(tmp_path):
         vllm={"tensor_parallel_size": 2, "gpu_memory_utilization": 0.5},
         data={"max_len": 100},
         rollout={"max_new_tokens": 50},
-        train={"max_tokens_per_gpu": 1000},
+        train={"max_tokens_per_gpu": 1000, "micro_batch_size": 10},
         ckpt={"max_num": 2},
     )
 
@@ -116,6 +118,52 @@ def test_ranks_that_share_a_sequence_hold_a_part_of_the_longest(small):
         return memory_plan(cfg, 80 * GIB).learner["activations"]
 
     assert activations() == 4 * activations(ring_attn_size=4) == 2 * activations(ring_attn_size=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "packed", "max_len", "tokens"),
+    [
+        (8, False, 100, 800),
+        (10, False, 100, 1000),
+        (16, False, 100, 1000),
+        (1, False, 2000, 2000),
+        (1, True, 100, 1000),
+    ],
+)
+def test_a_micro_batch_without_packing_is_at_most_its_rows_of_the_greatest_length(small, rows, packed, max_len, tokens):
+    changes = {
+        "train": {"max_tokens_per_gpu": 1000, "micro_batch_size": rows},
+        "data": {"max_len": max_len},
+        "ds": {"packing_samples": packed, "attn_implementation": "sdpa"},
+    }
+    assert micro_batch_tokens(Config(**{**small.model_dump(exclude_unset=True), **changes})) == tokens
+
+
+def with_engine(small, **engine_args) -> Config:
+    vllm = {"tensor_parallel_size": 2, "gpu_memory_utilization": 0.5, "engine_args": engine_args}
+    return Config(**{**small.model_dump(exclude_unset=True), "vllm": vllm})
+
+
+def test_pipeline_stages_share_an_engines_weights_and_cache(small):
+    plan = memory_plan(with_engine(small, pipeline_parallel_size=3), 80 * GIB)
+    assert plan.engine["weights"] == math.ceil(2 * N / 6)
+    assert plan.kv_tokens == plan.engine["KV cache"] * 2 * 3 // (2 * 3 * 2 * 2 * 2)
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "faults"),
+    [
+        ({}, 1),
+        ({"max_num_batched_tokens": 64}, 1),
+        ({"kv_cache_dtype": "fp8"}, 0),
+        ({"quantization": "fp8"}, 0),
+        ({"cpu_offload_gb": 4}, 0),
+    ],
+)
+def test_an_engine_is_found_too_small_only_where_it_is_known_what_it_holds(small, engine_args, faults):
+    cfg = with_engine(small, **engine_args)
+    plan = replace(memory_plan(cfg, 80 * GIB), kv_tokens=cfg.data.max_len - 1)
+    assert len(plan.faults(80 * GIB)) == faults
 
 
 def test_engines_of_more_gpus_than_heads_of_keys_hold_some_twice(small):

@@ -26,7 +26,12 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
             )
         found, bad = _scan(cfg, cfg.data)
         rows, named = found.total(), ", ".join(cfg.data.datasets)
-        facts += [f"{rows} problems in {named}{_by_env(found)}", *_repeated(found), *bad.facts()]
+        facts += [
+            f"{rows} problems in {named}{_by_env(found)}",
+            *_repeated(found),
+            *_without_label(cfg, found, named),
+            *bad.facts(),
+        ]
         if training:
             facts += _check_enough(cfg, found, rows, named)
     if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
@@ -83,10 +88,29 @@ def _repeated(found: Found) -> list[str]:
     return [f"{found.distinct} of the {found.total()} problems are distinct; each row is drawn as often as it stands"]
 
 
-class Found(Counter[str]):
-    """Number of rows by environment; `distinct` counts problems that differ."""
+def _without_label(cfg: Config, found: Found, named: str) -> list[str]:
+    """Return what rewards of one's own, which may or may not compare with a label, are told none of."""
+    return [
+        f"{found.empty[e.name]} of the {found[e.name]} problems of env {e.name!r} in {named} have no label: the reward"
+        f" {own!r} is given an empty one. If it compares with a label, name the column with --data.label_key"
+        for e in environments_of(cfg)
+        if found.empty[e.name] and (own := cfg.train.agent_func_path or next(filter(_is_own, e.reward.used), None))
+    ]
 
-    distinct = 0
+
+def _is_own(reward: str) -> bool:
+    """Return True for a function of one's own, file.py:function."""
+    return ":" in reward
+
+
+class Found(Counter[str]):
+    """Number of rows by environment; `distinct` counts problems that differ, `empty` rows without a label by
+    environment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.distinct = 0
+        self.empty: Counter[str] = Counter()
 
 
 def _scan(cfg: Config, data: Data) -> tuple[Found, BadRows]:
@@ -115,6 +139,7 @@ def _scan(cfg: Config, data: Data) -> tuple[Found, BadRows]:
         if environments and not cfg.by_agent:  # a data set of another method is no bad row
             check_row(problem, one(environments, name))
         found[name] += rows
+        found.empty[name] += 0 if problem.label else rows
         found.distinct += 1
     bad.check_some_good(found.total(), data.datasets)
     if not found:

@@ -23,6 +23,9 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 MAX_POINTER_BYTES = 1024
 SAFETENSORS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
+INDEX = ".index.json"
+BESIDE_WEIGHTS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py")
+"""Suffixes of what is read beside weights: configurations, tokenizers, chat templates, a model's own code."""
 SHARD = re.compile(r"(model|pytorch_model)-\d+-of-\d+\.(safetensors|bin)")
 ZIP = b"PK"
 """The beginning of what torch.save writes since version 1.6; the directory of such an archive is at its end."""
@@ -41,14 +44,51 @@ def check_weights(path: Path, setting: str) -> None:
 
 
 def _pointers(path: Path) -> Iterator[str]:
-    """Yield a fault if files of the directory, of whatever kind, are pointers of Git LFS."""
-    pointers = sorted(file.name for file in path.iterdir() if file.is_file() and _is_pointer(file))
+    """Yield a fault if files of the directory that are read are pointers of Git LFS."""
+    weights = _weights_read(path)
+    pointers = sorted(
+        file.name
+        for file in path.iterdir()
+        if (file.name in weights or (file.suffix in BESIDE_WEIGHTS and not file.name.endswith(INDEX)))
+        and file.is_file()
+        and _is_pointer(file)
+    )
     if pointers:
         shown = ", ".join(pointers[:5]) + (f" and {len(pointers) - 5} more" if len(pointers) > 5 else "")
         yield (
             f"{shown}: a pointer of Git LFS is there in the file's place, as git-lfs was missing or cut off. Run `git"
             f" lfs install && git lfs pull` in {path}, or download the model with `hf download`."
         )
+
+
+def _weights_read(path: Path) -> set[str]:
+    """Return the names of the files of weights that learner and engine read, and of the index that names them.
+
+    Both take one format where a repository has several. With safetensors and no index the engine reads all of that
+    suffix, and Mistral's consolidated files wherever they are.
+    """
+    for single in (SAFETENSORS, PICKLED):
+        index = path / f"{single}{INDEX}"
+        shards = _shards_of(index)
+        if os.path.lexists(path / single):
+            read = {single}
+        elif os.path.lexists(index):
+            read = {index.name, *shards}
+        else:
+            continue
+        if single == SAFETENSORS:
+            others = "consolidated*.safetensors" if shards else "*.safetensors"
+            read |= {file.name for file in path.glob(others)}
+        return read
+    return {file.name for file in path.iterdir() if SHARD.fullmatch(file.name)}
+
+
+def _shards_of(index: Path) -> set[str]:
+    """Return the names of the files that an index names; none where it is missing or cannot be read."""
+    try:
+        return {str(name) for name in json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
 
 
 def _is_pointer(file: Path) -> bool:
@@ -67,7 +107,7 @@ def _weight_faults(path: Path) -> Iterator[str]:
         if os.path.lexists(path / single):
             yield from _file_faults(path / single)
             return
-        index = path / f"{single}.index.json"
+        index = path / f"{single}{INDEX}"
         if os.path.lexists(index):
             yield from _index_faults(index)
             return

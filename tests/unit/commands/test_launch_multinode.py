@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -48,6 +49,16 @@ def others() -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
         noted.unlink(missing_ok=True)
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("script", ["launch_multinode.sh", "train.sh"])
+def test_no_array_that_may_be_empty_is_expanded_bare(script):
+    """Bash before 4.4 calls an empty one unbound under set -u."""
+    text = (SCRIPT.parent / script).read_text()
+    for name in re.findall(r"^(?:local )?(\w+)=\(\)", text, re.MULTILINE):
+        bare = text.replace(f'${{{name}[@]+"${{{name}[@]}}"}}', "")
+        uses = [line for line in bare.splitlines() if f"${{{name}[@]" in line and f"((${{#{name}[@]}}" not in line]
+        assert name == "hosts" or not uses  # a run without hosts has ended before
 
 
 def launched(

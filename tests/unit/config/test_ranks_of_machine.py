@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.config import Config
+from openrlhf_tir.config import Config, fine_tuning
 from openrlhf_tir.config.flags import Parser, add_config_flags, config_from
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.ranks import ranks_of_machine
@@ -29,6 +29,34 @@ def test_unset_ranks_are_the_gpus_that_engines_and_reward_models_leave(gpus, set
     for section, values in settings.items():
         cfg = cfg.model_copy(update={section: getattr(cfg, section).model_copy(update=values)})
     assert ranks_of_machine(cfg, gpus=gpus, environ={}).actor.num_gpus_per_node == ranks
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "ranks"),
+    [
+        (0, {}, 1),
+        (8, {"sft": {"batch_size": 16}}, 8),
+        (8, {"sft": {"batch_size": 12}}, 6),
+        (8, {"sft": {"batch_size": 16}, "rollout": {"batch_size": 3, "n_samples_per_prompt": 1}}, 8),
+        (8, {"sft": {"batch_size": 16}, "vllm": {"num_engines": 4}}, 8),
+        (4, {"sft": {"batch_size": 16}, "reward": {"model_name_or_path": "judge", "model_replicas": 1}}, 4),
+        (8, {"sft": {"batch_size": 2}, "ds": {"ring_attn_size": 4}}, 8),  # two rings of four, a row each
+    ],
+)
+def test_a_fine_tuning_has_all_gpus_over_which_its_own_batch_divides(gpus, settings, ranks):
+    cfg = Config.model_construct(**{name: getattr(Config(), name) for name in Config.model_fields})
+    for section, values in settings.items():
+        cfg = cfg.model_copy(update={section: getattr(cfg, section).model_copy(update=values)})
+    assert ranks_of_machine(cfg, fine_tuning=True, gpus=gpus, environ={}).actor.num_gpus_per_node == ranks
+
+
+def test_the_command_of_a_fine_tuning_asks_for_the_ranks_of_one(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("openrlhf_tir.config.ranks.gpu_count", lambda: 8)
+    parser = Parser()
+    fine_tuning.add_flags(parser)
+    args, args.unknown = parser.parse_known_args(["--sft.batch_size", "16"])
+    assert fine_tuning.config_of(args, Problems()).actor.world_size == 8
 
 
 def test_ranks_that_are_set_stay_whatever_the_machine_has():

@@ -136,6 +136,49 @@ def test_of_several_environments_only_those_whose_reward_compares_need_labels(tm
     assert "line 2" in str(e.value)
 
 
+def test_a_row_that_needs_no_label_has_one_where_a_column_holds_one(tmp_path):
+    """Which is all columns that a labelled run looks at; what has no answer has an empty label."""
+    rows = [
+        {"problem": "1+1?", "solution": "So \\boxed{2}"},
+        {"problem": "1+2?", "solution": "It is three, which everybody can see who has ever counted from one to three."},
+        {"problem": "1+3?", "solution": "4"},
+    ]
+    source = jsonl(tmp_path / "d.jsonl", rows)
+    prompts = load_prompts(Data(prompt_dataset=source), unlabelled=["python_tir"])
+    assert [task.label for task in prompts.tasks] == ["2", "", "4"]
+    named = jsonl(tmp_path / "n.jsonl", [{"text": "1+1?", "solution": "So \\boxed{2}"}])
+    (task,) = load_prompts(Data(prompt_dataset=named, input_key="text"), unlabelled=["python_tir"]).tasks
+    assert (task.prompt, task.label) == ("1+1?", "2")
+
+
+def test_the_column_of_a_solution_that_is_named_is_not_left_empty(tmp_path):
+    source = jsonl(tmp_path / "d.jsonl", [{"problem": "1+2?", "solution": "Three, as one sees. " * 9}])
+    with pytest.raises(DataError):
+        load_prompts(Data(prompt_dataset=source, label_key="solution"), unlabelled=["python_tir"])
+
+
+@pytest.mark.parametrize("answered", [{"solution": "So \\boxed{2}"}, {"answer": "2"}])
+def test_beside_an_environment_without_labels_the_answers_of_the_other_are_read(tmp_path, answered):
+    rows = [{"prompt": "play", "env": "game"}, {"prompt": "1+1?", "env": "calc", **answered}]
+    for order in (rows, rows[::-1]):
+        source = jsonl(tmp_path / "d.jsonl", order)
+        prompts = load_prompts(
+            Data(prompt_dataset=source), templates_of={"game": None, "calc": None}, unlabelled=["game"]
+        )
+        assert {task.env: task.label for task in prompts.tasks} == {"game": "", "calc": "2"}
+
+
+@pytest.mark.parametrize(("labels", "facts"), [(["2", "3"], 1), (["2", ""], 2), (["", ""], 2)])
+def test_rows_whose_label_a_reward_of_ones_own_is_told_empty_are_counted(tmp_path, labels, facts):
+    rows = [{"prompt": f"{n}?", **({"answer": label} if label else {})} for n, label in enumerate(labels)]
+    given = {"data.prompt_dataset": jsonl(tmp_path / "d.jsonl", rows), "data.input_template": "{}"}
+    given |= {"reward.name": "json:dumps", "rollout.batch_size": 2, "run_dir": str(tmp_path), "train.max_steps": 1}
+    said = check_data(load(None, given), training=True)
+    assert len(said) == facts
+    if facts > 1:
+        assert f"{labels.count('')} of the 2 problems" in said[1] and "data.label_key" in said[1]
+
+
 def test_the_tests_of_a_program_are_no_answer_of_mathematics(tmp_path):
     label = json.dumps({"inputs": ["1"], "outputs": ["2"]})
     row = {**VERL, "data_source": "codeforces", "prompt": USER, "reward_model": {"ground_truth": label}}

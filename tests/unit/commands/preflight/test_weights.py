@@ -121,6 +121,30 @@ def test_pickled_weights_are_looked_at_by_their_end(tmp_path):
     assert path.name in line
 
 
+@pytest.mark.parametrize(
+    "stray", ["pytorch_model.bin", "model.onnx", "tf_model.h5", "flax_model.msgpack", "pytorch_model.bin.index.json"]
+)
+def test_a_pointer_in_place_of_a_file_that_is_not_read_is_no_fault(sharded, stray):
+    (sharded / stray).write_bytes(POINTER)
+    check_weights(sharded, "actor.model_name_or_path")
+
+
+def test_safetensors_that_the_index_does_not_name_are_not_read_and_without_an_index_they_are(sharded):
+    (sharded / "adapter.safetensors").write_bytes(POINTER)
+    check_weights(sharded, "actor.model_name_or_path")
+    (sharded / "model.safetensors.index.json").unlink()
+    (sharded / "model.safetensors").write_bytes(save({"a": np.zeros(3, np.float32)}))
+    (line,) = faults(sharded)
+    assert "adapter.safetensors" in line
+
+
+@pytest.mark.parametrize("read", ["config.json", "tokenizer.json", "tokenizer.model", "consolidated.safetensors"])
+def test_a_pointer_in_place_of_a_file_that_is_read_is_named(sharded, read):
+    (sharded / read).write_bytes(POINTER)
+    (line,) = faults(sharded)
+    assert read in line
+
+
 def test_half_a_tokenizer_is_told_too(ready, tmp_path):
     (tmp_path / "model/tokenizer.json").write_text('{"model": {"vocab": {"a": 1,')
     assert "tokenizer.json" in refused(ready)
