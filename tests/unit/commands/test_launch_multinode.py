@@ -57,7 +57,7 @@ def test_no_array_that_may_be_empty_is_expanded_bare(script):
     text = (SCRIPT.parent / script).read_text()
     for name in re.findall(r"^(?:local )?(\w+)=\(\)", text, re.MULTILINE):
         bare = text.replace(f'${{{name}[@]+"${{{name}[@]}}"}}', "")
-        uses = [line for line in bare.splitlines() if f"${{{name}[@]" in line and f"((${{#{name}[@]}}" not in line]
+        uses = [line for line in bare.splitlines() if f'"${{{name}[@]' in line and f"((${{#{name}[@]}}" not in line]
         assert name == "hosts" or not uses  # a run without hosts has ended before
 
 
