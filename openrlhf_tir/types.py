@@ -199,8 +199,9 @@ class ReadBackReport(NamedTuple):
     Attributes:
         tensors: Number of tensors sent.
         differing: Tensors that the model does not hold as they were sent.
-        unread: Tensors that could not be read back (quantised layers, fused experts); only log-probs prove these.
-        missing: Modules of the model that no sent tensor belongs to.
+        unread: Tensors that could not be read back (quantised layers, fused experts, what a loader transforms); only
+            log-probs prove these.
+        missing: Linear layers, embeddings and norms that should have been sent a tensor and were not.
         nbytes: Bytes compared.
         seconds: Duration of the comparison.
     """

@@ -13,6 +13,7 @@ WorkerExtension."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,8 @@ import torch
 from vllm.config import set_current_vllm_config
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.model_loader import get_model_loader
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
@@ -30,6 +33,7 @@ from ..types import Meeting, ReadBackReport, Transfer
 from .broadcast.receiver import Receiver
 from .readback import ReadBack
 
+log = logging.getLogger(__name__)
 EXTENSION = f"{__name__}.WorkerExtension"
 
 
@@ -66,6 +70,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
 
     def init_transfer_engine(self, init_info: FileInit) -> None:
         self.repack_lm_head = init_info.repack_lm_head
+        _ = self.readback  # made now, while the model holds what it loaded from disk
 
     @cached_property
     def receiver(self) -> Receiver:
@@ -76,7 +81,21 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
 
     @cached_property
     def readback(self) -> ReadBack:
-        return ReadBack(self.model)
+        readback = ReadBack(self.model)
+        with set_current_vllm_config(self.vllm_config):
+            try:
+                readback.check_itself(self._loaded_from_disk())
+            except Exception as e:  # a checkpoint that cannot be read again is no reason to stop an engine that runs
+                log.info("the read-back cannot be checked on the weights from disk: %s", e)
+                readback.check_itself(None)
+        return readback
+
+    def _loaded_from_disk(self) -> Iterator[tuple[str, torch.Tensor]] | None:
+        """Return what vLLM read when the engine started; None if it loaded otherwise (random weights)."""
+        loader = get_model_loader(self.vllm_config.load_config)
+        if not isinstance(loader, DefaultModelLoader):
+            return None
+        return loader.get_all_weights(self.model_config, self.model)
 
     def read_back(self) -> ReadBackReport:
         """Prove what the model holds after `finish_weight_update`: see weights/readback.py."""
@@ -86,6 +105,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
             return self.readback.compare(_tensors(self.path))
 
     def start_weight_update(self) -> None:
+        _ = self.readback  # made before the first push, if `init_transfer_engine` did not
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdate) -> None:

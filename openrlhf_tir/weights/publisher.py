@@ -296,7 +296,14 @@ class WeightPublisher:
             if attempt == 2:
                 names = ", ".join(name_of(t.engine) for t in doubtful)
                 log.warning("version %d is pushed again in full to %s: %s", version, names, doubtful[0].refused)
-                await self.transport.whole()
+                try:
+                    await self.transport.whole()
+                except InfraError as e:
+                    # The push cannot be repeated: these engines are refused, the ones that are proved stay.
+                    for t in doubtful:
+                        t.refused = f"{t.refused}; and the full push could not be prepared: {str(e).rstrip('.')}"
+                        t.hopeless = True
+                    break
                 self._pushes_repeated = len(doubtful)
                 for t in doubtful:
                     t.found, t.disagreement, t.misloaded = None, None, False
@@ -310,15 +317,17 @@ class WeightPublisher:
                     version, ", ".join(name_of(t.engine) for t in again), again[0].refused,
                 )  # fmt: skip
                 await self._score(again, 1, await self._sampled([t.engine for t in again], 1))
+            # Told at once: what these engines sampled must not wait for another engine's second push.
+            now_proved = [t for t in doubtful if not t.gone and not t.refused]
+            for t in now_proved:
+                log.info("version %d is proved on %s: %s, %.2f of what is accepted", version, name_of(t.engine),
+                         t.disagreement, t.excess)  # fmt: skip
+            await asyncio.gather(*[self._tell(t.engine, t.engine.proved(version)) for t in now_proved])
         alive = [t for t in trials if not t.gone]
         proved = [t for t in alive if not t.refused]
         self.reference.accepted([t.disagreement.level for t in proved if t.disagreement is not None])
-        for t in proved:
-            log.info("version %d is proved on %s: %s, %.2f of what is accepted", version, name_of(t.engine),
-                     t.disagreement, t.excess)  # fmt: skip
         none = " No engine agrees. " + LIKELY_CAUSES if alive and not proved and not alive[0].hopeless else ""
-        verdicts = [self._tell(t.engine, t.engine.proved(version)) for t in proved]
-        verdicts += [
+        verdicts = [
             self._tell(t.engine, t.engine.discard(f"Version {version}: {t.refused}.{none}")) for t in alive if t.refused
         ]
         await asyncio.gather(*verdicts)

@@ -15,11 +15,16 @@ sizes and ranks. It undoes what loading does to a tensor:
                       to the identity matrix: each output is one weight times 1 plus zeros, which is exact in every
                       precision. So the packed copy that computes is what is compared, not an intermediate.
 
-What it cannot place (quantised layers, fused experts) is counted as unread and left to the log-probs.
+What it cannot place (quantised layers, fused experts, what the checkpoint has fused where ranks share it, another
+shape) is counted as unread and left to the log-probs: a right push is never refused because of it. A loader may also
+change values (GPT-NeoX reorders rows, GPT-2 transposes). So the read-back is checked itself, once, on the weights that
+the engine loaded from disk when it started: what it does not find there is unread for good. Where there is no such load
+it trusts itself with model types only whose loaders are known to change nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -43,11 +48,16 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from ..types import ReadBackReport
 
+log = logging.getLogger(__name__)
 Cut = Callable[[torch.Tensor], torch.Tensor]
 _HASH_WEIGHT = 6364136223846793005
 """Odd multiplier of the device checksum's position weights (Knuth's MMIX generator)."""
-_HASH_BLOCK = 1 << 22
-"""Elements that the device checksum takes at a time; bounds its memory."""
+_BLOCK = 1 << 22
+"""Elements that are compared or summed at a time, if no row is longer; bounds the memory that it takes."""
+PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
+"""Model types whose loaders fuse and cut tensors, and change no value."""
+Key = tuple[int, str, int | None]
+"""A place in a model, whatever the checkpoint calls it: module, parameter, position among those fused there."""
 
 
 class Place(NamedTuple):
@@ -66,6 +76,10 @@ class Place(NamedTuple):
     dtype: torch.dtype
 
 
+Equal = Callable[[Place, torch.Tensor, Any], bool | None]
+"""Says whether a place holds what was sent; None: it cannot be told."""
+
+
 class ReadBack:
     """Compares a model's weights with those that were sent to it. One for each worker; see the module's docstring."""
 
@@ -78,31 +92,84 @@ class ReadBack:
                 if part != fused:
                     self._fused[part] = (fused, position)
         self._noted: dict[str, dict[int, Any]] = {}
+        self._trusted: set[Key] | None = None
+        """Where a load from disk was read back as it should be; None: everywhere."""
+        self._told: set[str] = set()
+        """Tensors that were said to be unread."""
+        self._never_sent: frozenset[str] = frozenset()
+        """Modules that the checkpoint on disk has nothing for either."""
+        devices = (parameter.device for parameter in model.parameters())
+        self._device = next((device for device in devices if device.type != "meta"), torch.device("cpu"))
+        """Where checksums are computed, of both sides: a parameter is a meta tensor while weights are loaded."""
+
+    def check_itself(self, loaded: Iterable[tuple[str, torch.Tensor]] | None) -> tuple[str, ...]:
+        """Find out, on weights that are known to be loaded rightly, which tensors can be read back; trust only those.
+
+        Args:
+            loaded: The checkpoint that the model holds now; None if there is none, as with random weights.
+
+        Returns:
+            Tensors of the checkpoint that are left to the log-probs.
+        """
+        self._trusted = None
+        if loaded is not None:
+            held, unread, names = self._held(loaded)
+            if len(held) > (len(names) - len(unread)) / 2:
+                self._trusted = held
+                self._never_sent = frozenset(self._not_covered(names, set()))
+                self._tell_once(unread)
+                return tuple(unread)
+        kind = getattr(getattr(self._model, "config", None), "model_type", None)
+        if kind not in PLAIN_TYPES:
+            self._trusted = set()
+            log.info("the read-back is not checked and %s is no plain model type: all is left to the log-probs", kind)
+        return ()
+
+    def _held(self, loaded: Iterable[tuple[str, torch.Tensor]]) -> tuple[set[Key], list[str], list[str]]:
+        """Return the places that hold what was loaded, the names that were not found so, and all names."""
+        held: set[Key] = set()
+        unread: list[str] = []
+        names: list[str] = []
+        wrong: set[Key] = set()
+        for name, tensor in loaded:
+            names.append(name)
+            with torch.no_grad():
+                verdict, _ = self._verdict(name, tensor, _equal)
+            key = self._key(name)
+            if key is not None and verdict:
+                held.add(key)
+            else:
+                unread.append(name)
+                if key is not None:
+                    wrong.add(key)
+        return held - wrong, unread, names
 
     def compare(self, sent: Iterable[tuple[str, torch.Tensor]]) -> ReadBackReport:
         """Compare what the model holds with the tensors `sent`, under their names in the checkpoint."""
-
-        def equal(place: Place, held: torch.Tensor, tensor: torch.Tensor) -> bool:
-            wanted = place.cut(tensor).to(held.device, held.dtype)
-            return held.shape == wanted.shape and torch.equal(held, wanted)
-
-        return self._report(dict(sent), equal)
+        return self._report(dict(sent), _equal)
 
     def note(self, sent: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Keep checksums of tensors that are being sent and not kept, for `compare_noted`."""
         for name, tensor in sent:
-            places = {place.module: place for place in self._places(name)}
-            self._noted[name] = {
-                module: checksum(place.cut(tensor).to(place.dtype)) for module, place in places.items()
-            }
+            self._noted[name] = sums = {}
+            for place in self._places(name):
+                if place.module in sums:
+                    continue  # a second copy with the same cut
+                try:
+                    sums[place.module] = checksum(place.cut(tensor), self._device, place.dtype)
+                except Exception as e:  # no reason to refuse a push: this tensor is unread
+                    log.debug("%s cannot be noted: %s", name, e)
 
     def compare_noted(self) -> ReadBackReport:
         """Compare what the model holds with the tensors of all `note` calls since the last comparison."""
         noted = self._noted
         self._noted = {}
 
-        def equal(place: Place, held: torch.Tensor, sums: dict[int, Any]) -> bool:
-            return checksum(held) == sums[place.module]
+        def equal(place: Place, held: torch.Tensor, sums: dict[int, Any]) -> bool | None:
+            noted_sum = sums.get(place.module)
+            if noted_sum is None or noted_sum[0] != tuple(held.shape):
+                return None
+            return bool(checksum(held, self._device, held.dtype) == noted_sum)
 
         return self._report(noted, equal)
 
@@ -110,29 +177,53 @@ class ReadBack:
         """Drop the notes of a push that was torn."""
         self._noted = {}
 
-    def _report(self, sent: Mapping[str, Any], equal: Callable[[Place, torch.Tensor, Any], bool]) -> ReadBackReport:
+    def _report(self, sent: Mapping[str, Any], equal: Equal) -> ReadBackReport:
         start = time.monotonic()
         differing: list[str] = []
         unread: list[str] = []
         nbytes = 0
         with torch.no_grad():
             for name, tensor in sent.items():
-                places = self._places(name)
-                if not places:
+                verdict, size = self._verdict(name, tensor, equal)
+                nbytes += size
+                if verdict is None:
                     unread.append(name)
-                for place in places:
-                    held = place.read()
-                    nbytes += held.numel() * held.element_size()
-                    if name not in differing and not equal(place, held, tensor):
-                        differing.append(name)
-        missing = self._not_covered(sent)
+                elif not verdict:
+                    differing.append(name)
+        self._tell_once(unread)
+        missing = self._not_covered(sent, set(unread))
         return ReadBackReport(len(sent), tuple(differing), tuple(unread), missing, nbytes, time.monotonic() - start)
 
-    def _places(self, name: str) -> list[Place]:
-        """Return every place that the checkpoint tensor `name` goes to; none if this class cannot find it."""
+    def _verdict(self, name: str, tensor: Any, equal: Equal) -> tuple[bool | None, int]:
+        """Return whether every place of a tensor holds it, None if that cannot be told, and the bytes compared."""
+        verdicts: list[bool | None] = []
+        nbytes = 0
+        for place in self._places(name):
+            try:
+                held = place.read()
+                nbytes += held.numel() * held.element_size()
+                verdicts.append(equal(place, held, tensor))
+            except Exception as e:  # the read-back's own failure is no fault of the push
+                log.debug("%s cannot be read back: %s", name, e)
+                verdicts.append(None)
+        if False in verdicts:
+            return False, nbytes
+        return (None if None in verdicts or not verdicts else True), nbytes
+
+    def _tell_once(self, unread: list[str]) -> None:
+        new = [name for name in unread if name not in self._told]
+        self._told.update(new)
+        if new:
+            log.info("%d tensors cannot be read back and are left to the log-probs: %s", len(new), ", ".join(new[:10]))
+
+    def _unstacked(self, name: str) -> str:
+        """Return the checkpoint's name as the module tree has it, before projections are fused."""
         mapper = getattr(self._model, "hf_to_vllm_mapper", None)
-        unstacked = name if mapper is None else _map_prefixes(mapper, name)
-        path, _, parameter = unstacked.rpartition(".")
+        return name if mapper is None else _map_prefixes(mapper, name)
+
+    def _found(self, name: str) -> tuple[torch.nn.Module, str, int | None] | None:
+        """Return the module, the parameter and the position in it of a checkpoint tensor; None if there is none."""
+        path, _, parameter = self._unstacked(name).rpartition(".")
         parent, _, leaf = path.rpartition(".")
         module = self._modules.get(path)
         position: int | None = None
@@ -140,49 +231,109 @@ class ReadBack:
             fused, position = self._fused[leaf]
             module = self._modules.get(f"{parent}.{fused}" if parent else fused)
         if module is None or not hasattr(module, parameter):
+            return None
+        return module, parameter, position
+
+    def _key(self, name: str) -> Key | None:
+        found = self._found(name)
+        return None if found is None else (id(found[0]), found[1], found[2])
+
+    def _places(self, name: str) -> list[Place]:
+        """Return every place that the checkpoint tensor `name` goes to; none if this class cannot find or trust it."""
+        found = self._found(name)
+        if found is None or (self._trusted is not None and self._key(name) not in self._trusted):
             return []
-        places = list(_places_of(module, parameter, position))
-        head = getattr(self._model, "lm_head", None)
-        if places and head is not None and head is not module and self._is_tied(head, module):
-            places += _places_of(head, parameter, None)
+        module, parameter, position = found
+        try:
+            places = list(_places_of(module, parameter, position))
+            if places:
+                for head in self._heads_tied_to(module):
+                    places += _places_of(head, parameter, None)
+        except Exception as e:  # a layer that is built otherwise than known here
+            log.debug("%s cannot be placed: %s", name, e)
+            return []
         return places
 
-    def _is_tied(self, head: torch.nn.Module, embedding: torch.nn.Module) -> bool:
-        config = getattr(self._model, "config", None)
-        return (
-            isinstance(head, ParallelLMHead)
-            and isinstance(embedding, VocabParallelEmbedding)
-            and bool(getattr(config, "tie_word_embeddings", False))
-        )
+    def _heads_tied_to(self, module: torch.nn.Module) -> list[torch.nn.Module]:
+        if not isinstance(module, VocabParallelEmbedding) or isinstance(module, ParallelLMHead) or not self._ties():
+            return []
+        return [head for head in (getattr(self._model, "lm_head", None),) if isinstance(head, ParallelLMHead)]
 
-    def _not_covered(self, sent: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return modules with parameters of their own that no sent tensor belongs to: a layer that was not sent."""
+    def _ties(self) -> bool:
+        config = getattr(self._model, "config", None)
+        inner = config.get_text_config() if hasattr(config, "get_text_config") else config
+        return any(bool(getattr(of, "tie_word_embeddings", False)) for of in (config, inner))
+
+    def _not_covered(self, sent: Iterable[str], unread: set[str]) -> tuple[str, ...]:
+        """Return modules that should have been sent a tensor and were not: a layer that was left out.
+
+        Only linear layers, embeddings and norms count, and only where the learner has tensors for such modules: for
+        another of their kind (the same path in another layer) or for one beside them. A tensor that was sent and not
+        placed may belong to the modules that it lies beside.
+        """
         covered: set[int] = set()
-        mapper = getattr(self._model, "hf_to_vllm_mapper", None)
+        paths: set[str] = set()
         parts: dict[str, set[int]] = {}
+        unplaced: set[str] = set()
         for name in sent:
-            unstacked = name if mapper is None else _map_prefixes(mapper, name)
-            path, _, parameter = unstacked.rpartition(".")
+            path = self._unstacked(name).rpartition(".")[0]
             parent, _, leaf = path.rpartition(".")
             if path in self._modules:
                 covered.add(id(self._modules[path]))
-            elif leaf in self._fused and parameter == "weight":
+                paths.add(path)
+            elif leaf in self._fused:
                 fused, position = self._fused[leaf]
-                parts.setdefault(f"{parent}.{fused}" if parent else fused, set()).add(position)
+                whole = f"{parent}.{fused}" if parent else fused
+                parts.setdefault(whole, set()).add(position)
+                if whole not in self._modules:
+                    unplaced |= _ancestors(path)
+            elif name in unread:
+                unplaced |= _ancestors(path)
         for path, positions in parts.items():
             fused = path.rpartition(".")[2]
             if path in self._modules and positions >= {at for of, at in self._fused.values() if of == fused}:
                 covered.add(id(self._modules[path]))
-        head = getattr(self._model, "lm_head", None)
+            paths.add(path)
+        kinds = {_kind(path) for path in paths}
+        beside = {ancestor for path in paths for ancestor in _ancestors(path)}
         uncovered = []
         for path, module in self._model.named_modules():
-            own = list(module.parameters(recurse=False))
-            if not own or id(module) in covered:
+            if not any(True for _ in module.parameters(recurse=False)) or id(module) in covered:
                 continue
-            if module is head and any(self._is_tied(head, other) for other in self._modules.values()):
+            parent = path.rpartition(".")[0]
+            if path in self._never_sent or path in unplaced or parent in unplaced or not _is_known(module):
                 continue
-            uncovered.append(path)
+            if isinstance(module, ParallelLMHead) and self._shares_embedding(module):
+                continue
+            if _kind(path) in kinds or parent in beside:
+                uncovered.append(path)
         return tuple(uncovered)
+
+    def _shares_embedding(self, head: torch.nn.Module) -> bool:
+        return self._ties() or any(
+            module is not head and isinstance(module, VocabParallelEmbedding) and module.weight is head.weight
+            for module in self._modules.values()
+        )
+
+
+def _ancestors(path: str) -> set[str]:
+    """Return `path` and the path of every module around it; the whole model is the empty path."""
+    names = path.split(".")
+    return {".".join(names[:length]) for length in range(len(names) + 1)}
+
+
+def _kind(path: str) -> str:
+    """Return a path that is the same for one module of every layer."""
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+
+def _is_known(module: torch.nn.Module) -> bool:
+    """Return whether `module` is one that a checkpoint fills and that this file can read: linear, embedding, norm."""
+    if isinstance(module, LinearBase):
+        return isinstance(module.quant_method, UnquantizedLinearMethod)
+    if isinstance(module, VocabParallelEmbedding | torch.nn.Linear | torch.nn.Embedding):
+        return True
+    return type(module).__name__.endswith("Norm")
 
 
 def _places_of(module: torch.nn.Module, parameter: str, position: int | None) -> Iterator[Place]:
@@ -190,6 +341,9 @@ def _places_of(module: torch.nn.Module, parameter: str, position: int | None) ->
     reads = _reads(module, parameter)
     cut: Cut
     rows: slice | None = None
+    fused_in_checkpoint = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear) and position is None
+    if fused_in_checkpoint and module.tp_size > 1:
+        return  # a rank's rows are not contiguous in the checkpoint's tensor
     if isinstance(module, QKVParallelLinear) and position is not None:
         part = ("q", "k", "v")[position]
         size = module._get_shard_size_mapping(part)
@@ -204,7 +358,7 @@ def _places_of(module: torch.nn.Module, parameter: str, position: int | None) ->
         cut = _rows(module.tp_rank * sizes[position], sizes[position])
     elif position is not None:
         return
-    elif isinstance(module, ColumnParallelLinear):
+    elif isinstance(module, ColumnParallelLinear) and not fused_in_checkpoint:
         cut = _rows(module.tp_rank * module.output_size_per_partition, module.output_size_per_partition)
     elif isinstance(module, RowParallelLinear) and parameter == "weight":
         size = module.input_size_per_partition
@@ -215,7 +369,9 @@ def _places_of(module: torch.nn.Module, parameter: str, position: int | None) ->
         count = shard.org_vocab_end_index - shard.org_vocab_start_index
         rows = slice(0, count)
         cut = _rows(shard.org_vocab_start_index, count)
-    elif isinstance(module, LinearBase) and not isinstance(module, ReplicatedLinear | RowParallelLinear):
+    elif isinstance(module, LinearBase) and not isinstance(
+        module, ReplicatedLinear | RowParallelLinear | ColumnParallelLinear
+    ):
         return  # a layout that is not known here
     else:
         cut = lambda sent: sent  # noqa: E731
@@ -267,30 +423,62 @@ def _dtype_of(module: torch.nn.Module, parameter: str) -> torch.dtype:
     return dtype or getattr(module, parameter).dtype
 
 
-def checksum(tensor: torch.Tensor) -> Any:
-    """Return a checksum of a tensor's values, the same for equal tensors on one kind of device.
+def _equal(place: Place, held: torch.Tensor, sent: torch.Tensor) -> bool | None:
+    """Return whether a model holds what was sent, bit by bit; None if the shapes differ: then loading changed it."""
+    wanted = place.cut(sent)
+    if held.shape != wanted.shape:
+        return None
+    blocks = zip(_blocks(held, held.device, held.dtype), _blocks(wanted, held.device, held.dtype), strict=True)
+    return all(torch.equal(one, other) for one, other in blocks)
 
-    On the CPU it is a hash of the bytes. On a GPU it is two sums of the elements' bits modulo 2**64, the second with a
-    weight for each position, so that exchanged and shifted values are seen; nothing is copied to the host.
+
+def _blocks(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Yield the bits of a tensor as flat blocks of whole rows on a device; equal values have equal bits.
+
+    -0.0 becomes 0.0, as it does in a packed kernel. A row that is not finite becomes NaN as a whole, which is what
+    applying a packed layer to the identity makes of it.
     """
-    tensor = tensor.detach() + 0  # -0.0 becomes 0.0, as it does in a packed kernel
-    if tensor.device.type == "cpu":
-        data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-        return xxhash.xxh3_128_hexdigest(data)
-    return device_checksum(tensor)
+    table = tensor.detach()
+    table = table.reshape(1) if table.dim() == 0 else table
+    row = max(1, table[0].numel()) if table.shape[0] else 1
+    step = max(1, _BLOCK // row)
+    for begin in range(0, table.shape[0], step):
+        block = table[begin : begin + step].to(device, dtype).reshape(-1, row) + 0
+        kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[block.element_size()]
+        if dtype.is_floating_point and block.element_size() > 1:
+            block = block.masked_fill(~torch.isfinite(block).all(dim=1, keepdim=True), float("nan"))
+        yield block.contiguous().reshape(-1).view(kind)
 
 
-def device_checksum(tensor: torch.Tensor) -> tuple[tuple[int, ...], int, int]:
-    """Return (shape, sum, weighted sum) of a tensor's bits, computed where the tensor is."""
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    bits = tensor.contiguous().reshape(-1).view(kind)
-    total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    weighted = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for begin in range(0, bits.numel(), _HASH_BLOCK):
-        block = bits[begin : begin + _HASH_BLOCK].to(torch.int64)
-        position = torch.arange(begin, begin + block.numel(), dtype=torch.int64, device=bits.device)
-        weight = (2 * position + 1) * _HASH_WEIGHT
-        weight ^= weight >> 29
-        total += block.sum()
-        weighted += (block * weight).sum()
-    return tuple(tensor.shape), int(total), int(weighted)
+def checksum(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
+    """Return (shape, checksum) of a tensor's values as `dtype`: equal if, and for practical purposes only if, they are.
+
+    It is computed on `device` wherever the tensor is, so that both sides of a comparison are told the same way: on the
+    CPU a hash of the bits, on a GPU two sums of them modulo 2**64, the second with a weight for each position, so that
+    exchanged and shifted values are seen and nothing is copied to the host.
+    """
+    blocks = _blocks(tensor, device, dtype)
+    shape = tuple(tensor.shape)
+    if device.type != "cpu":
+        return (shape, *_sums(blocks, device))
+    digest = xxhash.xxh3_128()
+    for block in blocks:
+        digest.update(block.numpy())
+    return shape, digest.hexdigest()
+
+
+def _sums(blocks: Iterable[torch.Tensor], device: torch.device) -> tuple[int, int]:
+    """Return the sum and the weighted sum of blocks of bits, computed where they are."""
+    total = torch.zeros((), dtype=torch.int64, device=device)
+    weighted = torch.zeros((), dtype=torch.int64, device=device)
+    begin = 0
+    for whole in blocks:
+        for bits in whole.split(_BLOCK):
+            block = bits.to(torch.int64)
+            position = torch.arange(begin, begin + block.numel(), dtype=torch.int64, device=device)
+            weight = (2 * position + 1) * _HASH_WEIGHT
+            weight ^= weight >> 29
+            total += block.sum()
+            weighted += (block * weight).sum()
+            begin += block.numel()
+    return int(total), int(weighted)

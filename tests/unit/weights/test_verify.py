@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.deadlines import Deadline
-from openrlhf_tir.errors import ConfigError, Diverged, EngineGone, WeightsMisloaded, WeightsUnverified
+from openrlhf_tir.errors import ConfigError, DeadlineMissed, Diverged, EngineGone, WeightsMisloaded, WeightsUnverified
 from openrlhf_tir.types import Completion
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.publisher import WeightPublisher
@@ -704,3 +704,35 @@ async def test_a_push_that_no_engine_agrees_with_says_what_may_be_wrong(tmp_path
     engines = [FakeEngine(lags=1), FakeEngine(lags=1)]
     assert (await publish(publisher(engines, tmp_path), 1)).refused == 2
     assert "No engine agrees. Likely causes:" in engines[0].verdicts[0]
+
+
+async def test_an_engine_that_is_proved_is_told_before_another_engines_push_is_repeated(tmp_path):
+    first = FakeEngine()
+    seen = []
+
+    class Misloads(FakeEngine):
+        async def update_weights(self, path, version, digest, canary):
+            seen.append(list(first.verdicts))
+            if len(seen) == 1:
+                raise WeightsMisloaded("one tensor differs")
+            return await super().update_weights(path, version, digest, canary)
+
+    second = Misloads()
+    assert (await publish(publisher([first, second], tmp_path), 1)).refused == 0
+    assert seen == [[], [1]] and first.verdicts == second.verdicts == [1]
+
+
+async def test_a_full_push_that_cannot_be_prepared_refuses_the_engines_that_need_it_and_no_others(tmp_path):
+    class Misloads(FakeEngine):
+        async def update_weights(self, path, version, digest, canary):
+            raise WeightsMisloaded("one tensor differs")
+
+    engines = [FakeEngine(), Misloads()]
+    p = publisher(engines, tmp_path)
+
+    async def full_disk():
+        raise DeadlineMissed("the learner did not write")
+
+    p.transport.whole = full_disk
+    assert (await publish(p, 1)).refused == 1
+    assert engines[0].verdicts == [1] and [type(v) for v in engines[1].verdicts] == [str]

@@ -1,0 +1,201 @@
+"""The read-back on small modules, without an engine. vLLM's layers are made without its process groups."""
+
+import logging
+
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+
+from vllm.model_executor.layers.linear import (
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    UnquantizedLinearMethod,
+)
+
+from openrlhf_tir.weights import readback as readback_module
+from openrlhf_tir.weights.readback import ReadBack, checksum
+
+CPU = torch.device("cpu")
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(3, 3, bias=False)
+        self.norm = torch.nn.LayerNorm(3)
+        self.experts = Experts()
+
+
+class Experts(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w13_weight = torch.nn.Parameter(torch.ones(2, 3, 3))
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Block(), Block()])
+        self.visual = torch.nn.ModuleDict({"patch": torch.nn.Linear(3, 3)})
+
+
+def sent_to(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What a learner without a visual part sends, so far as the modules are not fused."""
+    held = model.state_dict()
+    return {name: t.clone() for name, t in held.items() if "experts" not in name and "visual" not in name}
+
+
+def fused(kind: type, tp_size: int, **sizes: object) -> torch.nn.Module:
+    """A fused layer of one rank of `tp_size`, with a weight of 4 rows."""
+    layer = kind.__new__(kind)
+    torch.nn.Module.__init__(layer)
+    layer.weight = torch.nn.Parameter(torch.arange(8.0).reshape(4, 2))
+    layer.tp_size, layer.tp_rank, layer.output_size_per_partition = tp_size, 0, 4
+    layer.quant_method = UnquantizedLinearMethod()
+    for name, value in sizes.items():
+        setattr(layer, name, value)
+    return layer
+
+
+def test_a_right_push_has_no_fault_and_a_changed_element_names_its_tensor():
+    model = Model()
+    sent = sent_to(model)
+    assert ReadBack(model).compare(sent.items()).fault is None
+    with torch.no_grad():
+        model.layers[1].up.weight[2, 1] += 1
+    assert ReadBack(model).compare(sent.items()).differing == ("layers.1.up.weight",)
+
+
+def test_a_layer_that_was_left_out_is_missing_but_not_what_the_learner_has_no_tensor_for():
+    model = Model()
+    sent = sent_to(model)
+    del sent["layers.1.up.weight"]
+    assert ReadBack(model).compare(sent.items()).missing == ("layers.1.up",), "neither experts nor the visual part"
+
+
+def test_a_layer_beside_a_tensor_that_could_not_be_placed_is_not_missing():
+    model = Model()
+    sent = sent_to(model)
+    del sent["layers.1.up.weight"]
+    sent["layers.1.experts.0.up_proj.weight"] = torch.ones(3, 3)
+    report = ReadBack(model).compare(sent.items())
+    assert report.unread == ("layers.1.experts.0.up_proj.weight",) and report.fault is None
+
+
+def test_expert_tensors_that_are_sent_one_by_one_are_unread_and_no_fault():
+    model = Model()
+    sent = sent_to(model)
+    for layer in (0, 1):
+        for expert in (0, 1):
+            sent[f"layers.{layer}.experts.{expert}.up_proj.weight"] = torch.ones(3, 3)
+    report = ReadBack(model).compare(sent.items())
+    assert len(report.unread) == 4 and report.fault is None
+
+
+@pytest.mark.parametrize("kind", [QKVParallelLinear, MergedColumnParallelLinear])
+@pytest.mark.parametrize("tp_size", [1, 2])
+def test_a_tensor_that_the_checkpoint_has_fused_is_compared_only_where_one_rank_holds_all_of_it(kind, tp_size):
+    model = torch.nn.Module()
+    model.proj = fused(kind, tp_size)
+    sent = torch.arange(8.0 * tp_size).reshape(4 * tp_size, 2)
+    report = ReadBack(model).compare([("proj.weight", sent + 1)])
+    assert (report.differing, report.unread) == ((("proj.weight",), ()) if tp_size == 1 else ((), ("proj.weight",)))
+    assert not report.missing
+
+
+def test_tensors_that_loading_transforms_are_found_once_on_the_load_from_disk_and_said_once(caplog):
+    model = Model()
+    disk = sent_to(model)
+    disk["layers.0.up.weight"] = disk["layers.0.up.weight"].t()  # square: only the values tell
+    readback = ReadBack(model)
+    with caplog.at_level(logging.INFO, logger=readback_module.__name__):
+        assert readback.check_itself(disk.items()) == ("layers.0.up.weight",)
+        for _ in range(2):
+            report = readback.compare(disk.items())
+            assert report.unread == ("layers.0.up.weight",) and report.fault is None
+    assert sum("layers.0.up.weight" in record.getMessage() for record in caplog.records) == 1
+    with torch.no_grad():
+        model.layers[1].up.weight[0, 0] += 1
+    assert readback.compare(disk.items()).differing == ("layers.1.up.weight",), "the others are still proved"
+
+
+def test_without_a_load_from_disk_only_plain_model_types_are_read_back():
+    for kind, unread in (("gpt_neox", 6), ("llama", 0)):
+        model = Model()
+        model.config = type("Config", (), {"model_type": kind})()
+        readback = ReadBack(model)
+        readback.check_itself(None)
+        sent = sent_to(model)
+        with torch.no_grad():
+            model.layers[0].up.weight += 1
+        report = readback.compare(sent.items())
+        assert (len(report.unread), report.fault is None) == (unread, kind == "gpt_neox")
+
+
+def test_a_load_that_nothing_of_is_found_again_proves_nothing_about_the_read_back():
+    model = Model()
+    readback = ReadBack(model)
+    readback.check_itself((name, tensor + 1) for name, tensor in sent_to(model).items())
+    assert readback.compare(sent_to(model).items()).fault is None
+
+
+def test_a_tensor_of_another_shape_is_unread():
+    model = Model()
+    sent = sent_to(model)
+    sent["layers.0.up.weight"] = torch.ones(9)
+    readback = ReadBack(model)
+    readback.note(sent.items())
+    assert readback.compare(sent.items()).unread == readback.compare_noted().unread == ("layers.0.up.weight",)
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_weights_that_are_not_finite_are_held_as_sent_and_finite_ones_in_their_place_differ(noted):
+    model = Model()
+    with torch.no_grad():
+        model.layers[0].up.weight[1, 1] = float("nan")
+    sent = sent_to(model)
+
+    def compared():
+        readback = ReadBack(model)
+        if not noted:
+            return readback.compare(sent.items())
+        readback.note(sent.items())
+        return readback.compare_noted()
+
+    assert compared().fault is None
+    sent["layers.0.up.weight"] = torch.zeros(3, 3)
+    assert compared().differing == ("layers.0.up.weight",)
+
+
+@pytest.mark.parametrize("block", [1, 4, 1 << 22])
+def test_comparison_and_checksums_do_not_depend_on_the_size_of_blocks_and_see_an_exchange(monkeypatch, block):
+    tensor = torch.arange(30.0).reshape(10, 3)
+    whole = checksum(tensor, CPU, torch.bfloat16)
+    monkeypatch.setattr(readback_module, "_BLOCK", block)
+    assert checksum(tensor, CPU, torch.bfloat16) == whole
+    assert checksum(tensor.flip(0), CPU, torch.bfloat16) != whole
+    sums = readback_module._sums(readback_module._blocks(tensor, CPU, torch.float32), CPU)
+    exchanged = readback_module._sums(readback_module._blocks(tensor.flip(0), CPU, torch.float32), CPU)
+    assert sums[0] == exchanged[0] and sums[1] != exchanged[1]
+    assert checksum(torch.tensor([0.0, 1.0]), CPU, torch.float32) == checksum(
+        torch.tensor([-0.0, 1.0]), CPU, torch.float32
+    )
+
+
+def test_both_sides_of_a_checksum_are_told_by_the_models_device(monkeypatch):
+    """A broadcast over gloo brings CPU tensors to a model on a GPU."""
+    asked = []
+    real = readback_module.checksum
+
+    def spy(tensor, device, dtype):
+        asked.append(device)
+        return real(tensor, CPU, dtype)
+
+    monkeypatch.setattr(readback_module, "checksum", spy)
+    model = Model()
+    readback = ReadBack(model)
+    readback._device = torch.device("cuda", 0)
+    readback.note(sent_to(model).items())
+    assert readback.compare_noted().fault is None
+    assert set(asked) == {torch.device("cuda", 0)} and len(asked) == 12
