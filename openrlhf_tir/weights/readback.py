@@ -261,7 +261,7 @@ class ReadBack:
 
     def _ties(self) -> bool:
         config = getattr(self._model, "config", None)
-        inner = config.get_text_config() if hasattr(config, "get_text_config") else config
+        inner = getattr(config, "get_text_config", lambda: config)()
         return any(bool(getattr(of, "tie_word_embeddings", False)) for of in (config, inner))
 
     def _not_covered(self, sent: Iterable[str], unread: set[str]) -> tuple[str, ...]:
