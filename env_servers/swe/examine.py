@@ -20,7 +20,7 @@ import hashlib
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
@@ -99,7 +99,7 @@ class Examiner:
         again = await run_inside(self._sandbox, files, changed, self._test_s)
         if again.ended != "ended":  # once more: a machine that stalled is no forgery
             again = await run_inside(self._sandbox, files, changed, self._test_s)
-        return contradiction(outcome, again, copy)
+        return contradiction(outcome, again, copy, suite.must_pass)
 
     async def _required(self, tree: Tree, suite: Suite) -> set[str]:
         """Return the tests that a run has to tell of, where the row does not name them.
@@ -141,13 +141,20 @@ def drawn(falsifier: Falsifier, most: int) -> list[FalseCopy]:
     return copies
 
 
-def contradiction(true: Outcome, again: Outcome, copy: FalseCopy) -> str | None:
-    """Return why what the true tests said is not to be believed, as `Report.why`, when a copy of them says this."""
+def contradiction(true: Outcome, again: Outcome, copy: FalseCopy, must_pass: Sequence[str] = ()) -> str | None:
+    """Return why what the true tests said is not to be believed, as `Report.why`, when a copy of them says this.
+
+    Args:
+        true: What the true tests said.
+        again: What the copy said.
+        copy: Falsified tests, or the true ones once more.
+        must_pass: The tests that count, which have to pass once more; empty: all that have passed.
+    """
     if again.ended != "ended":
         return again.ended
     if copy.tests:
         return FORGED if survivors(true, again, copy) else None
-    passed = {name for name, how in true.tests.items() if how == "passed"}
+    passed = must_pass or [name for name, how in true.tests.items() if how == "passed"]
     return None if all(again.tests.get(name) == "passed" for name in passed) else "tests_failed"
 
 

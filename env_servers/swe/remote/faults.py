@@ -5,7 +5,8 @@ SandboxError
    |- RuntimeLost          no connection, 502, 503 or 504: the API or the container cannot be reached
    |  |- RuntimeGone       404 or 410: there is no such thing, or no more
    |- RuntimeLate          no answer in time
-   |- LostInTests        one of these, while tests ran in the container: maybe of their own doing
+   |- LostInTests        one of these, while tests ran in the container: maybe of their own doing; or copies of tests
+   |                     that had passed came to no end
    |- RuntimeBroken        5xx, or an answer that is none of this API's
    |- RuntimeUnusable      another try would be the same
       |- RuntimeRefused    4xx: a wrong key, a request that this API does not take

@@ -117,7 +117,8 @@ async def falsified(container: Container, task: SweTask, place: Place, patch: by
         Why these are not to be believed, as `Report.why`; None where all falsified tests failed.
 
     Raises:
-        RuntimeFault: As `judged`.
+        RuntimeFault: As `judged`. LostInTests too where a copy's run was stopped or left no report, as the run of the
+            true tests did not: a node that stalled, for all that is known.
     """
     laid = await _laid_out(container, task, place, patch)
     if isinstance(laid, Report):
@@ -126,7 +127,10 @@ async def falsified(container: Container, task: SweTask, place: Place, patch: by
     falsifier = Falsifier(files, seen, random.SystemRandom())
     for copy in drawn(falsifier, SLOW_COPIES):
         outcome = await _tested(container, place, _files(task), laid.plugins, copy.files)
-        if (why := contradiction(true, outcome, copy)) is not None:
+        if outcome.ended != "ended":
+            raise LostInTests(f"a copy of tests that had passed came to no end in another container: {outcome.ended}")
+        said = outcome if copy.tests else _by_first_word(outcome)
+        if (why := contradiction(true, said, copy, _named(task))) is not None:
             return why
     return None
 

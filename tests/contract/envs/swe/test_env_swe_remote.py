@@ -33,7 +33,7 @@ from env_servers.swe.remote.faults import (
     RuntimeRefused,
 )
 from env_servers.swe.remote.http import RuntimeHttp
-from env_servers.swe.remote.jobs import run_job
+from env_servers.swe.remote.jobs import Done, run_job
 from env_servers.swe.remote.judging import judged
 from env_servers.swe.remote.place import Place
 from env_servers.swe.rows import RowUnfit
@@ -323,6 +323,26 @@ async def test_a_container_that_is_lost_once_while_tests_run_costs_nothing(remot
     assert (stand_in.started, remote.faults[LostInTests]) == (5, 1), (
         "a session, a judgement without the patch between two with it, and the falsified tests"
     )
+
+
+@pytest.mark.parametrize(("times", "done"), [(1, Done(124, {})), (2, Done(0, {}))], ids=["time is up", "no report"])
+async def test_falsified_tests_that_come_to_no_end_are_run_once_more_and_then_are_a_fault(
+    remote, stand_in, image, monkeypatch, times, done
+):
+    runs = itertools.count()
+
+    async def stalled(container, script, files, seconds):
+        if "tests.py" in files and 1 <= next(runs) <= times:  # the first run is that of the true tests
+            return done
+        return await run_job(container, script, files, seconds)
+
+    monkeypatch.setattr(judging, "run_job", stalled)
+    if times == 1:
+        assert (await finished(remote, image[1], MEND)).reward == 1.0
+    else:
+        with pytest.raises(LostInTests):
+            await finished(remote, image[1], MEND)
+    assert (stand_in.started, remote.faults[LostInTests]) == (4, times)
 
 
 @pytest.mark.parametrize("remote", [{"test_s": 2.0}], indirect=True)

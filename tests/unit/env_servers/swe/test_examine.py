@@ -1,0 +1,73 @@
+"""What a copy of the tests says against the true ones, and which of them have to pass once more."""
+
+from __future__ import annotations
+
+import pytest
+
+from env_servers.swe.examine import FORGED, contradiction
+from env_servers.swe.falsify import FalseCopy
+from env_servers.swe.remote import judging
+from env_servers.swe.remote.faults import LostInTests
+from env_servers.swe.suite import Outcome
+from env_servers.swe.task import SweTask
+
+TRUE = Outcome({"t.py::test_a": "passed", "t.py::test_b[x y]": "passed", "t.py::test_flaky": "passed"})
+AGAIN = FalseCopy({}, frozenset())
+FALSE = FalseCopy({}, frozenset({"t.py::test_a"}))
+FLAKY = Outcome({**TRUE.tests, "t.py::test_flaky": "failed"})
+
+
+@pytest.mark.parametrize(
+    ("again", "copy", "must_pass", "why"),
+    [
+        (TRUE, AGAIN, (), None),
+        (FLAKY, AGAIN, (), "tests_failed"),
+        (FLAKY, AGAIN, ["t.py::test_a"], None),
+        (FLAKY, AGAIN, ["t.py::test_a", "t.py::test_flaky"], "tests_failed"),
+        (Outcome({"t.py::test_flaky": "passed"}), AGAIN, ["t.py::test_a"], "tests_failed"),
+        (TRUE, FALSE, ["t.py::test_b[x y]"], FORGED),
+        (Outcome({**FLAKY.tests, "t.py::test_a": "failed"}), FALSE, ["t.py::test_a"], None),
+        (Outcome({}, "time_limit"), FALSE, (), "time_limit"),
+    ],
+)
+def test_only_tests_that_count_have_to_pass_once_more(again, copy, must_pass, why):
+    assert contradiction(TRUE, again, copy, must_pass) == why
+
+
+ROW = {"repo": "a/b", "base_commit": "0" * 40, "test_patch": "diff", "image": "i"}
+TASK = SweTask.model_validate({**ROW, "FAIL_TO_PASS": ["t.py::test_a"], "PASS_TO_PASS": ["t.py::test_b[x"]})
+FAILS = Outcome({**TRUE.tests, "t.py::test_a": "failed"})
+
+
+async def falsified(monkeypatch, *outcomes: tuple[FalseCopy, Outcome]) -> str | None:
+    """What `judging.falsified` says when these copies of the tests say this, in order."""
+    said = iter([outcome for _, outcome in outcomes])
+
+    async def answer(*args):
+        return next(said)
+
+    async def laid_out(*args):
+        return judging.LaidOut([], [])
+
+    async def read(*args):
+        return {}, {}
+
+    monkeypatch.setattr(judging, "_laid_out", laid_out)
+    monkeypatch.setattr(judging, "_read_tests", read)
+    monkeypatch.setattr(judging, "_tested", answer)
+    monkeypatch.setattr(judging, "drawn", lambda *args: [copy for copy, _ in outcomes])
+    return await judging.falsified(None, TASK, None, b"patch", TRUE)
+
+
+async def test_names_that_end_at_a_blank_are_found_in_a_container_when_the_tests_run_once_more(monkeypatch):
+    assert await falsified(monkeypatch, (FALSE, FAILS), (AGAIN, FLAKY)) is None
+    broken = Outcome({**TRUE.tests, "t.py::test_b[x y]": "failed"})
+    assert await falsified(monkeypatch, (FALSE, FAILS), (AGAIN, broken)) == "tests_failed"
+    assert await falsified(monkeypatch, (AGAIN, FLAKY), (FALSE, TRUE)) == FORGED
+
+
+@pytest.mark.parametrize("ended", ["time_limit", "no_report"])
+@pytest.mark.parametrize("copy", [FALSE, AGAIN], ids=["falsified", "once more"])
+async def test_a_copy_that_comes_to_no_end_in_a_container_is_a_fault(monkeypatch, copy, ended):
+    with pytest.raises(LostInTests):
+        await falsified(monkeypatch, (copy, Outcome({}, ended)))
