@@ -14,10 +14,12 @@ tokens of the result are those that the template wrote.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.paths import shorten
@@ -205,6 +207,17 @@ def added_texts(tokenizer: Any) -> list[str]:
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     # An added token that is white space (runs of blanks and newlines in some vocabularies) marks nothing.
     return sorted({t.content for t in added if not t.special and len(t.content) > 1 and t.content.strip()})
+
+
+@lru_cache(maxsize=4)
+def special_texts_of(model: str) -> tuple[str, ...]:
+    """Return the texts of the special tokens that a model directory's tokenizer.json has; none where it cannot be
+    read. No tokenizer is loaded."""
+    try:
+        added = json.loads((Path(model) / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+        return tuple(sorted(token["content"] for token in added if token["special"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ()
 
 
 def special_texts(tokenizer: Any) -> list[str]:

@@ -13,6 +13,7 @@ from ...config import Config, Data
 from ...config.environments import unlabelled
 from ...data import PromptSet, PromptStream, lanes_of, load_prompts
 from ...data.blend import curriculum_of
+from ...data.chat_template import special_texts_of
 from ...data.hub import fault_of
 from ...engines.codec import HfCodec
 from ...engines.start import CANARIES
@@ -98,7 +99,8 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
             log.info("%d prompts, of which %d are distinct", len(prompts), prompts.distinct)
     held_out = [*prompts_of(cfg, cfg.held_out, tokenizer, longest).tasks] if cfg.eval.dataset else []
     looked_at = (prompts.tasks if len(prompts) else held_out)[:LOOKED_AT]
-    if count := sum(MARK in task.prompt for task in looked_at):
+    told = special_texts_of(cfg.actor.model_name_or_path)  # by the checks, of all rows
+    if not told and (count := sum(MARK in task.prompt for task in looked_at)):
         log.warning(
             f"{count} of the first {len(looked_at)} prompts have the text of a special token in their rows: the model"
             " reads its characters, not the token. Rows that a chat template rendered already should be messages, with"

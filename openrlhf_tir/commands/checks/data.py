@@ -8,9 +8,11 @@ from ...config import Config, Data
 from ...config.environments import in_section, one, unlabelled
 from ...data import templates
 from ...data.bad_rows import BadRows
+from ...data.chat_template import special_texts_of
 from ...data.prompts import distinct_problems, env_of, no_label, render_text
 from ...data.rows import SETTING
 from ...errors import ConfigError, DataError
+from ...inert import marked_in
 from .envs import environments_of
 from .rows import check_row
 
@@ -30,6 +32,7 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
             f"{rows} problems in {named}{_by_env(found)}",
             *_repeated(found),
             *_without_label(cfg, found, named),
+            *_specials(found),
             *bad.facts(),
         ]
         if training:
@@ -43,7 +46,11 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
             found, bad = _scan(cfg, cfg.held_out)
         except ConfigError as e:
             raise type(e)(str(e).replace(SETTING, "eval.dataset")) from None
-        facts += [f"{found.total()} problems for evaluation in {cfg.eval.dataset}{_by_env(found)}", *bad.facts()]
+        facts += [
+            f"{found.total()} problems for evaluation in {cfg.eval.dataset}{_by_env(found)}",
+            *_specials(found),
+            *bad.facts(),
+        ]
     return facts
 
 
@@ -98,6 +105,17 @@ def _without_label(cfg: Config, found: Found, named: str) -> list[str]:
     ]
 
 
+def _specials(found: Found) -> list[str]:
+    """Return how many rows look as if a chat template had rendered them, where none is applied."""
+    if not found.special:
+        return []
+    return [
+        f"{found.special} of the {found.total()} problems have the text of a special token: the model reads its"
+        " characters, not the token. Rows that a chat template rendered already should be messages, with"
+        " --data.apply_chat_template"
+    ]
+
+
 def _is_own(reward: str) -> bool:
     """Return True for a function of one's own, file.py:function."""
     return ":" in reward
@@ -105,12 +123,13 @@ def _is_own(reward: str) -> bool:
 
 class Found(Counter[str]):
     """Number of rows by environment; `distinct` counts problems that differ, `empty` rows without a label by
-    environment."""
+    environment, `special` rows with the text of a special token where no chat template is applied."""
 
     def __init__(self) -> None:
         super().__init__()
         self.distinct = 0
         self.empty: Counter[str] = Counter()
+        self.special = 0
 
 
 def _scan(cfg: Config, data: Data) -> tuple[Found, BadRows]:
@@ -124,6 +143,7 @@ def _scan(cfg: Config, data: Data) -> tuple[Found, BadRows]:
         except ConfigError as e:
             raise ConfigError(in_section(str(e), f"envs.{name}" if cfg.envs else "env")) from None
     bad = BadRows(data.on_bad_row)
+    specials = () if data.apply_chat_template else special_texts_of(cfg.actor.model_name_or_path)
     free = unlabelled(cfg) if environments else frozenset()
     problems = distinct_problems(data, bad, labels=not free)
     for problem, rows in zip(problems.distinct, problems.counts().tolist(), strict=True):
@@ -141,6 +161,7 @@ def _scan(cfg: Config, data: Data) -> tuple[Found, BadRows]:
         found[name] += rows
         found.empty[name] += 0 if problem.label else rows
         found.distinct += 1
+        found.special += rows if specials and marked_in(problem.input, specials) != problem.input else 0
     bad.check_some_good(found.total(), data.datasets)
     if not found:
         raise DataError(f"{', '.join(data.datasets)} has no rows. Point at a data set with problems.")

@@ -179,6 +179,19 @@ def test_rows_whose_label_a_reward_of_ones_own_is_told_empty_are_counted(tmp_pat
         assert f"{labels.count('')} of the 2 problems" in said[1] and "data.label_key" in said[1]
 
 
+@pytest.mark.parametrize(("chat", "facts"), [(False, 2), (True, 1)])
+def test_rows_that_a_chat_template_rendered_are_counted_where_none_is_applied(tmp_path, chat, facts):
+    tokens = [{"content": "<|im_start|>", "special": True}, {"content": "<think>", "special": False}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    rows = [{"prompt": text, "label": "2"} for text in ("<|im_start|>user 1+1?", "<think> 1+1?", "2+0?")]
+    given = {"data.prompt_dataset": jsonl(tmp_path / "d.jsonl", rows), "actor.model_name_or_path": str(tmp_path)}
+    given |= {"data.apply_chat_template": chat, "data.input_template": None if chat else "{}"}
+    given |= {"rollout.batch_size": 3, "run_dir": str(tmp_path), "train.max_steps": 1}
+    said = check_data(load(None, given), training=True)
+    assert len(said) == facts
+    assert chat or ("1 of the 3 problems" in said[1] and "--data.apply_chat_template" in said[1])
+
+
 def test_the_tests_of_a_program_are_no_answer_of_mathematics(tmp_path):
     label = json.dumps({"inputs": ["1"], "outputs": ["2"]})
     row = {**VERL, "data_source": "codeforces", "prompt": USER, "reward_model": {"ground_truth": label}}
