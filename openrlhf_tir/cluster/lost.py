@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..logs.lost import in_words, put_on_record
+from ..logs.lost import MEMORY_REMEDY, in_words, put_on_record
 from ..process_watch import records, watch
-from .ray_faults import MEMORY_REMEDY
 
 ENDS = Path("logs") / "ends"
 RECORD_S = 3.0

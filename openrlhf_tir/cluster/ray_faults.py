@@ -12,6 +12,7 @@ import re
 from ray import exceptions as ray
 
 from ..config.paths import shorten
+from ..logs.lost import MEMORY_REMEDY
 
 DEATHS: tuple[tuple[type[Exception], str], ...] = (
     (ray.OutOfMemoryError, "Ray's memory monitor killed it because its node ran out of memory"),
@@ -30,11 +31,6 @@ DEATHS: tuple[tuple[type[Exception], str], ...] = (
 """Error -> what happened, the narrower class first. A call whose outcome is unknown (ActorUnavailableError) counts as a
 death too: its process is ended before another takes its place, so nothing is done twice."""
 
-MEMORY_REMEDY = (
-    "If it was killed for memory: lower train.max_tokens_per_gpu, vllm.kv_cache_mib, vllm.num_engines or"
-    " actor.num_gpus_per_node, or give the node more (`openrlhf-tir size` says what each process takes)"
-)
-"""What to change in a run whose process was killed for memory."""
 MAX_SAID = 300
 """Characters of Ray's own message that are repeated."""
 USERS_TOLD = 3

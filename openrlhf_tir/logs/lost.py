@@ -17,6 +17,12 @@ from typing import Any
 
 from ..sizes import size
 
+MEMORY_REMEDY = (
+    "If it was killed for memory: lower train.max_tokens_per_gpu, vllm.kv_cache_mib, vllm.num_engines or"
+    " actor.num_gpus_per_node, or give the node more (`openrlhf-tir size` says what each process takes)"
+)
+"""What to change in a run whose process was killed for memory."""
+
 FILE = "lost.jsonl"
 
 log = logging.getLogger(__name__)

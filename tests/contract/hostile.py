@@ -430,7 +430,8 @@ NEIGHBOURS = [
     ),
     prints(
         "mounts of the host",
-        "print([l.split()[1] for l in open('/proc/mounts') if l.split()[1].startswith(('/etc', '/home', '/sys', '/run', '/var'))])",
+        # /etc/hosts and /etc/nsswitch.conf are the sandbox's own: they name localhost and nothing else
+        "own = ('/etc/hosts', '/etc/nsswitch.conf')\nprint([m for l in open('/proc/mounts') if (m := l.split()[1]).startswith(('/etc', '/home', '/sys', '/run', '/var')) and m not in own])",
         "[]\n",
     ),
     prints(

@@ -101,8 +101,11 @@ def test_a_descendant_that_is_killed_is_on_record_beside_the_process(tmp_path):
     record(tmp_path, "rollout-0")
     assert records(tmp_path, "rollout-0") == [tmp_path / "rollout-0.json", descendant]
     # A successor of that name begins without records.
-    assert watch(tmp_path, "rollout-0")
+    successor = started("print(1, flush=True)\nimport time\ntime.sleep(1000)\n")
+    assert watch(tmp_path, "rollout-0", successor.pid)
     assert records(tmp_path, "rollout-0") == []
+    successor.kill()
+    successor.wait()
 
 
 @pytest.mark.parametrize(

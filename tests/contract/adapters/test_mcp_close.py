@@ -23,7 +23,7 @@ async def test_a_goodbye_that_hangs_or_fails_holds_nobody_up(end, monkeypatch):
     left = asyncio.Event()
 
     @asynccontextmanager
-    async def connected(target):
+    async def connected(target, heard):
         try:
             yield Client()
             if end == "hangs":
@@ -46,7 +46,7 @@ async def test_a_connection_that_is_still_being_made_is_given_up(monkeypatch):
     begun = asyncio.Event()
 
     @asynccontextmanager
-    async def connected(target):
+    async def connected(target, heard):
         begun.set()
         await asyncio.Event().wait()
         yield Client()

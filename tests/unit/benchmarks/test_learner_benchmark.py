@@ -17,7 +17,17 @@ def test_a_ratio_is_the_median_over_rounds_of_the_other_ways_time_over_ours():
     }
     found = steps.ratios(seconds)  # 3, 1.5 and 5: a round in which the machine was busy moves neither
     assert set(found.values()) == {3.0}
-    assert set(BARS) - set(found) == {"logprob_memory_ratio", "logprob_time_ratio", "openrlhf_flags_honoured"}
+    of_other_parts = {
+        "logprob_memory_ratio",
+        "logprob_time_ratio",
+        "openrlhf_flags_honoured",
+        "plain_pss_gb",
+        "pss_over_plain",
+        "pss_two_ranks_over_plain",
+        "growth_mb_per_update",
+        "step_over_plain",
+    }
+    assert set(BARS) - set(found) == of_other_parts
 
 
 def test_the_table_counts_trained_tokens():

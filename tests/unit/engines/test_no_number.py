@@ -7,12 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("vllm")
-
-from vllm.logprobs import FlatLogprobs
-from vllm.outputs import RequestOutput
-from vllm.v1.engine.output_processor import RequestOutputCollector
-
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError
@@ -34,6 +28,10 @@ class FakeLlm:
     output_processor = SimpleNamespace(request_states={})
 
     async def add_request(self, request_id, prompt, params, priority):
+        from vllm.logprobs import FlatLogprobs
+        from vllm.outputs import RequestOutput
+        from vllm.v1.engine.output_processor import RequestOutputCollector
+
         logprobs = FlatLogprobs()
         for logprob in self.logprobs:
             logprobs.append_fast([7], [logprob], [1], [None])
