@@ -19,7 +19,7 @@ AWAY_S = 60.0
 def test_a_suspension_of_the_whole_job_is_no_stall_and_changes_nothing(toy_run, tmp_path):
     deadlines = {
         **DEADLINES,
-        "pipeline.stall_timeout_s": 45,
+        "pipeline.stall_timeout_s": 50,
         "rollout.group_deadline_s": 45,
         "env.outage_timeout_s": 40,
     }

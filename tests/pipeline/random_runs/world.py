@@ -225,7 +225,7 @@ class WorldLearner:
         """What was accumulated since the last step."""
         self.busy = False
         self.given_up = False
-        """Its work was cancelled, as the run ends: what an engine that still joins asks of it comes too late."""
+        """It died or its work was cancelled, as the run ends: what an engine that still joins asks comes too late."""
         self.stopping = lambda: False
         """Whether the run was asked to stop."""
         self.overlaps: list[str] = []
@@ -253,11 +253,11 @@ class WorldLearner:
             await asyncio.sleep(seconds)
             if self._strikes("hang"):
                 await asyncio.get_running_loop().create_future()
-        except asyncio.CancelledError:
+            if self._strikes("die"):
+                raise LearnerGone("told to die")
+        except BaseException:
             self.given_up = True
             raise
-        if self._strikes("die"):
-            raise LearnerGone("told to die")
         self.busy = False
 
     async def accumulate(self, part) -> None:
