@@ -20,6 +20,10 @@ from openrlhf_tir.toy.task import write_data
 
 from .support.tiny_model import save_tiny
 
+# Tests build faults into the worker by functions, which vLLM takes by this alone. Set here, before any test of this
+# process starts an engine: the first one makes vLLM remember its environment, and both ends must agree.
+os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+
 
 def tiny_config() -> Config:
     return Config(
@@ -32,8 +36,6 @@ def tiny_config() -> Config:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(tmp_path_factory):
-    # Tests build faults into the worker by functions, which vLLM takes by this alone. Set before vLLM is imported.
-    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     model = save_tiny(tmp_path_factory.mktemp("model"), seed=0)
     # log-probs as sampled, which at temperature 1 and without truncation are those of the plain softmax
     config = tiny_config()
