@@ -80,6 +80,7 @@ _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'\- ]*")
 _CHOICE = re.compile(r"\(?\s*([A-Z])\s*[).]?")
 _MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|[$€£¥]|USD\b|EUR\b)\s*(?=[\d.\\])")
+_TEMPERATURE = re.compile(r"(?P<number>.*[\d)}])\s*(?:\^\\circ\s*|degrees?\s+)(?P<scale>[CF])(?:elsius|ahrenheit)?")
 _UNIT = re.compile(
     r"(?P<number>.*[\d)}a-z])\s*(?P<degrees>\^\\circ)$|"
     r"(?P<value>.*?(?:[\d)}.]|\\pi))(?P<gap>\s*)"
@@ -98,6 +99,7 @@ _ALIASES = {
 _SHORT_UNITS = {
     "cm", "mm", "km", "kg", "mg", "ml", "ft", "in", "yd", "mi", "lb", "lbs", "oz", "hr", "hrs", "min", "sec", "mph",
     "kph", "Hz", "kHz", "Pa", "kPa", "kJ", "kW", "mA", "usd", "USD", "eur", "EUR", "rad", "deg", "cm^2", "cm^3",
+    "sq", "cu",
 }  # fmt: skip
 _SCALES = {"hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}", "trillion": "10^{12}"}
 _SHORT_WORDS = {
@@ -110,7 +112,6 @@ _SHORT_WORDS = {
     "six",
     "ten",
     "red",
-    "a",
     "an",
     "the",
     "not",
@@ -128,10 +129,10 @@ _NO_UNITS = {
 def read(text: str, depth: int = 0) -> Form:
     """Return the form of spelt text. It never raises for what the text says."""
     text = text.strip()
-    if not text or depth > MAX_DEPTH or r"\ldots" in text or r"\approx" in text or not _nests(text):
-        return Literal(text)
     if number(text):
         return Scalar(text)
+    if not text or depth > MAX_DEPTH or r"\ldots" in text or r"\approx" in text or not _nests(text):
+        return Literal(text)
     if (m := _CHOICE.fullmatch(text)) and text != "I":
         return Words(m[1])
     if m := _MATRIX.fullmatch(text):
@@ -266,6 +267,8 @@ def _measured(text: str) -> Scalar | None:
         return Scalar(inner.text, unit) if inner.unit in ("", unit) and not inner.percent else None
     if text.endswith(r"\%"):
         return Scalar(text[:-2].strip(), percent=True)
+    if m := _TEMPERATURE.fullmatch(text):
+        return Scalar(m["number"].strip(), {"C": "celsius", "F": "fahrenheit"}[m["scale"]])
     m = _UNIT.fullmatch(text)
     if m is None:
         return None

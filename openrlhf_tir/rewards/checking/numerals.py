@@ -20,6 +20,9 @@ _SCIENTIFIC = re.compile(r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}))[eE]([+-
 _REPEATING = re.compile(
     r"([+-]?)(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar|dot)\s*\{\s*(\d{1,20})\s*\}|\\(?:bar|dot)\s*(\d)|\((\d{1,20})\))"
 )
+_DOTTED = re.compile(r"([+-]?)(\d{0,20})\.(\d{0,20}?)(\d{1,20}?)\4{2,20}\s*\\ldots")
+"""A decimal that goes on: its period is written three times at least."""
+_PREFIXED = re.compile(r"0(?:[xX]([0-9a-fA-F]{1,50})|[bB]([01]{1,200})|[oO]([0-7]{1,70}))")
 _FRACTION = re.compile(
     r"([+-]?)\s*(?:\\[dtc]?frac\s*\{\s*([+-]?\d{1,40})\s*\}\s*\{\s*([+-]?\d{1,40})\s*\}|(\d{1,40})\s*/\s*(\d{1,40}))"
 )
@@ -46,6 +49,10 @@ def number(text: str) -> Number | None:
         return Number(Fraction(m[1]) * Fraction(10) ** exponent, False) if abs(exponent) <= MAX_EXPONENT else None
     if m := _REPEATING.fullmatch(text):
         return Number(_signed(m[1], _repeating(m[2], m[3], m[4] or m[5] or m[6])), True)
+    if m := _DOTTED.fullmatch(text):
+        return Number(_signed(m[1], _repeating(m[2], m[3], m[4])), True)
+    if m := _PREFIXED.fullmatch(text):
+        return Number(Fraction(int(text, 0)), True)
     if m := _FRACTION.fullmatch(text):
         return _fraction(m[1], 0, int(m[2] or m[4]), int(m[3] or m[5]))
     if m := _MIXED.fullmatch(text):
@@ -76,8 +83,12 @@ def _repeating(whole: str, fixed: str, period: str) -> Fraction:
 
 
 def _based(sign: str, digits: str, base: int) -> Number | None:
-    """Return the value of a numeral with a base; None if a digit is none of the base, as in x_2 or 3_2."""
-    if not digits[0].isdigit() or not 2 <= base <= 36:
+    """Return the value of a numeral with a base; None if a digit is none of the base, as in x_2 or 3_2.
+
+    One that begins with a letter is a numeral only in capitals and in a base that is usual for such: A_{12} is a name.
+    """
+    is_usual = digits[0].isdigit() or (digits.isupper() and base == 16)
+    if not is_usual or not 2 <= base <= 36:
         return None
     try:
         return Number(_signed(sign, Fraction(int(digits, base))), True)

@@ -20,11 +20,24 @@ _SIGNS = {
     "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "…": r"\ldots ", "⋯": r"\ldots ", "∖": r"\setminus ",
     "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ", "μ": r"\mu ",
     "π": r"\pi ", "ρ": r"\rho ", "σ": r"\sigma ", "φ": r"\phi ", "ω": r"\omega ", "′": "'", "∛": r"\sqrt[3]",
+    "∜": r"\sqrt[4]", "⁄": "/", "℃": r"^\circ C", "℉": r"^\circ F",
     "√": r"\sqrt", "∨": r"\lor ", "∧": r"\land ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
     "，": ",", "；": ";", "：": ":", "（": "(", "⟨": "(", "⟩": ")", "）": ")",
 }  # fmt: skip
 _VULGAR = re.compile("([¼½¾⅐-⅞↉])")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_EMPHASIZED_PART = re.compile(r"(?<![^\s])(\*{1,3}|_{1,2})(?=\S)([^*_]+)(?<=\S)\1(?![^\s,.;])")
+"""A word or more of a text in markdown's emphasis: **5** dollars."""
+_OVERLINED = re.compile("((?:[0-9]\u0305)+)")
+"""Digits with a line over each of them, a repeating decimal's period."""
+_BASE_WORDS = {
+    "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
+    "ten": "10", "eleven": "11", "twelve": "12", "sixteen": "16",
+}  # fmt: skip
+_BASE_WORD = re.compile(rf"_\s*\{{\s*({'|'.join(_BASE_WORDS)})\s*\}}", re.IGNORECASE)
+_OPEN_INTERVAL = re.compile(r"([\[\]])([^\[\],;]+[,;][^\[\],;]+)([\[\]])")
+_OPEN_INTERVALS = re.compile(rf"{_OPEN_INTERVAL.pattern}(?:\s*\\c[ua]p\s*{_OPEN_INTERVAL.pattern})*")
+"""Intervals whose open ends have their brackets turned outwards: ]2, 3[."""
 _EMPHASIS = ("***", "**", "__", "*", "_", "```", "`")
 _PREFIX = re.compile(r"(?:the\s+)?(?:final\s+)?answer\s*(?:is\s*:?|:|=)\s*", re.IGNORECASE)
 _HEADING = re.compile(r"\A#{1,6}\s+")
@@ -37,34 +50,42 @@ _TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|textnormal|textsf|texttt|mbo
 _UNIT_LETTERS = {"m": "meter", "s": "second", "g": "gram", "h": "hour", "l": "liter", "L": "liter", "in": "inch"}
 _FONT = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|rm|bf|operatorname\*?)\s*\{([^{}]*)\}")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
-_SYNONYMS = (
-    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\\[dt]binom(?![a-zA-Z])"), r"\\binom"),
-    (re.compile(r"\\(?:leq|leqslant|leqq)(?![a-zA-Z])"), r"\\le "),
-    (re.compile(r"\\(?:geq|geqslant|geqq)(?![a-zA-Z])"), r"\\ge "),
-    (re.compile(r"\\neq(?![a-zA-Z])"), r"\\ne "),
+_COMMANDS = {
+    r"dfrac tfrac cfrac": r"\frac",
+    r"dbinom tbinom": r"\binom",
+    r"leq leqslant leqq": r"\le ",
+    r"geq geqslant geqq": r"\ge ",
+    r"neq": r"\ne ",
+    r"lt": "<",
+    r"gt": ">",
+    r"dots cdots dotsc dotsb": r"\ldots ",
+    r"varnothing O empty": r"\emptyset ",
+    r"backslash smallsetminus": r"\setminus ",
+    r"imath jmath": "i",
+    r"degree textdegree": r"^\circ ",
+    r"cdotp ast": r"\cdot ",
+    r"div": "/",
+    r"langle": "(",
+    r"rangle": ")",
+    r"lbrace": r"\{",
+    r"rbrace": r"\}",
+    r"lvert rvert vert": "|",
+    r"wedge": r"\land ",
+    r"vee": r"\lor ",
+    r"percent": r"\%",
+    r"lg": r"\log_{10} ",
+}
+"""Commands that are written alike, and how this spelling writes them."""
+_ONE_SPELLING = {rf"\{name}": spelling for names, spelling in _COMMANDS.items() for name in names.split()}
+_COMMAND = re.compile(rf"\\(?:{'|'.join(name for names in _COMMANDS for name in names.split())})(?![a-zA-Z])")
+_SHORT_FORMS = (
+    (re.compile(r"\\not\s*(?:=|\\eq(?![a-zA-Z]))"), r"\\ne "),
     (re.compile(r"<="), r"\\le "),
     (re.compile(r">="), r"\\ge "),
     (re.compile(r"!="), r"\\ne "),
-    (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
-    (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
-    (re.compile(r"\\(?:dots|cdots|dotsc|dotsb)(?![a-zA-Z])|\.\.\."), r"\\ldots "),
-    (re.compile(r"\\(?:varnothing|O|empty)(?![a-zA-Z])"), r"\\emptyset "),
-    (re.compile(r"\\(?:backslash|smallsetminus)(?![a-zA-Z])"), r"\\setminus "),
-    (re.compile(r"\\(?:imath|jmath)(?![a-zA-Z])"), "i"),
-    (re.compile(r"\\(?:degree|textdegree)(?![a-zA-Z])"), r"^\\circ "),
+    (re.compile(r"\.\.\."), r"\\ldots "),
     (re.compile(r"\^\s*\{\s*\\circ\s*\}"), r"^\\circ "),
-    (re.compile(r"\\(?:cdotp|ast)(?![a-zA-Z])"), r"\\cdot "),
-    (re.compile(r"\\div(?![a-zA-Z])"), "/"),
-    (re.compile(r"\\(?:langle)(?![a-zA-Z])"), "("),
-    (re.compile(r"\\(?:rangle)(?![a-zA-Z])"), ")"),
-    (re.compile(r"\\(?:lbrace)(?![a-zA-Z])"), r"\\{"),
-    (re.compile(r"\\(?:rbrace)(?![a-zA-Z])"), r"\\}"),
-    (re.compile(r"\\(?:lvert|rvert|vert)(?![a-zA-Z])"), "|"),
-    (re.compile(r"\\(?:wedge)(?![a-zA-Z])"), r"\\land "),
-    (re.compile(r"\\(?:vee)(?![a-zA-Z])"), r"\\lor "),
     (re.compile(r"_\s*(\d)(?=\s)"), r"_{\1}"),
-    (re.compile(r"\\percent(?![a-zA-Z])"), r"\\%"),
     (re.compile(r"(?<![\\])%"), r"\\%"),
     (re.compile(r"(?<![a-zA-Z\\])(?:sqrt)\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"(?<![a-zA-Z\\])sqrt(?=[\d{])"), r"\\sqrt"),
@@ -75,7 +96,8 @@ _SYNONYMS = (
     (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf|oo)(?![a-zA-Z])"), r"\\infty "),
     (re.compile(r"(?<![a-zA-Z\\])(sin|cos|tan|cot|sec|csc|ln|log|exp)(?=[\s(\\{^\d])"), r"\\\1 "),
 )
-_SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})(?=[^{}]|$|\})")
+"""What is written without a command -> the command. In this order: the first may make what a later one reads."""
+_SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:([\da-zA-Z])|\{([^{}]*)\})(?=[^{}]|$|\})")
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+)")
 _ROOT_OF_PARENTHESES = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*\(([^()]*)\)")
 _PYTHON_POWER = re.compile(r"\*\*\s*(?:\(([^()]*)\)|([+-]?[\w.]+))")
@@ -84,7 +106,7 @@ _POWER_OF_PARENTHESES = re.compile(r"\^\s*\(([^()]*)\)")
 
 def spelt(text: str) -> str:
     """Return `text` in one spelling. Equal results mean equal answers; different ones mean nothing yet."""
-    text = unwrapped(_unicode(text))
+    text = unwrapped(_unicode(_EMPHASIZED_PART.sub(r"\2", unwrapped(text))))
     for _ in range(3):  # a text within a text
         text = _TEXT.sub(_plain_text, text)
     text = _FONT.sub(_plain_text, text)
@@ -92,7 +114,8 @@ def spelt(text: str) -> str:
     text = _THIN.sub("", text)
     text = _SPACES.sub(" ", text)
     text = _PYTHON_POWER.sub(lambda m: f"^{{{m[1] or m[2]}}}", text)
-    for pattern, replacement in _SYNONYMS:
+    text = _COMMAND.sub(lambda m: _ONE_SPELLING[m[0]], text)
+    for pattern, replacement in _SHORT_FORMS:
         text = pattern.sub(replacement, text)
     text = re.sub(r"(?<=[\w)}\s])\*(?=[\w({\\\s])", r"\\cdot ", text)
     text = _ROOT_OF_PARENTHESES.sub(lambda m: f"\\sqrt{m[1] or ''}{{{m[2]}}}", text)
@@ -100,6 +123,9 @@ def spelt(text: str) -> str:
     text = _SHORT_FRACTION.sub(_whole_fraction, text)
     text = _POWER_OF_PARENTHESES.sub(r"^{\1}", text)
     text = re.sub(r"\s+(?=[\^_])", "", text)
+    text = _BASE_WORD.sub(lambda m: f"_{{{_BASE_WORDS[m[1].lower()]}}}", text)
+    if _OPEN_INTERVALS.fullmatch(text.strip()):
+        text = _OPEN_INTERVAL.sub(_facing_inwards, text)
     return unwrapped(" ".join(text.split()))
 
 
@@ -139,7 +165,15 @@ def _balanced(text: str) -> bool:
     return depth == 0
 
 
+def _facing_inwards(match: re.Match[str]) -> str:
+    """Return an interval with round brackets at its open ends."""
+    opening = "[" if match[1] == "[" else "("
+    closing = "]" if match[3] == "]" else ")"
+    return f"{opening}{match[2]}{closing}"
+
+
 def _unicode(text: str) -> str:
+    text = _OVERLINED.sub(lambda m: f"\\overline{{{m[1].replace(chr(0x305), '')}}}", text)
     text = _VULGAR.sub(lambda m: _vulgar(m[1]), text)
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ]+", lambda m: f"^{{{m[0].translate(_SUPERSCRIPTS)}}}", text)
     text = re.sub("[₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎]+", lambda m: f"_{{{m[0].translate(_SUBSCRIPTS)}}}", text)

@@ -34,7 +34,7 @@ MAX_SCALAR_CHARS = 600
 MAX_POWER = 100_000
 """A power with a larger exponent, or a factorial of a larger number, is not worked out: only the same text is equal."""
 
-_SPACED_DIGITS = re.compile(r"\d\.?\s+\.?\d|\d\s+\.|\d_")
+_SPACED_DIGITS = re.compile(r"(?<!\^)\d\.?\s+\.?\d|\d\s+\.|\d_")
 """Numerals side by side (a product? a mixed number?), and one with a base that it cannot have."""
 _SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
