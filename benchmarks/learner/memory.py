@@ -2,7 +2,9 @@
 
     plain    the model in bf16 with full logits, fp32 master weights, torch's AdamW; ROWS sequences of LENGTH tokens per
              micro batch: the least that a straightforward loop needs
-    ours     `Zero3Rank` as a run has it, packed rows of ROWS * LENGTH tokens, on 1 and on 2 ranks
+    ours     `Zero3Rank` with packed rows of ROWS * LENGTH tokens, each prompt computed for every response, on 1 and on
+             2 ranks
+    shared   the same as a run has it: a prompt is computed once for its SHARING responses
     growth   ours with small batches of changing lengths and a weight push per update, a checkpoint every few; by how
              much the level after an update rises, and the peak while a checkpoint's copy is held
 
@@ -37,6 +39,8 @@ LENGTH = 128
 """Tokens of a sequence of the plain loop, and the longest of ours."""
 ROWS = 10
 """Sequences of a micro batch."""
+SHARING = 8
+"""Responses to a prompt where prompts are shared; half of a sequence's tokens are its prompt."""
 SAMPLE_S = 0.25
 """Seconds between two readings of PSS, each of which walks a process's page tables."""
 SMOLLM2 = {
@@ -68,6 +72,11 @@ class Work:
     def sequences(self) -> int:
         return ROWS * self.micro_batches
 
+    @property
+    def sequences_of_whole_groups(self) -> int:
+        """The sequences of a batch of groups of SHARING, about as many as `sequences`."""
+        return SHARING * max(1, round(self.sequences / SHARING))
+
 
 def model_directory(name: str, scratch: Path) -> str:
     """Return the directory of the model `name`; for `smollm2` and `tiny` one that is made in `scratch`."""
@@ -87,6 +96,7 @@ def measure(work: Work) -> dict[str, Any]:
     plain = _run("plain", 1, work)
     one = _run("ours", 1, work)
     two = _run("ours", 2, work)
+    shared = _run("shared", 1, work)
     growth = _run("growth", 1, work)
     figures = {
         "plain_pss_gb": plain["peak"] / 1e9,
@@ -97,6 +107,11 @@ def measure(work: Work) -> dict[str, Any]:
         "plain_step_s": plain["seconds"],
         "step_s": one["seconds"],
         "step_over_plain": one["seconds"] / plain["seconds"],
+        "step_over_plain_shared": shared["seconds"]
+        / work.sequences_of_whole_groups
+        * work.sequences
+        / plain["seconds"],
+        "shared_pss_gb": shared["peak"] / 1e9,
         "growth_mb_per_update": _slope(growth["levels"]) / 1e6,
         "growth_peak_gb": growth["peak"] / 1e9,
     }
@@ -233,28 +248,41 @@ def plain(work: Work) -> None:
         _tell(update, began)
 
 
-def config(work: Work, ranks: int) -> Any:
+def config(work: Work, ranks: int, *, share_prompts: bool) -> Any:
     """The configuration of our learner: a run's defaults where they do not matter here."""
     from openrlhf_tir.config import Config
 
     return Config.model_validate(
         {
             "actor": {"model_name_or_path": work.model, "num_gpus_per_node": ranks, "learning_rate": 1e-6},
-            "ds": {"param_dtype": "bf16", "attn_implementation": "sdpa", "packing_samples": True},
+            "ds": {
+                "param_dtype": "bf16",
+                "attn_implementation": "sdpa",
+                "packing_samples": True,
+                "share_prompts": share_prompts,
+            },
             "train": {"max_tokens_per_gpu": ROWS * LENGTH},
         }
     )
 
 
-def ours(work: Work, rank: int, ranks: int, port: int, *, growth: bool) -> None:
-    """Our learner's rank. With `growth` the lengths change, and weights are pushed and checkpoints written."""
+def ours(work: Work, rank: int, ranks: int, port: int, *, growth: bool, shared: bool) -> None:
+    """Our learner's rank. With `growth` the lengths change, and weights are pushed and checkpoints written; with
+    `shared` prompts are computed once."""
     from openrlhf_tir.learner.zero3 import Zero3Rank
 
-    learner = Zero3Rank(config(work, ranks), rank, ranks, "127.0.0.1", port)
+    learner = Zero3Rank(config(work, ranks, share_prompts=shared), rank, ranks, "127.0.0.1", port)
     updates = work.growth_updates if growth else work.updates
     with tempfile.TemporaryDirectory(prefix="tir-memory-") as scratch:
         for update in range(1, updates + 1):
-            given, groups = batch(work, learner.model.hf_config.vocab_size, update, ranks, growth=growth)
+            if growth:
+                groups_of, sequences = ROWS, ROWS
+            elif shared:
+                groups_of, sequences = SHARING, work.sequences_of_whole_groups
+            else:
+                groups_of, sequences = ROWS, work.sequences
+            shape = (sequences // groups_of, groups_of)
+            given, groups = batch(shape, learner.model.hf_config.vocab_size, update, ranks, growth=growth)
             began = time.process_time()
             learner.step(given, groups)
             if growth:
@@ -266,27 +294,27 @@ def ours(work: Work, rank: int, ranks: int, port: int, *, growth: bool) -> None:
         learner.close()
 
 
-def batch(work: Work, vocabulary: int, number: int, ranks: int, *, growth: bool) -> tuple[Any, list[Any]]:
-    """Batch `number`: groups of ROWS trajectories whose prompts and answers take LENGTH tokens; shorter ones, of
-    changing lengths, with `growth`."""
+def batch(shape: tuple[int, int], vocabulary: int, number: int, ranks: int, *, growth: bool) -> tuple[Any, list[Any]]:
+    """Batch `number` of `shape` = (groups, trajectories of a group), whose prompts and answers take LENGTH tokens;
+    shorter ones, of changing lengths, with `growth`."""
     from openrlhf_tir.learner.balance import assign_ranks
     from openrlhf_tir.types import BatchItem, Group, GroupKey, Segment, Task, TrainBatch, Trajectory
 
     from .workload import _meta
 
     rng = np.random.default_rng(number)
-    sequences = ROWS if growth else work.sequences
+    number_of_groups, group_size = shape
     groups = []
-    for g in range(sequences // ROWS):
+    for g in range(number_of_groups):
         trajectories = []
         prompt = rng.integers(2, vocabulary, LENGTH // 2).astype(np.int32)
-        for i in range(ROWS):
+        for i in range(group_size):
             length = int(rng.integers(8, LENGTH // 2 + 1)) if growth else LENGTH // 2
             ids = rng.integers(2, vocabulary, length).astype(np.int32)
             near = rng.normal(-np.log(vocabulary), 0.1, length).astype(np.float32)
             segment = Segment("model", ids, near, np.full(length, 0, np.int32))
             trajectories.append(Trajectory(i, prompt, [segment], finish_reason="stop", reward=float(i % 2)))
-        groups.append(Group(GroupKey(0, number * sequences + g), Task("", ""), trajectories))
+        groups.append(Group(GroupKey(0, number * number_of_groups + g), Task("", ""), trajectories))
     metas = [_meta(group) for group in groups]
     return TrainBatch(0, [BatchItem(meta, None) for meta in metas], assign_ranks(metas, ranks)), groups
 
@@ -300,4 +328,5 @@ if __name__ == "__main__":
     if of_way == "plain":
         plain(given_work)
     else:
-        ours(given_work, int(of_rank), int(of_ranks), int(of_port), growth=of_way == "growth")
+        is_growth, is_shared = of_way == "growth", of_way == "shared"
+        ours(given_work, int(of_rank), int(of_ranks), int(of_port), growth=is_growth, shared=is_shared)

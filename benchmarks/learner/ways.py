@@ -65,7 +65,7 @@ class Padded(Ours):
         self.learner.passes.micro_batches = self._in_order  # type: ignore[method-assign]  # the whole difference
 
     def _in_order(
-        self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False
+        self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False, share_prompts: bool = False
     ) -> Iterator[tuple[list[int], MicroBatch]]:
         import torch
         import torch.distributed as dist

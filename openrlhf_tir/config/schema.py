@@ -120,6 +120,17 @@ class Config(Section):
         return max(1, self.actor.world_size // self.ds.ring_attn_size)
 
     @property
+    def shares_prompts(self) -> bool:
+        """Return True if the learner computes a prompt once for the responses that follow it in one micro batch.
+
+        Sequence parallelism cuts a row between any two tokens; the balance of a mixture's experts would count a shared
+        prompt once; reentrant checkpoints give layers other position ids than those whose layout is declared.
+        """
+        ds = self.ds
+        left_out = ds.ring_attn_size > 1 or self.actor.aux_loss_coef or self.actor.gradient_checkpointing_reentrant
+        return ds.packing_samples and ds.share_prompts and not left_out
+
+    @property
     def updates_per_batch(self) -> int:
         """k: versions that the learner moves on by with each rollout batch."""
         return self.minibatches * self.train.max_epochs

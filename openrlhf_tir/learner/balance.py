@@ -34,22 +34,58 @@ def assign_ranks(
     world_size: int,
     samples: Sequence[tuple[int, int]] | None = None,
     parity: float = math.inf,
+    *,
+    share_prompts: bool = False,
 ) -> dict[tuple[int, int], int]:
     """rank_of[(b, i)] for the i-th *valid* trajectory of the b-th group, balanced by the cost of its prompt and
     response and of its branches.
 
-    A masked one costs nothing. `samples`: those of one update; default: all. `parity`: as above; infinite: by tokens.
+    A masked one costs nothing.
+
+    Args:
+        samples: Those of one update; default: all.
+        parity: As above; infinite: cost is the number of tokens.
+        share_prompts: A rank computes a prompt once for all responses to it that it trains. Groups then stay whole
+            where that makes the busiest rank less busy than spreading their trajectories.
     """
     keys = (
         [(b, i) for b, meta in enumerate(metas) for i in range(len(meta.response_tokens))]
         if samples is None
         else list(samples)
     )
-    return dict(zip(keys, lpt([_cost(metas[b], i, parity) for b, i in keys], world_size), strict=True))
+    costs = [_cost(metas[b], i, parity) for b, i in keys]
+    spread = lpt(costs, world_size)
+    if not share_prompts or world_size == 1:
+        return dict(zip(keys, spread, strict=True))
+    prompt_costs = [_sequence_cost(meta.prompt_tokens, parity) for meta in metas]
+
+    def shared_costs(owners: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
+        """Cost of each (group, owner): one prompt, and the rest of the group's trajectories that this owner has."""
+        total: dict[tuple[int, int], float] = {}
+        for (b, owner), cost in zip(owners, costs, strict=True):
+            if cost:
+                total[b, owner] = total.get((b, owner), prompt_costs[b]) + cost - prompt_costs[b]
+        return total
+
+    def busiest(ranks: Sequence[int]) -> float:
+        loads = [0.0] * world_size
+        for (_, rank), cost in shared_costs([(b, rank) for (b, _), rank in zip(keys, ranks, strict=True)]).items():
+            loads[rank] += cost
+        return max(loads)
+
+    of_groups = shared_costs([(b, 0) for b, _ in keys])
+    groups = sorted({b for b, _ in keys})
+    rank_of_group = dict(zip(groups, lpt([of_groups.get((b, 0), 0.0) for b in groups], world_size), strict=True))
+    whole = [rank_of_group[b] for b, _ in keys]
+    return dict(zip(keys, whole if busiest(whole) <= busiest(spread) else spread, strict=True))
 
 
 def _cost(meta: GroupMeta, i: int, parity: float) -> float:
     if meta.masked and meta.masked[i]:
         return 0.0
-    own = meta.prompt_tokens + meta.response_tokens[i]
-    return own * (1 + own / parity) + (meta.branch_tokens[i] if meta.branch_tokens else 0)
+    branches = meta.branch_tokens[i] if meta.branch_tokens else 0
+    return _sequence_cost(meta.prompt_tokens + meta.response_tokens[i], parity) + branches
+
+
+def _sequence_cost(tokens: int, parity: float) -> float:
+    return tokens * (1 + tokens / parity)

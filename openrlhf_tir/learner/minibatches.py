@@ -36,7 +36,13 @@ def train_batch(cfg: Config, version: int, items: list[BatchItem]) -> TrainBatch
         for epoch in range(cfg.train.max_epochs)
         for part in cut(metas, cfg.minibatches, (cfg.train.seed, version, epoch))
     ]
-    balanced = partial(assign_ranks, metas, ranks, parity=attention_parity(cfg.actor.model_name_or_path))
+    balanced = partial(
+        assign_ranks,
+        metas,
+        ranks,
+        parity=attention_parity(cfg.actor.model_name_or_path),
+        share_prompts=cfg.shares_prompts,
+    )
     cuts = [balanced(part) for part in parts] if cfg.updates_per_batch > 1 else ()
     owned = (
         cuts if cuts and cfg.train.max_epochs == 1 else [balanced(part) for part in critic_parts(cfg, version, metas)]

@@ -76,9 +76,7 @@ class PolicyObjective:
         coefficient = self.cfg.actor.entropy_coef or 0.0
         fields = micro.fields
         mask = fields["trained"]
-        log_probs, entropy = self.model.score(
-            micro.sequences, micro.attention_mask, entropy_grad=coefficient != 0, wanted=mask > 0
-        )
+        log_probs, entropy = self.model.score(micro, entropy_grad=coefficient != 0, wanted=mask > 0)
         current = log_probs.detach()
         rollout = torch.where(fields["sampled"] > 0, fields["rollout_logprobs"], current)
         old = self._old(fields, rollout, current)
@@ -164,5 +162,5 @@ class SftObjective:
 
     def __call__(self, micro: MicroBatch) -> torch.Tensor:
         weights = micro.fields["weights"]
-        log_probs = self.model.log_probs(micro.sequences, micro.attention_mask, weights > 0)
+        log_probs = self.model.log_probs(micro, weights > 0)
         return self.loss(log_probs, weights, **self.counts.loss_kwargs())

@@ -37,7 +37,7 @@ from ..config import Config, Critic, Lora
 from ..config.sections.learner import ALL_LINEAR
 from ..errors import ConfigError
 from .attention.choice import attention_implementation
-from .attention.packed import SDPA_PACKED, check_packing
+from .attention.packed import SDPA_PACKED, SequenceLayout, check_packing, set_layout
 from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .compile_environment import nvcc_major, prepare_compilation
 from .flash_attn_shim import flash_attn_importable
@@ -45,6 +45,7 @@ from .host_memory import bounded
 from .linear_head import ScoringHead
 from .lora import checked, unmatched
 from .optim import muon
+from .packing import MicroBatch
 from .roles.value_head import has_scalar_head
 from .truncation import Truncation
 
@@ -53,7 +54,6 @@ with flash_attn_importable():
     from openrlhf.models.actor import Actor
     from openrlhf.models.loss import PolicyLoss, SFTLoss, ValueLoss, aggregate_loss
     from openrlhf.models.model import get_llm_for_sequence_regression
-    from openrlhf.models.ring_attn_utils import gather_and_pad_tensor, unpad_and_slice_tensor
     from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
 __all__ = [
@@ -128,6 +128,8 @@ class PolicyModel(Actor):
         self.aux_loss: torch.Tensor | None = None
         """How unevenly the last forward pass used the experts of a mixture; None for other models."""
         self.truncation, self.sequence_parallel = Truncation.of(cfg), strategy.sequence_parallel
+        self.shares_prompts = cfg.shares_prompts and self.model.config._attn_implementation == SDPA_PACKED
+        """Whether rows with the same prompt may compute it once."""
         self.hf_config = self.model.config
         self.head = ScoringHead(_output_layer(self.model), cfg.ds.keep_logits_mib << 20)
         join_small_layers(self.model)
@@ -137,16 +139,13 @@ class PolicyModel(Actor):
         elif cfg.actor.gradient_checkpointing_enable:
             self.gradient_checkpointing_enable(_recomputing(cfg))
 
-    def log_probs(
-        self, sequences: torch.Tensor, attention_mask: torch.Tensor, wanted: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def log_probs(self, micro: MicroBatch, wanted: torch.Tensor | None = None) -> torch.Tensor:
         """[b, L-1] float32: entry t is the log-prob of token t+1, temperature 1; 0 where `wanted` [b, L-1] is False."""
-        return self.score(sequences, attention_mask, wanted=wanted, as_sampled=False)[0]
+        return self.score(micro, wanted=wanted, as_sampled=False)[0]
 
     def score(
         self,
-        sequences: torch.Tensor,
-        attention_mask: torch.Tensor,
+        micro: MicroBatch,
         *,
         entropy_grad: bool = False,
         wanted: torch.Tensor | None = None,
@@ -158,26 +157,67 @@ class PolicyModel(Actor):
         `as_sampled`: of the distribution that the rollout samples from (its temperature, top-k, top-p, min-p), else of
         the plain softmax. Entropy carries a gradient only when asked to. The logits of all positions never exist at
         once (linear_head.py)."""
+        sequences = micro.sequences
+        targets = sequences.roll(-1, dims=1)
         if wanted is not None:
             wanted = torch.nn.functional.pad(wanted, (0, 1))  # what follows the last token is never wanted
+        how: dict[str, Any] = {"entropy_grad": entropy_grad}
+        if as_sampled:
+            how |= {"temperature": self.temperature, "truncation": self.truncation}
         if self.packing_samples:
-            inputs, positions, targets, _, indices = unpad_and_slice_tensor(sequences, attention_mask, None)
-            mask, wanted = None, wanted if wanted is None else wanted.flatten()[indices][None]
-            cut, tokens = self.sequence_parallel, inputs.shape[1]
-            inputs, targets, positions = cut.slice(inputs), cut.slice(targets), cut.positions(positions)
-            wanted = wanted if wanted is None else cut.slice(wanted)
+            log_probs, entropy = self._score_packed(micro, targets, wanted, how)
         else:
-            inputs, targets, mask = sequences, sequences.roll(-1, dims=1), attention_mask
-            positions = (attention_mask.long().cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)
-        shape = {"temperature": self.temperature, "truncation": self.truncation} if as_sampled else {}
-        with self.head.scoring(targets, entropy_grad=entropy_grad, wanted=wanted, **shape):
+            mask = micro.attention_mask
+            positions = (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 1)
+            log_probs, entropy = self._scores(sequences, positions, targets, wanted, how, mask)
+        return log_probs[:, :-1], entropy[:, :-1]
+
+    def _score_packed(
+        self, micro: MicroBatch, targets: torch.Tensor, wanted: torch.Tensor | None, how: dict[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """[b, L] each: the micro batch is computed as one row [1, T], of which each rank of a sequence-parallel group
+        has a slice."""
+        source, positions = _packed_places(micro)
+        cut = self.sequence_parallel
+
+        def packed(values: torch.Tensor) -> torch.Tensor:
+            return cut.slice(values.flatten()[source][None])
+
+        inputs = packed(micro.sequences)
+        sliced = cut.positions(positions)
+        if micro.packed:
+            segments = micro.packed
+            set_layout(sliced, SequenceLayout.of_segments(segments.lengths, segments.continues, sliced.device))
+        answers = self._scores(inputs, sliced, packed(targets), None if wanted is None else packed(wanted), how, None)
+        shape = micro.sequences.shape
+        whole = (cut.gather(answer, len(source))[0] for answer in answers)
+        log_probs, entropy = (x.new_zeros(shape.numel()).index_copy(0, source, x).view(shape) for x in whole)
+        return log_probs, entropy
+
+    def _scores(
+        self,
+        inputs: torch.Tensor,
+        positions: torch.Tensor,
+        targets: torch.Tensor,
+        wanted: torch.Tensor | None,
+        how: dict[str, Any],
+        mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the model with its head scoring `targets` instead of making logits; all arguments and results [b, L]."""
+        with self.head.scoring(targets, wanted=wanted, **how):
             out = self.model(inputs, attention_mask=mask, position_ids=positions)
         self.aux_loss = out.get("aux_loss")
         log_probs, entropy = out["logits"].unbind(-1)
-        if self.packing_samples:
-            whole = (cut.gather(x, tokens) for x in (log_probs, entropy))
-            log_probs, entropy = (gather_and_pad_tensor(x, None, 0, indices, *sequences.shape) for x in whole)
-        return log_probs[:, :-1], entropy[:, :-1]
+        return log_probs, entropy
+
+
+def _packed_places(micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where the tokens of the packed row are in the flattened sequences [T], and their position ids [1, T]."""
+    if micro.packed:
+        return micro.packed.source, micro.packed.positions
+    source = micro.attention_mask.flatten().nonzero().squeeze(-1)
+    positions = (micro.attention_mask.long().cumsum(-1) - 1).flatten()[source]
+    return source, positions[None]
 
 
 def join_small_layers(model: torch.nn.Module) -> None:

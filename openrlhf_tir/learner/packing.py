@@ -1,7 +1,11 @@
 """Packing: rows of unequal length -> micro batches of tensors. No row is dropped, and every rank gets the same number.
 
 L tokens of a row (prompt + response), b rows of a micro batch. Per-token fields are [L-1]: entry t belongs to token
-t+1, whose log-prob the model gives at position t. The layout serves RL, fine-tuning and scoring."""
+t+1, whose log-prob the model gives at position t. The layout serves RL, fine-tuning and scoring.
+
+A packed micro batch can compute a prompt that several of its rows begin with once (`PackedTokens`). The responses of a
+group of eight then cost one prompt instead of eight, forwards and backwards, and every number stays what it was.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,36 @@ class Row:
 
     token_ids: np.ndarray
     fields: Mapping[str, np.ndarray] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    """Number of leading tokens that are the prompt: nobody asks for their log-probs, so that rows with the same prompt
+    can share its computation. 0 if every token counts."""
+
+    @property
+    def sharable_tokens(self) -> int:
+        """Number of leading tokens that rows with the same prompt can share.
+
+        The prompt's last token is not one of them: the model predicts a different first response token there for each
+        row, and a position of the packed row has one target.
+        """
+        return max(0, self.prompt_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTokens:
+    """The one long row of T tokens that a packed micro batch is computed as.
+
+    It consists of segments. A segment is a whole sequence, the prompt that several sequences begin with, or the
+    rest of such a sequence.
+    """
+
+    source: torch.Tensor
+    """[T] int64: index of each token in the flattened `MicroBatch.sequences` [b * L]. No index occurs twice."""
+    positions: torch.Tensor
+    """[1, T] int64: position of each token in its own sequence."""
+    lengths: tuple[int, ...]
+    """Tokens of each segment; they add up to T."""
+    continues: tuple[int, ...]
+    """For each segment the index of the segment that it continues; -1 for a segment that starts at position 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +67,8 @@ class MicroBatch:
     sequences: torch.Tensor
     attention_mask: torch.Tensor
     fields: dict[str, torch.Tensor]
+    packed: PackedTokens | None = None
+    """How the rows share their prompts; None where nothing is shared."""
 
 
 def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool = False) -> list[list[int]]:
@@ -43,30 +79,101 @@ def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool
     are at most max_rows rows. `packed` rows make one long one, without padding and however many they are: each goes
     into the first micro batch that has room (first fit decreasing, at most 11/9 of the fewest possible).
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    if packed:
+        return first_fit(lengths, max_tokens)
     batches: list[list[int]] = []
-    used: list[int] = []
-    for i in order:
-        if packed:
-            place = next((b for b, tokens in enumerate(used) if tokens + lengths[i] <= max_tokens), None)
-            cost = lengths[i]
-        else:
-            cost = lengths[batches[-1][0]] if batches else 0
-            place = (
-                len(batches) - 1 if batches and len(batches[-1]) < max_rows and used[-1] + cost <= max_tokens else None
-            )
-        if place is None:
-            batches.append([i])
-            used.append(lengths[i])
-        else:
-            batches[place].append(i)
-            used[place] += cost
+    for i in _longest_first(lengths):
+        if batches and len(batches[-1]) < max_rows:
+            padded_length = lengths[batches[-1][0]]
+            if padded_length * (len(batches[-1]) + 1) <= max_tokens:
+                batches[-1].append(i)
+                continue
+        batches.append([i])
     return batches
 
 
-def collate(rows: Sequence[Row], names: Mapping[str, type], device: str) -> MicroBatch:
+def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    """Return the indices of each bin by first fit decreasing: at most 11/9 of the fewest possible bins.
+
+    An item larger than `capacity` has a bin of its own.
+    """
+    bins: list[list[int]] = []
+    used: list[int] = []
+    for i in _longest_first(sizes):
+        place = next((b for b, total in enumerate(used) if total + sizes[i] <= capacity), None)
+        if place is None:
+            bins.append([i])
+            used.append(sizes[i])
+        else:
+            bins[place].append(i)
+            used[place] += sizes[i]
+    return bins
+
+
+def plan_shared(rows: Sequence[Row], *, max_tokens: int) -> list[list[int]]:
+    """Return the rows of each packed micro batch if rows with the same prompt share it.
+
+    Such rows are put into one micro batch, where they fit; where they do not, each micro batch computes the prompt
+    anew. A micro batch computes at most `max_tokens` tokens, unless one row alone has more.
+    """
+    parts: list[list[int]] = []
+    sizes: list[int] = []
+    for members in _by_prompt(rows):
+        shared = rows[members[0]].sharable_tokens if len(members) > 1 else 0
+        rests = [len(rows[i].token_ids) - shared for i in members]
+        for chosen in first_fit(rests, max(1, max_tokens - shared)):
+            parts.append([members[j] for j in chosen])
+            sizes.append(shared + sum(rests[j] for j in chosen))
+    return [[i for part in chosen for i in parts[part]] for chosen in first_fit(sizes, max_tokens)]
+
+
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+
+
+def _by_prompt(rows: Sequence[Row]) -> list[list[int]]:
+    """Return the indices of the rows, grouped by equal sharable tokens; a row without any is alone."""
+    groups: dict[object, list[int]] = {}
+    for i, row in enumerate(rows):
+        shared = row.sharable_tokens
+        key: object = (shared, np.asarray(row.token_ids[:shared], np.int64).tobytes()) if shared else i
+        groups.setdefault(key, []).append(i)
+    return list(groups.values())
+
+
+def _packed_tokens(rows: Sequence[Row], width: int, device: str) -> PackedTokens:
+    """Lay out the rows of a micro batch whose sequences are padded to `width` tokens."""
+    import torch
+
+    source: list[np.ndarray] = []
+    positions: list[np.ndarray] = []
+    continues: list[int] = []
+
+    def add_segment(row: int, start: int, stop: int, continued: int) -> None:
+        in_sequence = np.arange(start, stop)
+        source.append(row * width + in_sequence)
+        positions.append(in_sequence)
+        continues.append(continued)
+
+    for members in _by_prompt(rows):
+        shared = rows[members[0]].sharable_tokens if len(members) > 1 else 0
+        prompt_segment = -1
+        if shared:
+            prompt_segment = len(source)
+            add_segment(members[0], 0, shared, -1)
+        for i in members:
+            add_segment(i, shared, len(rows[i].token_ids), prompt_segment)
+    return PackedTokens(
+        torch.from_numpy(np.concatenate(source)).to(device),
+        torch.from_numpy(np.concatenate(positions))[None].to(device),
+        tuple(len(segment) for segment in source),
+        tuple(continues),
+    )
+
+
+def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, share_prompts: bool = False) -> MicroBatch:
     """Stack `rows`; `names` gives the fields and their numpy types. No rows: one dummy row of zeros, which no mask
-    trains.
+    trains. `share_prompts`: say how the rows share their prompts.
 
     Every rank must run the same number of forward and backward passes, because ZeRO-3 gathers weights collectively in
     each."""
@@ -89,4 +196,5 @@ def collate(rows: Sequence[Row], names: Mapping[str, type], device: str) -> Micr
         torch.from_numpy(sequences).to(device),
         torch.from_numpy(attention).to(device),
         {name: torch.from_numpy(array).to(device) for name, array in fields.items()},
+        _packed_tokens(rows, width, device) if share_prompts and rows else None,
     )

@@ -16,7 +16,7 @@ from ..config import Actor, Config, Critic
 from .host_memory import give_back_freed
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .optim.muon import muon_as, set_lr
-from .packing import MicroBatch, Row, collate, plan
+from .packing import MicroBatch, Row, collate, plan, plan_shared
 
 Forward = Callable[[MicroBatch], torch.Tensor]
 """A micro batch -> a scalar loss to be differentiated, or a figure per position [b, L-1]."""
@@ -27,23 +27,30 @@ class Passes:
         self.cfg, self.strategy, self.device = cfg, strategy, strategy.device
 
     def micro_batches(
-        self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False
+        self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False, share_prompts: bool = False
     ) -> Iterator[tuple[list[int], MicroBatch]]:
-        """(indices into rows, tensors with the fields `names`). asking: without gradients, so more may fit."""
-        train, rollout, lengths = self.cfg.train, self.cfg.rollout, [len(r.token_ids) for r in rows]
-        most_rows, most_tokens = train.micro_batch_size, train.max_tokens_per_gpu
+        """Yield each micro batch: the indices of its rows, and its tensors with the fields `names`.
+
+        Args:
+            asking: The passes are without gradients, so that more tokens may fit.
+            share_prompts: Rows with the same prompt compute it once.
+        """
+        train, rollout = self.cfg.train, self.cfg.rollout
+        max_rows = train.micro_batch_size
+        max_tokens = train.max_tokens_per_gpu
         if asking:
-            most_rows, most_tokens = rollout.micro_batch_size or most_rows, rollout.max_tokens_per_gpu or most_tokens
-        planned = plan(
-            lengths,
-            max_rows=most_rows,
-            max_tokens=most_tokens * self.cfg.ds.ring_attn_size,
-            packed=self.cfg.ds.packing_samples,
-        )
+            max_rows = rollout.micro_batch_size or max_rows
+            max_tokens = rollout.max_tokens_per_gpu or max_tokens
+        max_tokens *= self.cfg.ds.ring_attn_size
+        if share_prompts:
+            planned = plan_shared(rows, max_tokens=max_tokens)
+        else:
+            lengths = [len(row.token_ids) for row in rows]
+            planned = plan(lengths, max_rows=max_rows, max_tokens=max_tokens, packed=self.cfg.ds.packing_samples)
         most = torch.tensor(len(planned), device=self.device)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         for indices in planned + [[]] * (int(most) - len(planned)):
-            yield indices, collate([rows[i] for i in indices], names, self.device)
+            yield indices, collate([rows[i] for i in indices], names, self.device, share_prompts=share_prompts)
 
     def accumulate(
         self,
@@ -61,7 +68,11 @@ class Passes:
         engine, optim = self._of(model)
         model.train()
         summed = torch.zeros(1, dtype=torch.float64, device=self.device)
-        batches = list(self.micro_batches(rows, names)) or [([], collate([], names, self.device))] * last
+        shared = isinstance(model, PolicyModel) and model.shares_prompts
+        batches = (
+            list(self.micro_batches(rows, names, share_prompts=shared))
+            or [([], collate([], names, self.device))] * last
+        )
         with muon_as(optim, self.device):
             for k, (_, micro) in enumerate(batches):
                 engine.set_gradient_accumulation_boundary(last and k == len(batches) - 1)
@@ -89,8 +100,9 @@ class Passes:
         """`forward` of every row [L-1], without gradients, in evaluation mode."""
         found: dict[int, np.ndarray] = {}
         model.eval()
+        shared = isinstance(model, PolicyModel) and model.shares_prompts
         with torch.no_grad():
-            for indices, micro in self.micro_batches(rows, names, asking=True):
+            for indices, micro in self.micro_batches(rows, names, asking=True, share_prompts=shared):
                 answer = forward(micro).cpu().numpy()
                 found |= {i: answer[k, : len(rows[i].token_ids) - 1].copy() for k, i in enumerate(indices)}
         return [found[i] for i in range(len(rows))]

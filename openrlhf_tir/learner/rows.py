@@ -8,7 +8,7 @@ Advantages and their whitening are of the whole batch, whatever number of update
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -174,7 +174,7 @@ def _row(
     row = laid_out(
         trajectory, {name: values.astype(FIELDS[name]) for name, values in per_token.items()} | as_float32(sample.facts)
     )
-    return row if old is None else Row(row.token_ids, {**row.fields, OLD: old[sample.key]})
+    return row if old is None else replace(row, fields={**row.fields, OLD: old[sample.key]})
 
 
 def as_float32(facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -189,4 +189,4 @@ def laid_out(trajectory: Trajectory, per_token: Mapping[str, np.ndarray]) -> Row
     fields = {
         name: np.concatenate([np.zeros(len(prompt) - 1, values.dtype), values]) for name, values in per_token.items()
     }
-    return Row(np.concatenate([prompt, trajectory.token_ids]), fields)
+    return Row(np.concatenate([prompt, trajectory.token_ids]), fields, prompt_tokens=len(prompt))

@@ -288,7 +288,7 @@ class Zero3Rank:
             self.model,
             mine,
             {"weights": np.float32},
-            lambda m: self.model.log_probs(m.sequences, m.attention_mask, m.fields["weights"] > 0),
+            lambda m: self.model.log_probs(m, m.fields["weights"] > 0),
         )
         weights = [row.fields["weights"].astype(np.float64) for row in mine]
         local = [-sum(float(w @ s) for w, s in zip(weights, scored, strict=True)), sum(float(w.sum()) for w in weights)]
@@ -312,7 +312,7 @@ class Zero3Rank:
         scored = dict(
             zip(
                 mine,
-                self.passes.ask(self.model, rows, {}, lambda m: self.model.log_probs(m.sequences, m.attention_mask)),
+                self.passes.ask(self.model, rows, {}, self.model.log_probs),
                 strict=True,
             )
         )

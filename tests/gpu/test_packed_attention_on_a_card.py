@@ -61,6 +61,29 @@ def test_a_packed_row_gives_what_its_sequences_give_alone(settings):
         ), name
 
 
+def test_responses_that_share_a_prompt_give_what_whole_sequences_give():
+    from openrlhf_tir.learner.attention.packed import SDPA_PACKED, SequenceLayout, set_layout
+
+    reference = small_model("eager").float()
+    packed = small_model(SDPA_PACKED)
+    prompt, *responses = rows()[2:]
+    prompt_tokens = prompt.shape[1]
+    lengths = [prompt_tokens, *(response.shape[1] for response in responses)]
+    starts = [torch.arange(prompt_tokens)]
+    starts += [torch.arange(prompt_tokens, prompt_tokens + length) for length in lengths[1:]]
+    positions = torch.cat(starts)[None].cuda()
+    set_layout(positions, SequenceLayout.of_segments(lengths, [-1, 0, 0], positions.device))
+    alone = [reference(torch.cat([prompt, response], dim=1)).logits[:, prompt_tokens:] for response in responses]
+    expected = torch.cat(alone, dim=1)
+    together = packed(torch.cat([prompt, *responses], dim=1), position_ids=positions).logits[:, prompt_tokens:].float()
+    assert (together - expected).abs().max() <= 4 * BF16_RELATIVE * expected.abs().max()
+    expected.square().mean().backward()
+    together.square().mean().backward()
+    for name, parameter in packed.named_parameters():
+        gradient = reference.get_parameter(name).grad.flatten()
+        assert torch.nn.functional.cosine_similarity(parameter.grad.float().flatten(), gradient, dim=0) > 0.99, name
+
+
 def test_the_layers_of_a_row_call_flash_attention_and_never_cudnn():
     from openrlhf_tir.learner.attention.packed import SDPA_PACKED
 

@@ -162,6 +162,13 @@ class Ds(Section):
             " and a model of attention alone"
         ),
     )
+    share_prompts: bool = Field(
+        True,
+        description=(
+            "with packing_samples: compute a prompt that several responses in one micro batch follow once, forwards and"
+            " backwards; the gradient stays the same"
+        ),
+    )
     ring_attn_size: int = Field(
         1,
         ge=1,

@@ -16,11 +16,20 @@ packed row nearly every sequence is one: a step of an H100 took 22 s in which th
 The name is registered with transformers when this module is imported: attn_implementation = SDPA_PACKED. transformers
 makes no mask for names that it has no mask function for, so no [T, T] tensor exists. `check_packing` refuses models
 with layers that only a mask could keep apart.
+
+A segment of a row need not be a whole sequence. It can continue another one, so that responses share their prompt:
+
+    row [1, T] = prompt | response 0 | response 1 | ...     each response sees the prompt and itself
+
+Every segment is then one causal attention in which the queries are the last tokens of the keys. Autograd adds up what
+the responses' gradients say about the prompt's keys and values, so that gradients are those of separate sequences.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -57,24 +66,49 @@ def check_packing(model: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SequenceLayout:
-    """Where the sequences of one packed row begin, as host values and on the row's device."""
+    """The segments of one packed row, as host values and on the row's device."""
 
     lengths: tuple[int, ...]
-    """Tokens of each sequence, in order."""
+    """Tokens of each segment, in order."""
+    continues: tuple[int, ...]
+    """For each segment the index of the segment that it continues; -1 for one that starts its sequence."""
     boundaries: torch.Tensor
-    """[sequences + 1] int32: 0, then the end of each sequence (flash attention's cu_seqlens)."""
+    """[segments + 1] int32: 0, then the end of each segment (flash attention's cu_seqlens of the queries)."""
+    key_boundaries: torch.Tensor
+    """The same of the keys that each segment sees: those of the segment that it continues, then its own."""
+    key_index: torch.Tensor | None
+    """[sum of keys] int64: the place in the row of each of these keys; None where they are the row itself."""
 
     @classmethod
-    def of_lengths(cls, lengths: list[int], device: torch.device) -> SequenceLayout:
-        """Build the layout of a row whose sequences have these lengths."""
-        ends = [0]
-        for length in lengths:
-            ends.append(ends[-1] + length)
-        return cls(tuple(lengths), torch.tensor(ends, dtype=torch.int32, device=device))
+    def of_lengths(cls, lengths: Sequence[int], device: torch.device) -> SequenceLayout:
+        """Build the layout of a row of whole sequences that have these lengths."""
+        return cls.of_segments(lengths, [-1] * len(lengths), device)
+
+    @classmethod
+    def of_segments(cls, lengths: Sequence[int], continues: Sequence[int], device: torch.device) -> SequenceLayout:
+        """Build the layout of a row whose segments may continue others (which continue none)."""
+        starts = [0, *accumulate(lengths)]
+        key_ends = [0]
+        keys: list[torch.Tensor] = []
+        for segment, (length, continued) in enumerate(zip(lengths, continues, strict=True)):
+            seen = [segment] if continued < 0 else [continued, segment]
+            keys += [torch.arange(starts[i], starts[i] + lengths[i]) for i in seen]
+            key_ends.append(key_ends[-1] + length + (lengths[continued] if continued >= 0 else 0))
+        boundaries = torch.tensor(starts, dtype=torch.int32).to(device)
+        if key_ends == starts:
+            return cls(tuple(lengths), tuple(continues), boundaries, boundaries, None)
+        key_boundaries = torch.tensor(key_ends, dtype=torch.int32).to(device)
+        return cls(tuple(lengths), tuple(continues), boundaries, key_boundaries, torch.cat(keys).to(device))
 
     @property
     def max_length(self) -> int:
         return max(self.lengths)
+
+    @property
+    def max_keys(self) -> int:
+        """The most keys that a segment sees."""
+        pairs = zip(self.lengths, self.continues, strict=True)
+        return max(length + (self.lengths[continued] if continued >= 0 else 0) for length, continued in pairs)
 
 
 _layouts = WeakTensorKeyDictionary()
@@ -86,19 +120,28 @@ def layout_of(position_ids: torch.Tensor) -> SequenceLayout:
     """Return the layout of a packed row, given its position ids [1, T].
 
     The first call for a tensor reads it from its device (the host waits for the device there); later ones do not.
+
+    Raises:
+        RuntimeError: The positions are those of segments that continue others, and nobody declared which.
     """
     layout = _layouts.get(position_ids)
     if layout is None:
-        starts = (position_ids[0] == 0).nonzero().squeeze(-1).tolist()
-        ends = [*starts[1:], position_ids.shape[1]]
+        positions = position_ids[0].tolist()
+        starts = [place for place, position in enumerate(positions) if position == 0]
+        ends = [*starts[1:], len(positions)]
         lengths = [end - start for start, end in zip(starts, ends, strict=True)]
+        if positions != [position for length in lengths for position in range(length)]:
+            raise RuntimeError(
+                "A packed row shares prompts, and a layer of the model got other position ids than those whose layout"
+                " is declared. Set ds.share_prompts to false, and please report the model."
+            )
         layout = SequenceLayout.of_lengths(lengths, position_ids.device)
         _layouts[position_ids] = layout
     return layout
 
 
 def set_layout(position_ids: torch.Tensor, layout: SequenceLayout) -> None:
-    """Declare the layout of a row whose lengths the caller knows, so that no layer reads the device."""
+    """Declare the layout of a row whose segments the caller knows, so that no layer reads the device."""
     _layouts[position_ids] = layout
 
 
@@ -136,9 +179,15 @@ def sdpa_packed(
     window = kwargs.get("sliding_window")
     if _flash_can(query, value, kwargs.get("dropout", 0.0)):
         return _flash(query, key, value, layout, window, kwargs.get("scaling")), None
-    sequences = zip(*(x.split(list(layout.lengths), dim=2) for x in (query, key, value)), strict=True)
+    queries, keys, values = (x.split(list(layout.lengths), dim=2) for x in (query, key, value))
+    outputs = []
     with sdpa_kernel(WITHOUT_CUDNN):
-        outputs = [sdpa_attention_forward(module, q, k, v, _band(q, window), **kwargs)[0] for q, k, v in sequences]
+        for segment, continued in enumerate(layout.continues):
+            q, k, v = queries[segment], keys[segment], values[segment]
+            if continued >= 0:
+                k = torch.cat([keys[continued], k], dim=2)
+                v = torch.cat([values[continued], v], dim=2)
+            outputs.append(sdpa_attention_forward(module, q, k, v, _visible(q, k, window), **kwargs)[0])
     return torch.cat(outputs, dim=1), None
 
 
@@ -164,15 +213,20 @@ def _flash(
     scale: float | None,
 ) -> torch.Tensor:
     """Return [1, T, heads, d]: the whole row in one call. A token sees itself and up to `window` - 1 tokens before."""
-    longest = layout.max_length
+    keys = key.squeeze(0).transpose(0, 1)
+    values = value.squeeze(0).transpose(0, 1)
+    if layout.key_index is not None:
+        keys = keys[layout.key_index]
+        values = values[layout.key_index]
+    # With fewer queries than keys flash attention takes the queries for the last of the keys, which is what they are.
     output = varlen_attn(
         query.squeeze(0).transpose(0, 1),
-        key.squeeze(0).transpose(0, 1),
-        value.squeeze(0).transpose(0, 1),
+        keys,
+        values,
         layout.boundaries,
-        layout.boundaries,
-        longest,
-        longest,
+        layout.key_boundaries,
+        layout.max_length,
+        layout.max_keys,
         scale=scale,
         window_size=(window - 1 if window else -1, 0),
         enable_gqa=query.shape[1] != key.shape[1],
@@ -180,13 +234,18 @@ def _flash(
     return output.unsqueeze(0)
 
 
-def _band(query: torch.Tensor, window: int | None) -> torch.Tensor | None:
-    """[1, 1, L, L] bool of a sequence that is longer than the layer's sliding window; None where causal is all."""
-    length = query.shape[2]
-    if not window or length <= window:
+def _visible(query: torch.Tensor, key: torch.Tensor, window: int | None) -> torch.Tensor | None:
+    """Return [1, 1, queries, keys] bool of the keys that each query sees, the queries being the last of the keys; None
+    where plain causality says it (as many queries as keys, and no window that they are longer than)."""
+    queries = query.shape[2]
+    keys = key.shape[2]
+    if queries == keys and not (window and keys > window):
         return None
-    ones = torch.ones(length, length, dtype=torch.bool, device=query.device)
-    return ones.tril().triu(1 - window)[None, None]
+    before = keys - queries
+    visible = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(before)
+    if window and keys > window:
+        visible = visible.triu(before + 1 - window)
+    return visible[None, None]
 
 
 AttentionInterface.register(SDPA_PACKED, sdpa_packed)

@@ -35,5 +35,5 @@ def log_probs(model: PolicyModel, passes: Passes, rows: Sequence[Row], of: str =
         model,
         rows,
         {of: np.float32},
-        lambda m: model.score(m.sequences, m.attention_mask, wanted=m.fields[of] > 0)[0].float(),
+        lambda m: model.score(m, wanted=m.fields[of] > 0)[0].float(),
     )

@@ -33,12 +33,6 @@ def test_models_and_losses_take_the_arguments_we_pass(adapter):
         "packing_samples",
         "use_liger_kernel",
     }
-    assert list(inspect.signature(adapter.unpad_and_slice_tensor).parameters) == [
-        "sequences",
-        "attention_mask",
-        "ring_attn_group",
-    ]
-    assert len(inspect.signature(adapter.gather_and_pad_tensor).parameters) == 6
     assert parameters(adapter.PolicyLoss.__init__) >= {
         "clip_eps_low", "clip_eps_high", "dual_clip", "token_level_loss", "policy_loss_type",
         "is_correction_level", "is_correction_mode", "is_correction_gating", "is_correction_threshold",

@@ -48,3 +48,15 @@ def test_a_masked_sample_is_no_load():
     masked.masked = ["rambling", ""]
     # 18, 12, 11 and 0 -> 18 | 12 + 11, and the masked one where there is less
     assert assign_ranks([masked, meta(1, [2, 8])], 2) == {(0, 0): 0, (0, 1): 1, (1, 0): 1, (1, 1): 0}
+
+
+def test_groups_stay_whole_where_that_saves_prompts():
+    # two groups of two, prompts of 10: whole, each rank has 10 + 2; spread, one has 22 and the other 22
+    groups = [meta(0, [1, 1]), meta(1, [1, 1])]
+    assert assign_ranks(groups, 2, share_prompts=True) == {(0, 0): 0, (0, 1): 0, (1, 0): 1, (1, 1): 1}
+
+
+def test_a_group_is_spread_where_whole_groups_would_leave_a_rank_idle():
+    # one group: whole, 10 + 80 on one rank; spread, 10 + 40 on each
+    group = [meta(0, [40, 40])]
+    assert assign_ranks(group, 2, share_prompts=True) == assign_ranks(group, 2) == {(0, 0): 0, (0, 1): 1}

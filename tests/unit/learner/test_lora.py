@@ -8,6 +8,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.learner.packing import MicroBatch
 from tests.e2e.support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow  # importing openrlhf, transformers and DeepSpeed takes seconds
@@ -76,7 +77,7 @@ def test_the_file_has_the_models_names_and_its_weights_with_the_updates_added(di
     plain.load_state_dict(weights, strict=False)
     ids = torch.tensor([[5, 6, 7, 8, 9]])
     with torch.no_grad():
-        found = model.log_probs(ids, torch.ones_like(ids))[0]
+        found = model.log_probs(MicroBatch(ids, torch.ones_like(ids), {}))[0]
         wanted = torch.log_softmax(plain(ids).logits[0, :-1], -1).gather(-1, ids[0, 1:, None])[:, 0]
     assert np.allclose(found.numpy(), wanted.numpy(), atol=1e-5)
 
@@ -105,7 +106,7 @@ def test_only_the_updates_train_and_every_one_gets_a_gradient(directory):
     model = policy(directory)
     moved(model.model)
     ids = torch.tensor([[5, 6, 7, 8, 9]])
-    model.score(ids, torch.ones_like(ids))[0].sum().backward()
+    model.score(MicroBatch(ids, torch.ones_like(ids), {}))[0].sum().backward()
     trained = {name: p for name, p in model.model.named_parameters() if p.requires_grad}
     assert trained and all(".lora_" in name for name in trained)
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trained.values())

@@ -8,7 +8,13 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from openrlhf_tir.errors import ConfigError  # noqa: E402
-from openrlhf_tir.learner.attention.packed import SDPA_PACKED, check_packing, layout_of  # noqa: E402
+from openrlhf_tir.learner.attention.packed import (  # noqa: E402
+    SDPA_PACKED,
+    SequenceLayout,
+    check_packing,
+    layout_of,
+    set_layout,
+)
 
 LENGTHS = (5, 1, 9, 3)
 
@@ -52,6 +58,39 @@ def test_packed_sequences_see_themselves_alone(settings):
     packed = made(torch.cat(rows(), dim=1), position_ids=torch.cat([torch.arange(n) for n in LENGTHS])[None]).logits
     assert torch.allclose(packed, alone, atol=1e-12)
     assert torch.allclose(gradients(made, packed), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}],
+    ids=["full", "sliding window"],
+)
+def test_responses_that_share_a_prompt_give_what_whole_sequences_give(settings):
+    made = model(**settings)
+    prompt, responses = rows()[2], [rows()[0], rows()[1], rows()[3]]
+    prompt_tokens = prompt.shape[1]
+    # every sequence is weighted by the same function of its logits; a shared prompt counts once for each of them
+    alone = [made(torch.cat([prompt, response], dim=1)).logits for response in responses]
+    expected = gradients(made, torch.cat([logits[:, prompt_tokens:] for logits in alone], dim=1))
+
+    made.set_attn_implementation(SDPA_PACKED)
+    lengths = [prompt_tokens, *(response.shape[1] for response in responses)]
+    positions = torch.cat(
+        [torch.arange(prompt_tokens), *(torch.arange(prompt_tokens, prompt_tokens + n) for n in lengths[1:])]
+    )[None]
+    set_layout(positions, SequenceLayout.of_segments(lengths, [-1, 0, 0, 0], positions.device))
+    shared = made(torch.cat([prompt, *responses], dim=1), position_ids=positions).logits
+    assert torch.allclose(
+        shared[:, prompt_tokens:], torch.cat([x[:, prompt_tokens:] for x in alone], dim=1), atol=1e-12
+    )
+    assert torch.allclose(shared[:, :prompt_tokens], alone[0][:, :prompt_tokens], atol=1e-12)
+    # the norms compute in float32 whatever the model is in
+    assert torch.allclose(gradients(made, shared[:, prompt_tokens:]), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_positions_of_shared_prompts_without_their_layout_are_refused():
+    with pytest.raises(RuntimeError):
+        layout_of(torch.tensor([[0, 1, 2, 1, 2]]))
 
 
 def test_lengths_are_read_from_positions_that_begin_anew():

@@ -52,7 +52,8 @@ def count_attention_operations(monkeypatch):
             positions = torch.empty(1, tokens, dtype=torch.int64)
             boundaries = torch.empty(len(lengths) + 1, dtype=torch.int32)
             gradient = torch.empty(1, tokens, 8, 64, dtype=torch.bfloat16)
-        packed.set_layout(positions, packed.SequenceLayout(tuple(lengths), boundaries))
+        layout = packed.SequenceLayout(tuple(lengths), (-1,) * len(lengths), boundaries, boundaries, None)
+        packed.set_layout(positions, layout)
         with OperationCounter() as counter:
             output, _ = packed.sdpa_packed(
                 attention_module(8, 2), query, key, value, None, position_ids=positions, scaling=0.125
@@ -94,24 +95,32 @@ def plain_varlen(query, key, value, ends_q, ends_k, max_q, max_k, *, scale, wind
     assert right == 0
     assert enable_gqa == (query.shape[1] != key.shape[1])
     outputs = []
-    for begin, end in zip(ends_q[:-1].tolist(), ends_q[1:].tolist(), strict=True):
-        assert end - begin <= max_q == max_k
+    spans = [zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True) for ends in (ends_q, ends_k)]
+    for (begin, end), (begin_k, end_k) in zip(*spans, strict=True):
+        assert end - begin <= max_q
+        assert end_k - begin_k <= max_k
         q = query[begin:end].transpose(0, 1)
-        k = key[begin:end].transpose(0, 1).repeat_interleave(query.shape[1] // key.shape[1], dim=0)
-        v = value[begin:end].transpose(0, 1).repeat_interleave(query.shape[1] // key.shape[1], dim=0)
-        distance = torch.arange(end - begin)[:, None] - torch.arange(end - begin)
+        k = key[begin_k:end_k].transpose(0, 1).repeat_interleave(query.shape[1] // key.shape[1], dim=0)
+        v = value[begin_k:end_k].transpose(0, 1).repeat_interleave(query.shape[1] // key.shape[1], dim=0)
+        # the last query is beside the last key
+        places = torch.arange(end - begin) + (end_k - begin_k) - (end - begin)
+        distance = places[:, None] - torch.arange(end_k - begin_k)
         seen = (distance >= 0) if left < 0 else (distance >= 0) & (distance <= left)
         weights = (q @ k.transpose(1, 2) * scale).masked_fill(~seen, -torch.inf).softmax(-1)
         outputs.append((weights @ v).transpose(0, 1))
     return torch.cat(outputs)
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["whole sequences", "shared prompt"])
 @pytest.mark.parametrize("window", [None, 1, 3])
-def test_the_flash_call_means_what_the_loop_over_sequences_computes(monkeypatch, window):
+def test_the_flash_call_means_what_the_loop_over_sequences_computes(monkeypatch, window, shared):
     monkeypatch.setattr(packed, "varlen_attn", plain_varlen)
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 4, 12, 8), torch.randn(1, 2, 12, 8), torch.randn(1, 2, 12, 8)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 5]])
+    if shared:
+        positions = torch.tensor([[0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10]])
+        packed.set_layout(positions, packed.SequenceLayout.of_segments([5, 1, 6], [-1, 0, 0], positions.device))
     of_layer = {"position_ids": positions, "scaling": 0.5, "sliding_window": window}
     loop, _ = packed.sdpa_packed(attention_module(4, 2), query, key, value, None, **of_layer)
     flash = packed._flash(query, key, value, packed.layout_of(positions), window, 0.5)
