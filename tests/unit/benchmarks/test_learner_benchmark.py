@@ -26,6 +26,7 @@ def test_a_ratio_is_the_median_over_rounds_of_the_other_ways_time_over_ours():
         "pss_two_ranks_over_plain",
         "growth_mb_per_update",
         "step_over_plain",
+        "step_over_plain_shared",
     }
     assert set(BARS) - set(found) == of_other_parts
 
