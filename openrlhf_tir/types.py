@@ -74,6 +74,8 @@ class Chat:
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
+    of_text: bool = False
+    """True if the row's prompt was text, which became the one user message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,9 @@ class Task:
     """The conversation, where the model's chat template rendered the prompt."""
     row: str = ""
     """Which row of the data it is, whatever file that is in: data/identity.py."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Every column of the row besides its prompt, as the file has it. Rewards read it here, environments as
+    `task["extra"]`, templates as {name}."""
 
 
 class PromptOutcome(NamedTuple):

@@ -102,7 +102,7 @@ class RolloutActor(MovesResponses):
         codec = HfCodec(tokenizer)
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories, codec.special)
         model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
-        self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell)
+        self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell, decode_plain=codec.decode)
         self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
         self.agents = Agents(
             Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow

@@ -24,6 +24,7 @@ from ..backoff import until_available
 from ..cluster.tokens import check_tokens
 from ..config import Config, Reward, own_files
 from ..config.environments import Environment, in_section
+from ..config.integrations.reward_signatures import UnknownSignature, convention_of
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
 from ..config.sections.sequence_parallel import heads_fault
@@ -83,7 +84,7 @@ def check(
     machine = machine or Machine()
     problems = Problems() if problems is None else problems
     check_names(cfg, problems)
-    facts = own_code(cfg) + (updates_of(cfg) if training else [])
+    facts = own_code(cfg) + conventions_of(cfg) + (updates_of(cfg) if training else [])
     if training:
         with problems.caught():
             facts += check_method(cfg)
@@ -203,6 +204,20 @@ def own_code(cfg: Config) -> list[str]:
     )
 
 
+def conventions_of(cfg: Config) -> list[str]:
+    """Whose form each reward of the user's is written in, which decides how it is called."""
+    facts = []
+    for e in environments_of(cfg):
+        for name in filter(lambda name: plugins.is_own(rewards.REWARD, name), e.reward.used):
+            try:
+                convention = convention_of(rewards.load(name))
+            except ConfigError:
+                continue  # told by check_names_of_env
+            called = "" if convention.name == "ours" else ", called once for each response"
+            facts.append(in_section(f"reward.name {name}: a function of {convention.described}{called}", e.section))
+    return facts
+
+
 def openrlhf_files(cfg: Config) -> dict[str, str]:
     """Place -> name of the files in OpenRLHF's form, which import torch and more: they load in their own process."""
     agent, remote = cfg.train.agent_func_path, cfg.reward.remote_url
@@ -221,6 +236,10 @@ def check_reward(cfg: Reward, name: str) -> None:
     """It can be loaded, and a registered one takes its options: read before the response, so an empty one tells."""
     function = rewards.load(name)
     if plugins.is_own(rewards.REWARD, name):
+        try:
+            convention_of(function, cfg.options_of(name).keys())
+        except UnknownSignature as e:
+            raise ConfigError(f"reward.name = {name!r}: {plugins.location(function)}: {e}.") from None
         return
     try:
         function(Trajectory(0, np.zeros(0, np.int32)), Task("", ""), RewardContext(cfg, options=cfg.options_of(name)))

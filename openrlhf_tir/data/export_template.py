@@ -82,7 +82,8 @@ def raw_template(data: Data, block: Block | None) -> str:
 def chat_template(own: str, data: Data) -> str:
     """A model's own template with data.input_template around the first user message; without one, as it was."""
     own = without_question(own)
-    if templates.resolve(data.input_template) is None:
+    template = templates.resolve(data.input_template)
+    if template is None or templates.columns_of(template):  # an exported model is asked without a row's columns
         return own
     return BEGIN + CHAT.replace("QUESTION", _question(data)) + END + own
 

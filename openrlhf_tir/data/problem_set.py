@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from .bad_rows import BadRows
 from .cache import Entry, cache_directory, source_digest
 from .stored_rows import RowWriter, StoredRows
 
-COLUMNS = ("where", "input", "label", "env", "meta", "dataset")
+COLUMNS = ("where", "input", "label", "env", "meta", "dataset", "extra", "left_out")
 READ_BY = ("prompt_split", "input_key", "label_key", "row_schema", "env_key", "max_samples", "on_bad_row")
 """Settings of [data] that decide which problems are read."""
 PROBLEMS, PLACES, BAD = "problems.arrow", "places.npy", "bad.json"
@@ -39,6 +39,10 @@ class Problem(NamedTuple):
     env: str | None
     meta: dict[str, Any]
     dataset: int = 0
+    extra: Mapping[str, Any] = {}
+    """The other columns of the row: extra_columns.py."""
+    left_out: Mapping[str, str] = {}
+    """The columns that do not travel, with the reason of each."""
 
 
 Read = Callable[[Data, BadRows, bool], Iterator[Problem]]
@@ -78,8 +82,10 @@ class _Distinct(Sequence[Problem]):
 
 
 def _decoded(row: tuple[Any, ...]) -> Problem:
-    where, given, label, env, meta, dataset = row
-    return Problem(where, json.loads(given), label, env, json.loads(meta), int(dataset))
+    where, given, label, env, meta, dataset, extra, left_out = row
+    return Problem(
+        where, json.loads(given), label, env, json.loads(meta), int(dataset), json.loads(extra), json.loads(left_out)
+    )
 
 
 def problem_set(cfg: Data, bad: BadRows, read: Read, *, labels: bool = True) -> ProblemSet:
@@ -137,11 +143,14 @@ def _written(problems: Iterator[Problem], path: Path | None) -> tuple[StoredRows
         for problem in problems:
             given = json.dumps(problem.input, ensure_ascii=False)
             meta = json.dumps(problem.meta, ensure_ascii=False) if problem.meta else "{}"
-            content = "\0".join((given, problem.label, problem.env or "", meta, str(problem.dataset)))
+            extra = json.dumps(problem.extra, ensure_ascii=False) if problem.extra else "{}"
+            left_out = json.dumps(problem.left_out, ensure_ascii=False) if problem.left_out else "{}"
+            more = (str(problem.dataset), extra, left_out)
+            content = "\0".join((given, problem.label, problem.env or "", meta, *more))
             digest = xxhash.xxh3_128_digest(content.encode())
             place = place_of.get(digest)
             if place is None:
-                row = (problem.where, given, problem.label, problem.env, meta, str(problem.dataset))
+                row = (problem.where, given, problem.label, problem.env, meta, *more)
                 place = place_of[digest] = writer.append(row)
             places.append(place)
     return StoredRows(writer.source), np.frombuffer(places, np.int32) if len(places) else np.zeros(0, np.int32)

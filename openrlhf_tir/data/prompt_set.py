@@ -25,7 +25,7 @@ from .bad_rows import BadRows
 from .cache import Entry
 from .stored_rows import RowWriter, StoredRows
 
-COLUMNS = ("prompt", "label", "env", "meta", "chat", "row", "dataset")
+COLUMNS = ("prompt", "label", "env", "meta", "chat", "row", "dataset", "extra")
 TASKS, PLACES, FACTS, MEMO = "tasks.arrow", "places.npy", "facts.json", "memo.json"
 TOO_LONG, BAD_ROW = "prompt_too_long", "bad_row"
 RECENT_TASKS = 1024
@@ -80,20 +80,21 @@ class StoredTasks(Sequence[Task]):
 
 def task_of(row: tuple[Any, ...]) -> Task:
     """Make a stored row's task."""
-    prompt, label, env, meta, chat, name, _ = row
+    prompt, label, env, meta, chat, name, _, extra = row
     made = None
     if chat is not None:
-        messages, tools = json.loads(chat)
-        made = Chat(tuple(messages), tuple(tools))
-    return Task(prompt, label, env, json.loads(meta), chat=made, row=name)
+        messages, tools, of_text = json.loads(chat)
+        made = Chat(tuple(messages), tuple(tools), of_text)
+    return Task(prompt, label, env, json.loads(meta), chat=made, row=name, extra=json.loads(extra))
 
 
 def _row(task: Task, dataset: int) -> tuple[str | None, ...]:
     chat = None
     if task.chat is not None:
-        chat = json.dumps([task.chat.messages, task.chat.tools], ensure_ascii=False)
+        chat = json.dumps([task.chat.messages, task.chat.tools, task.chat.of_text], ensure_ascii=False)
     meta = json.dumps(task.meta, ensure_ascii=False)
-    return task.prompt, task.label, task.env, meta, chat, task.row, str(dataset)
+    extra = json.dumps(task.extra, ensure_ascii=False)
+    return task.prompt, task.label, task.env, meta, chat, task.row, str(dataset), extra
 
 
 @dataclass(slots=True)
@@ -117,10 +118,10 @@ class PromptSet:
 
     @property
     def distinct(self) -> int:
-        """How many of the tasks differ in prompt, label, environment or meta."""
+        """How many of the tasks differ in prompt, label, environment, meta or another column."""
         if isinstance(self.tasks, StoredTasks):
             return len(np.unique(self.tasks.places))
-        return len({(task.prompt, task.label, task.env, json.dumps(task.meta)) for task in self.tasks})
+        return len({(task.prompt, task.label, task.env, json.dumps([task.meta, task.extra])) for task in self.tasks})
 
     def envs(self) -> tuple[list[str], np.ndarray]:
         """Return the names of the environments, and the place among them of each task's, [tasks] int."""

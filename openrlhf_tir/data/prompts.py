@@ -32,6 +32,7 @@ from .cache import Entry, cache_directory, tokenizer_digest
 from .chat_template import bos_of, specials_of
 from .chat_values import chat_of
 from .export_template import template_of, without_question
+from .extra_columns import extra_of
 from .identity import row_id
 from .lost_parts import lost_in_context
 from .problem_set import Problem, ProblemSet, problem_set
@@ -99,7 +100,9 @@ def _of_source(
         except DataError as e:
             bad(e)
         else:
-            yield row, problem
+            asked = cfg.input_key if reader.schema is None else reader.question
+            extra = extra_of(row, {asked, cfg.env_key}, problem.meta)
+            yield row, problem._replace(extra=extra.columns, left_out=extra.left_out)
     if reader is None and unread is not None:
         raise unread
 
@@ -311,7 +314,7 @@ def load_prompts(
                 told(outcome, int(counts[one_asked.place]))
                 continue
             (prompt, chat), p = outcome, one_asked.problem
-            task = Task(prompt, p.label, one_asked.env, p.meta, chat=chat, row=row_id(p.input, p.label))
+            task = Task(prompt, p.label, one_asked.env, p.meta, chat=chat, row=row_id(p.input, p.label), extra=p.extra)
             yield one_asked.place, task, p.dataset
 
     def fitting(told: BadRows) -> Iterator[tuple[int, Task, int, bool]]:
@@ -336,7 +339,14 @@ def load_prompts(
 
 
 def _own_tools(p: Problem) -> Sequence[Mapping[str, Any]]:
-    """Raises DataError for what is no list of schemas."""
+    """Return the schemas of the row's own tools: meta.chat_tools, or TRL's column `tools`.
+
+    Raises:
+        DataError: meta.chat_tools is no list of schemas.
+    """
+    column = p.extra.get(TOOLS)
+    if CHAT_TOOLS not in p.meta and isinstance(column, list) and all(_is_schema(t) for t in column):
+        return column
     tools = p.meta.get(CHAT_TOOLS) or []
     if not isinstance(tools, list) or not all(isinstance(t, Mapping) for t in tools):
         raise DataError(
@@ -346,6 +356,12 @@ def _own_tools(p: Problem) -> Sequence[Mapping[str, Any]]:
     return tools
 
 
+def _is_schema(tool: Any) -> bool:
+    return isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)
+
+
+TOOLS, TEMPLATE_OPTIONS = "tools", "chat_template_kwargs"
+"""Columns of TRL's rows that the chat template is told of: schemas of tools, and its keyword arguments."""
 MAX_TOKEN_CHARS = 1024
 """No token of a known vocabulary stands for so many characters: a prompt beyond limit * this is too long without asking
 the tokenizer, which would take minutes and gigabytes for a row of many megabytes."""
@@ -436,9 +452,12 @@ def render_text(p: Problem, template: str | None, tokenizer: Any = None) -> str:
         DataError: The input is no text and has no user message.
     """
     text = p.input if isinstance(p.input, str) else _last_user_text(p, template)
+    columns = templates.texts_of(template, p.extra, p.where)
     if tokenizer is None:
-        return templates.render(template, text)
-    prompt = templates.render(template, marked(text, specials_of(tokenizer)))
+        return templates.render(template, text, columns)
+    specials = specials_of(tokenizer)
+    columns = {name: marked(value, specials) for name, value in columns.items()}
+    prompt = templates.render(template, marked(text, specials), columns)
     bos = bos_of(tokenizer)
     return prompt if prompt.startswith(bos) else bos + prompt
 
@@ -449,12 +468,18 @@ def _render(
     """The prompt, and its messages where a chat template rendered them."""
     if not cfg.apply_chat_template:
         return render_text(p, template, tokenizer), None
-    chat = [{"role": "user", "content": templates.render(template, p.input)}] if isinstance(p.input, str) else p.input
+    if isinstance(p.input, str):
+        asked = templates.render(template, p.input, templates.texts_of(template, p.extra, p.where))
+        chat = [{"role": "user", "content": asked}]
+    else:
+        chat = p.input
     specials = specials_of(tokenizer)
     given = template_of(tokenizer) or ""
     # A model that an earlier run exported asks that run's question; this run has a data.input_template of its own.
     own = {} if without_question(given) == given else {"chat_template": without_question(given)}
-    more = {**({"tools": marked_in(tools, specials)} if tools else {}), **cfg.chat_template_options, **own}
+    options = p.extra.get(TEMPLATE_OPTIONS)
+    options = options if isinstance(options, Mapping) else {}
+    more = {**({"tools": marked_in(tools, specials)} if tools else {}), **cfg.chat_template_options, **options, **own}
     try:
         shown = marked_in(chat, specials)
         text = str(tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=True, **more))
@@ -470,7 +495,7 @@ def _render(
             f"{p.where}: the model's chat template leaves out a part of the chat in {cfg.input_key!r}: {lost}. Write it"
             " into a message's content, set data.chat_template_options so that it is kept, or remove the row."
         )
-    return text, Chat(tuple(chat), tools)
+    return text, Chat(tuple(chat), tools, of_text=isinstance(p.input, str))
 
 
 def _last_user_text(p: Problem, template: str | None) -> str:

@@ -50,9 +50,9 @@ def orz(where: str, row: Row) -> dict[str, Any]:
     return {INPUT: text_of(where, row, "0.value"), LABEL: text_of(where, row, "1.ground_truth.value")}
 
 
-def verl(where: str, row: Row) -> dict[str, Any]:
+def verl(where: str, row: Row, *, labels: bool = True) -> dict[str, Any]:
     """The label is text, or JSON of what is there. The prompt is a chat, its JSON text, or the problem alone, as in
-    DAPO-Math-17k-Processed; the facts of the reward may be JSON text too."""
+    DAPO-Math-17k-Processed; the facts of the reward may be JSON text too. labels: whether the row must have a label."""
     messages = chat_of(field(where, row, "prompt", object, "a list of chat messages"))
     if not isinstance(messages, str | list) or not messages:
         raise DataError(
@@ -60,8 +60,10 @@ def verl(where: str, row: Row) -> dict[str, Any]:
             " the row."
         )
     row = {**row, "reward_model": facts_of(row)}
+    if not labels and not (row["reward_model"] or {}).get("ground_truth"):
+        row["reward_model"] = {**(row["reward_model"] or {}), "ground_truth": ""}
     truth = field(where, row, "reward_model.ground_truth", object, "the answer")
-    if truth is None or truth in ("", [], {}):
+    if labels and (truth is None or truth in ("", [], {})):
         raise DataError(
             f"{where}: reward_model.ground_truth is {kind(truth)}, not an answer: text, a number, a list or an object."
             " Fill it in or remove the row."
@@ -257,12 +259,19 @@ class Reader(NamedTuple):
         columns = columns_of(row, *keys, labels=labels) if schema == QUESTION_ANSWER else None
         return cls(schema, columns, labels)
 
+    @property
+    def question(self) -> str:
+        """The column that a schema takes the prompt from."""
+        return self.columns.question if self.columns else INPUT
+
     def __call__(self, where: str, row: dict[str, Any], env_key: str) -> dict[str, Any]:
         """The row converted; what names its environment stays."""
         if self.schema is None:
             return row
         if self.schema == QUESTION_ANSWER:
             made = question_answer(where, row, self.columns, labels=self.labels)
+        elif self.schema == "verl":
+            made = verl(where, row, labels=self.labels)
         else:
             made = SCHEMAS[self.schema](where, row)
         return {**made, env_key: row.get(env_key)}

@@ -1,15 +1,19 @@
 """Prompt templates: a problem's text -> what a base model sees. Raw text, no chat markup.
 
 A named template is verbatim from its source, unless it says otherwise, with {input} where the problem goes. Any other
-template is OpenRLHF's `input_template`: a format string with one {} (a literal brace is doubled).
+template is OpenRLHF's `input_template`: a format string with one {} (a literal brace is doubled), and {name} for each
+other column of the row that the prompt shall have.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from string import Formatter
+from typing import Any
 
 from ..config.paths import shown
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
 
 ZEROTIR = (
     "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant"
@@ -113,18 +117,47 @@ def resolve(template: str | None) -> str | None:
             f"data.input_template {shown(template)} has no {{}} where the problem goes. Known names:"
             f" {', '.join(sorted(TEMPLATES))}; or write a text with {{}}."
         )
-    if fields != [("", "", None)]:
+    inputs = [name for name, _, _ in fields if not name]
+    if len(inputs) != 1 or any(
+        spec or conversion or (name and not name.isidentifier()) for name, spec, conversion in fields
+    ):
         raise ConfigError(
-            f"data.input_template {shown(template)} is no format string with one {{}} and nothing in it."
-            " Double literal braces: {{}}."
+            f"data.input_template {shown(template)} is no format string with one {{}} for the problem, and {{name}} for"
+            " other columns of the row. Double literal braces: {{}}."
         )
     return template
 
 
-def render(template: str | None, text: str) -> str:
-    """Put `text` into a resolved template; None leaves it alone."""
+def columns_of(template: str | None) -> list[str]:
+    """Return the other columns of the row that a resolved template names, each once."""
+    if template is None or "{input}" in template:
+        return []
+    return list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(template) if name))
+
+
+def texts_of(template: str | None, columns: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Return the text of each column that a resolved template names: text as it is, anything else as JSON.
+
+    Raises:
+        DataError: The row has no such column, or null in it.
+    """
+    found = {}
+    for name in columns_of(template):
+        value = columns.get(name)
+        if value is None:
+            known = ", ".join(columns) or "none"
+            raise DataError(
+                f"{where} has no value in column {name!r}, which data.input_template puts into the prompt. Its other"
+                f" columns: {known}. Fill it in, remove the row, or take {{{name}}} out of the template."
+            )
+        found[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return found
+
+
+def render(template: str | None, text: str, columns: Mapping[str, str] | None = None) -> str:
+    """Put `text`, and the texts of the columns that it names, into a resolved template; None leaves `text` alone."""
     if template is None:
         return text
     if "{input}" in template:
         return template.replace("{input}", text)
-    return template.format(text)
+    return template.format(text, **(columns or {}))

@@ -319,7 +319,8 @@ class GroupRunner:
         if g.mode is not None and g.mode.max_calls is not None:
             env_cfg = env_cfg.model_copy(update={"max_calls": g.mode.max_calls})
         protocol = make(env_cfg)
-        task = {**getattr(protocol, "env_task", {}), "label": g.task.label, **g.task.meta}
+        columns = {"extra": dict(g.task.extra)} if g.task.extra else {}
+        task = {**columns, **getattr(protocol, "env_task", {}), "label": g.task.label, **g.task.meta}
         async with self.envs.session(g.task.env, task, seed=seed) as env:
             try:
                 chats = self._chats_of(g.task)

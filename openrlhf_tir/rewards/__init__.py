@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import plugins
+from ..config.integrations.reward_signatures import Convention, UnknownSignature, convention_of
 from ..types import Group, RewardParts, Task, Trajectory
 from .context import RewardContext
 
@@ -41,19 +42,42 @@ REGISTRY: dict[str, str] = {
 
 GROUP_REGISTRY: dict[str, str] = {"otc": "openrlhf_tir.rewards.otc:otc_group"}
 
+
+def _wrong_reward(function: Any) -> str | None:
+    """What is wrong with a reward's signature, as the end of a sentence; None when nothing is."""
+    try:
+        convention_of(function)
+    except UnknownSignature as e:
+        return str(e)
+    return None
+
+
+def group_convention(function: Callable[..., Any]) -> Convention | None:
+    """Return TRL's convention for a group reward that is written for it; None for one of ours."""
+    try:
+        convention = convention_of(function)
+    except UnknownSignature:
+        return None
+    return convention if convention.name == "trl" else None
+
+
+def _wrong_group_reward(function: Any) -> str | None:
+    return None if group_convention(function) else plugins.takes(2)(function)
+
+
 REWARD = plugins.Place(
     "reward",
     "reward.name",
-    "(trajectory, task, context) -> RewardParts or a number",
+    "(trajectory, task, context) -> RewardParts or a number, or a function of verl's or TRL's form",
     REGISTRY,
-    plugins.takes(3, optional=("ask",)),
+    _wrong_reward,
 )
 GROUP_REWARD = plugins.Place(
     "group reward",
     "reward.group",
-    "(group, context) -> one number per valid trajectory",
+    "(group, context) -> one number per valid trajectory, or a function of TRL's form",
     GROUP_REGISTRY,
-    plugins.takes(2),
+    _wrong_group_reward,
 )
 
 

@@ -38,9 +38,10 @@ def named(place: plugins.Place, name: str, function: Callable[..., Any], error: 
         raise error(f"{place.setting} = {name!r}: {at}: {type(e).__name__}: {e}. {remedy}") from e
 
 
-def _wrong(
+def wrong_result(
     place: plugins.Place, name: str, function: Callable[..., Any], what: str, error: type[MethodError]
 ) -> MethodError:
+    """Return the error for a result that cannot be used, with the function's file and line."""
     return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {what}. {place.described}")
 
 
@@ -56,7 +57,7 @@ def reward_parts(result: Any, place: plugins.Place, name: str, function: Callabl
     correct iff above 0."""
 
     def wrong(what: str) -> MethodError:
-        return _wrong(place, name, function, what, RewardError)
+        return wrong_result(place, name, function, what, RewardError)
 
     if isinstance(result, tuple) and len(result) == 3:
         reward, correct, parts = result
@@ -85,15 +86,15 @@ def group_rewards(
     """Raises RewardError unless `result` is one finite number per valid trajectory."""
     n = len(group.valid)
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Sequence | np.ndarray):
-        raise _wrong(place, name, function, f"it returned {_show(result)}, not a list of numbers", RewardError)
+        raise wrong_result(place, name, function, f"it returned {_show(result)}, not a list of numbers", RewardError)
     if len(result) != n:
-        raise _wrong(
+        raise wrong_result(
             place, name, function, f"it returned {len(result)} rewards for {n} valid trajectories", RewardError
         )
     values = []
     for i, given in enumerate(result):
         if (value := _number(given)) is None:
-            raise _wrong(
+            raise wrong_result(
                 place,
                 name,
                 function,
@@ -112,10 +113,10 @@ def verdict(result: Any, place: plugins.Place, name: str, function: Callable[...
         and isinstance(result[0], bool | np.bool_)
         and isinstance(result[1], str)
     ):
-        raise _wrong(place, name, function, f"it returned {_show(result)}, not (keep, reason)", FilterError)
+        raise wrong_result(place, name, function, f"it returned {_show(result)}, not (keep, reason)", FilterError)
     keep, reason = result
     if not keep and not reason:
-        raise _wrong(
+        raise wrong_result(
             place, name, function, "it drops a group without a reason, and the reason is the metric's name", FilterError
         )
     if not keep:
@@ -130,7 +131,7 @@ def check_reason(reason: str, place: plugins.Place, name: str, function: Callabl
             f"its reason is {_show(reason)}, and a metric is named after it:"
             " use 1 to 64 letters (A-Z, a-z), digits, '_', '-' and '.'"
         )
-        raise _wrong(place, name, function, said, FilterError)
+        raise wrong_result(place, name, function, said, FilterError)
 
 
 def _show(value: Any) -> str:

@@ -7,12 +7,17 @@ wrong with its result into an error with file and line before it leaves the proc
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from .. import plugins
-from ..errors import RewardError
+from ..config.integrations.reward_signatures import convention_of
+from ..errors import ConfigError, RewardError
 from ..types import Change, Group, RewardParts, Task, Trajectory
-from . import GROUP_REWARD, REWARD, accept
+from . import GROUP_REWARD, REWARD, accept, foreign, group_convention
+from .checking import symbolic
 from .context import RewardContext
 
 
@@ -26,12 +31,51 @@ class _Own:
         return self.name.rpartition(":")[2]
 
 
+@contextmanager
+def _accepted(place: plugins.Place, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Whatever goes wrong in this block becomes a RewardError with file and line."""
+    wrong = None
+    with accept.named(place, name, function, RewardError):
+        try:
+            yield
+        except foreign.WrongResult as e:
+            wrong = str(e)
+    if wrong is not None:
+        raise accept.wrong_result(place, name, function, wrong, RewardError)
+
+
+@dataclass(frozen=True)
 class OwnReward(_Own):
+    """A reward of the user's, in whichever convention it is written."""
+
+    text: str | None = None
+    """The response without special tokens, which rewards of verl and TRL are given; None: as its segments have it."""
+
     def __call__(self, trajectory: Trajectory, task: Task, context: RewardContext) -> tuple[RewardParts, list[Change]]:
         function = plugins.load(REWARD, self.name)
-        with accept.named(REWARD, self.name, function, RewardError):
-            result = function(trajectory, task, context)
+        convention = convention_of(function)
+        with _accepted(REWARD, self.name, function):
+            if convention.name == "ours":
+                result = function(trajectory, task, context)
+            else:
+                result = foreign.score_one(function, convention, trajectory, task, context, self.text)
         return accept.reward_parts(result, REWARD, self.name, function), context.changes
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """What a worker does when it starts: load the functions that it will run, and what checks of answers need.
+
+    A file may import torch or verl, which takes longer than the CPU seconds of one call.
+    """
+
+    names: Sequence[str]
+
+    def __call__(self) -> None:
+        symbolic.warm()
+        for name in self.names:
+            with suppress(ConfigError):  # the first call tells it, which has a listener
+                plugins.load(REWARD, name)
 
 
 class GroupReward(_Own):
@@ -39,6 +83,10 @@ class GroupReward(_Own):
 
     def __call__(self, group: Group, context: RewardContext) -> tuple[list[float], list[Change]]:
         function = plugins.load(GROUP_REWARD, self.name)
-        with accept.named(GROUP_REWARD, self.name, function, RewardError):
-            result = function(group, context)
+        convention = group_convention(function)
+        with _accepted(GROUP_REWARD, self.name, function):
+            if convention is None:
+                result = function(group, context)
+            else:
+                result = foreign.score_group(function, convention, group.valid, group.task, context)
         return accept.group_rewards(result, group, GROUP_REWARD, self.name, function), context.changes

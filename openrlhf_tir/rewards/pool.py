@@ -21,13 +21,14 @@ from typing import Any, Protocol
 from .. import plugins
 from ..config import Reward
 from ..config.environments import Environment, one
+from ..config.integrations.reward_signatures import Convention, convention_of
 from ..config.sections.reward import REMOTE
 from ..errors import RewardError, VerifierError
 from ..types import Change, RewardParts, Task, Trajectory
 from . import REWARD, RewardFn, accept, load
 from .checking import symbolic
 from .context import RewardContext
-from .own import OwnReward
+from .own import OwnReward, Prepare
 from .remote.batches import RemoteReward
 from .served.model import score as of_model
 from .workers import CpuSpent, Workers
@@ -54,6 +55,7 @@ class _Component:
     weight: float
     function: RewardFn
     asks: bool
+    convention: Convention
 
     @property
     def part(self) -> str:
@@ -65,7 +67,8 @@ def components(cfg: Reward) -> list[_Component]:
     """`reward.weights`, in its order, else `reward.name` alone. Raises ConfigError for a name that cannot be loaded."""
     functions = {name: load(name) for name in cfg.used}
     return [
-        _Component(name, cfg.used[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()
+        _Component(name, cfg.used[name], f, "ask" in inspect.signature(f).parameters, convention_of(f))
+        for name, f in functions.items()
     ]
 
 
@@ -86,10 +89,12 @@ class RewardPool:
         model: Scores | None = None,
         *,
         decode: Callable[[list[int]], str] | None = None,
+        decode_plain: Callable[[list[int]], str] | None = None,
     ) -> None:
         """model: of reward.model_name_or_path, where there is one. decode: token ids -> text with special tokens, for
-        the remote reward."""
+        the remote reward; decode_plain: without them, for rewards written for verl and TRL."""
         self.cfg, self.model = reward_cfg, model
+        self.decode_plain = decode_plain
         self.remote = RemoteReward(reward_cfg, decode) if REMOTE in reward_cfg.used else None
         self.components = components(reward_cfg)
         names = {
@@ -122,7 +127,8 @@ class RewardPool:
             return await self.remote.score(trajectory, task), []
         if not c.asks:  # all of its work is done on the spot: quick if it is one of ours, unknown if not
             if plugins.is_own(REWARD, c.name):
-                return await self.workers.run(OwnReward(c.name), trajectory, task, self._context(c, task))
+                own = OwnReward(c.name, self._plain_text(c, trajectory))
+                return await self.workers.run(own, trajectory, task, self._context(c, task))
             context = self._context(c, task)
             return self._called(c, trajectory, task, context), context.changes
         known: dict[tuple, Any] = {}
@@ -149,6 +155,12 @@ class RewardPool:
         raise VerifierError(
             f"Reward {c.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure function."
         )
+
+    def _plain_text(self, c: _Component, trajectory: Trajectory) -> str | None:
+        """The response as verl and TRL decode it, without special tokens; None where nobody needs it."""
+        if c.convention.name == "ours" or self.decode_plain is None:
+            return None
+        return self.decode_plain(trajectory.token_ids.tolist())
 
     async def _answer(self, question: tuple, trajectory: Trajectory) -> Any:
         """Whether two answers are equal is asked for each response of a group, often of the same two: it is kept."""
@@ -196,11 +208,16 @@ class RewardPools:
         model: Scores | None = None,
         *,
         decode: Callable[[list[int]], str] | None = None,
+        decode_plain: Callable[[list[int]], str] | None = None,
     ) -> None:
-        """model: of reward.model_name_or_path, where there is one. decode: as RewardPool's."""
+        """model: of reward.model_name_or_path, where there is one. decode, decode_plain: as RewardPool's."""
         self.pools: dict[str, RewardPool] = {}
         for name, e in environments.items():
-            self.pools[name] = RewardPool(e.reward, self.workers if self.pools else None, model, decode=decode)
+            shared = self.workers if self.pools else None
+            self.pools[name] = RewardPool(e.reward, shared, model, decode=decode, decode_plain=decode_plain)
+        self.workers.prepare = Prepare(
+            [c.name for pool in self.pools.values() for c in pool.components if plugins.is_own(REWARD, c.name)]
+        )
 
     @property
     def workers(self) -> Workers:

@@ -63,6 +63,7 @@ class AgentTask(SessionInfo):
     label: str = Field(description="what the reward compares with")
     env: str
     meta: dict[str, Any]
+    extra: dict[str, Any] = Field(default_factory=dict, description="the other columns of the row")
 
 
 class RewardRequest(BaseModel):
@@ -115,7 +116,8 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
             return Response(status_code=204)
         t = session.task
         assert t is not None, "what agents take are tasks"
-        return {**info(session, request), "prompt": t.prompt, "label": t.label, "env": t.env, "meta": dict(t.meta)}
+        row = {"prompt": t.prompt, "label": t.label, "env": t.env, "meta": dict(t.meta), "extra": dict(t.extra)}
+        return {**info(session, request), **row}
 
     @router.post(
         "/sessions", status_code=201, response_model=SessionInfo, responses={429: {"description": "see Retry-After"}}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
+from ... import rewards
 from ...config import Config, Data
-from ...config.environments import in_section, one, unlabelled
-from ...data import templates
+from ...config.environments import Environment, in_section, one, unlabelled
+from ...config.integrations.reward_signatures import convention_of
+from ...config.paths import shorten
+from ...data import extra_columns, templates
 from ...data.bad_rows import BadRows
 from ...data.chat_template import special_texts_of
 from ...data.prompts import distinct_problems, env_of, no_label, render_text
@@ -34,6 +38,7 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
             *_without_label(cfg, found, named),
             *_specials(found),
             *bad.facts(),
+            *_columns(found, cfg.data.label_key),
         ]
         if training:
             facts += _check_enough(cfg, found, rows, named)
@@ -116,6 +121,13 @@ def _specials(found: Found) -> list[str]:
     ]
 
 
+def _columns(found: Found, label_key: str) -> list[str]:
+    """Return which columns rewards and environments get besides prompt and label, and which they do not get."""
+    names = shorten(", ".join(sorted(found.columns.keys() - {label_key})))
+    told = [f"columns that rewards get in task.extra, environments in task['extra']: {names}"] if names else []
+    return told + extra_columns.said(found.left_out)
+
+
 def _is_own(reward: str) -> bool:
     """Return True for a function of one's own, file.py:function."""
     return ":" in reward
@@ -123,13 +135,38 @@ def _is_own(reward: str) -> bool:
 
 class Found(Counter[str]):
     """Number of rows by environment; `distinct` counts problems that differ, `empty` rows without a label by
-    environment, `special` rows with the text of a special token where no chat template is applied."""
+    environment, `special` rows with the text of a special token where no chat template is applied, `columns` rows by
+    further column, `of_env` the same by environment with meta's, `left_out` rows by column and the reason why it does
+    not reach rewards."""
 
     def __init__(self) -> None:
         super().__init__()
         self.distinct = 0
         self.empty: Counter[str] = Counter()
         self.special = 0
+        self.columns: Counter[str] = Counter()
+        self.of_env: Counter[tuple[str, str]] = Counter()
+        self.left_out: dict[str, Counter[str]] = {}
+
+
+def _check_columns_of_rewards(environments: Iterable[Environment], found: Found, data: Data) -> None:
+    """Raise DataError where a reward of TRL's form requires a column that rows of its environment do not have."""
+    for e in environments:
+        for name in filter(_is_own, e.reward.used):
+            try:
+                needed = convention_of(rewards.load(name)).columns_needed()
+            except ConfigError:
+                continue  # told by the checks of names
+            for column in needed:
+                rows = found[e.name] - found.of_env[e.name, column]
+                if rows and column not in e.reward.options_of(name):
+                    known = shorten(", ".join(sorted({c for env, c in found.of_env if env == e.name}))) or "none"
+                    files = ", ".join(data.datasets)
+                    raise DataError(
+                        f"{rows} of the {found[e.name]} problems of env {e.name!r} in {files} have no column"
+                        f" {column!r}, which the reward {name!r} requires. Their columns: {known}. Add the"
+                        " column, or give the parameter a default."
+                    )
 
 
 def _scan(cfg: Config, data: Data) -> tuple[Found, BadRows]:
@@ -161,8 +198,15 @@ def _scan(cfg: Config, data: Data) -> tuple[Found, BadRows]:
         found[name] += rows
         found.empty[name] += 0 if problem.label else rows
         found.distinct += 1
+        for column in problem.extra:
+            found.columns[column] += rows
+        found.of_env.update({(name, column): rows for column in problem.extra.keys() | problem.meta.keys()})
+        for column, reason in problem.left_out.items():
+            found.left_out.setdefault(column, Counter())[reason] += rows
         found.special += rows if specials and marked_in(problem.input, specials) != problem.input else 0
     bad.check_some_good(found.total(), data.datasets)
+    if not cfg.by_agent:
+        _check_columns_of_rewards(environments.values(), found, data)
     if not found:
         raise DataError(f"{', '.join(data.datasets)} has no rows. Point at a data set with problems.")
     return found, bad

@@ -37,7 +37,8 @@ class Data(Section):
     input_template: str | None = Field(
         None,
         description=(
-            "text with {} where the input goes, or a template's name: artist, otc, retool, searchr1, searchr1_pages,"
+            "text with {} where the input goes and {name} where another column of the row does, or a template's"
+            " name: artist, otc, retool, searchr1, searchr1_pages,"
             " torl, user_assistant, zerotir"
         ),
     )

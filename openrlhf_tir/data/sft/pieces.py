@@ -4,7 +4,7 @@
                               (ReTool's SFT rows too)
     prompt, segments          a kept trajectory: [{"source": "model" or "env", "text", "end"}], who wrote it is the mask
                               (openrlhf-tir distill)
-    prompt, response          two texts: the second is learned
+    prompt, response          two texts: the second is learned; TRL calls it completion. Of a chat both are messages
     instruction, input, output
                               a system message, a user's message and what is learned (ToolRL's SFT rows)
     text                      one text: all of it is learned
@@ -31,7 +31,7 @@ from .tokens import END, Piece
 
 Row = Mapping[str, Any]
 INPUTS = ("messages", "prompt", "text")
-OUTPUTS = ("segments", "response")
+OUTPUTS = ("segments", "response", "completion")
 
 
 class Reader:

@@ -146,6 +146,7 @@ def data_facts(tasks: Sequence[Task]) -> dict[str, Any]:
         "asked": tasks_digest(tasks, ASKED_OF, _asked),
         "asked_of": ASKED_OF,
         "answers": tasks_digest(tasks, "answers", lambda t: [t.label, sorted(t.meta.items())]),
+        "columns": tasks_digest(tasks, "columns", lambda t: sorted(t.extra.items())),
     }
 
 
@@ -236,3 +237,5 @@ def _compare_data(before: dict[str, Any], now: dict[str, Any], wrong: list[str],
         )
     elif before["answers"] != now["answers"]:
         said.append("changed since the checkpoint: labels or meta of the data set; the prompts are the same")
+    elif before.get("columns", now["columns"]) != now["columns"]:
+        said.append("changed since the checkpoint: other columns of the data set; prompts and labels are the same")

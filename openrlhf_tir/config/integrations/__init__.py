@@ -1,0 +1,1 @@
+"""Scripts and signatures of other projects: what they mean in this one's settings."""

@@ -1,0 +1,228 @@
+"""Rewards written for verl and TRL: a response and its row -> the arguments that they expect -> what ours return.
+
+    verl   compute_score(data_source=, solution_str=, ground_truth=, extra_info=)   once for each response
+    TRL    reward(prompts=[...], completions=[...], column=[...], ...)              with lists of one response as
+                                                                                    reward.name, of a whole group as
+                                                                                    reward.group
+
+`config/integrations/reward_signatures.py` says which one a function is. Imported by the worker that runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import numbers
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..config.integrations.reward_signatures import Convention
+from ..inert import plain
+from ..types import RewardParts, Task, Trajectory
+from .context import RewardContext
+
+HALF = 0.5
+"""verl's `acc` above it counts as correct."""
+NOT_APPLICABLE = "not_applicable"
+"""The part that counts where a TRL function returned None: it adds nothing then."""
+OF_THE_CALL = ("prompt", "completion", "completion_ids")
+"""Columns that TRL does not pass on under their own names."""
+
+
+class WrongResult(Exception):
+    """What a function returned is none of the forms of its convention; the message is the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """What a reward function can read of TRL's `trainer_state`: the fields that mean something here."""
+
+    global_step: int = 0
+    max_steps: int = 0
+    epoch: float | None = None
+    is_world_process_zero: bool = True
+    log_history: list[dict[str, float]] = field(default_factory=list)
+
+
+def score_one(
+    function: Callable[..., Any],
+    convention: Convention,
+    trajectory: Trajectory,
+    task: Task,
+    context: RewardContext,
+    text: str | None = None,
+) -> Any:
+    """Call a function of another convention with one response; return its RewardParts.
+
+    Args:
+        text: The response without special tokens; None: the texts of its segments.
+
+    Raises:
+        WrongResult: What it returned is none of the forms of its convention.
+    """
+    text = trajectory.text if text is None else text
+    if convention.name == "trl":
+        return _trl(function, convention, [trajectory], [text], task, context)[0]
+    given = _verl_arguments(trajectory, task, text)
+    if convention.name == "verl_batch":
+        given = {f"{name}s": [value] for name, value in given.items()}
+    result = _called(function, {**convention.chosen(given), **context.options})
+    if convention.name == "verl_batch":
+        result = _list_of(result, 1)[0]
+    return _of_verl(result)
+
+
+def score_group(
+    function: Callable[..., Any],
+    convention: Convention,
+    trajectories: Sequence[Trajectory],
+    task: Task,
+    context: RewardContext,
+) -> list[float]:
+    """Call a function of TRL's convention once with all responses of a prompt; return a reward for each."""
+    texts = [t.text for t in trajectories]
+    return [parts.reward for parts in _trl(function, convention, trajectories, texts, task, context)]
+
+
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    result = function(**arguments)
+    if asyncio.iscoroutine(result):
+        return asyncio.run(result)
+    return result
+
+
+def _verl_arguments(trajectory: Trajectory, task: Task, text: str) -> dict[str, Any]:
+    """What verl's reward managers pass, from the columns of the row."""
+    facts = _table(task.extra.get("reward_model"))
+    source = task.extra.get("data_source", task.meta.get("datasource"))
+    model_turns = sum(segment.source == "model" for segment in trajectory.segments)
+    extra_info = {
+        **_table(task.extra.get("extra_info")),
+        "num_turns": 1 + model_turns + len(trajectory.calls),
+        "rollout_reward_scores": {},
+        "tool_rewards": [call.reward for call in trajectory.calls if call.reward is not None],
+        "turn_scores": [],
+    }
+    truth = facts["ground_truth"] if facts.get("ground_truth") is not None else task.label
+    return {"data_source": source, "solution_str": text, "ground_truth": truth, "extra_info": extra_info}
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """An object, also where a data set holds it as JSON text; empty for anything else."""
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _of_verl(result: Any) -> Any:
+    """A number as it is; a dict's `score`, whose other numbers become parts and whose `acc` says what is correct."""
+    if not isinstance(result, Mapping):
+        return _scalar(result)
+    if "score" not in result:
+        raise WrongResult(
+            f"the dict that it returned has no 'score', it has: {', '.join(map(str, result)) or 'nothing'}"
+        )
+    parts = {_metric(name): value for name, given in result.items() if (value := _finite(given)) is not None}
+    score = _scalar(result["score"])
+    value = _finite(score)
+    accurate = _finite(result.get("acc"))
+    if value is None:
+        return score  # accept.py says what is wrong with it
+    return RewardParts(value, accurate > HALF if accurate is not None else value > 0, parts)
+
+
+def _trl(
+    function: Callable[..., Any],
+    convention: Convention,
+    trajectories: Sequence[Trajectory],
+    texts: Sequence[str],
+    task: Task,
+    context: RewardContext,
+) -> list[RewardParts]:
+    n = len(trajectories)
+    logged: dict[str, list[float | None]] = {}
+
+    def log_metric(name: str, value: float) -> None:
+        logged[_metric(name)] = [_finite(value)] * n
+
+    def log_extra(column: str, values: Sequence[Any]) -> None:
+        logged[_metric(column)] = [_finite(value) for value in values]
+
+    columns = {**task.meta, **task.extra}
+    given: dict[str, Any] = {name: [value] * n for name, value in columns.items() if name not in OF_THE_CALL}
+    chat = task.chat if task.chat is not None and not task.chat.of_text else None
+    prompt: Any = [dict(message) for message in chat.messages] if chat else plain(task.prompt)
+    given |= {
+        "prompts": [prompt] * n,
+        "completions": [_messages(t) for t in trajectories] if chat else list(texts),
+        "completion_ids": [t.token_ids.tolist() for t in trajectories],
+        "trainer_state": TrainerState(context.update, context.max_updates),
+        "log_metric": log_metric,
+        "log_extra": log_extra,
+        **context.options,
+    }
+    rewards = _list_of(_called(function, convention.chosen(given)), n)
+    found = []
+    for i, given_reward in enumerate(rewards):
+        parts = {
+            name: v for name, values in logged.items() if (v := values[i] if i < len(values) else None) is not None
+        }
+        value = 0.0 if given_reward is None else _finite(given_reward)
+        if value is None:
+            raise WrongResult(f"the reward of completion {i} is {given_reward!r} ({type(given_reward).__name__})")
+        if given_reward is None:
+            parts[NOT_APPLICABLE] = 1.0
+        found.append(RewardParts(value, value > 0, parts))
+    return found
+
+
+def _messages(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """The response as chat messages: what the model wrote, and what tools answered."""
+    observations = iter(trajectory.calls)
+    messages = []
+    for segment in trajectory.segments:
+        if segment.source == "model":
+            messages.append({"role": "assistant", "content": segment.text})
+        elif call := next(observations, None):
+            messages.append({"role": "tool", "content": call.observation})
+    return messages
+
+
+def _list_of(result: Any, n: int) -> list[Any]:
+    values = result.tolist() if callable(getattr(result, "tolist", None)) else result
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
+        raise WrongResult(
+            f"it returned {result!r} ({type(result).__name__}), not a list with one reward per completion"
+        )
+    if len(values) != n:
+        raise WrongResult(f"it returned {len(values)} rewards for {n} completions")
+    return list(values)
+
+
+def _scalar(value: Any) -> Any:
+    """A tensor or array of one number as that number; anything else as it is."""
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "size", None) is not None:
+        with suppress(ValueError, RuntimeError, TypeError):
+            return item()
+    return value
+
+
+def _finite(value: Any) -> float | None:
+    """A finite real number as a float, None for anything else."""
+    value = _scalar(value)
+    if not isinstance(value, numbers.Real | np.bool_) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _metric(name: Any) -> str:
+    """A name that a metric can have."""
+    return re.sub(r"[^\w./-]+", "_", str(name)) or "unnamed"
