@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from ..types import Task
@@ -34,6 +35,18 @@ def tasks_digest(tasks: Sequence[Task], name: str, part: Callable[[Task], Any]) 
         return hashing.hexdigest()
 
     return tasks.remembered(name, computed) if isinstance(tasks, StoredTasks) else computed()
+
+
+def columns_digest(tasks: Sequence[Task]) -> str:
+    """Return a digest of the other columns of every task, in order."""
+    of_tasks = tasks_digest(tasks, "columns", lambda task: sorted(task.extra.items()))
+    if not isinstance(tasks, StoredTasks):
+        return of_tasks
+    hashing = xxhash.xxh3_128(of_tasks.encode())
+    places = tasks.extras.places
+    for i in np.flatnonzero(places >= 0):
+        hashing.update(f"{i} {tasks.extras.rows[places[i]][0]}".encode())
+    return hashing.hexdigest()
 
 
 def _texts(tasks: Sequence[Task], part: Callable[[Task], Any]) -> Iterator[bytes]:

@@ -26,6 +26,7 @@ COLUMNS = ("where", "input", "label", "env", "meta", "dataset", "extra", "left_o
 READ_BY = ("prompt_split", "input_key", "label_key", "row_schema", "env_key", "max_samples", "on_bad_row")
 """Settings of [data] that decide which problems are read."""
 PROBLEMS, PLACES, BAD = "problems.arrow", "places.npy", "bad.json"
+EXTRA, EXTRA_PLACES = "extra.arrow", "extra_places.npy"
 
 
 class Problem(NamedTuple):
@@ -40,7 +41,9 @@ class Problem(NamedTuple):
     meta: dict[str, Any]
     dataset: int = 0
     extra: Mapping[str, Any] = {}
-    """The other columns of the row: extra_columns.py."""
+    """The other columns of the row: extra_columns.py. Of a distinct problem those of its first row."""
+    shown: Mapping[str, Any] = {}
+    """Those of them that the prompt is made of as well."""
     left_out: Mapping[str, str] = {}
     """The columns that do not travel, with the reason of each."""
 
@@ -49,12 +52,22 @@ Read = Callable[[Data, BadRows, bool], Iterator[Problem]]
 """Reads the problems of all rows in order. The last argument: whether every row must have a label."""
 
 
+class RowExtras(NamedTuple):
+    """The other columns of rows whose problem appeared before with other values in them."""
+
+    rows: Sequence[tuple[Any, ...]]
+    """One JSON text each."""
+    places: np.ndarray
+    """[rows] int32, -1 for a row whose columns are those of its problem."""
+
+
 class ProblemSet(NamedTuple):
     """Distinct problems, in the order in which they appear first, and the place of each row's problem among them."""
 
     distinct: Sequence[Problem]
     places: np.ndarray
     """[rows] int32."""
+    extras: RowExtras
     digest: str | None
     """Names the content, settings and code that it was made from; None where nothing is cached."""
 
@@ -83,9 +96,8 @@ class _Distinct(Sequence[Problem]):
 
 def _decoded(row: tuple[Any, ...]) -> Problem:
     where, given, label, env, meta, dataset, extra, left_out = row
-    return Problem(
-        where, json.loads(given), label, env, json.loads(meta), int(dataset), json.loads(extra), json.loads(left_out)
-    )
+    problem = Problem(where, json.loads(given), label, env, json.loads(meta), int(dataset), json.loads(extra))
+    return problem._replace(left_out=json.loads(left_out))
 
 
 def problem_set(cfg: Data, bad: BadRows, read: Read, *, labels: bool = True) -> ProblemSet:
@@ -108,17 +120,19 @@ def problem_set(cfg: Data, bad: BadRows, read: Read, *, labels: bool = True) -> 
             return _with_bad(bad, counted, *_written(read(cfg, counted, labels), None), None)
 
         def write(building: Path) -> None:
-            _, places = _written(read(cfg, counted, labels), building / PROBLEMS)
+            _, places, extras = _written(read(cfg, counted, labels), building)
             np.save(building / PLACES, places)
+            np.save(building / EXTRA_PLACES, extras.places)
             (building / BAD).write_text(json.dumps([counted.count, counted.listed]))
 
         directory = entry.make(write)
         if directory is None:
             return problem_set(cfg.model_copy(update={"cache_dir": "off"}), bad, read, labels=labels)
     places = np.load(directory / PLACES, mmap_mode="r")
+    extras = RowExtras(StoredRows(directory / EXTRA), np.load(directory / EXTRA_PLACES, mmap_mode="r"))
     counted = BadRows(cfg.on_bad_row, bad.most)
     counted.count, counted.listed = json.loads((directory / BAD).read_text())
-    return _with_bad(bad, counted, StoredRows(directory / PROBLEMS), places, entry.digest)
+    return _with_bad(bad, counted, StoredRows(directory / PROBLEMS), places, extras, entry.digest)
 
 
 def _entry(cfg: Data, labels: bool) -> Entry:
@@ -129,28 +143,47 @@ def _entry(cfg: Data, labels: bool) -> Entry:
     return Entry(cached, "problems", [cfg.datasets, digests, settings, labels])
 
 
-def _with_bad(bad: BadRows, counted: BadRows, rows: StoredRows, places: np.ndarray, digest: str | None) -> ProblemSet:
+def _with_bad(
+    bad: BadRows, counted: BadRows, rows: StoredRows, places: np.ndarray, extras: RowExtras, digest: str | None
+) -> ProblemSet:
     bad.count += counted.count
     bad.listed += counted.listed[: bad.most - len(bad.listed)]
-    return ProblemSet(_Distinct(rows), places, digest)
+    return ProblemSet(_Distinct(rows), places, extras, digest)
 
 
-def _written(problems: Iterator[Problem], path: Path | None) -> tuple[StoredRows, np.ndarray]:
-    """Write each distinct problem once; return them with the place of each row's problem."""
-    places = array("i")
+def _written(problems: Iterator[Problem], directory: Path | None) -> tuple[StoredRows, np.ndarray, RowExtras]:
+    """Write each distinct problem once; return them with the place of each row's problem and the rows' own columns."""
+    places, extra_places = array("i"), array("i")
+    extra_of_place = array("Q")  # a hash of each distinct problem's columns, in place of their text
     place_of: dict[bytes, int] = {}
-    with RowWriter(path, COLUMNS) as writer:
+    with (
+        RowWriter(directory and directory / PROBLEMS, COLUMNS) as writer,
+        RowWriter(directory and directory / EXTRA, ("extra",)) as extra_writer,
+    ):
         for problem in problems:
             given = json.dumps(problem.input, ensure_ascii=False)
-            meta = json.dumps(problem.meta, ensure_ascii=False) if problem.meta else "{}"
-            extra = json.dumps(problem.extra, ensure_ascii=False) if problem.extra else "{}"
-            left_out = json.dumps(problem.left_out, ensure_ascii=False) if problem.left_out else "{}"
-            more = (str(problem.dataset), extra, left_out)
-            content = "\0".join((given, problem.label, problem.env or "", meta, *more))
+            meta, extra, left_out = (
+                json.dumps(table, ensure_ascii=False) if table else "{}"
+                for table in (problem.meta, problem.extra, problem.left_out)
+            )
+            # Rows that differ in other columns are the same problem, unless its prompt is made of these.
+            same = json.dumps([*problem.extra, problem.shown], ensure_ascii=False)
+            content = "\0".join((given, problem.label, problem.env or "", meta, str(problem.dataset), same, left_out))
             digest = xxhash.xxh3_128_digest(content.encode())
+            hashed = xxhash.xxh3_64_intdigest(extra.encode())
             place = place_of.get(digest)
+            own = -1
             if place is None:
-                row = (problem.where, given, problem.label, problem.env, meta, *more)
+                row = (problem.where, given, problem.label, problem.env, meta, str(problem.dataset), extra, left_out)
                 place = place_of[digest] = writer.append(row)
+                extra_of_place.append(hashed)
+            elif extra_of_place[place] != hashed:
+                own = extra_writer.append((extra,))
             places.append(place)
-    return StoredRows(writer.source), np.frombuffer(places, np.int32) if len(places) else np.zeros(0, np.int32)
+            extra_places.append(own)
+    extras = RowExtras(StoredRows(extra_writer.source), _numbers(extra_places))
+    return StoredRows(writer.source), _numbers(places), extras
+
+
+def _numbers(values: array[int]) -> np.ndarray:
+    return np.frombuffer(values, np.int32) if len(values) else np.zeros(0, np.int32)

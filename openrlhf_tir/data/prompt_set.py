@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from ..config import Data
 from ..types import Chat, Task
 from .bad_rows import BadRows
 from .cache import Entry
+from .problem_set import ProblemSet, RowExtras
 from .stored_rows import RowWriter, StoredRows
 
 COLUMNS = ("prompt", "label", "env", "meta", "chat", "row", "dataset", "extra")
-TASKS, PLACES, FACTS, MEMO = "tasks.arrow", "places.npy", "facts.json", "memo.json"
+TASKS, PLACES, ROWS, FACTS, MEMO = "tasks.arrow", "places.npy", "rows.npy", "facts.json", "memo.json"
 TOO_LONG, BAD_ROW = "prompt_too_long", "bad_row"
 RECENT_TASKS = 1024
 """Tasks that stay made: those of the groups under way."""
@@ -36,24 +37,32 @@ Prepared = Iterator[tuple[int, Task, int, bool]]
 
 
 class StoredTasks(Sequence[Task]):
-    """The tasks of all rows, made when they are asked for. `places` [rows] says which distinct task each row has."""
+    """The tasks of all rows, made when they are asked for. `places` [rows] says which distinct task each row has, and
+    `extras` which rows have other columns of their own."""
 
-    def __init__(self, rows: StoredRows, places: np.ndarray, directory: Path | None = None) -> None:
+    def __init__(
+        self, rows: StoredRows, places: np.ndarray, extras: RowExtras | None = None, directory: Path | None = None
+    ) -> None:
         self.rows = rows
         self.places = places
+        self.extras = extras or RowExtras((), np.full(len(places), -1, np.int32))
         self._directory = directory
-        self._made: Callable[[int], Task] = lru_cache(RECENT_TASKS)(lambda place: task_of(self.rows[place]))
+        self._made: Callable[[int, int], Task] = lru_cache(RECENT_TASKS)(self._make)
+
+    def _make(self, place: int, own: int) -> Task:
+        task = task_of(self.rows[place])
+        return task if own < 0 else replace(task, extra=json.loads(self.extras.rows[own][0]))
 
     def __len__(self) -> int:
         return len(self.places)
 
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
-            return [self._made(int(place)) for place in self.places[i]]
-        return self._made(int(self.places[i]))
+            return [self[j] for j in range(*i.indices(len(self)))]
+        return self._made(int(self.places[i]), int(self.extras.places[i]))
 
     def __iter__(self) -> Iterator[Task]:
-        return (self._made(int(place)) for place in self.places)
+        return (self[i] for i in range(len(self)))
 
     @property
     def distinct(self) -> Iterable[Task]:
@@ -118,10 +127,10 @@ class PromptSet:
 
     @property
     def distinct(self) -> int:
-        """How many of the tasks differ in prompt, label, environment, meta or another column."""
+        """How many of the tasks differ in prompt, label, environment or meta."""
         if isinstance(self.tasks, StoredTasks):
             return len(np.unique(self.tasks.places))
-        return len({(task.prompt, task.label, task.env, json.dumps([task.meta, task.extra])) for task in self.tasks})
+        return len({(task.prompt, task.label, task.env, json.dumps(task.meta)) for task in self.tasks})
 
     def envs(self) -> tuple[list[str], np.ndarray]:
         """Return the names of the environments, and the place among them of each task's, [tasks] int."""
@@ -134,52 +143,50 @@ class PromptSet:
 
 
 def stored_prompts(
-    entry: Entry,
-    places: np.ndarray,
-    distinct: int,
-    prepare: Callable[[BadRows], Prepared],
-    cfg: Data,
-    bad: BadRows,
+    entry: Entry, found: ProblemSet, prepare: Callable[[BadRows], Prepared], cfg: Data, bad: BadRows
 ) -> PromptSet:
     """Prepare the distinct prompts, or take them from the cache, and lay them out by row.
 
     Args:
         entry: Where they are kept.
-        places: The place of each row's problem among the distinct ones, [rows] int32.
-        distinct: How many problems there are.
+        found: The problems of all rows.
         prepare: Gives each problem's task, and tells the BadRows of those that have none.
         bad: Is told of the rows that are left out here, beside those that were left out before.
     """
     counted = BadRows(cfg.on_bad_row, bad.most)
+    places, distinct = found.places, len(found.distinct)
 
     def write(building: Path) -> None:
-        _, rows_of, too_long = _written(prepare(counted), building / TASKS, places, distinct)
-        np.save(building / PLACES, rows_of)
+        _, task_places, rows, too_long = _written(prepare(counted), building / TASKS, places, distinct)
+        np.save(building / PLACES, task_places)
+        np.save(building / ROWS, rows)
         (building / FACTS).write_text(json.dumps([counted.count, counted.listed, too_long]))
 
     directory = entry.existing() or entry.make(write)
     if directory is None:
         counted = BadRows(cfg.on_bad_row, bad.most)
-        stored, rows_of, too_long = _written(prepare(counted), None, places, distinct)
+        stored, task_places, rows, too_long = _written(prepare(counted), None, places, distinct)
     else:
-        stored, rows_of = StoredRows(directory / TASKS), np.load(directory / PLACES, mmap_mode="r")
+        stored = StoredRows(directory / TASKS)
+        task_places, rows = (np.load(directory / name, mmap_mode="r") for name in (PLACES, ROWS))
         counted.count, counted.listed, too_long = json.loads((directory / FACTS).read_text())
     bad.count += counted.count
     bad.listed += counted.listed[: bad.most - len(bad.listed)]
     dropped = Counter({BAD_ROW: bad.count, TOO_LONG: too_long})
-    dataset_of = np.zeros(len(rows_of), np.int32)
+    dataset_of = np.zeros(len(task_places), np.int32)
     if len(cfg.datasets) > 1 and len(stored):
-        dataset_of = stored.column("dataset").cast(pa.int32()).to_numpy()[rows_of]
-    return PromptSet(StoredTasks(stored, rows_of, directory), dict(+dropped), dataset_of)
+        dataset_of = stored.column("dataset").cast(pa.int32()).to_numpy()[task_places]
+    extras = RowExtras(found.extras.rows, found.extras.places[rows])
+    return PromptSet(StoredTasks(stored, task_places, extras, directory), dict(+dropped), dataset_of)
 
 
 def _written(
     prepared: Prepared, path: Path | None, places: np.ndarray, distinct: int
-) -> tuple[StoredRows, np.ndarray, int]:
+) -> tuple[StoredRows, np.ndarray, np.ndarray, int]:
     """Write the tasks that fit.
 
     Returns:
-        The tasks, the place of each remaining row's task, and how many rows were too long.
+        The tasks, the place of each remaining row's task, which rows remain, and how many were too long.
     """
     stored_at = np.full(distinct, -1, np.int32)
     too_long = np.zeros(distinct, bool)
@@ -190,4 +197,5 @@ def _written(
             else:
                 too_long[place] = True
     by_row = stored_at[places] if distinct else np.zeros(0, np.int32)
-    return StoredRows(writer.source), by_row[by_row >= 0], int(too_long[places].sum()) if distinct else 0
+    rows = np.flatnonzero(by_row >= 0).astype(np.int32)
+    return StoredRows(writer.source), by_row[rows], rows, int(too_long[places].sum()) if distinct else 0

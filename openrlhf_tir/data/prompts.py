@@ -83,6 +83,7 @@ def _of_source(
 ) -> Iterator[tuple[dict[str, Any], Problem]]:
     reader: Reader | None = None
     unread: ConfigError | None = None
+    in_prompt = [*templates.named_columns(cfg.input_template), TOOLS, TEMPLATE_OPTIONS]
     for where, row in rows:
         if reader is None:
             try:
@@ -102,7 +103,8 @@ def _of_source(
         else:
             asked = cfg.input_key if reader.schema is None else reader.question
             extra = extra_of(row, {asked, cfg.env_key}, problem.meta)
-            yield row, problem._replace(extra=extra.columns, left_out=extra.left_out)
+            shown = {name: extra.columns[name] for name in in_prompt if name in extra.columns}
+            yield row, problem._replace(extra=extra.columns, left_out=extra.left_out, shown=shown)
     if reader is None and unread is not None:
         raise unread
 
@@ -331,7 +333,7 @@ def load_prompts(
                 whole = len(task.prompt) <= limit * MAX_TOKEN_CHARS
                 yield place, task, dataset, whole and next(lengths) <= limit
 
-    prompts = stored_prompts(entry, found.places, len(found.distinct), fitting, cfg, bad)
+    prompts = stored_prompts(entry, found, fitting, cfg, bad)
     bad.check_some_good(len(prompts) + prompts.dropped.get(TOO_LONG, 0), cfg.datasets)
     for line in bad.facts():
         log.warning(line)

@@ -19,7 +19,7 @@ import xxhash
 
 from ...config import Config
 from ...config.changes import changes, dumped, refusal
-from ...data.identity import tasks_digest
+from ...data.identity import columns_digest, tasks_digest
 from ...errors import ConfigError
 from ...model_size import checkpoint_bytes, model_directory
 from ...types import Task
@@ -146,7 +146,7 @@ def data_facts(tasks: Sequence[Task]) -> dict[str, Any]:
         "asked": tasks_digest(tasks, ASKED_OF, _asked),
         "asked_of": ASKED_OF,
         "answers": tasks_digest(tasks, "answers", lambda t: [t.label, sorted(t.meta.items())]),
-        "columns": tasks_digest(tasks, "columns", lambda t: sorted(t.extra.items())),
+        "columns": columns_digest(tasks),
     }
 
 

@@ -17,6 +17,7 @@ from openrlhf_tir.config import Data
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.data import load_prompts
 from openrlhf_tir.data.extra_columns import MAX_CHARS, NAN_AS_NULL, extra_of, said
+from openrlhf_tir.data.identity import columns_digest
 from openrlhf_tir.errors import ConfigError, DataError
 from tests.unit.data.test_data_prompts import CharTokenizer, jsonl
 
@@ -125,10 +126,26 @@ def test_a_row_without_a_column_that_the_template_names_is_a_bad_row(tmp_path):
         task_of(tmp_path, {"prompt": "1+1?", "label": "2"}, input_template="{context!r} {}")
 
 
-def test_rows_that_differ_in_a_column_are_different_problems(tmp_path):
-    rows = [{"prompt": "1+1?", "label": "2", "level": level} for level in (1, 2, 1)]
+def test_rows_that_differ_in_a_column_are_one_problem_with_columns_of_their_own(tmp_path):
+    rows = [{"prompt": f"{i % 2}+1?", "label": str(i % 2 + 1), "index": i // 3} for i in range(6)]
     prompts = load_prompts(Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", rows), cache_dir="off"))
-    assert prompts.distinct == 2 and [task.extra["level"] for task in prompts.tasks] == [1, 2, 1]
+    assert prompts.distinct == 2 and [task.extra["index"] for task in prompts.tasks] == [0, 0, 0, 1, 1, 1]
+    assert [task.extra["index"] for task in prompts.tasks[2:5]] == [0, 1, 1] and prompts[5].extra["index"] == 1
+
+
+def test_rows_whose_prompts_are_made_of_a_column_are_different_problems(tmp_path):
+    rows = [{"prompt": "1+1?", "label": "2", "level": level} for level in (1, 2, 1)]
+    data = Data(prompt_dataset=jsonl(tmp_path / "d.jsonl", rows), cache_dir="off", input_template="{level}: {}")
+    prompts = load_prompts(data)
+    assert prompts.distinct == 2 and [task.prompt for task in prompts.tasks] == ["1: 1+1?", "2: 1+1?", "1: 1+1?"]
+
+
+def test_a_column_that_changed_since_a_checkpoint_changes_its_digest(tmp_path):
+    def digest(*indexes):
+        path = jsonl(tmp_path / "d.jsonl", [{"prompt": "1+1?", "label": "2", "index": i} for i in indexes])
+        return columns_digest(load_prompts(Data(prompt_dataset=path, cache_dir="off")).tasks)
+
+    assert digest(1, 2) == digest(1, 2) and len({digest(1, 2), digest(2, 1), digest(1, 1), digest(1, 3)}) == 4
 
 
 class ChatTokenizer(CharTokenizer):
