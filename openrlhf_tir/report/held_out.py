@@ -21,7 +21,11 @@ def ks_of(columns: Columns) -> list[int]:
 def held_out(columns: Columns, theme: Theme) -> Figure | None:
     """Above: one, some of k and all of n responses right. Below: each kind of problem, where there are a few."""
     ks = ks_of(columns)
-    kinds = sorted(name.removeprefix(KIND).removesuffix(OF_KIND) for name in columns if name.startswith(KIND))
+    kinds = sorted(
+        name.removeprefix(KIND).removesuffix(OF_KIND)
+        for name in columns
+        if name.startswith(KIND) and name.endswith(OF_KIND)
+    )
     if not ks:
         return None
     few = 2 <= len(kinds) <= MOST

@@ -36,8 +36,8 @@ from .toy import ToyBase, make_base
 from .train import run_training
 
 
-def train(cfg: Config) -> Summary:
-    """The `train` command."""
+def train(cfg: Config, setup_s: float = 0.0) -> Summary:
+    """The `train` command, and the quickstart of a real model, whose set-up took `setup_s` seconds."""
     cfg = with_tools(freeze(cfg))
 
     async def go() -> Summary:
@@ -45,7 +45,7 @@ def train(cfg: Config) -> Summary:
         if cfg.train.resume:  # before anything is loaded; run_training says what it finds
             resumable(cfg, checkpoints_of(cfg), inputs.prompts.tasks)
         async with running_services(cfg, model=cfg.actor.model_name_or_path) as services:
-            return await run_training(services, cfg, inputs)
+            return await run_training(services, cfg, inputs, setup_s=setup_s)
 
     return _run(go())
 

@@ -96,4 +96,6 @@ class HeldOut(BaseModel):
         told = scores(sampled, greedy)
         by_env = {f"eval/{env}/greedy_accuracy": of_env.greedy_accuracy for env, of_env in told.envs.items()}
         row = evaluation_row(sampled) | {"eval/greedy_accuracy": told.greedy_accuracy} | by_env
+        if len(greedy.by_kind) > 1:
+            row |= {f"eval/kind/{kind}/greedy_accuracy": accuracy for kind, (accuracy, _) in greedy.by_kind.items()}
         return cls(scores=told, row=row)

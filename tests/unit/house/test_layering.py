@@ -28,7 +28,7 @@ LAYERS = [
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "evaluation", "replay", "weights", "learner", "logs"},
     {"episodes"},
-    {"serving", "actors", "toy", "packaged_models"},
+    {"serving", "actors", "toy", "packaged_models", "miniatures"},
     {"pipeline"},
     {"report", "simulation"},
     {"reproduce"},

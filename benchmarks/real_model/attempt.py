@@ -1,0 +1,184 @@
+"""Attempt: one arm and one seed of the real model's quickstart, run as a user would type it -> its figures as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from openrlhf_tir.config.settings import load, to_toml
+from openrlhf_tir.logs import metrics
+from openrlhf_tir.logs.process import PssSampler
+from openrlhf_tir.miniatures import numbers
+from openrlhf_tir.miniatures.results import FIGURES, Evaluation, evaluations
+from openrlhf_tir.replay.audit import audit
+
+REPO = Path(__file__).resolve().parents[2]
+RECIPE = "smollm2_numbers"
+ARMS: dict[str, tuple[str, ...]] = {"tool": (), "no_tool": ("--env.max_calls", "0")}
+"""Arm -> the flags by which it differs from the quickstart."""
+SEED_BITS = 31
+
+
+def digest(arm: str, flags: tuple[str, ...]) -> str:
+    """Return a hash of the arm's resolved settings and of the problems' text; neither seed nor directory counts."""
+    words = [*ARMS[arm], *flags]
+    overrides = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+    settings = to_toml(load(RECIPE, overrides))
+    problems = json.dumps(numbers.held_out_rows(numbers.PROMPTS[numbers.PROMPT]))
+    return hashlib.sha256(f"{settings}\n{problems}".encode()).hexdigest()
+
+
+def seeds(settings: str, number: int) -> list[int]:
+    """Return `number` seeds that follow from the hash of the settings, so that nobody picks them."""
+    hashes = (hashlib.sha256(f"{settings}/{i}".encode()).hexdigest() for i in range(number))
+    return [int(text, 16) % 2**SEED_BITS for text in hashes]
+
+
+@dataclass
+class Attempt:
+    """What one run came to. Fractions are of held-out problems, means over kinds of equally many rows.
+
+    Attributes:
+        arm: A key of ARMS.
+        seed: train.seed of the run.
+        settings: Digest of the settings that it ran with.
+        status: Exit code of the command; 0 where it came to its end.
+        minutes: Wall time from the command to its end, set-up of the model included, that of the environment not.
+        peak_pss_gb: Largest sum of PSS over all of its processes, in 10^9 bytes.
+        false_alarms: Pushes whose proof was refused at first. All weights that are pushed here are right.
+        open: Groups that the ledger holds as issued and not ended.
+        errors: The ledger's errors, failed groups by reason, and what the command said if it failed.
+        before, after: By "sampled" and "greedy": accuracy on trained kinds, on those never trained, and by kind.
+        steps: Accuracy of what was sampled for each update, with seconds of wall time and of the learner's step.
+        cpu: Name of the processor.
+        load: Average number of runnable processes of the machine at the start and at the end.
+    """
+
+    arm: str
+    seed: int
+    settings: str
+    status: int
+    minutes: float
+    peak_pss_gb: float
+    cpu: str
+    load: list[float]
+    false_alarms: int = 0
+    open: int = 0
+    errors: list[str] = field(default_factory=list)
+    before: dict[str, Any] = field(default_factory=dict)
+    after: dict[str, Any] = field(default_factory=dict)
+    steps: list[dict[str, float]] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end and was evaluated before and after."""
+        return self.status == 0 and bool(self.before) and bool(self.after)
+
+
+def path_of(results: Path, arm: str, seed: int, settings: str) -> Path:
+    """Return where the attempt is kept. Other settings have other files."""
+    return results / f"{arm}-{settings[:8]}-{seed}.json"
+
+
+def stored(path: Path) -> Attempt | None:
+    """Return the attempt that an earlier call finished; None where there is none, or it did not come to its end."""
+    if not path.is_file():
+        return None
+    attempt = Attempt(**json.loads(path.read_text()))
+    return attempt if attempt.complete else None
+
+
+def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Path) -> Attempt:
+    """Run the quickstart for `arm` and `seed` and return what it came to. Its output goes to RUN_DIR.log."""
+    command = [
+        "bash", str(REPO / "train_scripts" / "quickstart.sh"), "--model", "smollm2", "--run-dir", str(run_dir),
+        "--train.seed", str(seed), "--train.overwrite", *ARMS[arm], *flags,
+    ]  # fmt: skip
+    log = run_dir.with_name(f"{run_dir.name}.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    load_before = os.getloadavg()[0]
+    started = time.monotonic()
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=REPO)
+        with PssSampler(root_pid=process.pid) as pss:
+            status = process.wait()
+    attempt = Attempt(
+        arm=arm,
+        seed=seed,
+        settings=settings,
+        status=status,
+        minutes=round((time.monotonic() - started) / 60, 2),
+        peak_pss_gb=round(pss.peak_gib * 2**30 / 1e9, 2),
+        cpu=cpu_name(),
+        load=[round(load_before, 1), round(os.getloadavg()[0], 1)],
+        flags=list(flags),
+    )
+    if status:
+        attempt.errors.append(f"exit code {status}: {_last_line(log)}")
+    read_run(attempt, run_dir)
+    return attempt
+
+
+def read_run(attempt: Attempt, run_dir: Path) -> None:
+    """Add what the run directory says to `attempt`: accuracy, the ledger's audit, proofs, the steps."""
+    if (run_dir / "ledger.jsonl").is_file():
+        audited = audit(run_dir / "ledger.jsonl")
+        attempt.open = len(audited.open)
+        attempt.errors += audited.errors
+    columns = metrics.read(run_dir) if run_dir.is_dir() else {}
+    attempt.false_alarms = int(_sum(columns, "pushes_repeated") + _sum(columns, "failed/weights_unverified"))
+    attempt.errors += [f"{name}: {_sum(columns, name):g}" for name in columns if _is_failure(name, columns)]
+    before, after = evaluations(run_dir) if columns else (None, None)
+    attempt.before = _figures(before)
+    attempt.after = _figures(after)
+    names = ("step", "accuracy", "wall_s", "step_s", "push_s", "replay_wait_s", "code_ratio", "trained_tokens")
+    rows = zip(*(columns.get(name, [None] * len(columns.get("step", ()))) for name in names), strict=True)
+    attempt.steps = [dict(zip(names, row, strict=True)) for row in rows if row[names.index("wall_s")] is not None]
+
+
+def write(attempt: Attempt, path: Path) -> None:
+    """Keep the attempt. One that failed is kept as well; the next call runs it again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(asdict(attempt), indent=1) + "\n")
+    os.replace(temporary, path)
+
+
+def cpu_name() -> str:
+    """Return the processor's name and number of cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else 'unknown'}, {os.cpu_count()} cores"
+
+
+def _figures(evaluation: Evaluation | None) -> dict[str, Any]:
+    if evaluation is None:
+        return {}
+    return {
+        figure: {
+            "trained_kinds": evaluation.mean(figure, unseen=False),
+            "unseen_kinds": evaluation.mean(figure, unseen=True),
+            "by_kind": getattr(evaluation, figure),
+        }
+        for figure in FIGURES
+    }
+
+
+def _is_failure(name: str, columns: dict[str, list]) -> bool:
+    return name.startswith("failed/") and _sum(columns, name) > 0
+
+
+def _sum(columns: dict[str, list], name: str) -> float:
+    return sum(value or 0 for value in columns.get(name, ()))
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

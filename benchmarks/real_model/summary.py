@@ -1,0 +1,62 @@
+"""Summary: the figures over all attempts, and what they have to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .attempt import ARMS, REPO, Attempt, cpu_name
+
+RESULTS = REPO / "benchmarks" / "results" / "real_model"
+"""Where every attempt is kept."""
+
+BARS = {
+    "accuracy_before": (0.25, "<="),
+    "greedy_after_min": (0.90, ">="),
+    "accuracy_after_min": (0.80, ">="),
+    "unseen_kinds_min": (0.70, ">="),
+    "accuracy_no_tool": (0.45, "<="),
+    "minutes_max": (30, "<="),
+    "false_alarms": (0, "<="),
+    "open": (0, "<="),
+    "errors": (0, "<="),
+    "peak_pss_gb": (9.5, "<="),
+}
+
+
+def summarise(attempts: list[Attempt], asked: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the figures over all attempts; None for what no attempt says.
+
+    Args:
+        attempts: Those of all arms and seeds, failed ones included.
+        asked: What an evaluation of the written prompts found (prompts.py), whose best counts as `accuracy_before`.
+    """
+    tool = [attempt for attempt in attempts if attempt.arm == "tool"]
+    no_tool = [attempt for attempt in attempts if attempt.arm == "no_tool"]
+    before = [value for attempt in tool for value in _values([attempt], "before", "sampled", "trained_kinds")]
+    prompts = asked["accuracy_before"] if asked else None
+    return {
+        "accuracy_before": _best(max, [*before, *([prompts] if prompts is not None else [])]),
+        "greedy_after_min": _best(min, _values(tool, "after", "greedy", "trained_kinds")),
+        "accuracy_after_min": _best(min, _values(tool, "after", "sampled", "trained_kinds")),
+        "unseen_kinds_min": _best(min, _values(tool, "after", "greedy", "unseen_kinds")),
+        "unseen_kinds_sampled_min": _best(min, _values(tool, "after", "sampled", "unseen_kinds")),
+        "accuracy_no_tool": _best(max, _values(no_tool, "after", "greedy", "trained_kinds")),
+        "minutes_max": _best(max, [attempt.minutes for attempt in tool]),
+        "false_alarms": sum(attempt.false_alarms for attempt in attempts),
+        "open": sum(attempt.open for attempt in attempts),
+        "errors": sum(len(attempt.errors) for attempt in attempts),
+        "peak_pss_gb": _best(max, [attempt.peak_pss_gb for attempt in attempts]),
+        "seeds": {arm: [attempt.seed for attempt in attempts if attempt.arm == arm] for arm in ARMS},
+        "load": _best(max, [load for attempt in attempts for load in attempt.load]),
+        "cpu": cpu_name(),
+    }
+
+
+def _values(attempts: Iterable[Attempt], when: str, figure: str, kinds: str) -> list[float]:
+    found = (getattr(attempt, when).get(figure, {}).get(kinds) for attempt in attempts)
+    return [value for value in found if value is not None]
+
+
+def _best(choose: Callable[[list[float]], float], values: list[float]) -> float | None:
+    return round(choose(values), 4) if values else None

@@ -1,0 +1,87 @@
+"""Results: a finished run on numbers.py -> accuracy by kind of problem, before and after."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from ..logs import metrics
+from .numbers import UNSEEN
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLUMN = re.compile(r"eval/kind/(?P<kind>.+)/(?P<figure>accuracy|greedy_accuracy)")
+FIGURES = {"sampled": "accuracy", "greedy": "greedy_accuracy"}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy by kind of problem, of one model.
+
+    Attributes:
+        sampled: Kind of problem -> share of sampled responses that are right.
+        greedy: Kind of problem -> share of greedy responses that are right.
+    """
+
+    sampled: dict[str, float]
+    greedy: dict[str, float]
+
+    def mean(self, figure: str, *, unseen: bool) -> float | None:
+        """Return the mean over the kinds that were never trained, or over those that were; None where there is none.
+
+        Every kind has as many rows, so this is the mean over rows.
+        """
+        of_kinds: dict[str, float] = getattr(self, figure)
+        wanted = [value for kind, value in of_kinds.items() if (kind in UNSEEN) == unseen]
+        return fmean(wanted) if wanted else None
+
+
+def evaluations(run_dir: Path) -> tuple[Evaluation | None, Evaluation | None]:
+    """Return the evaluations before and after training; None for one that the run has not (yet) made."""
+    columns = metrics.read(run_dir)
+    found: dict[int, Evaluation] = {}
+    for name, values in columns.items():
+        match = _COLUMN.fullmatch(name)
+        if match is None:
+            continue
+        for step, value in zip(columns["step"], values, strict=True):
+            if value is not None:
+                at = found.setdefault(step, Evaluation({}, {}))
+                of_kinds = at.sampled if match["figure"] == FIGURES["sampled"] else at.greedy
+                of_kinds[match["kind"]] = value
+    steps = sorted(found)
+    before = found.get(0)
+    after = found[steps[-1]] if steps and steps[-1] > 0 else None
+    return before, after
+
+
+def kinds_table(run_dir: Path) -> Table:
+    """Return accuracy by kind of problem before and after training, for a terminal."""
+    from rich.table import Table
+
+    before, after = evaluations(run_dir)
+    table = Table(title="Held-out accuracy by kind of problem, in %", title_justify="left")
+    table.add_column("")
+    for column in ("sampled before", "after", "greedy before", "after"):
+        table.add_column(column, justify="right")
+    kinds = sorted({*(before.sampled if before else ()), *(after.sampled if after else ())}, key=lambda k: k in UNSEEN)
+    for kind in kinds:
+        values = [_of(at, figure, kind) for figure in FIGURES for at in (before, after)]
+        table.add_row(f"{kind} (never trained)" if kind in UNSEEN else kind, *map(_percent, values))
+    for label, unseen in (("trained kinds", False), ("kinds never trained", True)):
+        values = [at.mean(figure, unseen=unseen) if at else None for figure in FIGURES for at in (before, after)]
+        table.add_row(f"[bold]{label}", *map(_percent, values))
+    return table
+
+
+def _of(evaluation: Evaluation | None, figure: str, kind: str) -> float | None:
+    of_kinds: dict[str, float] = getattr(evaluation, figure) if evaluation else {}
+    return of_kinds.get(kind)
+
+
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{100 * fraction:.0f}"

@@ -1,0 +1,101 @@
+"""The real model's benchmark: seeds from settings, what an attempt reads of a run, and the figures over attempts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.real_model import attempt as attempts
+from benchmarks.real_model.summary import summarise
+from openrlhf_tir.logs import metrics
+
+
+def made(arm: str = "tool", **more) -> attempts.Attempt:
+    figures = {"trained_kinds": 0.9, "unseen_kinds": 0.8, "by_kind": {}}
+    facts = {
+        "arm": arm, "seed": 1, "settings": "00", "status": 0, "minutes": 20.0, "peak_pss_gb": 8.0,
+        "cpu": "", "load": [],
+        "before": {"sampled": figures, "greedy": figures}, "after": {"sampled": figures, "greedy": figures},
+    }  # fmt: skip
+    return attempts.Attempt(**(facts | more))
+
+
+def of(sampled: float, greedy: float, unseen: float) -> dict:
+    """Return an evaluation with these accuracies; `unseen` is greedy on kinds never trained."""
+    return {
+        "sampled": {"trained_kinds": sampled, "unseen_kinds": 0.0, "by_kind": {}},
+        "greedy": {"trained_kinds": greedy, "unseen_kinds": unseen, "by_kind": {}},
+    }
+
+
+def test_seeds_follow_from_the_settings_and_change_with_them():
+    plain, again = attempts.digest("tool", ()), attempts.digest("tool", ())
+    other = attempts.digest("tool", ("--actor.learning_rate", "1e-5"))
+    assert plain == again
+    assert len({plain, other, attempts.digest("no_tool", ())}) == 3
+    assert attempts.seeds(plain, 3)[:2] == attempts.seeds(plain, 2)
+    assert set(attempts.seeds(plain, 3)).isdisjoint(attempts.seeds(other, 3))
+
+
+def test_the_worst_seed_counts_and_the_best_prompt_before():
+    runs = [
+        made(before=of(0.1, 0.1, 0.1), after=of(0.85, 0.95, 0.75), minutes=20.0),
+        made(before=of(0.2, 0.1, 0.1), after=of(0.81, 0.91, 0.9), minutes=29.0, false_alarms=1, errors=["x"]),
+        made("no_tool", after=of(0.3, 0.4, 0.1), minutes=40.0, peak_pss_gb=9.0),
+    ]
+    found = summarise(runs)
+    assert found["accuracy_before"] == 0.2
+    assert summarise(runs, {"accuracy_before": 0.22})["accuracy_before"] == 0.22
+    assert (found["greedy_after_min"], found["accuracy_after_min"], found["unseen_kinds_min"]) == (0.91, 0.81, 0.75)
+    assert found["accuracy_no_tool"] == 0.4
+    assert (found["minutes_max"], found["peak_pss_gb"]) == (29.0, 9.0)
+    assert (found["false_alarms"], found["errors"]) == (1, 1)
+
+
+def test_without_an_arm_its_figure_is_none():
+    assert summarise([made()])["accuracy_no_tool"] is None
+    assert summarise([])["greedy_after_min"] is None
+
+
+def test_an_attempt_that_failed_is_kept_and_is_not_taken_for_finished(tmp_path):
+    path = attempts.path_of(tmp_path, "tool", 1, "abcdef1234")
+    attempts.write(made(status=1, before={}, after={}, errors=["exit code 1: no memory"]), path)
+    assert json.loads(path.read_text())["errors"] == ["exit code 1: no memory"]
+    assert attempts.stored(path) is None
+    attempts.write(made(), path)
+    assert attempts.stored(path) == made()
+    assert attempts.path_of(tmp_path, "tool", 1, "ffff") != path
+
+
+def test_a_run_directory_gives_accuracy_by_kind_failures_and_refused_proofs(tmp_path):
+    rows = [
+        {
+            "step": 0,
+            "eval/kind/product/accuracy": 0.25, "eval/kind/product/greedy_accuracy": 0.5,
+            "eval/kind/eggs/accuracy": 0.0, "eval/kind/eggs/greedy_accuracy": 0.0,
+        },
+        {"step": 1, "wall_s": 60.0, "accuracy": 0.5, "pushes_repeated": 1, "failed/deadline": 2},
+        {
+            "step": 1,
+            "eval/kind/product/accuracy": 0.75, "eval/kind/product/greedy_accuracy": 1.0,
+            "eval/kind/eggs/accuracy": 0.5, "eval/kind/eggs/greedy_accuracy": 0.25,
+        },
+    ]  # fmt: skip
+    (tmp_path / metrics.FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    attempt = made(before={}, after={})
+    attempts.read_run(attempt, tmp_path)
+    assert attempt.before["sampled"]["trained_kinds"] == 0.25
+    assert attempt.after["greedy"] == {
+        "trained_kinds": 1.0,
+        "unseen_kinds": 0.25,
+        "by_kind": {"product": 1.0, "eggs": 0.25},
+    }
+    assert attempt.false_alarms == 1
+    assert attempt.errors == ["failed/deadline: 2"]
+    assert [row["wall_s"] for row in attempt.steps] == [60.0]
+
+
+@pytest.mark.parametrize("arm", attempts.ARMS)
+def test_every_arm_is_a_configuration(arm):
+    assert len(attempts.digest(arm, ())) == 64
