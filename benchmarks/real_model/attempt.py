@@ -19,7 +19,7 @@ from openrlhf_tir.miniatures.results import FIGURES, Evaluation, evaluations
 from openrlhf_tir.replay.audit import audit
 
 REPO = Path(__file__).resolve().parents[2]
-RECIPE = "smollm2_numbers"
+RECIPE = "smollm2_cpu"
 ARMS: dict[str, tuple[str, ...]] = {"tool": (), "no_tool": ("--env.max_calls", "0")}
 """Arm -> the flags by which it differs from the quickstart."""
 SEED_BITS = 31

@@ -21,7 +21,7 @@ from openrlhf_tir.miniatures import numbers
 from .attempt import REPO, cpu_name
 from .summary import RESULTS
 
-PER_KIND = 12
+PER_KIND = 8
 
 
 def rows() -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def main() -> None:
         data.write_text("".join(json.dumps(row) + "\n" for row in rows()))
         subprocess.run(
             [
-                sys.executable, "-m", "openrlhf_tir.cli", "eval", "--recipe", "smollm2_numbers", "--model", args.model,
+                sys.executable, "-m", "openrlhf_tir.cli", "eval", "--recipe", "smollm2_cpu", "--model", args.model,
                 "--run-dir", Path(scratch) / "run", "--eval.dataset", data, "--out", out,
             ],
             check=True,

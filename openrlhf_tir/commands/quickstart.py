@@ -30,7 +30,7 @@ class Kind:
 MODELS = {
     TOY: Kind(RECIPE),
     "smollm2": Kind(
-        "smollm2_numbers",
+        "smollm2_cpu",
         "SmolLM2-135M-Instruct learns to answer questions about numbers with one line of Python. On two cores with"
         " nothing else to do this takes about half an hour, 8 GB of memory and 4 GB of disk. If it is stopped, the same"
         " command with --resume goes on from the last checkpoint.",
