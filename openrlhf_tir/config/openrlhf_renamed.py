@@ -16,7 +16,7 @@ _SECTIONS = {
     "reward": (
         "reward_num_nodes:num_nodes reward_num_gpus_per_node:num_gpus_per_node reward_pretrain:model_name_or_path"
         " remote_rm_url:remote_url normalize_reward:normalize_enable reward_clip_range:clip_range overlong_buffer_len"
-        " overlong_penalty_factor"
+        " overlong_penalty_factor stop_properly_penalty_coef"
     ),
     "critic": (
         "critic_num_nodes:num_nodes critic_num_gpus_per_node:num_gpus_per_node critic_pretrain:model_name_or_path"
@@ -32,17 +32,18 @@ _SECTIONS = {
         " deepspeed_enable_sleep:enable_sleep ds_tensor_parallel_size:tensor_parallel_size packing_samples load_in_4bit"
         " lora_rank:lora.rank lora_alpha:lora.alpha target_modules:lora.target_modules lora_dropout:lora.dropout"
         " use_ds_universal_ckpt:use_universal_ckpt ring_attn_size ring_head_stride:ring_attn_head_stride"
-        " value_head_prefix bf16:param_dtype"
+        " value_head_prefix bf16:param_dtype param_dtype flash_attn:attn_implementation"
     ),
     "rollout": (
         "rollout_batch_size:batch_size vllm_generate_batch_size micro_rollout_batch_size:micro_batch_size"
-        " generate_max_len:max_new_tokens rollout_max_tokens_per_gpu:max_tokens_per_gpu n_samples_per_prompt"
-        " temperature top_p"
+        " generate_max_len:max_new_tokens max_new_tokens rollout_max_tokens_per_gpu:max_tokens_per_gpu"
+        " n_samples_per_prompt temperature top_p"
     ),
     "train": (
         "num_episodes max_epochs micro_train_batch_size:micro_batch_size train_batch_size:batch_size seed"
         " full_determinism:full_determinism_enable use_dynamic_batch:dynamic_batch_enable"
-        " train_max_tokens_per_gpu:max_tokens_per_gpu async_train:async_enable async_queue_size enable_ema ema_beta"
+        " train_max_tokens_per_gpu:max_tokens_per_gpu async_train:async_enable async_queue_size"
+        " partial_rollout:partial_rollout_enable enable_ema ema_beta"
         " agent_func_path colocate_actor_ref colocate_critic_reward colocate_all_models:colocate_all"
     ),
     "algo": (
@@ -54,7 +55,7 @@ _SECTIONS = {
     ),
     "data": (
         "prompt_data:prompt_dataset prompt_data_probs:prompt_probs prompt_split input_key label_key input_template"
-        " apply_chat_template max_samples prompt_max_len:max_len max_len disable_fast_tokenizer"
+        " apply_chat_template max_samples prompt_max_len:max_len max_len disable_fast_tokenizer dataloader_num_workers"
     ),
     "eval": (
         "eval_dataset:dataset eval_split:split eval_temperature:temperature"
@@ -62,7 +63,7 @@ _SECTIONS = {
     ),
     "ckpt": (
         "ckpt_path:path save_path:output_dir save_steps save_hf_ckpt:save_hf disable_ds_ckpt:disable_ds"
-        " max_ckpt_num:max_num max_ckpt_mem:max_mem load_checkpoint:load_enable"
+        " max_ckpt_num:max_num max_ckpt_mem:max_mem load_checkpoint:load_enable best_metric_key"
     ),
     "logger": (
         "logging_steps use_wandb:wandb.key wandb_org:wandb.org wandb_group:wandb.group wandb_project:wandb.project"

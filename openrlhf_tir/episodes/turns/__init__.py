@@ -110,6 +110,7 @@ PROTOCOLS = {
     "function": f"{__name__}.structured:Function",
     "hermes": f"{__name__}.structured:Hermes",
     "messages": f"{__name__}.messages:Messages",
+    "plain": f"{__name__}.plain:Plain",
     "retool": f"{__name__}.retool:ReTool",
     "searchr1": f"{__name__}.searchr1:SearchR1",
     "skyrl": f"{__name__}.skyrl:SkyRL",

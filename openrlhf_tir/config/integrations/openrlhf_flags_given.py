@@ -1,0 +1,198 @@
+"""The flags of one command line of OpenRLHF, whatever its generation -> {name of 0.11.2: values}.
+
+Three generations of names are read: dotted ones (0.10 on), those of 0.10 to 0.11.1 that 0.11.2 renamed, and flat ones
+(up to 0.9). What 0.11.2 does not have, and what has no value that reading can tell, is left out with a sentence.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..openrlhf_flags import RULES_0_11_0
+from ..openrlhf_renamed import NAMES
+from .bash_script import readable, unknowns
+from .openrlhf_parsers import OpenRLHFFlag
+
+OLD_SFT_NAMES = {
+    "pretrain": "model.model_name_or_path",
+    "gradient_checkpointing": "model.gradient_checkpointing_enable",
+    "gradient_checkpointing_use_reentrant": "model.gradient_checkpointing_reentrant",
+    "aux_loss_coef": "model.aux_loss_coef",
+    "pretrain_mode": "model.pretrain_mode_enable",
+    "learning_rate": "adam.lr",
+    "adam_betas": "adam.betas",
+    "l2": "adam.weight_decay",
+    "dataset": "data.dataset",
+    "train_data": "data.dataset",
+    "dataset_probs": "data.dataset_probs",
+    "train_split": "data.dataset_split",
+    "dataset_split": "data.dataset_split",
+    "output_key": "data.output_key",
+    "multiturn": "data.multiturn",
+    "tokenizer_chat_template": "data.tokenizer_chat_template",
+    "max_samples": "data.max_samples",
+    "max_len": "data.max_len",
+    "lr_warmup_ratio": "lr_warmup_ratio",
+    "lr_scheduler": "lr_scheduler",
+    "max_norm": "max_norm",
+}
+"""train_sft's flat names (up to 0.9) where they are others than train_ppo_ray's."""
+GONE = {
+    "actor_init_on_gpu": "it is no flag of OpenRLHF 0.11.2 either: models are always made where they are trained.",
+    "ptx_coef": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",
+    "pretrain_data": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",
+    "pretrain_data_probs": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",
+    "pretrain_split": "the pretraining loss beside PPO is gone from OpenRLHF, and is not part of this project.",
+    "perf": "every run measures its stages: see its report.html.",
+    "disable_trace_cache": "ZeRO-3 needs no help here with models whose layers run in a changing order.",
+    "aux_loss": "balance experts with actor.aux_loss_coef.",
+}
+"""Flat flags that OpenRLHF itself has dropped -> what became of them."""
+
+
+@dataclass
+class Given:
+    """The flags of a command line by their names of 0.11.2."""
+
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    """Typed; an empty list for a switch."""
+    written: dict[str, str] = field(default_factory=dict)
+    """How the script wrote each, without the dashes."""
+    notes: list[str] = field(default_factory=list)
+    flat: bool = False
+    """Whether the script has flat names, of OpenRLHF 0.9 or older."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def text(self, name: str) -> str:
+        """Return a flag as the script wrote it."""
+        return " ".join([f"--{self.written.get(name, name)}", *map(str, self.values.get(name, []))])
+
+    def drop(self, name: str, why: str) -> None:
+        """Leave a flag out, and say why; nothing where it was not given."""
+        if name in self.values:
+            self.notes.append(f"{self.text(name)}: left out. {why}")
+            del self.values[name]
+
+
+def read_flags(words: Sequence[str], flags: Mapping[str, OpenRLHFFlag], *, sft: bool = False) -> Given:
+    """Return the flags of `words`, the command line behind the program's name."""
+    given = Given()
+    names = {**NAMES, **(OLD_SFT_NAMES if sft else {})}
+    for flag, values in _pieces(words, given):
+        if flag in GONE:
+            given.notes.append(f"--{flag}: left out, {GONE[flag]}")
+            continue
+        new, values = _renamed(flag, values, flags, names)
+        given.flat = given.flat or (new is not None and flag != new and "." not in flag and flag not in flags)
+        if new is None:
+            near = difflib.get_close_matches(flag, [*flags, *names], n=1, cutoff=0.7)
+            hint = f" Did you mean --{near[0]}?" if near else ""
+            given.notes.append(f"--{flag}: left out, OpenRLHF 0.11.2 has no such flag and would refuse it.{hint}")
+            continue
+        typed = _typed(flag, new, values, flags, given)
+        if typed is not None:
+            given.values.pop(new, None)  # the last one counts, as for argparse
+            given.values[new] = typed
+            given.written[new] = flag
+    if not sft:
+        _lengths(given)
+    return given
+
+
+def _pieces(words: Sequence[str], given: Given) -> list[tuple[str, list[str]]]:
+    """Return flags and the words behind each."""
+    pieces: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--") and len(word) > 2 and not unknowns(word.partition("=")[0]):
+            name, equals, value = word[2:].partition("=")
+            pieces.append((name, [value] if equals else []))
+        elif not word.strip():
+            given.notes.append(
+                "A backslash with a blank behind it ends a line of the command: bash took the blank for an argument and"
+                " the command ended there. What stands below it never reached OpenRLHF, and is not here."
+            )
+        elif pieces:
+            pieces[-1][1].append(word)
+        else:
+            given.notes.append(f"{readable(word)!r} belongs to no flag: left out.")
+    return pieces
+
+
+def _renamed(
+    flag: str, values: list[str], flags: Mapping[str, OpenRLHFFlag], names: Mapping[str, str]
+) -> tuple[str | None, list[str]]:
+    """Return the flag's name of 0.11.2, None where there is none, and its values there."""
+    special: dict[str, Callable[[], tuple[str, list[str]]]] = {
+        "bf16": lambda: ("ds.param_dtype", ["bf16"]),
+        "flash_attn": lambda: ("ds.attn_implementation", ["flash_attention_2"]),
+        "use_kl_estimator_k3": lambda: ("algo.kl.estimator", ["k3"]),
+        "enable_vllm_is_correction": lambda: ("algo.advantage.is_correction_enable", []),
+        "vllm_is_correction_type": lambda: ("algo.advantage.is_correction_type", values),
+        "vllm_is_truncated_threshold": lambda: (
+            "algo.advantage.is_correction_threshold",
+            values if len(values) > 1 else ["0", *values],  # once it was the upper bound alone
+        ),
+    }
+    if flag in flags or flag in RULES_0_11_0:
+        return flag, values
+    if flag in special:
+        return special[flag]()
+    if flag in names and names[flag] in flags:
+        return names[flag], values
+    begins = [name for name in flags if name.startswith(flag)]  # argparse takes what is unambiguous
+    return (begins[0] if len(begins) == 1 and "." in flag else None), values
+
+
+def _typed(flag: str, new: str, values: list[str], flags: Mapping[str, OpenRLHFFlag], given: Given) -> list[Any] | None:
+    """Return the values as OpenRLHF's parser would type them; None, with a sentence, where it could not."""
+    hidden = [source for value in values for source in unknowns(value)]
+    if hidden:
+        given.notes.append(
+            f"--{flag}: left out, its value comes from `{hidden[0]}`, which is not run here. Set it yourself: --{new}."
+        )
+        return None
+    about = flags.get(new) or OpenRLHFFlag(None, 0 if new.endswith("_enable") else None)
+    if about.nargs == 0:
+        if values:
+            given.notes.append(f"--{flag} {' '.join(values)}: it is a switch, what stands behind it is left out.")
+        return []
+    wanted = about.nargs if isinstance(about.nargs, int) else 1
+    if len(values) < wanted and about.nargs != "*":
+        given.notes.append(f"--{flag}: left out, there is no value behind it (a variable that is empty?).")
+        return None
+    if about.nargs is None and len(values) > 1:
+        given.notes.append(f"--{flag} {' '.join(values)}: it takes one value; {' '.join(values[1:])!r} is left out.")
+        values = values[:1]
+    kinds: dict[str, Callable[[str], Any]] = {"int": _whole, "float": float}
+    kind = kinds.get(about.kind, str)
+    try:
+        return [kind(value) for value in values]
+    except ValueError:
+        given.notes.append(f"--{flag} {' '.join(values)}: left out, OpenRLHF reads a number there.")
+        return None
+
+
+def _whole(text: str) -> int:
+    return int(text.replace("_", ""))
+
+
+def _lengths(given: Given) -> None:
+    """OpenRLHF up to 0.9 bounded prompts and responses apart, each by 1024 where nothing was said."""
+    prompt, response = (
+        given.values.get(name, [None])[0] if given.written.get(name) == flag else None
+        for name, flag in (("data.max_len", "prompt_max_len"), ("rollout.max_new_tokens", "generate_max_len"))
+    )
+    if prompt is None and response is None:
+        return
+    prompt, response = prompt or 1024, response or 1024
+    given.values["data.max_len"] = [prompt + response]
+    given.values["rollout.max_new_tokens"] = [response]
+    given.notes.append(
+        f"--prompt_max_len {prompt}, --generate_max_len {response} (OpenRLHF up to 0.9): data.max_len bounds prompt and"
+        f" response together, {prompt + response}; a longer prompt is left out and counted, not cut."
+    )

@@ -1,0 +1,87 @@
+"""A recipe in the making: settings with the reason of each, what differs from where it came from, and its text."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+from ..schema import Config
+from ..settings import all_settings
+from ..toml_file import literal
+
+WIDTH = 116
+"""Columns of a comment."""
+
+
+@dataclass
+class Draft:
+    """Settings of a recipe by dotted name, and what is said of them."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    """Setting -> the comment beside its line."""
+    differences: list[str] = field(default_factory=list)
+    """What the recipe does not do as the command did, a sentence each."""
+    defaults: list[str] = field(default_factory=list)
+    """Settings whose value is the other project's default, where this project's is another."""
+
+    def set(self, name: str, value: Any, why: str = "") -> None:
+        """Give a setting a value, and the reason beside it."""
+        self.settings[name] = value
+        self.why.pop(name, None)
+        if why:
+            self.why[name] = why
+
+    def unset(self, name: str) -> None:
+        """Leave a setting at this project's default."""
+        self.settings.pop(name, None)
+        self.why.pop(name, None)
+
+    def differs(self, sentence: str) -> None:
+        """Say something that is not as the command had it, once."""
+        if sentence not in self.differences:
+            self.differences.append(sentence)
+
+
+def value_at(cfg: Config, name: str) -> Any:
+    """Return a setting's value."""
+    return reduce(getattr, name.split("."), cfg)
+
+
+def toml_of(draft: Draft, head: list[str]) -> str:
+    """Return the recipe's text: the head as comments, then the settings in the order of the reference page."""
+    lines = comment_lines(head)
+    order = {s.name: i for i, s in enumerate(all_settings())}
+    section = None
+    for name in sorted(draft.settings, key=lambda n: (n.count(".") > 0, order.get(n, len(order)))):
+        table, _, key = name.rpartition(".")
+        if table != section and table:
+            lines += ["", f"[{table}]"]
+        elif section is None and not table:
+            lines.append("")
+        section = table
+        comment = draft.why.get(name, "")
+        lines.append(f"{key} = {literal(draft.settings[name])}{f'  # {comment}' if comment else ''}")
+    return "\n".join(lines) + "\n"
+
+
+def comment_lines(paragraphs: list[str]) -> list[str]:
+    """Return paragraphs as TOML comments; one that begins with `- ` is an item, an empty one an empty line."""
+    lines: list[str] = []
+    for paragraph in paragraphs:
+        if not paragraph:
+            lines.append("#")
+            continue
+        item = paragraph.startswith("- ")
+        text = " ".join(paragraph.split())
+        lines += textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent="# ",
+            subsequent_indent="#   " if item else "# ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines

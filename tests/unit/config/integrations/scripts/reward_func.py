@@ -1,0 +1,5 @@
+import torch
+
+
+def reward_func(queries, prompts, labels, **kwargs):
+    return torch.zeros(len(queries))

@@ -1,0 +1,132 @@
+"""Reading bash without running it: the words that each command of a script would get."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.errors import ConfigError
+
+pytest.importorskip("tree_sitter_bash")
+
+from openrlhf_tir.config.integrations.bash_script import Script, read_script, read_text, readable, unknowns
+
+
+def read(text: str, **environ: str) -> Script:
+    return read_text(text, environ=environ)
+
+
+def words(text: str, **environ: str) -> list[str]:
+    """The words of the only command."""
+    (command,) = read(text, **environ).commands
+    return list(command.words)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run a  b", ["run", "a", "b"]),
+        ("run --a 1 \\\n  --b 2", ["run", "--a", "1", "--b", "2"]),
+        ("X='1 2'; run $X \"$X\"", ["run", "1", "2", "1 2"]),
+        ("X=a; run pre-$X.post ${X}b", ["run", "pre-a.post", "ab"]),
+        ("run ${X:-d} ${X-e} ${X:+f}", ["run", "d", "e"]),
+        ("X=; run ${X:-d} \"${X-e}\" ${X:+f}", ["run", "d", ""]),
+        ("X=1; run ${X:-d} ${X:+f}", ["run", "1", "f"]),
+        ("Y=2; run ${X:-a/$Y/b}", ["run", "a/2/b"]),
+        ("run ${X:-\"a b\"}", ["run", "a b"]),
+        ("A=(1 '2 3'); run ${A[@]} \"${A[@]}\"", ["run", "1", "2", "3", "1", "2 3"]),
+        ("A=(1 '2 3'); run ${A[1]} ${#A[@]} $A", ["run", "2", "3", "2", "1"]),
+        ("A=(); run \"${A[@]}\" z", ["run", "z"]),
+        ("A=(a); A+=(b c); run \"${A[*]}\"", ["run", "a b c"]),
+        ("X=a; X+=b; run $X", ["run", "ab"]),
+        ("A=(a # no\n # --b\n c); run ${A[@]}", ["run", "a", "c"]),
+        ("run 'a $X' \"a \\$X \\\"q\\\"\" a\\ b", ["run", "a $X", 'a $X "q"', "a b"]),
+        ("run $'a\\nb'", ["run", "a\nb"]),
+        ("X=/a/b.tar.gz; run ${X##*/} ${X%.*} ${X%%.*} ${X#/a/}", ["run", "b.tar.gz", "/a/b.tar", "/a/b", "b.tar.gz"]),
+        ("X=a/b/c; run ${X//\\//-} ${X/b/z} ${X:2:3} ${X^^}", ["run", "a-b-c", "a/z/c", "b/c", "A/B/C"]),
+        ("N=8; run $((N / 2 + 1)) $(( ${N} * 2 ))", ["run", "5", "16"]),
+        ("X=$(echo a b); run \"$X\" $(basename /q/model.bin .bin) $(dirname /q/r)", ["run", "a b", "model", "/q"]),
+        ("X=$(cat <<EOF\n--a 1 \\\n--b 2\nEOF\n); run $X", ["run", "--a", "1", "--b", "2"]),
+        ("read -r -d '' X <<EOF\n--a $Y \\\n  --b \"2 3\"\nEOF\nrun $X", ["run", "--a", "y", "--b", '"2', '3"']),
+        ("read -r -d '' X <<'EOF'\n$Y\nEOF\nrun $X", ["run", "$Y"]),
+        ("A=1 B=2 run x", ["run", "x"]),
+        ("eval run --a $Y", ["run", "--a", "y"]),
+        ("C='run --a 1'; $C --b 2", ["run", "--a", "1", "--b", "2"]),
+        ("ROOT=<fill me in>\nrun $ROOT", ["run", "<fill", "me", "in>"]),
+    ],
+)  # fmt: skip
+def test_words_are_those_that_bash_would_pass(text, expected):
+    assert words(text, Y="y") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('if [[ ${1} != "slurm" ]]; then run a; fi', ["a"]),
+        ('if [ -z "$X" ]; then run a; else run b; fi', ["a"]),
+        ("X=1; if [ -z $X ]; then run a; elif [ $X -eq 1 ]; then run b; else run c; fi", ["b"]),
+        ("[[ -n $X ]] && run a", []),
+        ('[ -n "$X" ] || run a', ["a"]),
+        ("X=2; if ((X > 1)); then run a; fi", ["a"]),
+        ("case ${M:-grpo} in ppo) run a;; gr*|x) run b;; *) run c;; esac", ["b"]),
+        ("for i in 1 2; do run $i; done", ["1", "2"]),
+        ("for ((i = 0; i < 9; i++)); do run a; done", ["a"]),
+        ("f() { run $1; }; f a; f b", ["a", "b"]),
+        ("run a; exit; run b", ["a"]),
+        ("(X=1; run $X); run ${X:-2}", ["1", "2"]),
+        ("echo run a; run b | tee log; run c &", ["b", "c"]),
+        ("set -- a b; shift; run $1", ["b"]),
+    ],
+)
+def test_commands_are_those_that_bash_would_start(text, expected):
+    assert [command.words[1] for command in read(text).commands if command.words[0] == "run"] == expected
+
+
+def test_a_comment_ends_a_continued_command_as_in_bash_and_what_is_below_it_is_said_to_be_lost():
+    script = read("python -m openrlhf.cli.train_sft --a 1 \\\n  # --b 2 \\\n  --c 3\n")
+    (command,) = script.commands
+    assert command.words[3:] == ("--a", "1")
+    assert any("--c" in note and "Line 3" in note for note in script.notes)
+
+
+def test_what_only_a_run_can_tell_keeps_its_source_through_variables_and_nested_shells():
+    script = read('N=$(nvidia-smi -L | wc -l)\nsrun bash -c "python -m openrlhf.cli.train_sft --n $N"')
+    (command,) = script.commands
+    assert unknowns(command.words[-1]) == ["$(nvidia-smi -L | wc -l)"]
+    assert readable(command.words[-1]) == "$(nvidia-smi -L | wc -l)"
+
+
+def test_an_unset_variable_in_a_training_command_is_said_and_elsewhere_not():
+    assert read("echo $NOTHING; run $NOTHING").notes == []
+    (note,) = read("python -m openrlhf.cli.train_sft --a $NOTHING").notes
+    assert "$NOTHING" in note
+
+
+def test_nothing_of_a_script_is_run(tmp_path):
+    (tmp_path / "s.sh").write_text(f"touch {tmp_path}/made\nX=$(touch {tmp_path}/made2)\nrun > {tmp_path}/made3\n")
+    read_script(tmp_path / "s.sh")
+    assert [path.name for path in tmp_path.iterdir()] == ["s.sh"]
+
+
+def test_a_script_that_calls_itself_comes_to_an_end(tmp_path):
+    (tmp_path / "s.sh").write_text("f() { f; }\nf\nbash s.sh\nrun a\n")
+    assert read_script(tmp_path / "s.sh", cwd=tmp_path).notes
+
+
+def test_another_script_is_read_with_its_arguments(tmp_path):
+    (tmp_path / "inner.sh").write_text("run $1 $OUTER\n")
+    (tmp_path / "s.sh").write_text("OUTER=o\nsource inner.sh a\nbash inner.sh b\n")
+    commands = read_script(tmp_path / "s.sh", environ={}, cwd=tmp_path).commands
+    assert [command.words for command in commands] == [("run", "a", "o"), ("run", "b", "o")]
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])
+def test_a_file_that_is_no_text_is_refused(content, tmp_path):
+    if content is not None:
+        (tmp_path / "s.sh").write_bytes(content)
+    with pytest.raises(ConfigError):
+        read_script(tmp_path / "s.sh")
+
+
+@pytest.mark.parametrize("text", ["if", "run 'a", "run $(", "((", "case x in", "run ${X", "\0", "run `a`", "<<EOF"])
+def test_text_that_is_not_bash_raises_nothing(text):
+    read(text)
