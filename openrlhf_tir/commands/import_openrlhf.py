@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -161,9 +162,11 @@ def _finish(args: argparse.Namespace, call: Call, imported: Imported, text: str,
     _say(f"written: {path}. Check it: openrlhf-tir {command} --recipe {path} --check-only")
     if args.run is None:
         return DONE
-    from ..cli import main
-
-    return main([command, "--recipe", str(path), *args.run])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The run takes the place of this process: signals and restarts by the launcher find what they would without us.
+    words = [sys.executable, "-m", "openrlhf_tir.cli", command, "--recipe", str(path), *args.run]
+    os.execv(sys.executable, words)
 
 
 def _directories(path: Path) -> list[Path]:
