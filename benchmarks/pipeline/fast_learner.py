@@ -2,10 +2,10 @@
 [--quick]
 
 The longest responses decide then (staleness_bound.py). With and without the fast lane (openrlhf_tir/pipeline/lane),
-early accumulation (pipeline/budget.py) and pushes that keep the KV cache (pipeline.kv_after_push), and with a group's
-samples on one engine or on several, on the seed workload and on one with five slow tools and a tail to 16k tokens; S =
-4, beside `one_step` and the bound, which is max(saturated engines, learner). Nothing is emulated on the wall clock. The
-last line is one JSON object."""
+early accumulation (pipeline/scheduler/early_accumulation.py) and pushes that keep the KV cache
+(pipeline.kv_after_push), and with a group's samples on one engine or on several, on the seed workload and on one with
+five slow tools and a tail to 16k tokens; S = 4, beside `one_step` and the bound, which is max(saturated engines,
+learner). Nothing is emulated on the wall clock. The last line is one JSON object."""
 
 from __future__ import annotations
 

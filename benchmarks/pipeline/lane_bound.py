@@ -21,7 +21,7 @@ import json
 
 import numpy as np
 
-from openrlhf_tir.pipeline.state import PARTS
+from openrlhf_tir.pipeline.scheduler.early_accumulation import MAX_PARTS
 from openrlhf_tir.simulation.run import batch_rollout_s
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, TOOLS_WORKLOAD, EngineSpec, Workload
 
@@ -67,7 +67,7 @@ def least_period_s(w: Workload, learner_s: float, *, throughout: bool, early: bo
     period = max(learner_s + push_s, w.prompts / w.saturated_groups_per_s)
     while True:
         phases = (np.arange(PHASES) + 0.5) / PHASES if throughout else [0.0]
-        closing_s = learner_s / PARTS if early else learner_s
+        closing_s = learner_s / MAX_PARTS if early else learner_s
         windows = [(S + 1 - phase) * period - closing_s - (S + 1) * push_s for phase in phases]
         if responses * np.mean(
             [cost_s(w.engine, survival_K, width, window) for window in windows]

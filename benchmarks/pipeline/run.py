@@ -50,7 +50,7 @@ async def run_mode(c: Cluster, plan: Plan) -> ModeFigures:
         w = c.workload
         lane = fast_lane(
             cfg,
-            pipeline.state,
+            pipeline.scheduler,
             PoolLanes(c),
             longest=w.longest,
             slots=w.engine.max_running,

@@ -18,10 +18,9 @@ from collections.abc import Iterator
 from types import FrameType
 
 from ..ports import Rollout
-from ..types import GroupState
 from .observer import Observer
-from .source import Flight
-from .state import RunState
+from .scheduler import InFlightGroup, RolloutScheduler
+from .scheduler.core import DispatchObstacle
 
 OUTSIDE = {
     "turn": "the engines to leave the shared GPUs, and the learner to be there",
@@ -34,34 +33,34 @@ OUTSIDE = {
 """What the trainer waits for in the phases that the controller only looks at from outside."""
 
 
-def describe(state: RunState, observer: Observer, rollout: Rollout) -> str:
+def describe(scheduler: RolloutScheduler, observer: Observer, rollout: Rollout) -> str:
     """One sentence per edge, the blocked one first."""
     now = asyncio.get_running_loop().time()
-    rolling = sorted(state.rolling.values(), key=lambda f: f.place)
+    rolling = sorted(scheduler.rolling.values(), key=lambda group: group.training_order)
     parts = [
-        f"the trainer waits for {_edge(state, observer.now, rolling)} since {now - observer.since:.0f} s, at version"
-        f" {state.version}"
+        f"the trainer waits for {_edge(scheduler, observer.now, rolling)} since {now - observer.since:.0f} s,"
+        f" at version {scheduler.version}"
     ]
     if rolling:
-        spread = Counter(f"{rollout.where(f.key)}, env {f.env}" for f in rolling)
+        spread = Counter(f"{rollout.where(f.key)}, env {f.environment}" for f in rolling)
         parts.append(
             f"{len(rolling)} groups are rolling: " + "; ".join(f"{n} {where}" for where, n in spread.most_common())
         )
         longest = min(rolling, key=lambda f: f.started_at)
         parts.append(
             f"the longest is {longest.key} since {now - longest.started_at:.0f} s ({rollout.where(longest.key)}, env"
-            f" {longest.env})"
+            f" {longest.environment})"
         )
     else:
         parts.append("no group is rolling")
-    parts.append(_admission(state))
+    parts.append(_admission(scheduler))
     return "; ".join(parts)
 
 
-def _edge(state: RunState, phase: str, rolling: list[Flight]) -> str:
+def _edge(scheduler: RolloutScheduler, phase: str, rolling: list[InFlightGroup]) -> str:
     if phase == "wait for gate":
-        due = min(map(state.deadline, rolling), default=state.version)
-        first = [str(f.key) for f in rolling if state.deadline(f) == due]
+        due = min(map(scheduler.rule.training_deadline, rolling), default=scheduler.version)
+        first = [str(f.key) for f in rolling if scheduler.rule.training_deadline(f) == due]
         return (
             f"the staleness gate: {len(first)} rolling groups must be trained by version {due}, first"
             f" {', '.join(first[:3])}"
@@ -69,20 +68,31 @@ def _edge(state: RunState, phase: str, rolling: list[Flight]) -> str:
     if phase == "drain":
         return f"the engines to drain before a push: {len(rolling)} groups still roll"
     if phase == "wait for replay":
-        begun = f", of which {len(state.in_hand)} have their gradients" if state.in_hand else ""
-        return f"replay: {len(state.replay) + len(state.in_hand)}/{state.B} groups are there{begun}"
+        accumulated = len(scheduler.current_batch)
+        begun = f", of which {accumulated} have their gradients" if accumulated else ""
+        accepted = len(scheduler.buffered) + accumulated
+        return f"replay: {accepted}/{scheduler.rule.batch_groups} groups are there{begun}"
     return OUTSIDE.get(phase, f"'{phase}'")
 
 
-def _admission(state: RunState) -> str:
-    budget = state.budget
-    held = budget.pending + budget.states[GroupState.TRAINING]
-    if not state.source.ready:
-        return "no prompt is left to issue"
-    if budget.admits():
-        return f"new groups may start ({held} hold a slot)"
-    why = "" if held >= budget.limit else "; pipeline.depth wants no more under way"
-    return f"no new group may start: {held} hold a slot, of {budget.limit} at most{why}"
+def _admission(scheduler: RolloutScheduler) -> str:
+    """Return whether new groups may start, and if not why."""
+    slots = f"{scheduler.slots_taken} hold a slot"
+    obstacle = scheduler.dispatch_obstacle()
+    if obstacle is None:
+        return f"new groups may start ({slots})"
+    return f"no new group may start: {slots}, of {scheduler.rule.max_groups} at most; {_OBSTACLES[obstacle]}"
+
+
+_OBSTACLES = {
+    DispatchObstacle.MAX_ROLLING: "rollout.vllm_generate_batch_size allows no more at once",
+    DispatchObstacle.PAUSED: "they wait for the next weight push",
+    DispatchObstacle.STALENESS: "pipeline.max_staleness has room for no more",
+    DispatchObstacle.END_OF_RUN: "the steps that are left need no more",
+    DispatchObstacle.DEPTH: "pipeline.depth wants no more under way",
+    DispatchObstacle.NO_PROMPT: "no prompt is left to dispatch",
+    DispatchObstacle.GATE: "a batch waits for the gate, and enough groups for the next one are under way",
+}
 
 
 def stacks() -> str:

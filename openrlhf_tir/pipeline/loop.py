@@ -1,17 +1,20 @@
-"""The main loop.
+"""The training loop.
 
-    prompts -> [budget] -> rollout actors -> groups -> filters -> replay -> learner -> weights -> rollout actors
+    prompts -> [scheduler] -> rollout actors -> groups -> filters -> replay -> learner -> weights -> rollout actors
 
-    stage     consumes              produces            waits for                          unblocked by
-    produce   prompts               flights             a slot, an open gate of the push   a filtered group, a step
-    roll      a flight              a buffered group    the rollout actor                  the group's deadline
-    train     B buffered groups     a new version       replay, the staleness gate         roll
-    (early)   some of the B         their gradients     as many as a part has              roll
-    push      a new version         verified weights    evaluate; in drain modes roll      evaluate, roll
-    evaluate  verified weights      figures, the best   engines, beside all but push       its deadline
+    task         consumes                produces               waits for                      unblocked by
+    produce      prompts                 rolling groups         scheduler.can_dispatch()       a group, a step, a push
+    roll         a rolling group         a buffered group       the rollout actor              the group's deadline
+    train        buffered groups         a new policy version   a full batch, then the gate    roll
+      accumulate   some of a batch         their gradients        can_take_part()                roll
+      push         a new version           verified weights       an evaluation; with drain      evaluate, roll
+                                                                also every rolling group
+    evaluate     verified weights        metrics, a score       engines, beside the rollouts   eval.timeout_s
+    watchdog     phases, groups          -                      pipeline.stall_timeout_s       -
 
-One asyncio task per stage and flight, in the controller, which holds metadata and references only. Between two awaits
-the state is consistent: a slot, its ledger line and its flight change together, so a checkpoint may cut anywhere."""
+One asyncio task for each of these, and one for each rolling group, in the controller process, which holds metadata and
+references only. Between two awaits the scheduler's state is consistent, so a checkpoint may be taken anywhere.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,13 @@ from .evaluation import Evaluator
 from .health import Health
 from .observer import Observer
 from .resume import Saver
-from .source import Flight
-from .state import RunState
+from .scheduler import InFlightGroup, RolloutScheduler
 from .stop import StopRequest, wind_down
-from .surplus import abandon, drop_surplus
 from .watchdog import Watchdog
 
 
 class Pipeline:
-    """One training run. `run` ends when max_steps are done or the prompts are through; raises Stopped on request."""
+    """One training run: `run` returns when train.max_steps updates are done or the prompts are through."""
 
     def __init__(
         self,
@@ -59,163 +60,218 @@ class Pipeline:
         stop: StopRequest | None = None,
         complete: Callable[[Path], None] = lambda directory: None,
     ) -> None:
-        self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer
-        self.tasks = asyncio.TaskGroup()  # all that runs; what fails there ends the run
+        """Wire the loop.
+
+        Args:
+            cfg: The run's configuration.
+            prompts: The stream of prompts.
+            rollout: Runs groups on the engines.
+            learner: Trains batches.
+            publisher: Sends the learner's weights to the engines and proves them.
+            ledger: Open ledger of the run directory.
+            checkpoints: The checkpoint directory.
+            observer: Writes metrics, spans and progress.
+            measure: Evaluates the engines' weights and returns metrics; None if the run has no evaluation.
+            stop: Tells when the run is asked to stop; by default nobody asks.
+            complete: Adds to an exported model what the learner does not know of (ckpt.save_hf).
+        """
+        self.cfg = cfg
+        self.rollout = rollout
+        self.learner = learner
+        self.publisher = publisher
+        self.observer = observer
+        self.tasks = asyncio.TaskGroup()
+        """Everything that runs. What fails there ends the run."""
         self.rollouts: dict[int, asyncio.Task[None]] = {}
+        """The task of each rolling group, by sequence number."""
         self.producing = False
-        """True while groups may be issued: from the first push until the last step has ended."""
-        self.stop, self.health = stop or StopRequest(cfg.train.stop_grace_s), Health(cfg)
-        self.state = state = RunState(cfg, prompts, ledger, observer.group, observer.left)
+        """True while groups may be dispatched: from the first push until the last step has ended."""
+        self.stop = stop or StopRequest(cfg.train.stop_grace_s)
+        self.health = Health(cfg)
+        self.scheduler = RolloutScheduler(cfg, prompts, ledger, on_finished=observer.group, on_dropped=observer.left)
         self.evaluator = Evaluator(cfg, measure, observer, self.tasks)
-        self.saver = Saver(cfg, state, learner, rollout, checkpoints, observer, self.evaluator, self.tasks, complete)
-        said = partial(describe, state, observer, rollout)
-        self.watchdog = Watchdog(cfg.stall_timeout_s, said, self.saver.rescue, cfg.run_dir)
+        self.saver = Saver(
+            cfg, self.scheduler, learner, rollout, checkpoints, observer, self.evaluator, self.tasks, complete
+        )
+        describe_stall = partial(describe, self.scheduler, observer, rollout)
+        self.watchdog = Watchdog(cfg.stall_timeout_s, describe_stall, self.saver.rescue, cfg.run_dir)
         observer.on_phase = self.watchdog.beat
 
     async def run(self, resume: bool = False) -> None:
-        said = None
+        """Train until the run is over.
+
+        Args:
+            resume: Continue from the latest checkpoint.
+
+        Raises:
+            Stopped: The run was asked to stop; a checkpoint was taken if there was something to save.
+            ExceptionGroup: A task failed; it holds the errors of all that failed.
+        """
+        outcome = None
         async with self.tasks:
             watchdog = self.tasks.create_task(self.watchdog.run(), name="watchdog")
             training = self.tasks.create_task(self.train(resume), name="train")
             if await self.stop.or_done(training):
-                self.state.pause()
-                said = await wind_down(training, self.state, self.saver, self.stop)
+                self.scheduler.pause()
+                outcome = await wind_down(training, self.scheduler, self.saver, self.stop)
             watchdog.cancel()
-            for roll in self.rollouts.values():
-                roll.cancel()
-        if said is not None:
-            raise Stopped(f"The run was stopped: {self.stop.asked}. {said}")
+            for rollout in self.rollouts.values():
+                rollout.cancel()
+        if outcome is not None:
+            raise Stopped(f"The run was stopped: {self.stop.asked}. {outcome}")
 
     async def train(self, resume: bool) -> None:
+        """The trainer: push the first weights, then step by step to the end, with what is due after each step."""
         if resume:
             async with self.publisher.changing():
                 await self.saver.restore()
         self.saver.ready = True
         await self.push()
-        await self.evaluator.begin(self.version)  # which a resumed run owes
+        await self.evaluator.begin(self.version)  # A resumed run may have an evaluation pending.
         await self.saver.save()
-        producing = self.tasks.create_task(self.produce(), name="produce")
+        producer = self.tasks.create_task(self.produce(), name="produce")
         self.producing = True
         try:
-            while self.version < self.state.max_steps and (rest := await self.next_batch()):
-                await self.step(rest)
+            while self.version < self.cfg.train.max_steps and (items := await self.next_batch()):
+                await self.step(items)
         finally:
-            producing.cancel()
+            producer.cancel()
             self.producing = False
-        for dispatch in abandon(self.state):
-            self.rollouts.pop(dispatch).cancel()
-        if self.state.pushed < self.version:  # the prompts ran out between two pushes
+        for sequence_number in self.scheduler.abandon():
+            self.rollouts.pop(sequence_number).cancel()
+        if self.scheduler.pushed_version < self.version:  # The prompts ran out between two pushes.
             await self.push()
         await self.saver.finish()
-        self.state.finished()
+        self.scheduler.ledger.finished()
 
     async def produce(self) -> None:
-        """Until the run is over: a prompt may come back, as surplus, after the last one was issued."""
+        """The producer. Runs until cancelled: a prompt may come back, as surplus, after the last was dispatched."""
         while True:
-            await self.state.signal.until(self.state.may_issue)
-            self.start_groups()
+            await self.scheduler.wait_until(self.scheduler.can_dispatch)
+            self.dispatch_groups()
 
-    def start_groups(self) -> None:
-        """Issue as many groups as may start now."""
-        while self.state.may_issue():
-            flight, task = self.state.issue(asyncio.get_running_loop().time())
-            self.rollouts[flight.dispatch] = self.tasks.create_task(self.roll(flight, task), name=f"roll {flight.key}")
+    def dispatch_groups(self) -> None:
+        """Dispatch as many groups as may start now, each as a task of its own."""
+        while self.scheduler.can_dispatch():
+            group, task = self.scheduler.dispatch(asyncio.get_running_loop().time())
+            rollout = self.tasks.create_task(self.roll(group, task), name=f"roll {group.key}")
+            self.rollouts[group.sequence_number] = rollout
 
-    async def roll(self, flight: Flight, task: Task) -> None:
-        """A flight until it moves on. Infrastructure that fails costs this attempt; where it always does, the run."""
+    async def roll(self, group: InFlightGroup, task: Task) -> None:
+        """Run a group until it moves on. A fault of the infrastructure costs this attempt; too many end the run."""
         meta: GroupMeta | None = None
         payload: Any = None
         try:
-            meta, payload = await self.rollout.run_group(flight.key, task)
-            failed = meta.failed
+            meta, payload = await self.rollout.run_group(group.key, task)
+            failure = meta.failed
         except InfraError as e:
-            failed = e.reason
-        if failed is not None:
-            # A launcher that stops a whole job ends its environment servers as well. What that costs must not end the
-            # run while it saves its checkpoint; the resume issues the group again.
+            failure = e.reason
+        if failure is not None:
+            # A launcher that stops a whole job also ends its environment servers. What that costs must not end the run
+            # while it saves its checkpoint; the resume dispatches the group again.
             await self.stop.hold_if_asked()
-        if failed is None:
+        else:
             self.watchdog.beat()
-        in_turn = self.state.settles_in_turn(flight, meta, failed)
-        if in_turn:
-            await self.state.signal.until(lambda: self.state.is_turn_of(flight))
-        self.state.method.settled(meta)
-        if failed is None and meta is not None:
-            self.state.measured(flight, meta, asyncio.get_running_loop().time(), self.rollout.engine_stats())
-        else:  # what is down needs time to come back; the slot is held meanwhile
-            await asyncio.sleep(backoff_s(flight.reissues, cap_s=self.cfg.train.max_backoff_s))
-        del self.rollouts[flight.dispatch]
-        end = self.state.settle(flight, meta, payload, failed)
-        if in_turn and self.producing:
-            self.start_groups()  # before the next group's turn: which prompt comes next depends on this one only
-        self.health.settled(end, meta, payload, failed, tries=flight.reissues + 1)
+        in_order = self.scheduler.must_finish_in_order(group, meta, failure)
+        if in_order:
+            await self.scheduler.wait_until(lambda: self.scheduler.is_oldest_unfinished(group))
+        self.scheduler.method.settled(meta)
+        if failure is None and meta is not None:
+            now = asyncio.get_running_loop().time()
+            self.scheduler.group_evaluated(group, meta, now, self.rollout.engine_stats())
+        else:
+            # What is down needs time to come back. The group keeps its slot meanwhile.
+            await asyncio.sleep(backoff_s(group.retries, cap_s=self.cfg.train.max_backoff_s))
+        del self.rollouts[group.sequence_number]
+        state = self.scheduler.finish_group(group, meta, payload, failure)
+        if in_order and self.producing:
+            # Before the next group's turn: which prompt is dispatched next may depend on this group only.
+            self.dispatch_groups()
+        self.health.settled(state, meta, payload, failure, tries=group.retries + 1)
         if self.health.unproductive:
             raise await self.health.why_unproductive(self.rollout)
 
     async def next_batch(self) -> list[BatchItem]:
-        """The B groups dispatched first, less those accumulated, once the gate is open; at the end fewer, then none."""
-        state = self.state
+        """Wait for a batch; return its groups that are not accumulated yet, or none if the prompts are through."""
+        scheduler = self.scheduler
         while True:
             with self.observer.phase("wait for replay", self.version):
-                await state.signal.until(lambda: state.part_ready() or state.batch_ready())
+                await scheduler.wait_until(lambda: scheduler.can_take_part() or scheduler.batch_is_filled())
             with self.observer.phase("wait for gate", self.version):
-                await state.signal.until(lambda: state.part_ready() or state.gate_open())
-            if state.step_due():
-                drop_surplus(state)
-                return state.take()
+                await scheduler.wait_until(lambda: scheduler.can_take_part() or scheduler.gate_is_open())
+            decision = scheduler.next_batch()
+            if decision is not None:
+                return scheduler.take_batch(decision)
             await self.accumulate()
 
     async def accumulate(self) -> None:
-        """A part of the batch -> its gradients. What allows it lasts while an engine joins, as replay only gains."""
+        """Have the learner make the gradients of a part of the batch, while the rest still rolls."""
         async with self.publisher.changing():
             await self.stop.hold_if_asked()
-            part, start = self.state.take_part(), asyncio.get_running_loop().time()
+            # An engine may have joined meanwhile. The part may still be taken: groups were only added to the buffer.
+            part = self.scheduler.take_part()
+            start = asyncio.get_running_loop().time()
             with self.observer.phase("accumulate", self.version):
                 await self.learner.accumulate(train_batch(self.cfg, self.version, part))
-            self.state.accumulated(asyncio.get_running_loop().time() - start)
+            self.scheduler.part_accumulated(asyncio.get_running_loop().time() - start)
 
-    async def step(self, rest: list[BatchItem]) -> None:
-        """The batch in hand, `rest` not accumulated -> new versions, in the engines too if that is due; what is due."""
-        state, start, batch = self.state, asyncio.get_running_loop().time(), train_batch(self.cfg, self.version, rest)
-        items = [item for _, item in state.in_hand]
+    async def step(self, items: list[BatchItem]) -> None:
+        """Train the current batch, push if that is due, then begin the evaluation and the checkpoint that are due.
+
+        Args:
+            items: The groups of the batch that are not accumulated yet.
+        """
+        scheduler = self.scheduler
+        start = asyncio.get_running_loop().time()
+        batch = train_batch(self.cfg, self.version, items)
+        batch_items = [item for _, item in scheduler.current_batch]
+        # No engine joins during a step: it would be given weights that are neither the old nor the new ones.
         async with self.publisher.changing():
             await self.stop.hold_if_asked()
-            state.begin_step(start)
+            scheduler.step_started(start)
             with self.observer.phase("step", self.version):
                 report = await self.learner.step(batch)
+            scheduler.batch_trained(report)
             if not report.finite:
-                state.not_trained("nonfinite_gradient")
-                self.health.not_finite(report, items)
+                self.health.not_finite(report, batch_items)
                 return
-            state.trained(report)
-            if state.due(self.cfg.eval.steps):
+            if scheduler.crossed(self.cfg.eval.steps):
                 self.evaluator.owes.add(self.version)
         self.health.trained(report)
-        self.observer.selection.trained(item.meta for item in items)
+        self.observer.selection.trained(item.meta for item in batch_items)
         try:
-            if state.push_due(evaluating=self.evaluator.open, owed=self.version in self.evaluator.owes):
-                start += await self.evaluator.ended()
+            evaluation_pending = self.version in self.evaluator.owes
+            if scheduler.push_is_due(evaluation_running=self.evaluator.open, evaluation_pending=evaluation_pending):
+                start += await self.evaluator.ended()  # Waiting for an evaluation is not the learner's work.
                 await self.push()
-            state.stepped(asyncio.get_running_loop().time() - start)
-            state.check()
-        finally:  # a stop gives the push up; the step is done, is saved at this boundary, and has its row
-            facts = self.rollout.engine_stats() | state.depth.facts() | state.source.prompts.facts()
-            self.observer.step(report, state.budget, facts)
+            scheduler.step_finished(asyncio.get_running_loop().time() - start)
+            scheduler.check()
+        finally:
+            # A stop gives the push up. The step is done, is saved at this boundary, and gets its row of metrics.
+            self.observer.step(
+                report,
+                batch_groups=scheduler.rule.batch_groups,
+                rolling=len(scheduler.rolling),
+                buffered=len(scheduler.buffered),
+                extra=self.rollout.engine_stats() | scheduler.metrics(),
+            )
         await self.evaluator.begin(self.version)
         await self.saver.save()
 
     async def push(self) -> None:
-        """Engines get the learner's weights, verified, before anything of the next version can be trained."""
+        """Give the engines the learner's weights, verified, before anything of the next version can be trained."""
         await self.evaluator.ended()
-        if self.cfg.pipeline.drain:  # without a lock: an engine that joins may be what the last groups wait for
-            self.state.pause()
+        if self.cfg.pipeline.drain:
+            # Without the publisher's lock: an engine that joins may be what the last groups wait for.
+            self.scheduler.pause()
             with self.observer.phase("drain", self.version):
-                await self.state.signal.until(lambda: not self.state.rolling)
+                await self.scheduler.wait_until(lambda: not self.scheduler.rolling)
         with self.observer.phase("push", self.version):
-            self.observer.pushed(await self.publisher.publish(self.version, must_differ=self.state.moved))
-        self.state.push_done()
+            report = await self.publisher.publish(self.version, must_differ=self.scheduler.weights_must_differ)
+            self.observer.pushed(report)
+        self.scheduler.push_finished()
 
     @property
     def version(self) -> int:
         """Updates behind the learner's weights."""
-        return self.state.version
+        return self.scheduler.version

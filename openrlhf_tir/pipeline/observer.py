@@ -15,9 +15,8 @@ import numpy as np
 from ..engines.session_trace import AGENT_FACTS
 from ..episodes.choice import LENGTH_FACTS
 from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS, CODE_FACTS, HAVE, N_CALLS
-from ..types import GroupMeta, GroupState, PublishReport, StepReport
+from ..types import GroupMeta, PublishReport, StepReport
 from .bias_meter import SelectionMeter
-from .budget import Budget
 
 log = logging.getLogger(__name__)
 MAX_EXPLAINED = 100
@@ -195,10 +194,21 @@ class Observer:
         for start, end in intervals:
             self.trace.add(track, name, start, end)
 
-    def step(self, report: StepReport, budget: Budget, extra: dict[str, float]) -> None:
+    def step(
+        self, report: StepReport, *, batch_groups: int, rolling: int, buffered: int, extra: Mapping[str, float]
+    ) -> None:
+        """Write the row of a step.
+
+        Args:
+            report: What the learner says of the step.
+            batch_groups: Groups of a batch. Means are over at least so many groups.
+            rolling: Groups on engines.
+            buffered: Accepted groups that no batch has taken yet.
+            extra: More metrics of the row.
+        """
         now = time.monotonic()
         wall, self._last_step = now - self._last_step, now
-        groups = self._latest(budget.batch_groups)
+        groups = self._latest(batch_groups)
         row = {
             **rollout_metrics(groups, self.without_calls),
             **{
@@ -211,8 +221,8 @@ class Observer:
             **{name: float(n) for name, n in self._ends.items()},
             **{name: round(s, 4) for name, s in self._seconds.items()},
             **extra,
-            "rolling": float(budget.rolling),
-            "buffered": float(budget.states[GroupState.BUFFERED]),
+            "rolling": float(rolling),
+            "buffered": float(buffered),
             "canary_max_diff": self._canary,
             **self._push,
             "trained_tokens": float(report.trained_tokens),

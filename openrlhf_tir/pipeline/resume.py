@@ -22,10 +22,11 @@ from ..config import Config
 from ..errors import CheckpointDamaged
 from ..ports import Learner, Rollout
 from ..types import BatchItem
+from .checkpoints import scheduler_state
 from .checkpoints.checkpoint import Checkpoints
 from .evaluation import Evaluation, Evaluator
 from .observer import Observer
-from .state import Cut, RunState
+from .scheduler import AcceptedGroup, RolloutScheduler, SchedulerSnapshot
 
 log = logging.getLogger(__name__)
 OWED = "evaluation_owed"
@@ -43,7 +44,7 @@ class Saver:
     def __init__(
         self,
         cfg: Config,
-        state: RunState,
+        scheduler: RolloutScheduler,
         learner: Learner,
         rollout: Rollout,
         checkpoints: Checkpoints,
@@ -52,9 +53,10 @@ class Saver:
         tasks: asyncio.TaskGroup,
         complete: Callable[[Path], None],
     ) -> None:
+        self.settings = cfg
         self.writes, self.every, self.exports = not cfg.ckpt.disable_ds, cfg.ckpt.save_steps, cfg.ckpt.save_hf
         self.evaluates, self.complete = cfg.eval.steps > 0, complete
-        self.state, self.learner, self.rollout = state, learner, rollout
+        self.scheduler, self.learner, self.rollout = scheduler, learner, rollout
         self.checkpoints, self.observer, self.evaluator, self.tasks = checkpoints, observer, evaluator, tasks
         self.ready = False
         """The state is that of the run: a new one, or restored. Before, a checkpoint would hold nothing."""
@@ -66,7 +68,7 @@ class Saver:
         self.best = checkpoints.best()[1]
         """Score of the best checkpoint."""
         self.saved: tuple[int, int] | None = None
-        """`RunState.progress` at the last cut that is committed, or is being written."""
+        """`RolloutScheduler.progress` at the last snapshot that is committed, or is being written."""
         self.safe: tuple[int, int] | None = None
         """The same of the last that is committed."""
         self.committing: asyncio.Task[Any] | None = None
@@ -74,7 +76,7 @@ class Saver:
 
     async def save(self) -> None:
         """What is due at this version. Called when no step is under way."""
-        due = self.state.due(self.every)
+        due = self.scheduler.crossed(self.every)
         await self._checkpoint(due)
         if due and self.exports:
             await self.export()
@@ -82,37 +84,37 @@ class Saver:
     async def _checkpoint(self, due: bool) -> None:
         """Begin one if it is due, or if an evaluation finds these weights the best, or may. The learner may step when
         this returns, `committing` ends when it is safe."""
-        judged = self.evaluator.of(self.state.version)
+        judged = self.evaluator.of(self.scheduler.version)
         candidate = judged is not None and self.evaluator.may_beat(self.best, judged)
         if not self.writes or not (due or candidate):
             return
         if judged is None:
             await self.evaluator.ended()
-        with self.observer.phase("checkpoint", self.state.version):
+        with self.observer.phase("checkpoint", self.scheduler.version):
             async with self._one:
                 await self.settled()
-                if candidate or self.saved != self.state.progress:  # else a rescue has taken it meanwhile
+                if candidate or self.saved != self.scheduler.progress:  # else a rescue has taken it meanwhile
                     await self._take(due)
 
     async def _take(self, due: bool) -> None:
         """By the holder of the lock, when nothing is being written."""
-        cut, self.saved = self.state.cut(), self.state.progress
+        snapshot, self.saved = self.scheduler.snapshot(), self.scheduler.progress
         self.copying = True
         try:
-            await self.checkpoints.take(cut.version, self.learner)
+            await self.checkpoints.take(snapshot.version, self.learner)
         except OSError as e:
-            self._refused(cut, e)
+            self._refused(snapshot, e)
             return
         finally:
             self.copying = False
-            self.state.signal.notify()
-        judged = self.evaluator.of(cut.version)
-        self.committing = self.tasks.create_task(self._commit(cut, due, judged), name=f"commit {cut.version}")
+            self.scheduler.notify()
+        judged = self.evaluator.of(snapshot.version)
+        self.committing = self.tasks.create_task(self._commit(snapshot, due, judged), name=f"commit {snapshot.version}")
 
     async def export(self) -> None:
         """The weights as a model beside the checkpoints (ckpt.save_hf). A disk that refuses costs this one."""
-        directory = self.checkpoints.export_of(self.state.version)
-        with self.observer.phase("checkpoint", self.state.version):
+        directory = self.checkpoints.export_of(self.scheduler.version)
+        with self.observer.phase("checkpoint", self.scheduler.version):
             try:
                 directory.parent.mkdir(parents=True, exist_ok=True)
                 await self.learner.export(directory)
@@ -120,7 +122,7 @@ class Saver:
             except OSError as e:
                 log.error(
                     "The model of version %d could not be exported to %s: %s. Training goes on.",
-                    self.state.version,
+                    self.scheduler.version,
                     directory,
                     e,
                 )
@@ -136,10 +138,10 @@ class Saver:
         await self.evaluator.ended()
         if not self.writes:
             return
-        with self.observer.phase("checkpoint", self.state.version):
+        with self.observer.phase("checkpoint", self.scheduler.version):
             async with self._one:
                 await self.settled()
-                if self.saved != self.state.progress and not self.state.learning:
+                if self.saved != self.scheduler.progress and not self.scheduler.learner_is_busy:
                     await self._take(due=True)
             await self.settled()
 
@@ -148,49 +150,52 @@ class Saver:
         if self.committing:
             self.committing.cancel()
 
-    async def _commit(self, cut: Cut, due: bool, judged: Evaluation | None) -> None:
+    async def _commit(self, snapshot: SchedulerSnapshot, due: bool, judged: Evaluation | None) -> None:
         """In the background. What fails here ends the run, as its task group sees it; a disk that refuses does not."""
-        ledger, before = self.state.ledger, self.best
+        ledger, before = self.scheduler.ledger, self.best
         try:
-            groups = await self.rollout.fetch([item.payload for _, item in cut.accepted])
+            groups = await self.rollout.fetch([item.payload for _, item in snapshot.accepted])
             if judged is not None:
                 await judged.ended()
             score = judged.score if judged is not None and self.evaluator.may_beat(self.best, judged) else None
             # Known only now: an evaluation of this version was under way when the cut was taken.
-            owed = cut.version in self.evaluator.owes
+            owed = snapshot.version in self.evaluator.owes
             if not due and score is None and not owed:
-                await self._drop(cut)
+                await self._drop(snapshot)
                 return
             start = time.time()
             if score is not None:
                 self.best = score
             await asyncio.to_thread(ledger.sync)  # what the checkpoint counts on must not be younger than it
-            rows = [(flight, item.meta, group) for (flight, item), group in zip(cut.accepted, groups, strict=True)]
-            await self.checkpoints.commit(cut.version, {**cut.facts, OWED: owed}, rows, self.learner, score)
+            rows = [
+                (attempt, item.meta, group) for (attempt, item), group in zip(snapshot.accepted, groups, strict=True)
+            ]
+            facts = {**scheduler_state.to_facts(snapshot, self.settings), OWED: owed}
+            await self.checkpoints.commit(snapshot.version, facts, rows, self.learner, score)
         except OSError as e:
             self.best = before
-            self._refused(cut, e)
+            self._refused(snapshot, e)
             return
         self.safe = self.saved
-        ledger.committed(cut.version, cut.ledger_lines)
+        ledger.committed(snapshot.version, snapshot.ledger_mark.lines)
         # this line is for the audit: the checkpoint is whole, and stands on what was synced before
         await asyncio.to_thread(ledger.try_to_sync)
-        self.observer.spans("ckpt", [(start, time.time())], f"write {cut.version}")
+        self.observer.spans("ckpt", [(start, time.time())], f"write {snapshot.version}")
 
-    async def _drop(self, cut: Cut) -> None:
+    async def _drop(self, snapshot: SchedulerSnapshot) -> None:
         """Taken for an evaluation that does not find it the best: what the ranks have written of it goes."""
         await self.learner.written()
         self.saved = self.safe
-        self.checkpoints.discard(cut.version)
+        self.checkpoints.discard(snapshot.version)
 
-    def _refused(self, cut: Cut, error: OSError) -> None:
+    def _refused(self, snapshot: SchedulerSnapshot, error: OSError) -> None:
         """CheckpointFailed says itself how much room it needs; any other is of the ledger's disk."""
         self.saved = None
-        self.checkpoints.discard(cut.version)
+        self.checkpoints.discard(snapshot.version)
         said = str(error).rstrip(".")
         log.error(
             "The checkpoint of version %d could not be written: %s. %s Training goes on.",
-            cut.version,
+            snapshot.version,
             said,
             self.last_committed(),
         )
@@ -211,9 +216,9 @@ class Saver:
         """A checkpoint of a run that stalled, if the learner is idle; says what became of it."""
         if not self.writes:
             return "No checkpoint is written, as ckpt.disable_ds says."
-        if self.state.learning or self.copying or not self.ready:
+        if self.scheduler.learner_is_busy or self.copying or not self.ready:
             return "The learner is in the middle of a step or a checkpoint; the checkpoint before counts."
-        await self.evaluator.give_up(self.state.version)
+        await self.evaluator.give_up(self.scheduler.version)
         await self.finish()
         return (
             f"Version {self.saved[0]} was saved."
@@ -225,14 +230,16 @@ class Saver:
         """Back to the last checkpoint's cut, or to the beginning if none was committed."""
         path = self.checkpoints.latest()
         if path is None:
-            self.state.begin_anew()
+            self.scheduler.start_over()
             self.observer.rewind(0)
             return
         facts, rows = await asyncio.to_thread(self.checkpoints.read, path)
         version = await self.learner.load(path / "learner")
-        accepted = [(flight, BatchItem(meta, await self.rollout.store(group))) for flight, meta, group in rows]
-        self.state.restore(facts, version, accepted)
-        self.safe = self.saved = self.state.progress
+        accepted = [
+            AcceptedGroup(attempt, BatchItem(meta, await self.rollout.store(group))) for attempt, meta, group in rows
+        ]
+        self.scheduler.restore(scheduler_state.from_facts(facts, version, accepted))
+        self.safe = self.saved = self.scheduler.progress
         if owed := bool(facts.get(OWED)) and self.evaluates:
             self.evaluator.owes.add(version)
         for _, item in accepted:

@@ -1,4 +1,4 @@
-"""Signal: wait for a condition over plain state, woken by whoever changes that state. No polling."""
+"""Signal: lets tasks of one event loop wait for a condition over plain state, without polling."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from collections.abc import Callable
 
 
 class Signal:
-    """One event loop only. State changes call `notify`; waiters look again."""
+    """Wakes waiting tasks whenever the state that they look at may have changed.
+
+    Unlike `asyncio.Condition` it needs no lock, so `notify` can be called from a function that does not await.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
+        """Have every task in `until` evaluate its condition again."""
         self._event.set()
 
-    async def until(self, predicate: Callable[[], bool]) -> None:
-        while not predicate():
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` returns True. It is evaluated at once, then after every `notify`."""
+        while not condition():
             self._event.clear()
             await self._event.wait()

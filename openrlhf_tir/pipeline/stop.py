@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import TirError
 from .resume import Saver
-from .state import RunState
+from .scheduler import RolloutScheduler
 
 
 class StopRequest:
@@ -68,20 +68,20 @@ class StopRequest:
         return not task.done()
 
 
-async def wind_down(training: asyncio.Task[Any], state: RunState, saver: Saver, stop: StopRequest) -> str:
+async def wind_down(training: asyncio.Task[Any], scheduler: RolloutScheduler, saver: Saver, stop: StopRequest) -> str:
     """Stop `training` at the next boundary and save there, within the grace. Says what can be resumed from."""
     started = time.monotonic()
     try:
         async with asyncio.timeout_at(stop.deadline):
-            await state.signal.until(lambda: training.done() or not (state.learning or saver.copying))
+            await scheduler.wait_until(lambda: training.done() or not (scheduler.learner_is_busy or saver.copying))
             await _cancelled(training)
-            await saver.evaluator.give_up(state.version)
+            await saver.evaluator.give_up(scheduler.version)
             if not saver.ready:
                 return "It had not begun to train: nothing is to be saved."
             await saver.finish()
     except TimeoutError:
         saver.give_up()
-        what = "The running step" if state.learning else "The checkpoint"
+        what = "The running step" if scheduler.learner_is_busy else "The checkpoint"
         return (
             f"{what} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up."
             f" {saver.last_committed()}"
@@ -90,7 +90,7 @@ async def wind_down(training: asyncio.Task[Any], state: RunState, saver: Saver, 
         return f"No checkpoint could be written ({type(e).__name__}: {e}). {saver.last_committed()}"
     finally:
         await _cancelled(training)
-        await saver.evaluator.give_up(state.version)
+        await saver.evaluator.give_up(scheduler.version)
     return f"{saver.last_committed()} It took {time.monotonic() - started:.1f} s."
 
 

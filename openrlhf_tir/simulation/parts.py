@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import PipelineError
-from ..pipeline.budget import Budget
 from ..pipeline.observer import Observer
-from ..types import GroupMeta, GroupState, PublishReport, StepReport, Task, TrainBatch
+from ..types import GroupMeta, PublishReport, StepReport, Task, TrainBatch
 
 TASK = Task("simulated", "0", "simulated")
 PHASES = ("wait for replay", "wait for gate", "drain", "accumulate", "step", "push")
@@ -182,11 +181,13 @@ class StepRecorder(Observer):
     def group(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
         self.ends[f"{end}/{failed}" if failed else end] += 1
 
-    def step(self, report: StepReport, budget: Budget, extra: dict[str, float]) -> None:
+    def step(
+        self, report: StepReport, *, batch_groups: int, rolling: int, buffered: int, extra: Mapping[str, float]
+    ) -> None:
         row = {
             "time": asyncio.get_running_loop().time(),
-            "rolling": budget.rolling,
-            "buffered": budget.states[GroupState.BUFFERED],
+            "rolling": rolling,
+            "buffered": buffered,
             "trained_tokens": report.trained_tokens,
             "surplus": self.ends["requeued/surplus"],
             "rejected": self.ends["filtered"],

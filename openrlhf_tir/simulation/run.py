@@ -170,7 +170,7 @@ async def _simulate(
         observer=figures,
     )
     slots = workload.engine.max_running
-    async with fast_lane(cfg, pipeline.state, rollout, longest=workload.longest, slots=slots):
+    async with fast_lane(cfg, pipeline.scheduler, rollout, longest=workload.longest, slots=slots):
         await pipeline.run()
     ledger.close()
     return _result(

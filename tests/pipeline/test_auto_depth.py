@@ -42,8 +42,8 @@ def test_at_ten_percent_acceptance_auto_feeds_the_learner_and_a_fixed_depth_star
     assert seconds_of(fixed) > 200 * 3.0
     assert seconds_of(auto) < 200 * 1.9
     assert max(ages(auto.learner)) <= 2
-    assert audit(auto.state.ledger.path).errors == []
-    assert auto.state.requeued["surplus"] <= 0.01 * 200 * 4
+    assert audit(auto.scheduler.ledger.path).errors == []
+    assert audit(auto.scheduler.ledger.path).ended["requeued(surplus)"] <= 0.01 * 200 * 4
 
 
 def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_prompts_come_back(tmp_path):
@@ -58,9 +58,9 @@ def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_promp
     flags = {"S": 1, "B": 2, "depth": "auto", "max_steps": 1000, "train": {"max_unused_batches": 0}}
     p = pipeline(tmp_path, rollout=FakeRollout(fate=fate), prompts=FakePrompts(700), learner=FakeLearner(0.01), **flags)
     run(p.run())
-    report = audit(p.state.ledger.path)
+    report = audit(p.scheduler.ledger.path)
     assert report.errors == [] and report.open == []
-    assert report.ended["requeued(surplus)"] == p.state.requeued["surplus"] > 0
+    assert report.ended["requeued(surplus)"] > 0
     assert report.ended["trained"] + report.ended["filtered(accuracy_high)"] == 700
     assert max(ages(p.learner)) <= 1
 
@@ -110,11 +110,10 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
     )
     run(p.run())
     assert max(ages(p.learner), default=0) <= S
-    report = audit(p.state.ledger.path)
+    report = audit(p.scheduler.ledger.path)
     final = ends_of(report, 80)
-    assert len(p.learner.trained) == final["trained"] == p.state.budget.states["trained"]
-    assert report.ended["requeued(surplus)"] == p.state.requeued["surplus"]
-    assert sum(p.state.budget.states.values()) == p.state.budget.acquired == report.ended.total()
+    assert len(p.learner.trained) == final["trained"] == p.scheduler.ended["trained"]
+    assert p.scheduler.ended.total() == p.scheduler.dispatched == report.ended.total()
 
 
 def test_while_the_gate_waits_auto_starts_no_more_than_the_next_step_needs(tmp_path):
@@ -132,14 +131,14 @@ def test_while_the_gate_waits_auto_starts_no_more_than_the_next_step_needs(tmp_p
         rollout = FirstIsSlow(fate=lambda r: "" if r.random() < 0.5 else "accuracy_high")
         flags = {"S": 2, "B": 4, "depth": depth, "max_steps": 12}
         p = pipeline(tmp_path / name, rollout=rollout, learner=FakeLearner(0.01), **flags)
-        found, issue = [], p.state.issue
+        found, dispatch = [], p.scheduler.dispatch
 
         def watched(now: float):
             if p.observer.now == "wait for gate" and now < 100.0:
-                found.append(len(p.state.replay) + 0.5 * len(p.state.rolling))
-            return issue(now)
+                found.append(len(p.scheduler.buffered) + 0.5 * len(p.scheduler.rolling))
+            return dispatch(now)
 
-        p.state.issue = watched
+        p.scheduler.dispatch = watched
         run(p.run())
         return p, found
 
@@ -147,7 +146,8 @@ def test_while_the_gate_waits_auto_starts_no_more_than_the_next_step_needs(tmp_p
     _, by_number = expected_at_each_start("fixed", 12)
     assert max(by_auto, default=0.0) < 9 and max(by_number) >= 10
     assert len(auto.learner.trained) == 48 and max(ages(auto.learner)) <= 2
-    assert auto.state.requeued["surplus"] == 0 and audit(auto.state.ledger.path).errors == []
+    report = audit(auto.scheduler.ledger.path)
+    assert report.ended["requeued(surplus)"] == 0 and report.errors == []
 
 
 def test_a_run_that_ends_at_max_steps_gives_back_what_it_admitted_too_much(tmp_path):
@@ -162,7 +162,7 @@ def test_a_run_that_ends_at_max_steps_gives_back_what_it_admitted_too_much(tmp_p
         learner=FakeLearner(0.1),
     )
     run(p.run())
-    report = audit(p.state.ledger.path)
+    report = audit(p.scheduler.ledger.path)
     assert report.errors == [] and report.open == []
     assert report.ended["trained"] == 80 and report.ended["requeued(end_of_run)"] > 0
-    assert not p.state.flights and not p.rollouts and p.state.budget.rolling == p.state.budget.states["buffered"] == 0
+    assert p.scheduler.slots_taken == 0 and not p.rollouts

@@ -35,15 +35,15 @@ def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, f
     async def live():
         async with asyncio.timeout(killed_after):
             await p.run(resume=resume)
-        assert sum(p.state.budget.states.values()) == p.state.budget.acquired
-        assert p.state.budget.rolling == p.state.budget.states["buffered"] == p.state.budget.states["training"] == 0
+        assert p.scheduler.ended.total() + p.scheduler.slots_taken == p.scheduler.dispatched
+        assert len(p.scheduler.rolling) == p.scheduler.ended["buffered"] == p.scheduler.ended["training"] == 0
 
     try:
         run(live())
     except TimeoutError:
         return learner, False
     except ExceptionGroup as e:
-        if e.split(StallError)[1] or p.health.failed_in_a_row <= p.state.B:
+        if e.split(StallError)[1] or p.health.failed_in_a_row <= p.cfg.rollout.batch_size:
             raise
         return learner, False
     return learner, True
@@ -82,22 +82,28 @@ def test_whenever_it_is_killed_every_prompt_ends_once_and_staleness_is_bounded(
     assert ends_of(report, PROMPTS)["trained"] == len(report.trained) == len(set(report.trained))
 
 
-def test_a_slot_that_is_lost_stops_the_run_after_the_step_and_is_named(tmp_path):
-    """The books say that one group more is buffered than replay holds."""
+def test_a_slot_that_is_lost_stops_the_run_after_the_step(tmp_path):
+    """The accepted group of prompt 3 vanishes from the buffer."""
     p = pipeline(tmp_path, S=2, B=2, max_steps=5)
-    add = p.state.replay.add
-    p.state.replay.add = lambda place, item: None if item.meta.key.prompt == 3 else add(place, item)
-    assert "buffered: 4 in the books, 3 in fact" in what_stops(p, ConservationError)
+    finish_group = p.scheduler.finish_group
+
+    def lose_prompt_3(group, *args):
+        state = finish_group(group, *args)
+        if group.key.prompt == 3:
+            p.scheduler._remove_buffered([group.sequence_number])
+        return state
+
+    p.scheduler.finish_group = lose_prompt_3
+    what_stops(p, ConservationError)
 
 
 def test_a_prompt_that_is_lost_from_the_ledger_stops_the_run_and_is_named(tmp_path):
     p = pipeline(tmp_path, S=2, B=2, max_steps=5)
-    take = p.state.replay.take
+    take_batch = p.scheduler.take_batch
 
-    def lose_one(n):
-        taken = take(n)
-        p.state.ledger._open.add(GroupKey(0, 99))
-        return taken
+    def lose_one(decision):
+        p.scheduler.ledger._open.add(GroupKey(0, 99))
+        return take_batch(decision)
 
-    p.state.replay.take = lose_one
-    assert "lost: 0/99/0" in what_stops(p, ConservationError)
+    p.scheduler.take_batch = lose_one
+    assert "0/99/0" in what_stops(p, ConservationError)

@@ -81,9 +81,9 @@ def test_late_in_training_a_group_to_train_costs_fewer_rollouts_and_no_prompt_st
     """2.9 rollouts without and 1.6 with it; 2.7 and 1.6 in the pipeline, where what is learned is a batch older."""
     uniform = trained_run(tmp_path / "uniform", False, mode=mode, S=S)
     by_difficulty = trained_run(tmp_path / "difficulty", True, mode=mode, S=S)
-    costs = [rolled_per_trained(p.state.ledger.path, 90) for p in (uniform, by_difficulty)]
+    costs = [rolled_per_trained(p.scheduler.ledger.path, 90) for p in (uniform, by_difficulty)]
     assert costs[0] > times * costs[1], costs
-    report = audit(by_difficulty.state.ledger.path)
+    report = audit(by_difficulty.scheduler.ledger.path)
     assert report.errors == [] and report.prompts == N
     assert report.longest_wait <= N / EXPLORE + 8 * 16, "a batch's groups wait for its end"
 
@@ -100,7 +100,7 @@ def test_without_staleness_the_draws_do_not_depend_on_which_group_ended_first(tm
             train={"max_unused_batches": 0},
         )
         run(p.run())
-        return [tuple(e.row["k"]) for e in events(p.state.ledger.path) if e.row["e"] == "issued"]
+        return [tuple(e.row["k"]) for e in events(p.scheduler.ledger.path) if e.row["e"] == "issued"]
 
     assert issued("even", lambda r: 1.0) == issued("uneven", lambda r: r.uniform(0.1, 9.0))
 
@@ -120,4 +120,4 @@ def test_a_run_that_is_cut_and_resumed_draws_what_the_whole_one_draws(tmp_path):
     again = pipeline(tmp_path / "cut", prompts=Order(True), rollout=Learning(30), **flags)
     run(again.run(resume=True))
     assert trained(again) == trained(whole)[10 * 8 :]
-    assert audit(again.state.ledger.path).errors == []
+    assert audit(again.scheduler.ledger.path).errors == []

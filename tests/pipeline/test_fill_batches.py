@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.pipeline.depth import AutoDepth, FixedDepth, depth_for
+from openrlhf_tir.pipeline.scheduler import AutoDepth, FixedDepth, depth_controller
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -21,8 +21,8 @@ class Watching(FakeLearner):
         self.there: list[int] = []
 
     async def step(self, batch):
-        state = self.pipeline.state
-        self.there.append(len(state.replay) + len(state.in_hand))
+        scheduler = self.pipeline.scheduler
+        self.there.append(len(scheduler.buffered) + len(scheduler.current_batch))
         return await super().step(batch)
 
 
@@ -55,13 +55,13 @@ def test_what_filters_drop_fills_nothing_and_the_run_goes_on(tmp_path, depth):
     flags = {"S": 2, "B": 2, "fill": 3, "depth": depth, "max_steps": 8}
     p = ran(tmp_path, rollout=FakeRollout(fate=rarely), prompts=FakePrompts(10_000), **flags)
     assert p.learner.there[0] >= 6 and len(p.learner.there) == 8
-    assert max(ages(p.learner)) <= 2 and audit(p.state.ledger.path).errors == []
+    assert max(ages(p.learner)) <= 2 and audit(p.scheduler.ledger.path).errors == []
 
 
 def test_a_run_of_fewer_batches_or_prompts_does_not_wait_for_more(tmp_path):
     assert ran(tmp_path / "steps", S=2, B=2, fill=3, max_steps=2).learner.version == 2
     p = ran(tmp_path / "prompts", S=2, B=2, fill=3, max_steps=9, prompts=FakePrompts(4))
-    assert p.learner.version == 2 and ends_of(audit(p.state.ledger.path), 4) == {"trained": 4}
+    assert p.learner.version == 2 and ends_of(audit(p.scheduler.ledger.path), 4) == {"trained": 4}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_more_batches_than_can_be_under_way_are_refused(flags, fact):
 
 def test_zerotir_can_have_a_depth_that_grows_as_the_filters_drop_more():
     """Staleness 1 admits 2 batches of 128 groups. After 256 groups of which one in 16 was kept auto wants more."""
-    fixed, auto = (depth_for(load("zerotir_7b", flags)) for flags in ({}, {"pipeline.depth": "auto"}))
-    assert isinstance(fixed, FixedDepth) and not fixed.wants(256, 0)
+    fixed, auto = (depth_controller(load("zerotir_7b", flags)) for flags in ({}, {"pipeline.depth": "auto"}))
+    assert isinstance(fixed, FixedDepth) and not fixed.wants_more(256, 0)
     assert isinstance(auto, AutoDepth)
     for group in range(256):
-        auto.finished(group % 16 == 0, 60.0, 128, {})
-    assert auto.possible(512) < 128 and auto.wants(512, 0)
+        auto.group_finished(group % 16 == 0, 60.0, 128, None)
+    assert auto.max_accepted(512) < 128 and auto.wants_more(512, 0)

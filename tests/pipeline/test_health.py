@@ -74,7 +74,7 @@ def test_a_step_without_a_finite_gradient_is_said_with_its_groups_and_trains_not
     run(p.run())
     (said,) = [r.getMessage() for r in caplog.records]
     assert "step on version 1 is not finite (grad_norm nan, loss nan, lr 1e-06)" in said and "0/2/0, 0/3/0" in said
-    report = audit(p.state.ledger.path)
+    report = audit(p.scheduler.ledger.path)
     assert report.ended == {"trained": 4, "failed(nonfinite_gradient)": 2} and report.errors == report.open == []
     assert [key.prompt for _, key, _ in p.learner.trained] == [0, 1, 4, 5] and p.version == 2
 
@@ -145,10 +145,14 @@ def test_a_learning_rate_that_ends_at_zero_finishes_saves_and_resumes(tmp_path):
 
     world, p = of(3)
     run(live(world, p))
-    assert p.version == 3 and p.saver.checkpoints.latest().name == "step_000003" and audit(p.state.ledger.path).finished
+    assert (
+        p.version == 3
+        and p.saver.checkpoints.latest().name == "step_000003"
+        and audit(p.scheduler.ledger.path).finished
+    )
     world, p = of(5)
     run(live(world, p, resume=True))
-    assert p.version == 5 and audit(p.state.ledger.path).errors == []
+    assert p.version == 5 and audit(p.scheduler.ledger.path).errors == []
 
 
 def test_an_evaluation_that_fails_is_tried_again_and_one_that_always_does_is_reported_and_costs_no_checkpoint(tmp_path):

@@ -44,7 +44,7 @@ def test_the_only_engine_is_lost_in_a_step_a_drain_or_a_push_and_the_run_goes_on
         watching.cancel()
 
     run(both())
-    report = audit(p.state.ledger.path)
+    report = audit(p.scheduler.ledger.path)
     assert report.errors == report.open == [] and report.finished
     assert sorted(learner.lineage) == sorted(report.trained) == [(0, i) for i in range(24)]
     assert learner.stale == []

@@ -68,8 +68,8 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(
         reissues=6,  # so many tries that a batch of prompts failed for good, which ends a run, is out of chance's reach
     )
     run(p.run())
-    assert max(ages(p.learner), default=0) <= p.state.S
-    assert len(p.learner.trained) == ends_of(audit(p.state.ledger.path), 40)["trained"]
+    assert max(ages(p.learner), default=0) <= p.cfg.max_staleness
+    assert len(p.learner.trained) == ends_of(audit(p.scheduler.ledger.path), 40)["trained"]
 
 
 def test_batches_take_the_oldest_dispatched_not_the_first_finished(tmp_path):
@@ -93,7 +93,7 @@ def test_a_failed_group_is_issued_again_with_a_new_key_and_given_up_after_max_re
         tmp_path, B=1, prompts=FakePrompts(2), rollout=FakeRollout(fate=lambda r: next(fates)), mode="sync", reissues=2
     )
     run(p.run())
-    assert audit(p.state.ledger.path).ended == {
+    assert audit(p.scheduler.ledger.path).ended == {
         "requeued(infra)": 1,
         "requeued(timeout)": 1,
         "failed(infra)": 1,
@@ -105,7 +105,13 @@ def test_a_failed_group_is_issued_again_with_a_new_key_and_given_up_after_max_re
 def test_depth_below_the_bound_keeps_the_queue_short(tmp_path):
     p = pipeline(tmp_path, S=3, B=2, depth=2, max_steps=8)
     seen = []
-    p.state.signal.notify, notify = lambda: (seen.append(p.state.budget.pending), notify()), p.state.signal.notify
+    notify = p.scheduler.notify
+
+    def watched():
+        seen.append(len(p.scheduler.rolling) + len(p.scheduler.buffered))
+        notify()
+
+    p.scheduler.notify = watched
     run(p.run())
     assert max(seen) <= 2
 
@@ -113,8 +119,8 @@ def test_depth_below_the_bound_keeps_the_queue_short(tmp_path):
 def test_the_last_steps_start_no_group_that_cannot_be_used(tmp_path):
     p = pipeline(tmp_path, S=2, B=2, max_steps=3, save_steps=1)
     run(p.run())
-    assert p.state.budget.acquired == 6
-    assert audit(p.state.ledger.path).open == []
+    assert p.scheduler.dispatched == 6
+    assert audit(p.scheduler.ledger.path).open == []
 
 
 @pytest.mark.parametrize("crash_at", [0, 3, 5])
@@ -135,7 +141,7 @@ def test_after_a_crash_a_resume_trains_every_prompt_exactly_once(tmp_path, crash
         run(first.run())
     second = pipeline(tmp_path, prompts=FakePrompts(prompts), rollout=FakeRollout(2, latency), **flags)
     run(second.run(resume=True))
-    report = audit(second.state.ledger.path)
+    report = audit(second.scheduler.ledger.path)
     assert report.errors == [] and report.open == []
     assert sorted(report.trained) == [(0, i) for i in range(prompts)]
     assert max(ages(second.learner)) <= 2

@@ -9,6 +9,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.method_state import MethodState
+from openrlhf_tir.pipeline.scheduler import BatchDecision
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Change, GroupKey, StepReport, Task
 
@@ -79,31 +80,31 @@ def test_a_prompt_counts_once_however_its_group_ends_and_however_often_it_is_iss
     rollout.fate = lambda r: next(left, "")
     p = pipeline(tmp_path, mode="sync", B=1, max_steps=9, prompts=FakePrompts(3), rollout=rollout)
     run(p.run())
-    assert p.state.method.counters.run == {"groups": counted}
+    assert p.scheduler.method.counters.run == {"groups": counted}
 
 
 def test_a_group_that_is_accepted_and_issued_again_as_surplus_counts_once(tmp_path):
     p = pipeline(tmp_path, B=1, S=1, prompts=FakePrompts(2))
-    state = p.state
-    state.method._balanced = dict.fromkeys(state.method._balanced, True)
+    scheduler = p.scheduler
+    scheduler.method._balanced = dict.fromkeys(scheduler.method._balanced, True)
 
     def accepted():
-        assert state.may_issue()
-        flight, _ = state.issue(0.0)
-        meta, group = group_of(flight.key, 0)
+        assert scheduler.can_dispatch()
+        group, _ = scheduler.dispatch(0.0)
+        meta, payload = group_of(group.key, 0)
         meta.changes = [Change("run", "groups", "add", 1.0)]
-        state.method.settled(meta)
-        state.settle(flight, meta, group, None)
-        return flight
+        scheduler.method.settled(meta)
+        scheduler.finish_group(group, meta, payload)
+        return group
 
     first = accepted()
-    state.requeue([first.dispatch], "surplus")
-    assert state.method.counters.run == {} and not state.method._lengths
+    scheduler.take_batch(BatchDecision(train=(), drop=(first.sequence_number,)))
+    assert scheduler.method.counters.run == {} and not scheduler.method._lengths
     accepted()
-    state.take()
-    state.begin_step()
-    state.trained(StepReport(1, {}, 1.0, 1))
-    assert state.method.counters.run == {"groups": 1.0} and len(state.method._lengths) == 1
+    scheduler.take_batch(scheduler.next_batch())
+    scheduler.step_started(0.0)
+    scheduler.batch_trained(StepReport(1, {}, 1.0, 1))
+    assert scheduler.method.counters.run == {"groups": 1.0} and len(scheduler.method._lengths) == 1
 
 
 def test_a_group_that_failed_or_whose_step_changed_nothing_changes_no_counter(tmp_path):
@@ -113,12 +114,12 @@ def test_a_group_that_failed_or_whose_step_changed_nothing_changes_no_counter(tm
 
     p = pipeline(tmp_path, B=1, reissues=0, prompts=FakePrompts(1), rollout=CountingRollout(), learner=NoStep())
     run(p.run())
-    assert p.state.budget.states["failed"] == 1 and p.state.method.counters.run == {}
+    assert p.scheduler.ended["failed"] == 1 and p.scheduler.method.counters.run == {}
     rollout = CountingRollout()
     rollout.fate = lambda r: "?timeout"
     p = pipeline(tmp_path / "failing", B=1, reissues=0, prompts=FakePrompts(1), rollout=rollout)
     run(p.run())
-    assert p.state.budget.states["failed"] == 1 and p.state.method.counters.run == {}
+    assert p.scheduler.ended["failed"] == 1 and p.scheduler.method.counters.run == {}
 
 
 def lengths(prompt: int, *samples: tuple[int, bool]):

@@ -33,14 +33,14 @@ def watched(tmp_path, mode: str, S: int | None = None):
     learner = Watched(rollout, 1.0)
     p = pipeline(tmp_path, mode=mode, S=S, B=4, max_steps=8, rollout=rollout, learner=learner)
     most = 0
-    notify = p.state.signal.notify
+    notify = p.scheduler.notify
 
     def look() -> None:
         nonlocal most
-        most = max(most, p.state.budget.rolling)
+        most = max(most, len(p.scheduler.rolling))
         notify()
 
-    p.state.signal.notify = look
+    p.scheduler.notify = look
     run(p.run())
     return learner.live, most, p.publisher.live_at_push
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_tir.episodes.group_meta import describe
-from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.observer import Observer, rollout_metrics
 from openrlhf_tir.types import KEEP, GroupKey, GroupMeta, StepReport, ToolCall, Trajectory
 
@@ -19,14 +18,14 @@ B = 4
 def accuracies(*finished: list[bool]) -> list[float]:
     """Accuracy of each row, when before each step these groups finish, all of their trajectories right or all wrong."""
     observer = Observer(MemoryMetrics(), Silent(), Silent())
-    budget, groups, rows = Budget(batch_groups=B, max_staleness=1), 0, []
+    groups, rows = 0, []
     observer.metrics.log = lambda step, row: rows.append(row["accuracy"])
     for step, outcomes in enumerate(finished, 1):
         for right in outcomes:
             meta, _ = group_of(GroupKey(0, groups), step - 1)
             observer.group("filtered" if right else "buffered", replace(meta, correct=[right, right]), None)
             groups += 1
-        observer.step(StepReport(step, {}, 1.0, 1), budget, {})
+        observer.step(StepReport(step, {}, 1.0, 1), batch_groups=B, rolling=0, buffered=0, extra={})
     return rows
 
 

@@ -179,24 +179,24 @@ def play(setup: Setup, directory: Path, timing: int, interrupted: bool = False) 
             max_steps=setup.max_steps, save_steps=setup.save_steps, train={"max_unused_batches": 0}, sampling=flags,
         )  # fmt: skip
         p.health.settled = lambda *args, **kwargs: None  # prompts that fail for good in a row are part of the game
-        balanced = p.state.method._balanced
-        p.state.method._balanced = dict.fromkeys([*balanced, "a", "b"], setup.length_balance)
+        balanced = p.scheduler.method._balanced
+        p.scheduler.method._balanced = dict.fromkeys([*balanced, "a", "b"], setup.length_balance)
         kind = r.choice(["crash", "crash", "stop"]) if interrupted and life < 6 else None
         ended = run(_life(p, life > 0, kind, r.uniform(0.0, 25.0)))
         told |= rollout.told
         if learner.begun_after_a_stop:
             wrong.append("a step was begun after the stop")
-        p.state.ledger.close()
+        p.scheduler.ledger.close()
         if ended:
             break
-    method = p.state.method
+    method = p.scheduler.method
     method.batch_trained()  # what ended since the last batch
-    groups = audit(p.state.ledger.path)
+    groups = audit(p.scheduler.ledger.path)
     wrong += groups.errors
     counted = len(groups.trained) + sum(n for end, n in groups.ended.items() if end.startswith("filtered"))
     if method.counters.run.get("groups", 0) != counted:
         wrong.append(f"{counted} groups were trained or filtered, {method.counters.run} counted")
-    stream = p.state.source.prompts.state()
+    stream = p.scheduler.prompts.state()
     return Played(learner.lineage, method.counters.run, method.counters.prompts, stream, told), wrong
 
 

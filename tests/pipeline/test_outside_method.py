@@ -135,6 +135,6 @@ def test_a_method_from_outside_trains_with_two_files_of_its_own(tmp_path):
     )
     row = metrics.rows[2]
     assert row["reward/words"] > 0 and "accuracy" in row, "parts of the own reward are metrics"
-    assert p.state.method.counters.run["calls_so_far"] > 0 and {
-        c["fewest"] for c in p.state.method.counters.prompts.values() if "fewest" in c
+    assert p.scheduler.method.counters.run["calls_so_far"] > 0 and {
+        c["fewest"] for c in p.scheduler.method.counters.prompts.values() if "fewest" in c
     } <= {1.0, 2.0}

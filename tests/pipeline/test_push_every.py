@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from openrlhf_tir.config import Pipeline as PipelineConfig
-from openrlhf_tir.pipeline.budget import Budget
+from openrlhf_tir.pipeline.scheduler.core import DispatchObstacle
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakePrompts, FakeRollout, pipeline
@@ -40,16 +40,17 @@ def test_the_last_weights_are_pushed_when_the_prompts_run_out(tmp_path):
     assert p.publisher.versions == [0, 2, 3]
 
 
-def test_fewer_groups_are_in_flight_the_longer_the_last_push_is_ago():
+def test_fewer_groups_are_in_flight_the_longer_the_last_push_is_ago(tmp_path):
     """S = 1, B = 2: four slots. One step after the push, what starts is a version old already: two slots."""
-    budget = Budget(batch_groups=2, max_staleness=1)
-    budget.unpushed = 1
-    budget.enter()
-    assert budget.admits()
-    budget.enter()
-    assert not budget.admits()
-    budget.unpushed = 0
-    assert budget.admits()
+    scheduler = pipeline(tmp_path, S=1, B=2).scheduler
+    scheduler.version = 1
+    assert scheduler.can_dispatch()
+    scheduler.dispatch(now=0.0)
+    assert scheduler.can_dispatch()
+    scheduler.dispatch(now=0.0)
+    assert scheduler.dispatch_obstacle() is DispatchObstacle.STALENESS
+    scheduler.push_finished()
+    assert scheduler.can_dispatch()
 
 
 @settings(max_examples=40, deadline=None)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_tir.data.stream import Lane, PromptStream
-from openrlhf_tir.pipeline.source import MAX_INSTEAD
+from openrlhf_tir.pipeline.scheduler.core import MAX_REPLACEMENTS
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Task
@@ -80,7 +80,7 @@ def test_shares_hold_in_what_is_trained_though_filters_drop_most_of_one_environm
     run(p.run())
     trained = sum(batches(p.learner), Counter())
     assert trained["guess"] / trained.total() == pytest.approx(0.25, abs=0.04)
-    report = audit(p.state.ledger.path)
+    report = audit(p.scheduler.ledger.path)
     assert report.errors == [] and report.ended["filtered(accuracy_high)"] > 2 * trained["guess"]
 
 
@@ -89,8 +89,8 @@ def test_an_environment_of_which_nothing_is_kept_does_not_stop_the_others(tmp_pa
     run(p.run())
     trained = sum(batches(p.learner), Counter())
     assert p.version == 12 and trained["guess"] == 0
-    issued = audit(p.state.ledger.path).ended["filtered(accuracy_high)"]
-    assert issued <= trained["calc"] / 3 * (MAX_INSTEAD + 1) + 200, (
+    issued = audit(p.scheduler.ledger.path).ended["filtered(accuracy_high)"]
+    assert issued <= trained["calc"] / 3 * (MAX_REPLACEMENTS + 1) + 200, (
         "so many tries for each place of the environment, and no more"
     )
 
@@ -106,7 +106,7 @@ def test_a_resume_trains_each_prompt_once_and_keeps_the_shares(tmp_path):
         run(first.run())
     second = pipeline(tmp_path, prompts=TwoEnvs(), rollout=Rollout(guess=0.5), max_steps=30, **flags)
     run(second.run(resume=True))
-    report = audit(second.state.ledger.path)
+    report = audit(second.scheduler.ledger.path)
     assert report.errors == [] and report.open == [] and len(set(report.trained)) == len(report.trained) == 30 * 8
     trained = Counter("guess" if prompt in GUESS else "calc" for _, prompt in report.trained)
     assert trained["guess"] / trained.total() == pytest.approx(0.25, abs=0.05)
@@ -140,7 +140,7 @@ def test_a_dropped_group_of_the_last_prompts_is_not_replaced(tmp_path):
         train={"max_unused_batches": 0},
     )
     run(p.run())
-    report = audit(p.state.ledger.path)
+    report = audit(p.scheduler.ledger.path)
     assert report.errors == [] and report.open == [] and p.version == 0
 
 

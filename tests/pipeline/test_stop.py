@@ -60,7 +60,7 @@ def test_after_a_stop_a_resume_trains_every_prompt_exactly_once(tmp_path, when):
     )
     again = pipeline(tmp_path, prompts=FakePrompts(16), **flags)
     run(again.run(resume=True))
-    report = audit(again.state.ledger.path)
+    report = audit(again.scheduler.ledger.path)
     assert report.errors == report.open == [] and report.committed_trained == report.trained
     assert sorted(report.trained) == [(0, i) for i in range(16)]
 
@@ -153,7 +153,7 @@ def test_an_evaluation_and_a_drain_are_given_up_for_a_stop(tmp_path):
         prompts=FakePrompts(40),
         rollout=FakeRollout(latency=lambda r: next(latencies)),
     )
-    assert stopped(p, 50.0)[1] == pytest.approx(0.0) and p.saver.saved[0] == 1 and p.state.pushed == 0
+    assert stopped(p, 50.0)[1] == pytest.approx(0.0) and p.saver.saved[0] == 1 and p.scheduler.pushed_version == 0
 
 
 def test_the_batch_in_hand_is_saved_while_it_waits_for_an_engine_that_joins(tmp_path):
@@ -169,9 +169,9 @@ def test_the_batch_in_hand_is_saved_while_it_waits_for_an_engine_that_joins(tmp_
         while p.version < 1 or p.observer.now != "push":
             await asyncio.sleep(1 / 16)
         async with p.publisher.changing():  # as long as an engine joins
-            while not p.state.in_hand:
+            while not p.scheduler.current_batch:
                 await asyncio.sleep(1 / 16)
-            seen.extend(item.meta.key.prompt for _, item in p.state.in_hand)
+            seen.extend(item.meta.key.prompt for _, item in p.scheduler.current_batch)
             p.stop.ask("now")
             with pytest.raises(Stopped):
                 await running

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.pipeline.budget import gate_open, surplus_by_deadline
+from openrlhf_tir.pipeline.scheduler import InFlightGroup, StalenessRule
 from openrlhf_tir.simulation.run import configure, simulate
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import StepReport
+from openrlhf_tir.types import GroupKey, StepReport
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, pipeline
 from .test_simulation import constant
@@ -67,14 +67,17 @@ def test_what_staleness_does_not_allow_is_refused_with_the_number_that_it_needs(
 
 def test_the_gate_counts_in_batches_of_updates():
     """k = 4, B = 2: at version 8, four groups due by 12 are two batches, that of 8 and that of 12; no fifth fits."""
-    assert gate_open(8, 2, [12] * 4, [], updates=4)
-    assert not gate_open(8, 2, [12] * 4, [12], updates=4)
+    rule = StalenessRule(batch_groups=2, updates_per_batch=4)
+    assert rule.gate_is_open(8, [12] * 4, [])
+    assert not rule.gate_is_open(8, [12] * 4, [12])
     # due before 12: a later batch would begin too late for what still rolls
-    assert not gate_open(8, 2, [12] * 3, [11], updates=4)
-    assert surplus_by_deadline(8, 2, [12] * 5, 4) == {12: 1}
+    assert not rule.gate_is_open(8, [12] * 3, [11])
+    due_at_12 = [InFlightGroup(GroupKey(0, number), number, version=12) for number in range(5)]
+    assert rule.surplus(8, due_at_12) == (4,)
     # After an update that was left out the learner is at 7, and begins at 11 next, which is in time for 12, and at 15,
     # which is not.
-    assert gate_open(7, 2, [12] * 4, [], updates=4) and not gate_open(7, 2, [12] * 4, [12], updates=4)
+    assert rule.gate_is_open(7, [12] * 4, [])
+    assert not rule.gate_is_open(7, [12] * 4, [12])
 
 
 def test_each_batch_is_trained_in_its_updates_and_the_version_counts_them(tmp_path):
@@ -95,7 +98,7 @@ def test_a_run_of_several_updates_resumes_where_its_batch_ended(tmp_path):
     second = pipeline(tmp_path, S=5, depth=None, max_steps=12, save_steps=4, **CUT)
     run(second.run(resume=True))
     assert second.version == 12 and min(version for version, _, _ in second.learner.trained) in (4, 8)
-    second.state.check()
+    second.scheduler.check()
 
 
 class Faulty(FakeLearner):
@@ -147,7 +150,7 @@ def test_at_every_update_no_token_is_older_than_S_and_nothing_deadlocks(
     bound = {"sync": k - 1, "one_step": 2 * k - 1}.get(mode, S)
     assert p.cfg.max_staleness == bound
     assert max((version - oldest for version, _, oldest in p.learner.trained), default=0) <= bound
-    p.state.check()
+    p.scheduler.check()
 
 
 def test_the_simulation_tells_the_age_of_each_update_s_tokens():

@@ -24,7 +24,7 @@ def test_groups_that_never_end_are_named_with_their_number_actor_and_environment
     assert "the trainer waits for replay: 0/2 groups are there since 50 s, at version 0" in said
     assert "6 groups are rolling: 6 on fake, env echo" in said
     assert "the longest is 0/0/0 since 50 s (on fake, env echo)" in said
-    assert "no new group may start: 6 hold a slot, of 6 at most." in said
+    assert "no new group may start: 6 hold a slot, of 6 at most" in said
 
 
 def test_a_depth_that_wants_no_more_is_named_where_slots_are_free(tmp_path):
@@ -160,7 +160,7 @@ def test_failures_between_groups_that_end_well_stop_nothing(tmp_path):
         rollout=FakeRollout(latency=lambda r: 1.0, fate=lambda r: next(fates)),
     )
     run(p.run())
-    assert p.version == 5 and p.state.budget.states["failed"] >= 18
+    assert p.version == 5 and p.scheduler.ended["failed"] >= 18
 
 
 def test_a_rescue_while_the_trainer_waits_to_save_takes_one_checkpoint_not_two_in_the_same_directory(tmp_path):

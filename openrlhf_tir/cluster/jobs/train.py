@@ -296,7 +296,7 @@ async def _attempt(
     """Wire the loop and run it with the learner ranks that are up."""
 
     async def evaluate_now() -> dict[str, float]:
-        silent, version = without_calls(cfg, cfg.eval.max_calls), pipeline.state.pushed
+        silent, version = without_calls(cfg, cfg.eval.max_calls), pipeline.scheduler.pushed_version
         found = await evaluate(
             services.rollout, inputs.held_out, mode_of(cfg, version), silent, tick=pipeline.watchdog.beat
         )
@@ -332,7 +332,7 @@ async def _attempt(
             complete=lambda directory: exported.complete(cfg, directory),
         )
         try:
-            async with _busy_spans(services, timeline), fast_lane(cfg, pipeline.state, PoolLanes(services.pool)):
+            async with _busy_spans(services, timeline), fast_lane(cfg, pipeline.scheduler, PoolLanes(services.pool)):
                 await pipeline.run(resume=resume)
         finally:
             ledger.close()

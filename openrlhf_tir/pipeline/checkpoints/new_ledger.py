@@ -26,12 +26,12 @@ def begin(checkpoints: Checkpoints, path: Path, ledger: Path) -> tuple[Path, str
     state, rows = checkpoints.state(path), stored.read(path)
     aside = _set_aside(ledger)
     new = Ledger(ledger)
-    for key in [*(GroupKey(*flight["key"]) for flight in state["rolling"]), *(flight.key for flight, _, _ in rows)]:
+    for key in [*(GroupKey(*group["key"]) for group in state["rolling"]), *(group.key for group, _, _ in rows)]:
         new.issued(key, state["version"])
     mark = replace(new.mark(), attempts=Mark.of_json(state["ledger"]).attempts)
     new.close()
     twin = path.with_name(path.name.removesuffix("a") + ("" if path.name.endswith("a") else "a"))
-    _write_twin(path, twin, {**state, "ledger": asdict(mark), "ledger_lines": mark.lines})
+    _write_twin(path, twin, {**state, "ledger": asdict(mark)})
     was = f"the old one is {aside.name}" if aside else "the old one was missing"
     return (
         twin,

@@ -21,12 +21,13 @@ from safetensors.numpy import load_file, save_file
 from ... import types
 from ...errors import CheckpointDamaged, CheckpointFailed
 from ...types import Group, GroupMeta
-from ..source import Flight
+from ..scheduler.groups import InFlightGroup
+from .scheduler_state import FORMER_GROUP, renamed_fields
 
 JSON, TENSORS = "replay.json", "replay.safetensors"
 RECORDS = {
     name: cls
-    for name, cls in {"Flight": Flight, **vars(types)}.items()
+    for name, cls in {"InFlightGroup": InFlightGroup, **vars(types)}.items()
     if isinstance(cls, type) and (is_dataclass(cls) or hasattr(cls, "_fields"))
 }
 """Every record of types.py: what a group is made of."""
@@ -40,7 +41,7 @@ TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "Decimal": (Decimal, str, Decimal),
 }
 
-Row = tuple[Flight, GroupMeta, Group]
+Row = tuple[InFlightGroup, GroupMeta, Group]
 
 
 def write(directory: Path, rows: list[Row]) -> None:
@@ -116,8 +117,12 @@ def _unpack(value: Any, tensors: dict[str, np.ndarray]) -> Any:
     if not isinstance(value, dict):
         return value
     kind = value[KIND]
+    fields_of_record = {name: v for name, v in value.items() if name != KIND}
+    if kind == FORMER_GROUP:
+        kind = InFlightGroup.__name__
+        fields_of_record = renamed_fields(fields_of_record)
     if kind in RECORDS:
-        return RECORDS[kind](**{name: _unpack(v, tensors) for name, v in value.items() if name != KIND})
+        return RECORDS[kind](**{name: _unpack(v, tensors) for name, v in fields_of_record.items()})
     of = value["of"]
     if kind == "tuple":
         return tuple(_unpack(v, tensors) for v in of)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ...background import FOR_EVER, background
 from ...config import Config
 from ...types import GroupKey, GroupMeta
-from ..state import RunState
+from ..scheduler import RolloutScheduler
 from .lengths import Lengths
 from .pace import left_s
 from .policy import LanePolicy, Response
@@ -63,7 +63,7 @@ class MovingRollout(Protocol):
 @asynccontextmanager
 async def fast_lane(
     cfg: Config,
-    state: RunState,
+    scheduler: RolloutScheduler,
     rollout: MovingRollout,
     *,
     longest: int | None = None,
@@ -77,7 +77,7 @@ async def fast_lane(
         return
     r, fixed = cfg.rollout, cfg.pipeline.fast_lane
     keeper = LaneKeeper(
-        state,
+        scheduler,
         rollout,
         longest=longest or r.max_new_tokens,
         slots=slots or cfg.vllm.max_num_seqs,
@@ -95,7 +95,7 @@ async def fast_lane(
 class LaneKeeper:
     def __init__(
         self,
-        state: RunState,
+        scheduler: RolloutScheduler,
         rollout: MovingRollout,
         *,
         longest: int,
@@ -106,7 +106,13 @@ class LaneKeeper:
     ) -> None:
         """`longest`: model tokens of a response at most; `slots`: sequences of a full engine; `responses` of a batch;
         `fixed` lanes, None: as many as pay."""
-        self.state, self.rollout, self.slots, self.responses, self.fixed = state, rollout, slots, responses, fixed
+        self.scheduler, self.rollout, self.slots, self.responses, self.fixed = (
+            scheduler,
+            rollout,
+            slots,
+            responses,
+            fixed,
+        )
         self.tick_s = tick_s
         self.lengths, self.speeds, self.policy = Lengths(longest), Speeds(slots), LanePolicy()
         self.size: Size | None = None
@@ -115,7 +121,7 @@ class LaneKeeper:
         self._longest = float(longest)
         self._before: dict[tuple[GroupKey, int], tuple[str, int]] = {}
         self._then: float | None = None
-        state.on_judged = self.finished
+        scheduler.on_evaluated = self.finished
 
     def finished(self, meta: GroupMeta) -> None:
         """A group was judged: kept or not, its lengths count."""
@@ -138,17 +144,21 @@ class LaneKeeper:
         self.policy.gone(load)
         self._measure(live, load, now)
         known = self.speeds.known and self.lengths.ended >= MIN_ENDED
-        if load and self.state.version != self._sized_at and self.state.step_s is not None and known:
-            self._sized_at = self.state.version
-            self._resize(live, load, self.state.step_s)
+        if load and self.scheduler.version != self._sized_at and self.scheduler.timing.step_s is not None and known:
+            self._sized_at = self.scheduler.version
+            self._resize(live, load, self.scheduler.timing.step_s)
         self.rollout.reserve(self.policy.lanes, load)
         if self.size is None or not self.policy.lanes:
             return
         a, b = self.speeds.line()
-        deadlines = {f.key: self.state.deadline(f) for f in self.state.rolling.values()}
+        deadlines = {
+            group.key: self.scheduler.rule.training_deadline(group) for group in self.scheduler.rolling.values()
+        }
         by_key = {(r.group, r.sample): r for r in live if r.group in deadlines}
         waiting = [
-            Response(key, r.engine, r.tokens, left_s(self.state, deadlines[r.group], self.size.period_s, now), r.moves)
+            Response(
+                key, r.engine, r.tokens, left_s(self.scheduler, deadlines[r.group], self.size.period_s, now), r.moves
+            )
             for key, r in by_key.items()
         ]
         for key, engine in self.policy.moves(waiting, self._longest, a + b * self.policy.places):
@@ -159,9 +169,11 @@ class LaneKeeper:
         self._longest = self.lengths.reach(survival_K, self.responses)
         most = max(0, len(load) - 1) if self.fixed is not None else len(load) // 2
         most = most if self.fixed is None else min(most, self.fixed)
-        rolled = self.responses / self.state.depth.facts().get("acceptance", 1.0)
-        before_s = (self.state.work_s or step_s) - step_s
-        cluster = Cluster(len(load), self.slots, rolled, step_s, self.state.ahead, *self.speeds.line(), before_s)
+        rolled = self.responses / self.scheduler.depth.metrics().get("acceptance", 1.0)
+        before_s = (self.scheduler.timing.work_s or step_s) - step_s
+        cluster = Cluster(
+            len(load), self.slots, rolled, step_s, self.scheduler.rule.batches_ahead, *self.speeds.line(), before_s
+        )
         self.size = best_size(
             cluster, self.lengths.positions_K, survival_K, self._longest, most, least=most if self.fixed else 0
         )

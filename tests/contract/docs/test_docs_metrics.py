@@ -15,10 +15,9 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.data import PromptStream
 from openrlhf_tir.data.curriculum import Settings
 from openrlhf_tir.learner.roles.beside import value_metrics
-from openrlhf_tir.pipeline.budget import Budget
-from openrlhf_tir.pipeline.depth import AutoDepth
 from openrlhf_tir.pipeline.evaluation import Evaluator
 from openrlhf_tir.pipeline.observer import METRICS, Observer, reward_parts
+from openrlhf_tir.pipeline.scheduler import AutoDepth, StalenessRule
 from openrlhf_tir.types import KEEP, GroupKey, PublishReport, StepReport, Verdict
 from tests.pipeline.fakes import group_of
 
@@ -86,10 +85,10 @@ def logged() -> set[str]:
         tally.sums[SUMS.index(name)] = value
     tally.gated += 1.0
     assert set(MAXIMA) <= tally.metrics().keys()
-    depth = AutoDepth(batch_groups=2, samples=2, risk=0.01)
-    depth.cap = 4.0
+    depth = AutoDepth(StalenessRule(batch_groups=2), samples_per_group=2, overadmit_risk=0.01)
+    depth._cap = 4.0
     report = StepReport(version=1, metrics=tally.metrics(), seconds=0.1, trained_tokens=4)
-    observer.step(report, Budget(batch_groups=2, max_staleness=1), depth.facts())
+    observer.step(report, batch_groups=2, rolling=0, buffered=0, extra=depth.metrics())
     guess = EnvResult(accuracy=0.5, code_ratio=0.5, calls=1.0, samples=2, failed=0)
     found = EvalResult(
         accuracy=0.5,

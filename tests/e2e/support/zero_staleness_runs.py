@@ -206,7 +206,7 @@ async def asynchronous(
         observer=Observer(MemoryMetrics(), Silent(), Silent()),
     )
     await pipeline.run()
-    return digests, rollout.finished, audit(pipeline.state.ledger.path).errors
+    return digests, rollout.finished, audit(pipeline.scheduler.ledger.path).errors
 
 
 async def colocated(

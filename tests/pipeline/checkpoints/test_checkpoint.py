@@ -53,7 +53,7 @@ def test_a_checkpoint_that_was_not_acknowledged_does_not_count(tmp_path):
     assert (tmp_path / "ckpt" / "latest").read_text() == "step_000002"
     second = pipeline(tmp_path, prompts=FakePrompts(20), **flags)
     run(second.run(resume=True))
-    report = audit(second.state.ledger.path)
+    report = audit(second.scheduler.ledger.path)
     assert report.errors == [] and sorted(report.trained) == [(0, i) for i in range(20)]
     assert report.committed_trained == report.trained
 
@@ -98,7 +98,7 @@ def test_a_disk_that_refuses_costs_that_checkpoint_and_training_goes_on_until_th
     (free,) = re.search(r"It needs \S+ MiB or more in \S+, (\S+) \S+ are free now\. Kept: step_000002\.", said).groups()
     assert float(free) > 0 and "Make room" in said
     assert "step_000002; --resume goes on from it" in said
-    assert audit(p.state.ledger.path).errors == []
+    assert audit(p.scheduler.ledger.path).errors == []
 
 
 def test_a_best_checkpoint_that_the_disk_refused_is_not_the_best(tmp_path):
@@ -184,7 +184,7 @@ def test_what_the_filters_dropped_after_the_last_step_is_committed_too(tmp_path)
 def test_a_disk_that_refuses_the_commit_line_costs_nothing_but_a_word(tmp_path, caplog):
     """The checkpoint is whole and stands on lines that were synced before: it counts, and the run goes on."""
     p = pipeline(tmp_path, max_steps=4, save_steps=2)
-    ledger, real = p.state.ledger, p.state.ledger.sync
+    ledger, real = p.scheduler.ledger, p.scheduler.ledger.sync
 
     def sync() -> None:
         if ledger.counts["committed"]:

@@ -20,7 +20,7 @@ import pytest
 from openrlhf_tir.errors import CheckpointDamaged, CheckpointFailed, ConfigError, Unavailable
 from openrlhf_tir.pipeline.checkpoints import checkpoint, disk, new_ledger, stored
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
-from openrlhf_tir.pipeline.source import Flight
+from openrlhf_tir.pipeline.scheduler import InFlightGroup
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Change, GroupKey
@@ -315,7 +315,7 @@ def test_buffered_groups_come_back_with_every_dtype_tuple_and_bit(tmp_path):
         )
         meta.stats["inf"] = float("inf")
         group.trajectories[1].changes.append(Change("prompt", "best", "highest", 0.5))
-        rows.append((Flight(GroupKey(0, i, 1), i, i, 2, 1.5, "echo"), meta, group))
+        rows.append((InFlightGroup(GroupKey(0, i, 1), i, i, 2, 1.5, "echo"), meta, group))
     stored.write(tmp_path, rows)
     back = stored.read(tmp_path)
     for (flight, meta, group), (flight2, meta2, group2) in zip(rows, back, strict=True):
@@ -354,7 +354,7 @@ def test_a_value_that_cannot_be_stored_is_named_with_its_place(tmp_path):
     with pytest.raises(
         CheckpointFailed, match=r"group 0/7/0.task.meta\['scorer'\] is a builtins.builtin_function_or_method"
     ):
-        stored.write(tmp_path, [(Flight(group.key, 0, 0), meta, group)])
+        stored.write(tmp_path, [(InFlightGroup(group.key, 0, 0), meta, group)])
 
 
 # ---- disk ----

@@ -155,12 +155,12 @@ async def lived(
         if beside:
             beside.cancel()
         await world.fleet.stop()
-        p.state.ledger.close()
+        p.scheduler.ledger.close()
     return p
 
 
 def all_trained(p) -> bool:
-    report = audit(p.state.ledger.path)
+    report = audit(p.scheduler.ledger.path)
     assert report.errors == report.open == [] and report.finished and p.learner.stale == []
     return sorted(p.learner.lineage) == sorted(report.trained) == [(0, i) for i in range(PROMPTS)]
 
@@ -190,7 +190,9 @@ def test_what_is_trained_is_what_it_is_with_gpus_of_their_own(tmp_path):
     )
     run(live(apart, alone))
     assert shared.learner.lineage == learner.lineage and len(learner.lineage) < PROMPTS
-    assert shared.version == alone.version and shared.state.requeued == alone.state.requeued
+    assert shared.version == alone.version
+    shared_ends, alone_ends = (audit(p.scheduler.ledger.path).ended for p in (shared, alone))
+    assert shared_ends == alone_ends
 
 
 def test_an_evaluation_and_a_checkpoint_are_made_with_engines_awake(tmp_path):
@@ -267,7 +269,7 @@ def test_whenever_an_engine_is_lost_and_whichever_the_memory_holds(tmp_path, see
             ckpt={"save_steps": rng.choice([-1, 3])},
         )
     )
-    report = audit(p.state.ledger.path)
+    report = audit(p.scheduler.ledger.path)
     assert report.errors == report.open == [] and report.finished
     assert sorted(p.learner.lineage) == sorted(report.trained)
 
@@ -308,7 +310,7 @@ def test_learner_ranks_that_die_are_started_again_with_the_engines_asleep_and_th
                 return learner, restarts
             finally:
                 dies.cancel()
-                p.state.ledger.close()
+                p.scheduler.ledger.close()
             learner, resume = await s.ranks(), True
 
     async def strike(p, learner: SharedLearner, already: int) -> None:

@@ -11,55 +11,77 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_tir.errors import Stopped
-from openrlhf_tir.pipeline.budget import gate_open, may_take_early, surplus_by_deadline
 from openrlhf_tir.pipeline.lane.pace import left_s
 from openrlhf_tir.pipeline.lane.sizing import Cluster, best_size
+from openrlhf_tir.pipeline.scheduler import InFlightGroup, StalenessRule
+from openrlhf_tir.pipeline.scheduler.early_accumulation import EarlyAccumulation
+from openrlhf_tir.pipeline.scheduler.learner_timing import LearnerTiming
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.parts import SimulatedLearner
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import GroupState, StepReport, TrainBatch
+from openrlhf_tir.types import GroupKey, GroupState, StepReport, TrainBatch
 
 from ..fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, ages, pipeline, seconds_of
 
 # --- the condition, by hand
 
 
+def can_take(
+    version: int, batch_groups: int, part: list[int], rolling: list[int], places: int, updates: int = 1
+) -> bool:
+    rule = StalenessRule(batch_groups, updates)
+    return EarlyAccumulation(rule, part_groups=len(part)).may_take(version, part, rolling, places)
+
+
+def groups_due(deadlines: list[int]) -> list[InFlightGroup]:
+    """Groups with these training deadlines; without batches ahead a group is due at the version of its dispatch."""
+    return [InFlightGroup(GroupKey(0, i), sequence_number=i, version=due) for i, due in enumerate(deadlines)]
+
+
 def test_a_part_may_not_take_the_places_of_groups_that_are_due_before_it():
     """B = 4 at version 3; two of the batch would be taken of groups due at 4, which leaves two places."""
-    assert may_take_early(3, 4, [4, 4], [3, 3], places=2)
-    assert not may_take_early(3, 4, [4, 4], [3, 3, 3], places=2)
-    assert may_take_early(3, 4, [4, 4], [3, 3] + [4] * 40, places=2)  # due no earlier: a place less, and a group less
-    assert may_take_early(3, 4, [5, 5], [4] * 6, places=2) and not may_take_early(3, 4, [5, 5], [4] * 7, places=2)
-    assert may_take_early(3, 4, [3, 3], [3, 3, 3], places=2)  # the third is surplus in any case
+    assert can_take(3, 4, [4, 4], [3, 3], places=2)
+    assert not can_take(3, 4, [4, 4], [3, 3, 3], places=2)
+    assert can_take(3, 4, [4, 4], [3, 3] + [4] * 40, places=2)  # due no earlier: a place less, and a group less
+    assert can_take(3, 4, [5, 5], [4] * 6, places=2)
+    assert not can_take(3, 4, [5, 5], [4] * 7, places=2)
+    assert can_take(3, 4, [3, 3], [3, 3, 3], places=2)  # the third is surplus in any case
 
 
 def test_the_gate_and_the_surplus_count_the_places_that_are_left():
     """B = 4, three of which are taken: one place at version 3, four at 4."""
-    assert gate_open(3, 4, [3], [4] * 4, places=1) and not gate_open(3, 4, [3], [4] * 5, places=1)
-    assert not gate_open(3, 4, [3, 4], [4] * 4, places=1)
-    assert surplus_by_deadline(3, 4, [3, 3, 4, 4, 4, 4], places=1) == {3: 1}
+    rule = StalenessRule(batch_groups=4)
+    assert rule.gate_is_open(3, [3], [4] * 4, places=1)
+    assert not rule.gate_is_open(3, [3], [4] * 5, places=1)
+    assert not rule.gate_is_open(3, [3, 4], [4] * 4, places=1)
+    assert rule.surplus(3, groups_due([3, 3, 4, 4, 4, 4]), places=1) == (1,)
 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    B=st.integers(1, 6),
-    k=st.integers(1, 3),
+    batch_groups=st.integers(1, 6),
+    updates=st.integers(1, 3),
     buffered=st.lists(st.integers(0, 9), max_size=30),
     rolling=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=30),
     taken=st.integers(0, 5),
     part=st.integers(1, 6),
 )
-def test_whatever_is_accepted_a_part_that_may_be_taken_pushes_no_group_out(B, k, buffered, rolling, taken, part):
+def test_whatever_is_accepted_a_part_that_may_be_taken_pushes_no_group_out(
+    batch_groups, updates, buffered, rolling, taken, part
+):
     """As many are surplus after it as without it, and where all had their places the gate opens once nothing rolls."""
+    rule = StalenessRule(batch_groups, updates)
     buffered.sort()
-    places, part = B - min(taken, B - 1), min(part, len(buffered))
-    if part >= places or not may_take_early(0, B, buffered[:part], [d for d, _ in rolling], places - part, k):
+    places = batch_groups - min(taken, batch_groups - 1)
+    part = min(part, len(buffered))
+    rolling_deadlines = [due for due, _ in rolling]
+    if part >= places or not can_take(0, batch_groups, buffered[:part], rolling_deadlines, places - part, updates):
         return
-    accepted = [d for d, kept in rolling if kept]
-    without = surplus_by_deadline(0, B, buffered + accepted, k, places)
-    with_it = surplus_by_deadline(0, B, buffered[part:] + accepted, k, places - part)
-    assert sum(with_it.values()) == sum(without.values())
-    assert gate_open(0, B, buffered[part:] + accepted, [], updates=k, places=places - part)
+    accepted = [due for due, is_accepted in rolling if is_accepted]
+    surplus_without = rule.surplus(0, groups_due(sorted(buffered + accepted)), places)
+    surplus_with = rule.surplus(0, groups_due(sorted(buffered[part:] + accepted)), places - part)
+    assert len(surplus_with) == len(surplus_without)
+    assert rule.gate_is_open(0, buffered[part:] + accepted, [], places=places - part)
 
 
 # --- what knows of the learner's time
@@ -77,10 +99,9 @@ def test_whatever_is_accepted_a_part_that_may_be_taken_pushes_no_group_out(B, k,
     ],
 )
 def test_the_gate_asks_for_a_group_once_the_groups_before_it_are_accumulated(stepping, begun_s, deadline, left):
-    state = SimpleNamespace(
-        version=3, k=1, step_s=10.0, work_s=50.0, early_s=begun_s, stepping=stepping, step_began=100.0
-    )
-    assert left_s(state, deadline, 60.0, 104.0) == pytest.approx(left)
+    timing = LearnerTiming(step_s=10.0, work_s=50.0, accumulated_s=begun_s, step_started_at=100.0)
+    scheduler = SimpleNamespace(version=3, rule=StalenessRule(batch_groups=8), timing=timing, stepping=stepping)
+    assert left_s(scheduler, deadline, 60.0, 104.0) == pytest.approx(left)
 
 
 def test_a_lane_is_planned_for_the_window_that_early_accumulation_leaves():
@@ -167,7 +188,7 @@ def test_the_step_waits_for_the_longest_and_the_learner_does_not(tmp_path):
 def test_what_all_of_a_batch_takes_and_what_its_step_takes_are_told_apart(tmp_path):
     p = early(tmp_path, depth=8)
     run(p.run())
-    assert (p.state.step_s, p.state.work_s) == (pytest.approx(2.1), pytest.approx(8.1))
+    assert (p.scheduler.timing.step_s, p.scheduler.timing.work_s) == (pytest.approx(2.1), pytest.approx(8.1))
 
 
 def test_an_engine_may_join_between_two_parts(tmp_path):
@@ -180,10 +201,10 @@ def test_an_engine_may_join_between_two_parts(tmp_path):
         p.publisher.changing = lambda: lock
         running = asyncio.create_task(p.run())
         await asyncio.sleep(6.0)  # three parts are done, the fourth group stays for the step
-        assert len(p.state.in_hand) == 3 and not lock.locked() and not p.state.accumulating
+        assert len(p.scheduler.current_batch) == 3 and not lock.locked() and not p.scheduler.accumulating
         async with lock:
             await asyncio.sleep(5.0)
-            seen.append((len(p.state.in_hand), len(p.state.replay)))
+            seen.append((len(p.scheduler.current_batch), len(p.scheduler.buffered)))
         await running
 
     run(go())
@@ -235,8 +256,8 @@ def test_a_gradient_that_is_not_finite_fails_the_groups_of_all_parts(tmp_path):
 
     p = early(tmp_path, learner=Bad(), prompts=FakePrompts(8), max_steps=10)
     run(p.run())
-    assert p.state.budget.states[GroupState.FAILED] == 8 and p.version == 0 and p.state.early_s == 0
-    p.state.check()
+    assert p.scheduler.ended[GroupState.FAILED] == 8 and p.version == 0 and p.scheduler.timing.accumulated_s == 0
+    p.scheduler.check()
 
 
 def test_the_end_of_the_prompts_leaves_a_group_for_the_last_step(tmp_path):
@@ -276,9 +297,8 @@ def test_with_parts_no_token_is_older_than_S_and_nothing_deadlocks(tmp_path_fact
     )
     run(p.run())
     assert max(ages(p.learner), default=0) <= S
-    assert auto or not p.state.requeued["surplus"]
-    p.state.check()
+    assert auto or not audit(p.scheduler.ledger.path).ended["requeued(surplus)"]
+    p.scheduler.check()
     trained = [key.prompt for _, key, _ in p.learner.trained]
     assert len(trained) == len(set(trained))
-    states = p.state.budget.states
-    assert sum(states[end] for end in (GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED)) == 60
+    assert sum(p.scheduler.ended[end] for end in (GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED)) == 60

@@ -152,7 +152,7 @@ def test_the_wait_for_an_evaluation_is_not_taken_for_a_slow_learner(tmp_path):
     """Step 1 s and push 0.1 s; the depth controller is told nothing of the 500 s."""
     p, _ = evaluated(tmp_path, S=2, eval_steps=2, max_steps=12)
     run(p.run())
-    assert p.state.step_s == pytest.approx(1.1, abs=0.11)
+    assert p.scheduler.timing.step_s == pytest.approx(1.1, abs=0.11)
 
 
 def test_the_best_checkpoint_has_the_weights_that_were_evaluated_though_the_learner_went_on(tmp_path):

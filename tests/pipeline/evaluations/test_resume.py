@@ -45,7 +45,7 @@ def killed(p, when: float, hops: int, resume: bool = False) -> bool:
         ended = main.done()
         main.cancel()
         await asyncio.gather(main, return_exceptions=True)
-        p.state.ledger.close()
+        p.scheduler.ledger.close()
         return not ended
 
     return run(go())
@@ -61,7 +61,7 @@ def stopped(p, when: float) -> bool:
         except Stopped:
             return True
         finally:
-            p.state.ledger.close()
+            p.scheduler.ledger.close()
         return False
 
     return run(go())

@@ -179,7 +179,7 @@ class Life:
             if s.shares or s.curriculum
             else None,
         )
-        method = self.pipeline.state.method
+        method = self.pipeline.scheduler.method
         method._balanced = dict.fromkeys([*method._balanced, "a", "b", "echo", ""], s.length_balance)
         self.crashed = False
 
@@ -230,7 +230,8 @@ class Life:
 
     def law(self) -> list[str]:
         """What must hold whenever a life ends."""
-        state, wrong = self.pipeline.state, []
+        scheduler = self.pipeline.scheduler
+        wrong = []
         if self.learner.stale:
             wrong.append(f"trained beyond S = {self.s.S}: {', '.join(map(str, self.learner.stale))}")
         if self.pipeline.evaluation.mixed:
@@ -239,8 +240,8 @@ class Life:
             wrong.append(f"the learner was at work when it was asked: {self.learner.overlaps}")
         if any(n > self.s.B for n in self.learner.sizes):
             wrong.append(f"steps on {self.learner.sizes} groups, B = {self.s.B}")
-        if sum(state.budget.states.values()) != state.budget.acquired:
-            wrong.append(f"slots do not add up: {state.budget.states}")
+        if scheduler.ended.total() + scheduler.slots_taken != scheduler.dispatched:
+            wrong.append(f"slots do not add up: {scheduler.ended}, {scheduler.slots_taken} of {scheduler.dispatched}")
         return wrong
 
 
@@ -316,7 +317,7 @@ def _at_the_end(s: Scenario, life: Life, run_dir: Path) -> list[str]:
 
 def _counted(life: Life, report: Audit) -> list[str]:
     """Every group that was trained or filtered counts once, in whatever life it ended."""
-    method = life.pipeline.state.method
+    method = life.pipeline.scheduler.method
     method.batch_trained()  # what ended since the last batch
     ends = len(report.trained) + sum(n for end, n in report.ended.items() if end.startswith("filtered"))
     seen = sum(counters["seen"] for counters in method.counters.prompts.values())
@@ -331,7 +332,7 @@ def _differs_from_undisturbed(s: Scenario, life: Life, run_dir: Path) -> list[st
     run(other.run())
     if life.learner.lineage != other.learner.lineage:
         return [f"trained {life.learner.lineage}, undisturbed {other.learner.lineage}"]
-    ours, theirs = (one.pipeline.state.method for one in (life, other))
+    ours, theirs = (one.pipeline.scheduler.method for one in (life, other))
     theirs.batch_trained()
     ours.batch_trained()
     if ours.counters.run != theirs.counters.run:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_tir.pipeline.checkpoints import checkpoint
-from openrlhf_tir.pipeline.source import Source
+from openrlhf_tir.pipeline.scheduler import RolloutScheduler
 
 from .scenarios import Event, Scenario, play, scenario, shrink
 
@@ -70,14 +70,14 @@ def test_whatever_happens_a_run_ends_and_every_prompt_ends_once_ten_thousand_tim
 
 def test_a_broken_loop_is_found_and_its_events_shrink_to_the_one_that_matters(tmp_path, monkeypatch):
     """A resume that forgets what rolled: of nine events the crash remains."""
-    whole = Source.requeue
+    queue_retry = RolloutScheduler._queue_retry
 
-    def forgetful(self, flight, reason, *, counts=True):
-        whole(self, flight, reason, counts=counts)
+    def forgetful(self, group, reason, *, counts_as_retry):
+        queue_retry(self, group, reason, counts_as_retry=counts_as_retry)
         if reason == "resume":
             self._retries.pop()
 
-    monkeypatch.setattr(Source, "requeue", forgetful)
+    monkeypatch.setattr(RolloutScheduler, "_queue_retry", forgetful)
     kinds = ["kill", "refuse", "evaluation_fail", "hang", "crash", "env_hang", "no_start", "learner_nan", "disk_full"]
     events = tuple(Event(0, 4.0 + i, 0, kind, 1) for i, kind in enumerate(kinds))
     s = replace(scenario(10), mode="pipeline", S=2, push_every=1, save_steps=1, max_steps=1000, events=events)

@@ -383,7 +383,7 @@ def pipeline_in(
         measure=evaluation,
     )
     pipeline.evaluation = evaluation
-    evaluation.version = lambda: pipeline.state.pushed
+    evaluation.version = lambda: pipeline.scheduler.pushed_version
     learner.stopping = lambda: pipeline.stop.asked is not None
     return pipeline
 
@@ -395,4 +395,4 @@ async def live(world: World, pipeline: Pipeline, *, resume: bool = False) -> Non
         await pipeline.run(resume=resume)
     finally:
         await world.fleet.stop()
-        pipeline.state.ledger.close()
+        pipeline.scheduler.ledger.close()

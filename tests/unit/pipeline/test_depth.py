@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -10,8 +11,17 @@ from pydantic import ValidationError
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.pipeline.budget import Budget
-from openrlhf_tir.pipeline.depth import AutoDepth, FixedDepth, Window, depth_for
+from openrlhf_tir.pipeline.scheduler import (
+    AutoDepth,
+    DepthController,
+    FixedDepth,
+    RolloutScheduler,
+    StalenessRule,
+    depth_controller,
+)
+from openrlhf_tir.pipeline.scheduler.depth import AcceptanceWindow, EngineLoad
+from openrlhf_tir.replay.ledger import Ledger
+from tests.pipeline.fakes import FakePrompts
 
 FREE = {
     "open": 1.0, "running": 100.0, "waiting": 0.0, "placed": 0.0, "aside": 0.0, "width": 100.0, "preemptions": 0.0,
@@ -21,15 +31,33 @@ PREEMPTED = {**FREE, "preemptions": 1.0}
 
 
 def auto(B: int = 4, risk: float = 0.01, n: int = 8) -> AutoDepth:
-    return AutoDepth(batch_groups=B, samples=n, risk=risk)
+    return AutoDepth(StalenessRule(batch_groups=B), samples_per_group=n, overadmit_risk=risk)
 
 
 def learn(
     depth: AutoDepth, outcomes: list[bool], seconds: float = 1.0, rolling: int = 0, engines: dict | None = None
 ) -> AutoDepth:
     for accepted in outcomes:
-        depth.finished(accepted, seconds, rolling, engines or {})
+        depth.group_finished(accepted, seconds, rolling, EngineLoad.from_stats(engines or {}))
     return depth
+
+
+def dispatched_until_an_obstacle(
+    directory: Path, depth: DepthController, max_staleness: int, max_steps: int = 1000
+) -> int:
+    """Dispatch groups until no more may start, and return how many roll. B = 4."""
+    settings = Config.model_validate(
+        {
+            "run_dir": directory,
+            "rollout": {"batch_size": 4},
+            "pipeline": {"max_staleness": max_staleness},
+            "train": {"max_steps": max_steps},
+        }
+    )
+    scheduler = RolloutScheduler(settings, FakePrompts(1000), Ledger(directory / "ledger.jsonl"), depth)
+    while scheduler.can_dispatch():
+        scheduler.dispatch(now=0.0)
+    return len(scheduler.rolling)
 
 
 def beta_binomial_tail(n: int, good: int, k: int, above: int) -> float:
@@ -56,44 +84,42 @@ def beta_binomial_tail(n: int, good: int, k: int, above: int) -> float:
     [(10, 6, 64), (100, 6, 64), (100, 32, 64), (400, 205, 256), (1000, 26, 256), (3000, 26, 256), (50, 256, 256)],
 )
 def test_the_bound_on_accepted_groups_is_the_99_percent_quantile(n, good, k):
-    window = Window(256)
+    window = AcceptanceWindow(256)
     for i in range(k):
         window.add(i < good)
-    bound = min(n, math.ceil(window.predict(n, 2.326)))
+    bound = min(n, math.ceil(window.quantile(n, 2.326)))
     assert beta_binomial_tail(n, good, k, bound) <= 0.0125
     # no more cautious than that
     assert bound == n or beta_binomial_tail(n, good, k, math.floor(0.9 * bound) - 2) > 0.01
 
 
 def test_a_window_forgets_what_is_older_than_itself():
-    window = Window(3)
+    window = AcceptanceWindow(3)
     for outcome in (True, True, False, False):
         window.add(outcome)
-    assert (window.good, list(window.outcomes)) == (1, [True, False, False])
+    assert (window.accepted, len(window)) == (1, 3)
 
 
 def test_before_anything_is_known_every_rolling_group_counts():
-    assert [auto().possible(n) for n in (0, 1, 7)] == [0, 1, 7]
+    assert [auto().max_accepted(n) for n in (0, 1, 7)] == [0, 1, 7]
 
 
 def test_a_fixed_depth_counts_every_rolling_group_and_stops_at_its_number():
     fixed = FixedDepth(3)
-    assert (fixed.possible(5), fixed.likely(5)) == (5, 5)
-    assert fixed.wants(1, 1) and not fixed.wants(2, 1)
+    assert (fixed.max_accepted(5), fixed.likely_accepted(5)) == (5, 5)
+    assert fixed.wants_more(1, 1) and not fixed.wants_more(2, 1)
 
 
-def test_low_acceptance_lets_more_groups_roll_than_the_bound_and_full_acceptance_does_not():
+def test_low_acceptance_lets_more_groups_roll_than_the_bound_and_full_acceptance_does_not(tmp_path):
     """S = 2, B = 4: 12 slots. After 256 groups at 1/16, with 4 of the last 64, some 60 roll: 3.9 of 61 on average, 12
     in one of a hundred cases."""
 
     def admitted(outcomes: list[bool]) -> int:
         depth = learn(auto(), outcomes)
-        depth.stepped(1e-9)  # a learner that is never fed enough
-        budget = Budget(batch_groups=4, max_staleness=2, depth=depth)
-        while budget.admits():
-            budget.enter()
-        assert depth.possible(budget.rolling) <= 12 < depth.possible(budget.rolling + 1) or budget.rolling == 12
-        return budget.rolling
+        depth.step_finished(1e-9, None)  # a learner that is never fed enough
+        rolling = dispatched_until_an_obstacle(tmp_path / f"{len(outcomes)}_{sum(outcomes)}", depth, max_staleness=2)
+        assert depth.max_accepted(rolling) <= 12 < depth.max_accepted(rolling + 1) or rolling == 12
+        return rolling
 
     assert 50 < admitted(([True] + [False] * 15) * 16) < 75
     assert admitted([True] * 256) == 12
@@ -102,61 +128,64 @@ def test_low_acceptance_lets_more_groups_roll_than_the_bound_and_full_acceptance
 def test_a_rise_of_acceptance_is_believed_at_once_a_fall_only_when_both_windows_saw_it():
     constant, risen = learn(auto(), [False] * 256), learn(auto(), [False] * 192 + [True] * 64)
     fallen = learn(auto(), [True] * 192 + [False] * 64)
-    assert constant.possible(100) < 12
-    assert risen.possible(100) > 95
-    assert fallen.possible(100) > 75  # 3 of 4 in the long window
+    assert constant.max_accepted(100) < 12
+    assert risen.max_accepted(100) > 95
+    assert fallen.max_accepted(100) > 75  # 3 of 4 in the long window
 
 
 def test_demand_is_one_batch_and_what_the_learner_takes_while_a_group_rolls():
     """B = 4, groups of 10 s, steps of 5 s: 4 (1 + 2) = 12 accepted. All accepted: 11 held ask for more, 12 do not."""
     depth = learn(auto(), [True] * 64, seconds=10.0)
-    depth.stepped(5.0)
-    assert depth.wants(9, 2) and not depth.wants(10, 2)
-    depth.stepped(15.0)  # steps of 10 s on average: 4 (1 + 1)
-    assert depth.wants(5, 2) and not depth.wants(6, 2)
+    depth.step_finished(5.0, None)
+    assert depth.wants_more(9, 2) and not depth.wants_more(10, 2)
+    depth.step_finished(15.0, None)  # steps of 10 s on average: 4 (1 + 1)
+    assert depth.wants_more(5, 2) and not depth.wants_more(6, 2)
 
 
 def test_a_learner_that_idles_is_no_reason_to_start_less():
     """B = 4, groups of 10 s, steps of 5 s: 12 accepted are wanted, and steps begin every 5.2 s; then every 5.4 s."""
     depth = learn(auto(), [True] * 64, seconds=10.0)
-    depth.stepped(5.0)
-    depth.stepped(5.0, 5.2)
-    assert depth.wants(9, 2) and not depth.wants(10, 2)
-    depth.stepped(5.0, 5.6)
-    assert depth.wants(1000, 0)
+    depth.step_finished(5.0, None)
+    depth.step_finished(5.0, 5.2)
+    assert depth.wants_more(9, 2) and not depth.wants_more(10, 2)
+    depth.step_finished(5.0, 5.6)
+    assert depth.wants_more(1000, 0)
 
 
 @pytest.mark.parametrize(("good", "held"), [(255, 31), (127, 15), (31, 15)])
 def test_at_the_gate_two_batches_are_enough_or_what_a_fixed_depth_would_have(good, held):
     """B = 8, (W+1) B = 32: all accepted, half of them, an eighth."""
-    depth = learn(AutoDepth(batch_groups=8, samples=2, risk=0.01, limit=32), [True] * good + [False] * (255 - good))
-    assert not depth.holds_at_gate(0, held) and depth.holds_at_gate(0, held + 1)
+    depth = learn(
+        AutoDepth(StalenessRule(8, batches_ahead=3), samples_per_group=2, overadmit_risk=0.01),
+        [True] * good + [False] * (255 - good),
+    )
+    assert not depth.paused_at_gate(0, held) and depth.paused_at_gate(0, held + 1)
     rolling = round((held + 1 - 8) / depth.acceptance)
-    assert not depth.holds_at_gate(rolling - 8, 8) and depth.holds_at_gate(rolling, 8)
+    assert not depth.paused_at_gate(rolling - 8, 8) and depth.paused_at_gate(rolling, 8)
 
 
 def test_demand_counts_a_rolling_group_by_its_chance():
     """63 of 256, with the one before them 64/257: half a batch of 4 in the buffer leaves 14 accepted of 16 to roll for,
     some 56 groups."""
     depth = learn(auto(), [True, False, False, False] * 64, seconds=30.0)
-    depth.stepped(10.0)
-    assert depth.wants(55, 2) and not depth.wants(57, 2)
+    depth.step_finished(10.0, None)
+    assert depth.wants_more(55, 2) and not depth.wants_more(57, 2)
 
 
 def test_until_the_first_step_as_many_are_wanted_as_staleness_allows():
-    depth = depth_for(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": {"max_staleness": 3}}))
-    assert depth.wants(31, 0) and not depth.wants(32, 0)
+    depth = depth_controller(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": {"max_staleness": 3}}))
+    assert depth.wants_more(31, 0) and not depth.wants_more(32, 0)
     learn(depth, [True], rolling=31)
-    assert depth.wants(31, 0) and not depth.wants(32, 0)
-    depth.stepped(1.0)  # a group took 1 s too
-    assert depth.wants(15, 0) and not depth.wants(16, 0)
-    assert auto().wants(7, 0) and not auto().wants(8, 0)  # two batches at least
+    assert depth.wants_more(31, 0) and not depth.wants_more(32, 0)
+    depth.step_finished(1.0, None)  # a group took 1 s too
+    assert depth.wants_more(15, 0) and not depth.wants_more(16, 0)
+    assert auto().wants_more(7, 0) and not auto().wants_more(8, 0)  # two batches at least
 
 
 @pytest.mark.parametrize("where", ["running", "waiting", "placed"])
 def test_engines_are_full_with_a_tenth_more_than_run_at_once(where):
     def starts_with(more: float) -> bool:
-        return learn(auto(), [True], rolling=3, engines={**FREE, where: FREE[where] + more}).wants(3, 0)
+        return learn(auto(), [True], rolling=3, engines={**FREE, where: FREE[where] + more}).wants_more(3, 0)
 
     assert starts_with(9.9) and not starts_with(10.1)
 
@@ -167,7 +196,7 @@ def test_the_fewer_groups_are_accepted_the_more_may_wait(good, queue):
 
     def is_full(waiting: float) -> bool:
         outcomes = [True] * good + [False] * (255 - good)
-        return learn(auto(), outcomes, rolling=3, engines={**FREE, "waiting": waiting}).full(3)
+        return learn(auto(), outcomes, rolling=3, engines={**FREE, "waiting": waiting})._engines_are_full(3)
 
     assert not is_full(100 * queue - 0.01) and is_full(100 * queue + 0.01)
 
@@ -175,94 +204,93 @@ def test_the_fewer_groups_are_accepted_the_more_may_wait(good, queue):
 def test_engines_that_have_run_dry_are_filled_at_once():
     """100 run at once, and 20 do now: 90 more, of groups of 8."""
     depth = learn(auto(B=40), [True], rolling=10, engines={**FREE, "running": 20.0})
-    assert depth.wants(10 + 11, 0) and not depth.wants(10 + 12, 0)
+    assert depth.wants_more(10 + 11, 0) and not depth.wants_more(10 + 12, 0)
 
 
 def test_groups_admitted_since_the_engines_told_count_with_all_of_their_samples():
     """100 sequences run: 10 may wait, which are two groups of 8."""
     depth = learn(auto(B=40), [True], rolling=50, engines=FREE)
-    assert depth.wants(51, 0) and not depth.wants(52, 0)
+    assert depth.wants_more(51, 0) and not depth.wants_more(52, 0)
     learn(depth, [True], rolling=52, engines=FREE)  # the engines have taken them up
-    assert depth.wants(52, 0)
+    assert depth.wants_more(52, 0)
 
 
 def test_an_evaluations_sequences_keep_no_group_from_starting():
     crowded = {**FREE, "waiting": 50.0}
-    assert not learn(auto(B=40), [True], rolling=50, engines=crowded).wants(50, 0)
-    assert learn(auto(B=40), [True], rolling=50, engines={**crowded, "aside": 48.0}).wants(50, 0)
+    assert not learn(auto(B=40), [True], rolling=50, engines=crowded).wants_more(50, 0)
+    assert learn(auto(B=40), [True], rolling=50, engines={**crowded, "aside": 48.0}).wants_more(50, 0)
 
 
 def test_a_group_that_failed_leaves_its_place():
     """It is not judged, so the engines were told of while it ran."""
     depth = learn(auto(B=40), [True], rolling=50, engines={**FREE, "waiting": 12.0})
-    assert not depth.wants(50, 0) and depth.wants(49, 0)
+    assert not depth.wants_more(50, 0) and depth.wants_more(49, 0)
 
 
 def test_a_group_counts_with_the_samples_that_are_rolled_beyond_those_kept():
-    depth = depth_for(Config.model_validate({"rollout": {"n_samples_per_prompt": 4, "oversample": 2, "batch_size": 8}}))
-    assert depth.n == 6
+    depth = depth_controller(
+        Config.model_validate({"rollout": {"n_samples_per_prompt": 4, "oversample": 2, "batch_size": 8}})
+    )
+    assert depth._samples == 6
 
 
 def test_a_group_may_wait_at_each_engine():
     """4 engines that run one sequence each, groups of 16: 68 sequences."""
     serial = {**FREE, "open": 4.0, "running": 4.0, "width": 4.0}
     depth = learn(auto(B=40, n=16), [True], rolling=1, engines=serial)
-    assert depth.wants(1 + 3, 0) and not depth.wants(1 + 4, 0)
+    assert depth.wants_more(1 + 3, 0) and not depth.wants_more(1 + 4, 0)
 
 
 def test_engines_that_told_long_ago_that_they_are_full_are_asked_again_when_nothing_rolls():
     depth = learn(auto(B=40), [True], rolling=1, engines={**FREE, "waiting": 400.0})
-    assert not depth.wants(1, 0) and depth.wants(0, 0)
+    assert not depth.wants_more(1, 0) and depth.wants_more(0, 0)
 
 
 def test_a_preemption_bounds_the_groups_by_seven_tenths_and_then_it_grows_by_an_eighth_of_a_batch():
     depth = learn(auto(B=8), [True] * 50, rolling=99, engines=FREE)
-    assert depth.cap == math.inf and "depth_cap" not in depth.facts()
+    assert depth._cap == math.inf and "depth_cap" not in depth.metrics()
     learn(depth, [True], rolling=99, engines=PREEMPTED)
-    assert depth.facts()["depth_cap"] == depth.cap == pytest.approx(70)
+    assert depth.metrics()["depth_cap"] == depth._cap == pytest.approx(70)
     learn(depth, [True] * 70, rolling=50, engines=PREEMPTED)  # the counter stands still, and the cap does not bind
-    assert depth.cap == pytest.approx(70)
+    assert depth._cap == pytest.approx(70)
     learn(depth, [True] * 70, rolling=69, engines=PREEMPTED)
-    assert depth.cap == pytest.approx(71, abs=0.01)
-    depth.limit = 1000
-    assert depth.wants(70, 0) and not depth.wants(71, 0)
+    assert depth._cap == pytest.approx(71, abs=0.01)
+    depth._max_groups = 1000
+    assert depth.wants_more(70, 0) and not depth.wants_more(71, 0)
 
 
 def test_preemptions_cut_once_in_half_a_round():
     depth = learn(auto(B=8), [True] * 50, rolling=99, engines=FREE)
     for i in range(1, 30):
         learn(depth, [True], rolling=69, engines={**FREE, "preemptions": float(i)})
-    assert depth.cap == pytest.approx(49)
+    assert depth._cap == pytest.approx(49)
 
 
 def test_engines_that_tell_nothing_are_no_bound():
     depth = learn(auto(), [True])
-    assert depth.wants(7, 0) and depth.cap == math.inf
+    assert depth.wants_more(7, 0) and depth._cap == math.inf
 
 
-def test_the_end_of_a_run_starts_as_many_as_the_last_steps_likely_need():
+def test_the_end_of_a_run_starts_as_many_as_the_last_steps_likely_need(tmp_path):
     """8 more are needed at acceptance 1/4: more than 8 roll, but not without end."""
-    budget = Budget(batch_groups=4, max_staleness=9, depth=learn(auto(), [True, False, False, False] * 64, seconds=1e3))
-    budget.depth.stepped(1.0)
-    budget.still_needed = 8
-    while budget.admits():
-        budget.enter()
-    assert 32 <= budget.rolling < 64
+    depth = learn(auto(), [True, False, False, False] * 64, seconds=1e3)
+    depth.step_finished(1.0, None)
+    assert 32 <= dispatched_until_an_obstacle(tmp_path, depth, max_staleness=9, max_steps=2) < 64
 
 
 def test_config_chooses_the_depth():
     def of(**pipeline) -> AutoDepth | FixedDepth:
-        return depth_for(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": pipeline}))
+        return depth_controller(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": pipeline}))
 
-    assert of(mode="sync").depth == of(mode="one_step").depth == 8
-    assert of(max_staleness=3, depth=12).depth == 12
-    assert of(max_staleness=3, depth=32).depth == 32
-    with pytest.raises(
-        ValidationError, match=r"pipeline\.depth = 33 groups is more than staleness allows.*\(3 \+ 1\) \* 8 = 32"
-    ):
+    assert of(mode="sync") == of(mode="one_step") == FixedDepth(8)
+    assert of(max_staleness=3, depth=12) == FixedDepth(12)
+    assert of(max_staleness=3, depth=32) == FixedDepth(32)
+    with pytest.raises(ValidationError, match=r"pipeline\.depth = 33"):
         of(max_staleness=3, depth=33)
-    assert of(max_staleness=3, depth="auto").limit == of(max_staleness=3).limit == 32
-    assert of(mode="pipeline_drain").depth == 16 and of(mode="pipeline_drain", max_staleness=3).depth == 32
+    assert isinstance(of(max_staleness=3, depth="auto"), AutoDepth)
+    assert isinstance(of(max_staleness=3), AutoDepth)
+    assert of(mode="pipeline_drain") == FixedDepth(16)
+    assert of(mode="pipeline_drain", max_staleness=3) == FixedDepth(32)
 
 
 @pytest.mark.parametrize("value", ["many", "0", "-3", "1.5"])

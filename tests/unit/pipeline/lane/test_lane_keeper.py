@@ -9,6 +9,8 @@ from openrlhf_tir.background import ATTEMPTS
 from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.lane.keeper import MIN_ENDED, LaneKeeper, fast_lane
 from openrlhf_tir.pipeline.lane.speeds import ENOUGH
+from openrlhf_tir.pipeline.scheduler import StalenessRule
+from openrlhf_tir.pipeline.scheduler.learner_timing import LearnerTiming
 from openrlhf_tir.simulation.virtual_loop import run
 
 
@@ -34,11 +36,10 @@ def state(**facts) -> SimpleNamespace:
         **(
             {
                 "version": 3,
-                "step_s": 60.0,
-                "work_s": 60.0,
-                "ahead": 4,
+                "timing": LearnerTiming(step_s=60.0, work_s=60.0),
+                "rule": StalenessRule(batch_groups=8, batches_ahead=4),
                 "rolling": {},
-                "depth": SimpleNamespace(facts=dict),
+                "depth": SimpleNamespace(metrics=dict),
             }
             | facts
         )

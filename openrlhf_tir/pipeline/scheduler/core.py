@@ -1,0 +1,757 @@
+"""RolloutScheduler: keeps the books on every group, and decides what the pipeline does next.
+
+    loop task   asks                               does                              then reports
+    produce     can_dispatch()                     dispatch()                        -
+    roll        must_finish_in_order()             run the group on an engine        group_evaluated(), finish_group()
+    train       can_take_part(), next_batch()      take_part() or take_batch(),      part_accumulated(), step_started(),
+                                                   learner step                      batch_trained(), step_finished()
+    push        push_is_due()                      drain if asked to, publish        push_finished()
+    checkpoint  -                                  write in the background           snapshot()
+
+Life of a group
+
+    dispatch -> ROLLING -> BUFFERED -> TRAINING -> TRAINED
+                   |          |           '------> FAILED    the gradient was not finite
+                   |          '------------------> REQUEUED  surplus, or the run ended
+                   '-> FILTERED, FAILED, or REQUEUED         its prompt is dispatched again as a new attempt
+
+Decisions are pure: they read the state and change nothing, so a caller may ask as often as it likes. Transitions change
+the state without an await: a group's slot, its ledger line and its place change together, so a checkpoint may be taken
+between any two calls. `snapshot` returns an immutable copy; a checkpoint never holds a live object.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import json
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from ...config import Config
+from ...errors import SUSPENDED, ConservationError, PipelineError
+from ...ports import Prompts
+from ...replay.ledger import Ledger
+from ...replay.lines import BEGINNING
+from ...types import BatchItem, GroupKey, GroupMeta, GroupState, PromptOutcome, StepReport, Task
+from ..method_state import MethodState
+from ..signal import Signal
+from .depth import DepthController, EngineLoad, depth_controller
+from .early_accumulation import EarlyAccumulation
+from .groups import AcceptedGroup, BatchDecision, InFlightGroup, QueuedPrompt, SchedulerSnapshot
+from .learner_timing import LearnerTiming
+from .staleness import StalenessRule
+
+MAX_REPLACEMENTS = 8
+"""Prompts that are dispatched one after the other in place of a filtered group of the same environment. The
+environments' shares of a batch hold while at least one group in nine is accepted, and a hopeless environment does not
+get every slot."""
+
+FinishListener = Callable[[GroupState, GroupMeta | None, str | None], None]
+"""Called when a group has left the engines: its new state, its metadata if it was evaluated, and the reason if a fault
+or the end of the run ended the attempt."""
+DropListener = Callable[[GroupState, GroupMeta, str], None]
+"""Called when an accepted group is dropped before it was trained: its new state, its metadata, and the reason."""
+
+
+class DispatchObstacle(StrEnum):
+    """Why no group may start now. The watchdog names it."""
+
+    MAX_ROLLING = "max_rolling"
+    """rollout.vllm_generate_batch_size groups are rolling."""
+    PAUSED = "paused"
+    """The engines drain before a push, or the run was asked to stop."""
+    STALENESS = "staleness"
+    """As many groups are under way as max_staleness has room for."""
+    END_OF_RUN = "end_of_run"
+    """What is under way suffices for the steps that are left."""
+    DEPTH = "depth"
+    """pipeline.depth wants no more groups under way."""
+    NO_PROMPT = "no_prompt"
+    """The prompts are through."""
+    GATE = "gate"
+    """A batch waits for the gate, and enough groups for the next one are under way."""
+
+
+class RolloutScheduler:
+    """Decides what the pipeline does next, and keeps the books on every group. One per run, on one event loop.
+
+    Example (batch_groups = 2, batches_ahead = 1, one update per batch, so at most 4 groups are under way):
+
+        groups = [scheduler.dispatch(now)[0] for _ in range(4)]    # version 0, so they are due by version 1
+        assert not scheduler.can_dispatch()                        # admission: all 4 may be accepted
+        finish groups[2] and groups[3]
+        scheduler.take_batch(scheduler.next_batch())               # trains both at version 0
+        scheduler.batch_trained(report)
+        scheduler.push_finished()
+        younger = [scheduler.dispatch(now)[0] for _ in range(2)]   # version 1, due by version 2
+        finish both
+        assert scheduler.next_batch() is None                      # gate: groups[0] and groups[1] are due now and roll
+
+    Attributes:
+        rule: The staleness rule.
+        depth: Says how many groups are useful.
+        early_accumulation: Says when a part of a batch may be taken before the rest is there.
+        method: Counters and other state that the run keeps for its method.
+        timing: How long the learner's steps take.
+        prompts: The stream of prompts.
+        ledger: The run's ledger.
+        version: Updates behind the learner's weights.
+        previous_version: The version before the latest batch.
+        pushed_version: Updates behind the engines' weights.
+        weights_must_differ: True if an update since the last push must have changed the weights.
+        paused: True while the engines drain before a push, and once the run was asked to stop.
+        batch_complete: True once nothing more comes to the current batch.
+        stepping: True while the learner makes a step. Its weights then belong to no version.
+        accumulating: True while the learner makes the gradients of a part of the current batch.
+        dispatched: Groups that took a slot: dispatched, or restored from a checkpoint as buffered.
+        ended: How many groups ended in which state.
+        on_evaluated: Called with the metadata of every group that was rolled and evaluated, kept or not.
+    """
+
+    def __init__(
+        self,
+        settings: Config,
+        prompts: Prompts,
+        ledger: Ledger,
+        depth: DepthController | None = None,
+        *,
+        on_finished: FinishListener = lambda state, meta, reason: None,
+        on_dropped: DropListener = lambda state, meta, reason: None,
+    ) -> None:
+        """Create the scheduler of a new run.
+
+        Args:
+            settings: The run's configuration.
+            prompts: The stream of prompts.
+            ledger: Open ledger of the run directory.
+            depth: Says how many groups are useful; by default what pipeline.depth asks for.
+            on_finished: Called when a group has left the engines.
+            on_dropped: Called when an accepted group is dropped before it was trained.
+        """
+        self._settings = settings
+        self.prompts = prompts
+        self.ledger = ledger
+        self.rule = StalenessRule.from_config(settings)
+        self.depth = depth or depth_controller(settings)
+        self.early_accumulation = EarlyAccumulation.from_config(settings)
+        self.method = MethodState(settings)
+        self.timing = LearnerTiming()
+        self._on_finished = on_finished
+        self._on_dropped = on_dropped
+        self.on_evaluated: Callable[[GroupMeta], None] = lambda meta: None
+
+        self.version = 0
+        self.previous_version = 0
+        self.pushed_version = 0
+        self.weights_must_differ = False
+        self.paused = False
+        self.batch_complete = False
+        self.stepping = False
+        self.accumulating = False
+
+        self._rolling: dict[int, InFlightGroup] = {}
+        self._buffered: list[AcceptedGroup] = []
+        """In training order."""
+        self._current_batch: list[AcceptedGroup] = []
+        self._retries: list[QueuedPrompt] = []
+        """By sequence number."""
+        self._replacements: deque[QueuedPrompt] = deque()
+        self._prompts_name_replacements: bool | None = None
+        """None until the prompts were asked for a replacement for the first time."""
+        self._last_sequence_number = 0
+        self._outcomes: list[tuple[int, PromptOutcome]] = []
+        """Groups that ended since the last trained batch, with their sequence numbers."""
+        self.dispatched = 0
+        self.ended: Counter[GroupState] = Counter()
+        self._changed = Signal()
+
+    # --- what is where: read only
+
+    @property
+    def rolling(self) -> Mapping[int, InFlightGroup]:
+        """The groups on engines, by sequence number."""
+        return self._rolling
+
+    @property
+    def buffered(self) -> Sequence[AcceptedGroup]:
+        """The accepted groups that no batch has taken yet, in training order."""
+        return self._buffered
+
+    @property
+    def current_batch(self) -> Sequence[AcceptedGroup]:
+        """The groups that the learner trains, or the parts of the next batch that it has accumulated."""
+        return self._current_batch
+
+    @property
+    def slots_taken(self) -> int:
+        """Groups under way: rolling, buffered or in the current batch."""
+        return len(self._rolling) + len(self._buffered) + len(self._current_batch)
+
+    @property
+    def places_left(self) -> int:
+        """Places that the current batch has left."""
+        return self.rule.batch_groups - len(self._current_batch)
+
+    @property
+    def unpushed_batches(self) -> int:
+        """Batches trained since the last push."""
+        return self.rule.batches_between(self.pushed_version, self.version)
+
+    @property
+    def learner_is_busy(self) -> bool:
+        """True while nothing else can be asked of the learner."""
+        return self.stepping or self.accumulating
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if no prompt is left and no rolling group could fail and bring one back."""
+        return not self._has_prompt() and not self._rolling
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """What a snapshot taken now would hold: the version, and the number of attempts that ended."""
+        return self.version, self.ledger.ends
+
+    # --- decisions: read only
+
+    def can_dispatch(self) -> bool:
+        """Return True if one more group may start now, is useful, and a prompt is left."""
+        return self.dispatch_obstacle() is None
+
+    def dispatch_obstacle(self) -> DispatchObstacle | None:
+        """Return why no group may start now; None if one may."""
+        rolling = len(self._rolling)
+        buffered = len(self._buffered)
+        accepted = buffered + len(self._current_batch)
+        # What waits for the learner. It has accumulated a part of a batch, yet it idles until the rest is there.
+        waiting = buffered if self.batch_complete else accepted
+        # Batches that were trained since the last push have aged what starts now by as much.
+        allowed = self.rule.max_groups - self.unpushed_batches * self.rule.batch_groups
+
+        if rolling >= self._max_rolling():
+            return DispatchObstacle.MAX_ROLLING
+        if self.paused:
+            return DispatchObstacle.PAUSED
+        if accepted + self.depth.max_accepted(rolling + 1) > allowed:
+            return DispatchObstacle.STALENESS
+        if accepted + self.depth.likely_accepted(rolling) >= self._groups_until_end():
+            return DispatchObstacle.END_OF_RUN
+        if not self.depth.wants_more(rolling, waiting):
+            return DispatchObstacle.DEPTH
+        if not self._has_prompt():
+            return DispatchObstacle.NO_PROMPT
+        if self._waits_for_gate() and self.depth.paused_at_gate(rolling, waiting):
+            return DispatchObstacle.GATE
+        return None
+
+    def batch_is_filled(self) -> bool:
+        """Return True if the buffered groups fill the current batch, as far as it will ever be filled.
+
+        Before the first step they must also fill `pipeline.fill_batches` batches.
+        """
+        return self.is_exhausted or (self._start_is_filled() and len(self._buffered) >= self.places_left)
+
+    def gate_is_open(self) -> bool:
+        """Return True if the next step leaves every remaining group trainable within max_staleness."""
+        buffered = [self.rule.training_deadline(group) for group, _ in self._buffered]
+        return self.rule.gate_is_open(
+            self.version, buffered, self._rolling_deadlines(), self.depth.max_accepted, self.places_left
+        )
+
+    def next_batch(self) -> BatchDecision | None:
+        """Return the groups that complete the current batch and the surplus, or None while the learner must wait.
+
+        A batch holds the oldest dispatched groups, not the first finished, so short responses have no advantage. The
+        last batch of the prompts may be smaller; an empty one says that the prompts are through.
+        """
+        if not self.batch_is_filled() or not self.gate_is_open():
+            return None
+        groups = [group for group, _ in self._buffered]
+        drop = self.rule.surplus(self.version, groups, self.places_left)
+        dropped = set(drop)
+        kept = [group.sequence_number for group in groups if group.sequence_number not in dropped]
+        return BatchDecision(train=tuple(kept[: self.places_left]), drop=drop)
+
+    def can_take_part(self) -> bool:
+        """Return True if the learner may begin on a part of the batch. None is begun once the run was asked to stop."""
+        part_groups = self.early_accumulation.part_groups
+        leaves_a_rest = self.early_accumulation.leaves_a_rest(len(self._buffered), self.places_left)
+        if not leaves_a_rest or self.paused or not self._start_is_filled():
+            return False
+        part = [self.rule.training_deadline(group) for group, _ in self._buffered[:part_groups]]
+        return self.early_accumulation.may_take(
+            self.version, part, self._rolling_deadlines(), self.places_left - part_groups
+        )
+
+    def push_is_due(self, *, evaluation_running: bool, evaluation_pending: bool) -> bool:
+        """Return True if the engines must get the learner's weights now.
+
+        A push comes every pipeline.push_every batches, before an evaluation, and after the last batch. While an
+        evaluation runs, which needs its weights to stay, it is delayed as long as staleness allows.
+        """
+        if evaluation_pending or self.version >= self._settings.train.max_steps:
+            return True
+        every = self.rule.batches_ahead + 1 if evaluation_running else self._settings.pipeline.push_every
+        return self.unpushed_batches >= every
+
+    def crossed(self, every: int) -> bool:
+        """Return True if the latest batch reached or passed a multiple of `every` updates. Never if `every` < 1."""
+        return every > 0 and self.version // every > self.previous_version // every
+
+    def must_finish_in_order(self, group: InFlightGroup, meta: GroupMeta | None, failure: str | None) -> bool:
+        """Return True if this group may not finish before all groups that were dispatched before it.
+
+        With a staleness of 0 a run must not depend on which group ends first. Two decisions look at other groups: the
+        verdict of length_balance, and which prompt replaces a filtered one where environments have shares. They are
+        made in dispatch order. Everything else that a group's end decides counts from the next batch on, or is the same
+        in any order, so no other run waits.
+
+        Args:
+            group: The group.
+            meta: Its metadata; None if it failed before it was evaluated.
+            failure: Code of the fault, if infrastructure or user code failed.
+        """
+        if self.rule.batches_ahead > 0:
+            return False
+        may_replace = self._prompts_name_replacements is not False
+        if failure is not None or meta is None:
+            fails_for_good = failure != SUSPENDED and group.retries >= self._settings.train.max_reissues
+            return may_replace and fails_for_good
+        if not meta.verdict.keep:
+            return may_replace
+        # Where a bound on rolling groups, and not the batch, decides when the next prompt is dispatched, an accepted
+        # group makes room for one as well.
+        frees_a_slot = self._max_rolling() < self.rule.batch_groups
+        return self.method.looks_at_others(meta) or (may_replace and frees_a_slot)
+
+    def is_oldest_unfinished(self, group: InFlightGroup) -> bool:
+        """Return True if every group that was dispatched before this one has finished for good."""
+        oldest_retry = self._retries[0].sequence_number if self._retries else None
+        no_older_retry = oldest_retry is None or oldest_retry > group.sequence_number
+        return min(self._rolling) == group.sequence_number and no_older_retry
+
+    # --- transitions: no awaits
+
+    def dispatch(self, now: float) -> tuple[InFlightGroup, Task]:
+        """Start the next prompt as a rolling group. Only when `can_dispatch` returns True.
+
+        Repeated attempts come first, oldest first, then replacements of filtered groups, then new prompts.
+
+        Args:
+            now: Event loop time in seconds.
+
+        Returns:
+            The group, and its task with the counters that rewards may read.
+        """
+        queued = self._next_prompt()
+        number = queued.sequence_number
+        if number is None:
+            self._last_sequence_number += 1
+            number = self._last_sequence_number
+        task = self.prompts.task(queued.prompt)
+        group = InFlightGroup(
+            key=GroupKey(queued.epoch, queued.prompt, self.ledger.next_attempt(queued.epoch, queued.prompt)),
+            sequence_number=number,
+            version=self.pushed_version,
+            retries=queued.retries,
+            started_at=now,
+            environment=task.env,
+            replacements=queued.replacements,
+        )
+        self.ledger.issued(group.key, group.version)
+        self._rolling[number] = group
+        self.dispatched += 1
+        self.notify()
+        return group, self.method.placed(task, queued.prompt, self.version)
+
+    def group_evaluated(self, group: InFlightGroup, meta: GroupMeta, now: float, stats: Mapping[str, float]) -> None:
+        """Let the depth controller and the fast lane learn from a group. Call it before `finish_group`.
+
+        Args:
+            group: The group, still rolling.
+            meta: Its metadata with the verdict of the filters.
+            now: Event loop time in seconds.
+            stats: What `Rollout.engine_stats` returns.
+        """
+        self.on_evaluated(meta)
+        latency_s = now - group.started_at
+        self.depth.group_finished(meta.verdict.keep, latency_s, len(self._rolling) - 1, EngineLoad.from_stats(stats))
+
+    def finish_group(
+        self, group: InFlightGroup, meta: GroupMeta | None, payload: Any = None, failure: str | None = None
+    ) -> GroupState:
+        """Move a rolling group on: BUFFERED, FILTERED, REQUEUED, or FAILED for good.
+
+        Args:
+            group: The group.
+            meta: Its metadata with the verdict of the filters; None if it failed before it was evaluated.
+            payload: Reference to its trajectories.
+            failure: Code of the fault, if infrastructure or user code failed.
+
+        Raises:
+            ConservationError: The group does not roll.
+        """
+        if self._rolling.pop(group.sequence_number, None) is None:
+            raise ConservationError(
+                f"Group {group.key} ended, but it does not roll: it would be counted twice. Resume from the last"
+                " checkpoint and report this."
+            )
+        if failure is not None:
+            # A suspended job costs its groups calls, which says nothing of the prompt.
+            counts_as_retry = failure != SUSPENDED
+            if not counts_as_retry or group.retries < self._settings.train.max_reissues:
+                state = self._requeue(group, failure, counts_as_retry=counts_as_retry)
+            else:
+                state = self._end(group, GroupState.FAILED, None, failure)
+        elif meta is None:
+            raise PipelineError(f"Group {group.key} ended without metadata and without a failure. This is a bug.")
+        elif meta.verdict.keep:
+            accepted = AcceptedGroup(group, BatchItem(meta, payload))
+            bisect.insort(self._buffered, accepted, key=_training_order)
+            state = GroupState.BUFFERED
+        else:
+            self.method.ended(group.sequence_number, meta)
+            self._queue_replacement(group)
+            state = self._end(group, GroupState.FILTERED, meta, meta.verdict.reason)
+        self._on_finished(state, meta, failure)
+        self.notify()
+        return state
+
+    def take_batch(self, decision: BatchDecision) -> list[BatchItem]:
+        """Carry a decision out: queue the surplus again and complete the current batch.
+
+        Returns:
+            The groups that complete the batch, without the parts that were taken before.
+
+        Raises:
+            PipelineError: A group would be trained beyond max_staleness, which is a bug in the gate.
+        """
+        self._requeue_buffered(decision.drop, "surplus")
+        self.batch_complete = True
+        return self._move_to_batch(decision.train)
+
+    def take_part(self) -> list[BatchItem]:
+        """Move the buffered groups that are due first to the current batch. Only when `can_take_part` returns True.
+
+        Raises:
+            PipelineError: As in `take_batch`.
+        """
+        part = self._buffered[: self.early_accumulation.part_groups]
+        self.accumulating = True
+        return self._move_to_batch([group.sequence_number for group, _ in part])
+
+    def part_accumulated(self, seconds: float) -> None:
+        """Record that the learner has made the gradients of the latest part, in `seconds`."""
+        self.accumulating = False
+        self.timing.part_accumulated(seconds)
+        self.notify()
+
+    def step_started(self, now: float) -> None:
+        """Record that the learner trains the current batch. Until `batch_trained` there is no consistent snapshot.
+
+        Args:
+            now: Event loop time in seconds.
+        """
+        self.stepping = True
+        self.timing.step_started(now)
+
+    def step_finished(self, seconds: float) -> None:
+        """Let the depth controller learn from a step.
+
+        Args:
+            seconds: Duration of the step and its weight push, without the parts that were accumulated before.
+        """
+        work_s = self.timing.step_finished(seconds)
+        self.depth.step_finished(work_s, self.timing.period_s)
+
+    def batch_trained(self, report: StepReport) -> None:
+        """End the current batch: TRAINED, or FAILED if no gradient of the step was finite.
+
+        A group whose gradient is not finite fails for good: another attempt would only repeat it.
+        """
+        batch = self._current_batch
+        self._current_batch = []
+        self.batch_complete = False
+        self.stepping = False
+        if not report.finite:
+            self._batch_failed(batch, "nonfinite_gradient")
+            return
+        for group, item in batch:
+            self.ledger.ended(GroupState.TRAINED, group.key, step=self.version)
+            self.method.ended(group.sequence_number, item.meta)
+            self._record_outcome(group, item.meta)
+        self.ended[GroupState.TRAINED] += len(batch)
+        self.method.batch_trained()
+        self._report_outcomes()
+        self.previous_version = self.version
+        self.version = report.version
+        self.weights_must_differ = self.weights_must_differ or report.must_change_weights
+        self.notify()
+
+    def push_finished(self) -> None:
+        """Record that the engines have the learner's weights, and dispatch again."""
+        self.pushed_version = self.version
+        self.weights_must_differ = False
+        self.paused = False
+        self.notify()
+
+    def pause(self) -> None:
+        """Dispatch nothing until the next push: the engines drain, or the run was asked to stop."""
+        self.paused = True
+
+    def abandon(self) -> list[int]:
+        """End the run: queue the prompts of all groups that are not trained again.
+
+        Returns:
+            Sequence numbers of the groups that were rolling, for the caller to cancel.
+        """
+        self._requeue_buffered([group.sequence_number for group, _ in self._buffered], "end_of_run")
+        rolling = sorted(self._rolling)
+        for number in rolling:
+            state = self._requeue(self._rolling.pop(number), "end_of_run", counts_as_retry=False)
+            self._on_finished(state, None, "end_of_run")
+        self.notify()
+        return rolling
+
+    # --- checkpoints
+
+    def snapshot(self) -> SchedulerSnapshot:
+        """Return the state as an immutable copy. A background writer may keep it as long as it likes.
+
+        Raises:
+            PipelineError: The learner is in a step, so its weights belong to no version.
+            ConservationError: The books do not add up.
+        """
+        if self.learner_is_busy:
+            raise PipelineError(
+                f"There is no snapshot in the middle of the step on version {self.version}. This is a bug in the loop."
+            )
+        self.check()
+        return SchedulerSnapshot(
+            version=self.version,
+            rolling=tuple(self._rolling.values()),
+            # GroupMeta is mutable, so it is copied. A payload is a reference to an immutable object.
+            accepted=tuple(
+                AcceptedGroup(group, BatchItem(copy.deepcopy(item.meta), item.payload))
+                for group, item in (*self._current_batch, *self._buffered)
+            ),
+            retries=tuple(self._retries),
+            replacements=tuple(self._replacements),
+            last_sequence_number=self._last_sequence_number,
+            outcomes=tuple(self._outcomes),
+            prompts_json=json.dumps(self.prompts.state()),
+            method_json=json.dumps(self.method.state()),
+            ledger_mark=self.ledger.mark(),
+        )
+
+    def restore(self, snapshot: SchedulerSnapshot) -> None:
+        """Continue from a snapshot; what the ledger says after it never happened. Only in a new scheduler.
+
+        Raises:
+            CheckpointDamaged: The ledger is not that of the snapshot.
+        """
+        self.version = snapshot.version
+        self.previous_version = snapshot.version
+        self.prompts.restore(json.loads(snapshot.prompts_json))
+        self.method.restore(json.loads(snapshot.method_json))
+        self._last_sequence_number = snapshot.last_sequence_number
+        self._outcomes = list(snapshot.outcomes)
+        self._retries = list(snapshot.retries)
+        self._replacements = deque(snapshot.replacements)
+        accepted_keys = [group.key for group, _ in snapshot.accepted]
+        self.ledger.rolled_back(snapshot.ledger_mark, [group.key for group in snapshot.rolling] + accepted_keys)
+        for group in snapshot.rolling:
+            self._queue_retry(group, "resume", counts_as_retry=False)
+        self._buffered = sorted(snapshot.accepted, key=_training_order)
+        self.dispatched = len(snapshot.accepted)
+
+    def start_over(self) -> None:
+        """Begin a run that has a ledger but no checkpoint: whatever the ledger says never happened."""
+        self.ledger.rolled_back(BEGINNING, [])
+
+    def check(self) -> None:
+        """Compare the number of dispatched groups with where they are, and the groups under way with the ledger.
+
+        Raises:
+            ConservationError: A group was lost or counted twice.
+        """
+        ended = self.ended.total()
+        if self.slots_taken + ended != self.dispatched:
+            raise ConservationError(
+                f"{self.dispatched} groups were dispatched, but {ended} ended ({_counts(self.ended)}) and"
+                f" {self.slots_taken} are under way ({len(self._rolling)} rolling, {len(self._buffered)} buffered,"
+                f" {len(self._current_batch)} training). Resume from the last checkpoint and report this."
+            )
+        under_way = [*self._rolling.values(), *(group for group, _ in (*self._buffered, *self._current_batch))]
+        self.ledger.check_open(group.key for group in under_way)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the step's row: what the depth controller and the prompt stream have learned."""
+        return self.depth.metrics() | self.prompts.facts()
+
+    # --- waiting
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` returns True. It is evaluated after every transition, without polling."""
+        await self._changed.until(condition)
+
+    def notify(self) -> None:
+        """Wake everyone in `wait_until`, for example because something outside of the scheduler has changed."""
+        self._changed.notify()
+
+    # --- internals
+
+    def _rolling_deadlines(self) -> Iterable[int]:
+        return map(self.rule.training_deadline, self._rolling.values())
+
+    def _waits_for_gate(self) -> bool:
+        """Return True if a full batch is buffered, the learner is idle, and only the gate keeps it from starting."""
+        ready = not self.batch_complete and self._start_is_filled() and len(self._buffered) >= self.places_left
+        return ready and not self.gate_is_open()
+
+    def _start_is_filled(self) -> bool:
+        """Return True once pipeline.fill_batches batches of accepted groups were there, or the first step was made.
+
+        A run of fewer batches waits for those that it trains.
+        """
+        fill_batches = self._settings.pipeline.fill_batches
+        if fill_batches == 1 or self.version > 0:
+            return True
+        batches = min(fill_batches, math.ceil(self._settings.train.max_steps / self.rule.updates_per_batch))
+        return len(self._buffered) + len(self._current_batch) >= batches * self.rule.batch_groups
+
+    def _has_prompt(self) -> bool:
+        return bool(self._retries or self._replacements) or self.prompts.more()
+
+    def _max_rolling(self) -> float:
+        return self._settings.rollout.vllm_generate_batch_size or math.inf
+
+    def _groups_until_end(self) -> int:
+        """Return how many groups the remaining steps can use."""
+        remaining_batches = self.rule.batches_between(self.version, self._settings.train.max_steps)
+        return remaining_batches * self.rule.batch_groups
+
+    def _next_prompt(self) -> QueuedPrompt:
+        """Take the prompt that is dispatched next out of its queue."""
+        if self._retries:
+            return self._retries.pop(0)
+        if self._replacements:
+            return self._replacements.popleft()
+        following = self.prompts.next()
+        if following is None:
+            raise PipelineError("dispatch() was called without a prompt. This is a bug in the loop.")
+        epoch, prompt = following
+        return QueuedPrompt(epoch, prompt)
+
+    def _move_to_batch(self, numbers: Collection[int]) -> list[BatchItem]:
+        """Move buffered groups, named by sequence number, to the current batch, and return them.
+
+        Raises:
+            PipelineError: A group would be trained beyond max_staleness.
+        """
+        moved = self._remove_buffered(numbers)
+        self._current_batch += moved
+        max_staleness = self._settings.max_staleness
+        last_update = self.version + self.rule.updates_per_batch - 1
+        for group, item in moved:
+            oldest = item.meta.oldest_version
+            if oldest is not None and last_update - oldest > max_staleness:
+                raise PipelineError(
+                    f"Group {group.key} has tokens of version {oldest}; the batch at version {self.version}, of"
+                    f" {self.rule.updates_per_batch} updates, would exceed max_staleness = {max_staleness}. This is a"
+                    " bug in the gate."
+                )
+        self.notify()
+        return [item for _, item in moved]
+
+    def _remove_buffered(self, numbers: Collection[int]) -> list[AcceptedGroup]:
+        """Take groups out of the buffer and return them in training order."""
+        wanted = set(numbers)
+        removed = [accepted for accepted in self._buffered if accepted.group.sequence_number in wanted]
+        self._buffered = [accepted for accepted in self._buffered if accepted.group.sequence_number not in wanted]
+        return removed
+
+    def _batch_failed(self, batch: Iterable[AcceptedGroup], reason: str) -> None:
+        """End a batch whose step changed nothing. The version stays."""
+        self.timing.batch_failed()
+        for group, item in batch:
+            self._end(group, GroupState.FAILED, item.meta, reason)
+            self._on_dropped(GroupState.FAILED, item.meta, reason)
+        self.notify()
+
+    def _end(self, group: InFlightGroup, state: GroupState, meta: GroupMeta | None, reason: str) -> GroupState:
+        """End a group that is not trained and does not come back."""
+        self._record_outcome(group, meta)
+        self.ledger.ended(state, group.key, reason=reason)
+        self.ended[state] += 1
+        return state
+
+    def _record_outcome(self, group: InFlightGroup, meta: GroupMeta | None) -> None:
+        """Remember for the prompt stream that a group ended for good. A group without metadata has no samples."""
+        correct = [] if meta is None else meta.correct
+        outcome = PromptOutcome(group.key.prompt, sum(correct), len(correct))
+        self._outcomes.append((group.sequence_number, outcome))
+
+    def _report_outcomes(self) -> None:
+        """Report the outcomes since the last batch to the prompt stream.
+
+        In dispatch order and only at a step boundary: with a staleness of 0 the curriculum must not depend on which
+        group ended first.
+        """
+        outcomes = [outcome for _, outcome in sorted(self._outcomes)]
+        self._outcomes = []
+        self.prompts.learned(outcomes)
+
+    def _requeue(self, group: InFlightGroup, reason: str, *, counts_as_retry: bool) -> GroupState:
+        """End this attempt and dispatch its prompt again, at its place in line."""
+        self._queue_retry(group, reason, counts_as_retry=counts_as_retry)
+        self.ended[GroupState.REQUEUED] += 1
+        return GroupState.REQUEUED
+
+    def _queue_retry(self, group: InFlightGroup, reason: str, *, counts_as_retry: bool) -> None:
+        self.ledger.ended(GroupState.REQUEUED, group.key, reason=reason)
+        retry = QueuedPrompt(
+            group.key.epoch,
+            group.key.prompt,
+            group.sequence_number,
+            group.retries + counts_as_retry,
+            group.replacements,
+        )
+        bisect.insort(self._retries, retry, key=_sequence_number)
+
+    def _requeue_buffered(self, numbers: Collection[int], reason: str) -> None:
+        """Drop accepted groups; their prompts keep their place in line, and the attempt does not count as a retry."""
+        for group, item in self._remove_buffered(numbers):
+            state = self._requeue(group, reason, counts_as_retry=False)
+            self.method.forgets(item.meta)
+            self._on_dropped(state, item.meta, reason)
+        self.notify()
+
+    def _queue_replacement(self, group: InFlightGroup) -> None:
+        """Draw another prompt of the same environment in place of a filtered group, so that shares hold in batches."""
+        if group.replacements >= MAX_REPLACEMENTS or not self.prompts.more():
+            return
+        another = self.prompts.in_place_of(group.key.prompt)
+        self._prompts_name_replacements = another is not None
+        if another is not None:
+            epoch, prompt = another
+            self._replacements.append(QueuedPrompt(epoch, prompt, replacements=group.replacements + 1))
+
+
+def _training_order(accepted: AcceptedGroup) -> tuple[int, int]:
+    return accepted.group.training_order
+
+
+def _sequence_number(prompt: QueuedPrompt) -> int:
+    """Return the sequence number of a repeated attempt, which always has one."""
+    if prompt.sequence_number is None:
+        raise PipelineError(f"The repeated attempt of prompt {prompt.epoch}/{prompt.prompt} has no place in line.")
+    return prompt.sequence_number
+
+
+def _counts(ended: Counter[GroupState]) -> str:
+    return ", ".join(f"{n} {state.value}" for state, n in ended.items()) or "none"

@@ -1,0 +1,325 @@
+"""Depth: how many groups are useful at once. What staleness allows is the scheduler's business (staleness.py).
+
+`pipeline.depth` = a number is `FixedDepth`; `auto`, the default of mode `pipeline`, is `AutoDepth`.
+
+Slots are counted in groups, but a step needs *accepted* groups. When the filters reject most of what is rolled, a depth
+that suits an acceptance of 80 % starves the learner at 10 %. `AutoDepth` measures, and asks for one more group while
+all of these hold:
+
+    staleness   buffered + training + max_accepted(rolling + 1) <= (W + 1) * B
+                max_accepted(n) is the quantile 1 - pipeline.overadmit_risk of how many of n rolling groups will be
+                accepted. The acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long
+                window; the larger of the two beta-binomial quantiles counts.
+    demand      buffered + acceptance * rolling < B * (1 + latency_s / work_s)
+                What the learner takes while one group rolls: of the groups dispatched at an earlier step,
+                sum_j P(latency > j * work_s) <= E[latency] / work_s batches are still rolling just before a step, so B
+                groups are ready. More would only be older when they are trained. No bound while the learner idles: then
+                it waits for the engines or for the gate, and a group that starts earlier is done earlier.
+    engines     sequences < max_sequences + allowed queue
+                A number of groups says little about how many sequences there are: one that suits young groups starves
+                engines whose groups are old. An engine with a short queue replaces a finished sequence at once.
+    cache       rolling < cap
+                After a preemption for lack of KV cache the cap is 0.7 of what rolled, then grows by B/8 per round of
+                cap groups: additive increase, multiplicative decrease, as TCP finds the width of a path.
+
+While a batch is ready and only the gate keeps it from the learner, no more may start than
+
+    gate        buffered + acceptance * rolling < max(2, acceptance * (W + 1)) * B
+
+The gate waits for the longest responses of its oldest groups, which share the engines with every group that starts
+meanwhile and are slowed by them; a group that starts after the push instead gets one version more. Without this bound a
+pipeline that the gate limits feeds its own delay: slots of rejected groups are filled again, more groups roll, each
+slower, and the gate waits longer. Where few groups are accepted, the engines are the limit and not the gate, so they
+stay busy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple, Protocol
+
+from ...config import Config
+from .learner_timing import average
+from .staleness import StalenessRule
+
+
+class EngineLoad(NamedTuple):
+    """Load of all engines as of their last reports, in sequences.
+
+    Attributes:
+        sequences: Sequences that decode or queue, and all samples of the groups placed since the last reports. Without
+            those of evaluations, which keep no group from starting.
+        max_sequences: Sequences that can run at once, as observed: less than configured when the KV cache is short.
+        open_engines: Engines that take new groups.
+        preemptions: Preemptions for lack of KV cache since the start of the run.
+    """
+
+    sequences: float
+    max_sequences: float
+    open_engines: float
+    preemptions: float
+
+    @classmethod
+    def from_stats(cls, stats: Mapping[str, float]) -> EngineLoad | None:
+        """Return the load that `Rollout.engine_stats` tells; None if the engines report none."""
+        if "width" not in stats:
+            return None
+        return cls(
+            sequences=stats["running"] + stats["waiting"] + stats["placed"] - stats["aside"],
+            max_sequences=stats["width"],
+            open_engines=stats["open"],
+            preemptions=stats.get("preemptions", 0.0),
+        )
+
+
+class DepthController(Protocol):
+    """Says how many groups are useful at once."""
+
+    def max_accepted(self, rolling: int) -> int:
+        """Return how many of `rolling` groups may be accepted: a bound that the staleness rule builds on."""
+
+    def likely_accepted(self, rolling: int) -> int:
+        """Return how many of `rolling` groups will be accepted, pessimistically; for the end of a run."""
+
+    def wants_more(self, rolling: int, buffered: int) -> bool:
+        """Return True if one more group is useful.
+
+        Args:
+            rolling: Groups on engines.
+            buffered: Accepted groups that the learner still waits to train.
+        """
+
+    def paused_at_gate(self, rolling: int, buffered: int) -> bool:
+        """Return True if no group should start while a full batch waits for the gate. Arguments as in `wants_more`."""
+
+    def group_finished(self, accepted: bool, latency_s: float, rolling: int, load: EngineLoad | None) -> None:
+        """Learn from a group that was evaluated.
+
+        Args:
+            accepted: True if the filters kept it.
+            latency_s: Seconds since its dispatch.
+            rolling: Other groups on engines.
+            load: Load of the engines, if they report one.
+        """
+
+    def step_finished(self, work_s: float, period_s: float | None) -> None:
+        """Learn from a step.
+
+        Args:
+            work_s: Seconds of the learner's work on the batch and of the weight push.
+            period_s: Seconds between the starts of the last two steps; None before the second step.
+        """
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the step's row: what was learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDepth:
+    """At most `groups` groups rolling or buffered. Every rolling group may be accepted, so there is no surplus."""
+
+    groups: int
+
+    def max_accepted(self, rolling: int) -> int:
+        return rolling
+
+    def likely_accepted(self, rolling: int) -> int:
+        return rolling
+
+    def wants_more(self, rolling: int, buffered: int) -> bool:
+        return rolling + buffered < self.groups
+
+    def paused_at_gate(self, rolling: int, buffered: int) -> bool:
+        return False
+
+    def group_finished(self, accepted: bool, latency_s: float, rolling: int, load: EngineLoad | None) -> None:
+        """A fixed depth does not learn."""
+
+    def step_finished(self, work_s: float, period_s: float | None) -> None:
+        """A fixed depth does not learn."""
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+class AcceptanceWindow:
+    """The outcomes of the last groups, and a prediction of the next ones: beta-binomial under a flat prior."""
+
+    def __init__(self, size: int) -> None:
+        """Create a window over the last `size` groups."""
+        self._outcomes: deque[bool] = deque(maxlen=size)
+        self._accepted = 0
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
+
+    @property
+    def accepted(self) -> int:
+        """How many of the groups in the window were accepted."""
+        return self._accepted
+
+    def add(self, accepted: bool) -> None:
+        """Record the outcome of a group; forget the oldest one if the window is full."""
+        if len(self._outcomes) == self._outcomes.maxlen:
+            self._accepted -= self._outcomes[0]
+        self._outcomes.append(accepted)
+        self._accepted += accepted
+
+    def quantile(self, n: int, z: float) -> float:
+        """Return a quantile of how many of n more groups are accepted.
+
+        Uses the Cornish-Fisher expansion up to the skewness of the beta-binomial distribution, which is exact enough
+        for n >= 1 and needs no table.
+
+        Args:
+            n: Number of groups, at least 1.
+            z: The quantile in standard deviations from the mean, for example 2.33 for 99 %.
+        """
+        a = 1 + self._accepted
+        b = 1 + len(self._outcomes) - self._accepted
+        c = a + b
+        mean = n * a / c
+        variance = n * a * b * (c + n) / (c * c * (c + 1))
+        skewness = (c + 2 * n) * (b - a) / (c + 2) * math.sqrt((1 + c) / (n * a * b * (n + c)))
+        return mean + math.sqrt(variance) * (z + (z * z - 1) * skewness / 6)
+
+
+class AutoDepth:
+    """The control law of the module's docstring. One per run; reads no clock: the loop reports durations."""
+
+    SHORT_WINDOW = 64
+    LONG_WINDOW = 256
+    """Finished groups from which the acceptance is measured."""
+    QUEUE_SHARE = 0.05
+    """Allowed queue at full acceptance, as a share of max_sequences. It is divided by the acceptance: a token waits
+    that share of the time it takes to write a response, and a batch takes 1 / acceptance times as long to roll, so the
+    number of versions by which the queue ages a token stays the same."""
+    MIN_QUEUE_SHARE = 0.1
+    MAX_QUEUE_SHARE = 0.5
+    IDLE_SHARE = 0.05
+    """Share of its time that even a learner which is the bottleneck waits. More means that it idles."""
+    CAP_GROWTH = 1 / 8
+    CAP_CUT = 0.7
+    GATE_BATCHES = 2
+    """Batches to have accepted or expected while the gate is shut: the one that waits, and the next one."""
+
+    def __init__(self, rule: StalenessRule, samples_per_group: int, overadmit_risk: float) -> None:
+        """Create a controller that knows nothing yet and therefore counts every rolling group as accepted.
+
+        Args:
+            rule: The staleness rule of the run.
+            samples_per_group: Sequences of one group, those beyond the samples that are kept included.
+            overadmit_risk: Probability in (0, 0.5) that more groups are accepted than `max_accepted` says.
+        """
+        self._batch_groups = rule.batch_groups
+        self._max_groups = max(rule.max_groups, self.GATE_BATCHES * rule.batch_groups)
+        self._samples = samples_per_group
+        self._z = NormalDist().inv_cdf(1 - overadmit_risk)
+        self._short = AcceptanceWindow(self.SHORT_WINDOW)
+        self._long = AcceptanceWindow(max(self.LONG_WINDOW, 2 * rule.batch_groups))
+        self._latency_s: float | None = None
+        self._work_s: float | None = None
+        self._period_s: float | None = None
+        self._load = EngineLoad(sequences=0.0, max_sequences=math.inf, open_engines=0.0, preemptions=0.0)
+        self._rolling_at_report = 0
+        self._cap = math.inf
+        self._groups_since_cut = 0
+
+    @property
+    def acceptance(self) -> float:
+        """Share of finished groups that were accepted, with one accepted group before the first; 1.0 at the start."""
+        return (1 + self._long.accepted) / (1 + len(self._long))
+
+    def max_accepted(self, rolling: int) -> int:
+        if rolling == 0 or len(self._long) == 0:
+            return rolling
+        # The larger of both windows: a rise of the acceptance is believed at once, a fall only once both have seen it.
+        bound = max(window.quantile(rolling, self._z) for window in (self._short, self._long))
+        return min(rolling, math.ceil(bound))
+
+    def likely_accepted(self, rolling: int) -> int:
+        if rolling == 0 or len(self._long) == 0:
+            return rolling
+        one_deviation_below_mean = self._long.quantile(rolling, -1.0)
+        return max(0, math.floor(min(rolling, one_deviation_below_mean)))
+
+    def wants_more(self, rolling: int, buffered: int) -> bool:
+        expected = buffered + self.acceptance * rolling
+        return expected < self._demand() and rolling < self._cap and not self._engines_are_full(rolling)
+
+    def paused_at_gate(self, rolling: int, buffered: int) -> bool:
+        expected = buffered + self.acceptance * rolling
+        return expected >= max(self.GATE_BATCHES * self._batch_groups, self.acceptance * self._max_groups)
+
+    def group_finished(self, accepted: bool, latency_s: float, rolling: int, load: EngineLoad | None) -> None:
+        self._short.add(accepted)
+        self._long.add(accepted)
+        if self._latency_s is None:
+            self._latency_s = latency_s
+        else:
+            gain = 1 / max(self._batch_groups, 32)
+            self._latency_s += gain * (latency_s - self._latency_s)
+        self._groups_since_cut += 1
+        if load is not None:
+            self._update_load(rolling, load)
+
+    def step_finished(self, work_s: float, period_s: float | None) -> None:
+        self._work_s = average(self._work_s, work_s)
+        if period_s is not None:
+            self._period_s = average(self._period_s, period_s)
+
+    def metrics(self) -> dict[str, float]:
+        metrics = {"acceptance": self.acceptance}
+        if math.isfinite(self._cap):
+            metrics["depth_cap"] = self._cap
+        return metrics
+
+    def _demand(self) -> float:
+        """Return how many accepted groups the learner has use for."""
+        if self._work_s is None or self._latency_s is None:
+            return self._max_groups
+        learner_idles = self._period_s is not None and self._period_s * (1 - self.IDLE_SHARE) > self._work_s
+        if learner_idles:
+            return math.inf
+        return self._batch_groups * (1 + self._latency_s / self._work_s)
+
+    def _engines_are_full(self, rolling: int) -> bool:
+        """Return True if the engines have as many sequences as they should get."""
+        if rolling == 0:
+            return False  # The last report may be old.
+        sequences = self._load.sequences + self._samples * (rolling - self._rolling_at_report)
+        queue_share = min(self.MAX_QUEUE_SHARE, max(self.MIN_QUEUE_SHARE, self.QUEUE_SHARE / self.acceptance))
+        # A group arrives as a whole, so each engine may queue one even if others have free places.
+        queue = max(queue_share * self._load.max_sequences, self._samples * self._load.open_engines)
+        return sequences >= self._load.max_sequences + queue
+
+    def _update_load(self, rolling: int, load: EngineLoad) -> None:
+        preempted = load.preemptions > self._load.preemptions
+        self._load = load
+        self._rolling_at_report = rolling
+        if preempted and self._groups_since_cut >= rolling / 2:  # A cut takes half a round to show.
+            self._cap = max(1.0, self.CAP_CUT * min(self._cap, rolling + 1))
+            self._groups_since_cut = 0
+        elif not preempted and rolling + 1 >= self._cap * (1 - self.CAP_GROWTH):
+            # Grow only a cap that binds: otherwise nothing says that more would fit.
+            self._cap += self._batch_groups * self.CAP_GROWTH / self._cap
+
+
+def depth_controller(settings: Config) -> DepthController:
+    """Return the controller that pipeline.depth asks for; if it is not set, the one of pipeline.mode.
+
+    `sync` and `one_step` keep one batch under way, `pipeline_drain` what staleness allows, `pipeline` measures.
+    """
+    rule = StalenessRule.from_config(settings)
+    depth = settings.pipeline.depth
+    if depth is None:
+        fixed_depths = {"sync": rule.batch_groups, "one_step": rule.batch_groups, "pipeline_drain": rule.max_groups}
+        depth = fixed_depths.get(settings.pipeline.mode, "auto")
+    if isinstance(depth, int):
+        return FixedDepth(depth)
+    samples = settings.rollout.n_samples_per_prompt + settings.rollout.oversample
+    return AutoDepth(rule, samples, settings.pipeline.overadmit_risk)

@@ -1,0 +1,389 @@
+"""RolloutScheduler: pure decisions, one call per transition, books that agree, and a snapshot that loses nothing."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import typing
+from pathlib import Path
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.data.stream import Lane, PromptStream
+from openrlhf_tir.errors import ConservationError, PipelineError
+from openrlhf_tir.pipeline.checkpoints import scheduler_state
+from openrlhf_tir.pipeline.scheduler import (
+    BatchDecision,
+    FixedDepth,
+    InFlightGroup,
+    RolloutScheduler,
+    SchedulerSnapshot,
+)
+from openrlhf_tir.pipeline.scheduler.core import DispatchObstacle
+from openrlhf_tir.replay.ledger import Ledger, audit
+from openrlhf_tir.types import TERMINAL, BatchItem, GroupState, StepReport, Task
+from tests.pipeline.fakes import FakePrompts, group_of
+
+TRAINED = StepReport(version=1, metrics={}, seconds=1.0, trained_tokens=8)
+
+
+def settings_in(directory: Path, **sections) -> Config:
+    """Batches of two groups; two batches ahead, so six groups may be under way."""
+    defaults = {
+        "actor": {"num_gpus_per_node": 1},
+        "rollout": {"batch_size": 2, "n_samples_per_prompt": 2},
+        "pipeline": {"max_staleness": 2, "depth": 6},
+    }
+    return Config.model_validate({"run_dir": directory, **defaults, **sections})
+
+
+def scheduler_in(directory: Path, prompts: int = 10, **sections) -> RolloutScheduler:
+    return RolloutScheduler(
+        settings_in(directory, **sections), FakePrompts(prompts), Ledger(directory / "ledger.jsonl")
+    )
+
+
+def accept(scheduler: RolloutScheduler, group: InFlightGroup) -> None:
+    assert scheduler.finish_group(group, *group_of(group.key, 0)) == GroupState.BUFFERED
+
+
+def roll(scheduler: RolloutScheduler, n: int) -> list[InFlightGroup]:
+    """n prompts are dispatched, rolled and accepted."""
+    groups = []
+    for _ in range(n):
+        assert scheduler.can_dispatch()
+        group, _ = scheduler.dispatch(now=0.0)
+        accept(scheduler, group)
+        groups.append(group)
+    return groups
+
+
+def take(scheduler: RolloutScheduler) -> list[BatchItem]:
+    decision = scheduler.next_batch()
+    assert decision is not None
+    return scheduler.take_batch(decision)
+
+
+def train(scheduler: RolloutScheduler, report: StepReport = TRAINED, now: float = 0.0) -> None:
+    take(scheduler)
+    scheduler.step_started(now)
+    scheduler.batch_trained(report)
+
+
+def test_a_state_is_terminal_when_its_group_gives_back_the_slot():
+    assert set(GroupState) - TERMINAL == {GroupState.ROLLING, GroupState.BUFFERED, GroupState.TRAINING}
+
+
+def test_every_group_is_in_one_place_and_the_books_agree_all_the_way(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    roll(scheduler, 3)
+    assert scheduler.can_dispatch()
+    scheduler.dispatch(now=0.0)
+    scheduler.check()
+    assert [item.meta.key.prompt for item in take(scheduler)] == [0, 1]
+    scheduler.check()
+    assert (len(scheduler.rolling), len(scheduler.buffered), len(scheduler.current_batch)) == (1, 1, 2)
+    assert scheduler.slots_taken == scheduler.dispatched == 4
+    scheduler.step_started(now=0.0)
+    scheduler.batch_trained(TRAINED)
+    scheduler.check()
+    assert (scheduler.version, len(scheduler.current_batch), scheduler.ended[GroupState.TRAINED]) == (1, 0, 2)
+
+
+def test_decisions_change_nothing(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    roll(scheduler, 3)
+    scheduler.dispatch(now=0.0)
+    before = scheduler.snapshot()
+    for _ in range(2):
+        assert scheduler.can_dispatch()
+        assert scheduler.batch_is_filled()
+        assert scheduler.gate_is_open()
+        assert scheduler.next_batch() == ((1, 2), ())
+        assert not scheduler.push_is_due(evaluation_running=False, evaluation_pending=False)
+    assert scheduler.snapshot() == before
+
+
+def test_the_documented_example_is_true(tmp_path):
+    """Batches of 2, one batch ahead: the gate waits for two groups of version 0 that are due now."""
+    scheduler = scheduler_in(tmp_path, pipeline={"max_staleness": 1, "depth": 4})
+    groups = [scheduler.dispatch(now=0.0)[0] for _ in range(4)]
+    assert scheduler.dispatch_obstacle() is DispatchObstacle.STALENESS
+    for group in groups[2:]:
+        accept(scheduler, group)
+    train(scheduler)
+    scheduler.push_finished()
+    younger = [scheduler.dispatch(now=0.0)[0] for _ in range(2)]
+    for group in younger:
+        accept(scheduler, group)
+    assert scheduler.batch_is_filled()
+    assert scheduler.next_batch() is None
+    for group in groups[:2]:
+        accept(scheduler, group)
+    assert scheduler.next_batch() == ((1, 2), ())
+
+
+def test_groups_in_training_take_a_slot_until_their_batch_has_ended(tmp_path):
+    """No batch ahead, so two groups may be under way."""
+    scheduler = scheduler_in(tmp_path, pipeline={"mode": "sync"})
+    roll(scheduler, 2)
+    assert scheduler.dispatch_obstacle() is DispatchObstacle.STALENESS
+    take(scheduler)
+    assert scheduler.dispatch_obstacle() is DispatchObstacle.STALENESS
+    scheduler.step_started(now=0.0)
+    scheduler.batch_trained(TRAINED)
+    scheduler.push_finished()
+    assert scheduler.can_dispatch()
+
+
+def test_a_filtered_group_frees_its_slot_at_once(tmp_path):
+    scheduler = scheduler_in(tmp_path, pipeline={"mode": "sync"})
+    roll(scheduler, 1)
+    group, _ = scheduler.dispatch(now=0.0)
+    assert not scheduler.can_dispatch()
+    meta, payload = group_of(group.key, 0)
+    meta.verdict = meta.verdict._replace(keep=False, reason="accuracy_high")
+    assert scheduler.finish_group(group, meta, payload) == GroupState.FILTERED
+    assert scheduler.can_dispatch()
+
+
+@pytest.mark.parametrize(
+    ("sections", "rolling", "obstacle"),
+    [
+        ({"pipeline": {"max_staleness": 2, "depth": 6}}, 6, DispatchObstacle.STALENESS),
+        ({"pipeline": {"max_staleness": 2, "depth": 4}}, 4, DispatchObstacle.DEPTH),
+        ({"train": {"max_steps": 1}}, 2, DispatchObstacle.END_OF_RUN),
+        (
+            {"rollout": {"batch_size": 2, "n_samples_per_prompt": 2, "vllm_generate_batch_size": 1}},
+            1,
+            DispatchObstacle.MAX_ROLLING,
+        ),
+    ],
+)
+def test_the_reason_why_no_group_may_start_is_named(tmp_path, sections, rolling, obstacle):
+    scheduler = scheduler_in(tmp_path, **sections)
+    while scheduler.can_dispatch():
+        scheduler.dispatch(now=0.0)
+    assert (len(scheduler.rolling), scheduler.dispatch_obstacle()) == (rolling, obstacle)
+
+
+def test_a_pause_and_the_end_of_the_prompts_are_reasons_too(tmp_path):
+    scheduler = scheduler_in(tmp_path, prompts=1)
+    scheduler.pause()
+    assert scheduler.dispatch_obstacle() is DispatchObstacle.PAUSED
+    scheduler.push_finished()
+    scheduler.dispatch(now=0.0)
+    assert scheduler.dispatch_obstacle() is DispatchObstacle.NO_PROMPT
+
+
+def test_the_depth_controller_learns_how_long_steps_take_and_how_far_apart_they_begin(tmp_path):
+    class Recorder(FixedDepth):
+        reported: typing.ClassVar[list[tuple[float, float | None]]] = []
+
+        def step_finished(self, work_s, period_s):
+            self.reported.append((work_s, period_s))
+
+    scheduler = RolloutScheduler(
+        settings_in(tmp_path), FakePrompts(10), Ledger(tmp_path / "ledger.jsonl"), Recorder(groups=6)
+    )
+    for version, started_at in enumerate((10.0, 17.0, 23.5), start=1):
+        roll(scheduler, 2)
+        train(scheduler, StepReport(version, {}, 1.0, 8), now=started_at)
+        scheduler.step_finished(4.0)
+    assert Recorder.reported == [(4.0, None), (4.0, 7.0), (4.0, 6.5)]
+
+
+def test_a_group_cannot_end_twice(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    (group,) = roll(scheduler, 1)
+    with pytest.raises(ConservationError):
+        scheduler.finish_group(group, *group_of(group.key, 0))
+
+
+def test_a_group_that_vanishes_from_the_current_batch_is_missed(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    roll(scheduler, 2)
+    take(scheduler)
+    scheduler._current_batch.pop()
+    with pytest.raises(ConservationError):
+        scheduler.snapshot()
+
+
+def test_there_is_no_snapshot_in_the_middle_of_a_step(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    roll(scheduler, 2)
+    take(scheduler)
+    scheduler.step_started(now=0.0)
+    with pytest.raises(PipelineError):
+        scheduler.snapshot()
+
+
+def stored_and_read(snapshot: SchedulerSnapshot, directory: Path) -> SchedulerSnapshot:
+    """The snapshot by way of controller.json."""
+    facts = json.loads(json.dumps(scheduler_state.to_facts(snapshot, settings_in(directory))))
+    return scheduler_state.from_facts(facts, snapshot.version, snapshot.accepted)
+
+
+def test_after_a_resume_the_current_batch_is_buffered_and_rolling_prompts_are_dispatched_first(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    roll(scheduler, 3)
+    assert scheduler.can_dispatch()
+    scheduler.dispatch(now=0.0)
+    take(scheduler)
+    snapshot = scheduler.snapshot()
+    assert [group.key.prompt for group, _ in snapshot.accepted] == [0, 1, 2]
+    resumed = scheduler_in(tmp_path)
+    resumed.restore(stored_and_read(snapshot, tmp_path))
+    resumed.check()
+    assert (len(resumed.buffered), len(resumed.current_batch), len(resumed.rolling)) == (3, 0, 0)
+    group, _ = resumed.dispatch(now=0.0)
+    assert (group.key, group.sequence_number) == ((0, 3, 1), 4)
+    assert audit(tmp_path / "ledger.jsonl").errors == []
+
+
+def test_a_snapshot_is_the_same_after_it_was_stored_and_read(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    roll(scheduler, 3)
+    group, _ = scheduler.dispatch(now=1.5)
+    scheduler.finish_group(group, None, failure="env_error")
+    scheduler.dispatch(now=2.5)
+    snapshot = scheduler.snapshot()
+    assert stored_and_read(snapshot, tmp_path) == snapshot
+
+
+def test_a_snapshot_of_the_format_before_the_scheduler_was_one_class_is_read(tmp_path):
+    """Written with the names of that time: flights, dispatch numbers, reissues."""
+    mark = dataclasses.asdict(scheduler_in(tmp_path).ledger.mark())
+    flight = {"key": [0, 4, 1], "dispatch": 5, "version": 2, "reissues": 1, "started_at": 3.5, "env": "echo"}
+    facts = {
+        "version": 3,
+        "ledger_lines": 9,
+        "ledger": mark,
+        "source": {
+            "stream": {"at": 8},
+            "ended": [[7, 6, 1, 2]],
+            "retries": [[0, 1, 2, 3, 4]],
+            "instead": [[0, 7, 1]],
+            "dispatched": 9,
+        },
+        "method": {"counters": {}},
+        "rolling": [{**flight, "instead": 2}],
+    }
+    snapshot = scheduler_state.from_facts(facts, 3, ())
+    (group,) = snapshot.rolling
+    assert (group.key, group.sequence_number, group.version, group.retries) == ((0, 4, 1), 5, 2, 1)
+    assert (group.started_at, group.environment, group.replacements) == (3.5, "echo", 2)
+    (retry,) = snapshot.retries
+    assert (retry.epoch, retry.prompt, retry.retries, retry.sequence_number, retry.replacements) == (0, 1, 2, 3, 4)
+    (replacement,) = snapshot.replacements
+    assert (replacement.epoch, replacement.prompt, replacement.sequence_number) == (0, 7, None)
+    assert replacement.replacements == 1
+    assert (snapshot.last_sequence_number, snapshot.outcomes) == (9, ((7, (6, 1, 2)),))
+    assert json.loads(snapshot.prompts_json) == {"at": 8}
+
+
+def test_a_batch_whose_gradient_is_not_finite_fails_and_the_version_stays(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    roll(scheduler, 2)
+    train(scheduler, StepReport(0, {"grad_norm": float("nan")}, 1.0, 0))
+    scheduler.check()
+    assert (scheduler.version, scheduler.stepping, scheduler.ended[GroupState.FAILED]) == (0, False, 2)
+    assert audit(tmp_path / "ledger.jsonl").ended == {"failed(nonfinite_gradient)": 2}
+
+
+def is_immutable(kind) -> bool:
+    """Return True if values of this type, and all that they hold, can never change."""
+    if kind in (int, float, str, bytes, bool, type(None)):
+        return True
+    if typing.get_origin(kind) is typing.Union or type(kind).__name__ == "UnionType":
+        return all(map(is_immutable, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        return all(is_immutable(part) for part in typing.get_args(kind) if part is not Ellipsis)
+    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:
+        return kind is BatchItem or all(map(is_immutable, typing.get_type_hints(kind).values()))
+    return issubclass(kind, tuple) and all(map(is_immutable, typing.get_type_hints(kind).values()))
+
+
+def test_a_snapshot_has_only_fields_of_immutable_types():
+    """A dictionary or a list among its fields would be handed to the background writer by reference. The one exception
+    is a batch item, whose metadata is copied: see the next test."""
+    assert is_immutable(SchedulerSnapshot)
+    assert not is_immutable(dict) and not is_immutable(list)
+
+
+def test_a_snapshot_does_not_change_when_the_run_goes_on(tmp_path):
+    """Counters, lengths, outcomes, retries, the prompts' position, metadata: everything moves on after the snapshot."""
+    stream = PromptStream(12, 0, lanes=[Lane(range(8), "a", 2.0), Lane(range(8, 12), "b", 1.0)])
+    stream.task = lambda prompt: Task(f"p{prompt}", "0", "a")
+    scheduler = scheduler_in(tmp_path)
+    scheduler.prompts = stream
+    roll(scheduler, 3)
+    scheduler.method.counters.run["groups"] = 1.0
+    scheduler.method._lengths["0/0/0"] = [(5, 1.0)]
+    snapshot = scheduler.snapshot()
+    before = copy.deepcopy(snapshot)
+
+    scheduler.method.counters.run["groups"] = 2.0
+    scheduler.method.counters.prompts[3] = {"seen": 1.0}
+    scheduler.method._lengths["0/0/0"].append((6, 0.0))
+    take(scheduler)
+    scheduler.current_batch[0].item.meta.rewards.append(9.0)
+    scheduler.step_started(now=0.0)
+    scheduler.batch_trained(TRAINED)
+    roll(scheduler, 2)
+    group, _ = scheduler.dispatch(now=0.0)
+    scheduler.finish_group(group, None, failure="env_error")
+
+    assert [item.meta for _, item in snapshot.accepted] == [item.meta for _, item in before.accepted]
+    without_payloads = [dataclasses.replace(s, accepted=()) for s in (snapshot, before)]
+    assert without_payloads[0] == without_payloads[1]
+
+
+def test_a_group_without_a_model_token_is_trained_like_any_other(tmp_path):
+    """Its oldest version is None, which no arithmetic takes for a version of long ago."""
+    scheduler = scheduler_in(tmp_path)
+    for oldest_version in (None, 0):
+        group, _ = scheduler.dispatch(now=0.0)
+        meta, payload = group_of(group.key, 0)
+        meta.oldest_version = oldest_version
+        scheduler.finish_group(group, meta, payload)
+    assert len(take(scheduler)) == 2
+
+
+def test_a_group_with_tokens_beyond_max_staleness_is_never_trained(tmp_path):
+    """The gate makes sure of it; this is the check behind the gate."""
+    scheduler = scheduler_in(tmp_path)
+    roll(scheduler, 2)
+    scheduler.version = 3
+    with pytest.raises(PipelineError):
+        scheduler.take_batch(BatchDecision(train=(1, 2), drop=()))
+
+
+def test_a_group_that_a_suspension_has_cost_is_dispatched_again_however_often(tmp_path):
+    """It does not count towards train.max_reissues."""
+    scheduler = scheduler_in(tmp_path)
+    for _ in range(Config().train.max_reissues + 3):
+        group, _ = scheduler.dispatch(now=0.0)
+        assert group.key.prompt == 0 and group.retries == 0
+        assert scheduler.finish_group(group, None, failure="suspended") == GroupState.REQUEUED
+
+
+def test_a_prompt_that_fails_too_often_fails_for_good(tmp_path):
+    scheduler = scheduler_in(tmp_path, train={"max_reissues": 1})
+    ends = []
+    for _ in range(2):
+        group, _ = scheduler.dispatch(now=0.0)
+        ends.append(scheduler.finish_group(group, None, failure="env_error"))
+    assert ends == [GroupState.REQUEUED, GroupState.FAILED]
+    assert scheduler.dispatch(now=0.0)[0].key.prompt == 1
+
+
+def test_repeated_attempts_come_before_new_prompts_oldest_first(tmp_path):
+    scheduler = scheduler_in(tmp_path)
+    first, second, third = (scheduler.dispatch(now=0.0)[0] for _ in range(3))
+    for group in (third, first):
+        scheduler.finish_group(group, None, failure="env_error")
+    assert [scheduler.dispatch(now=0.0)[0].key.prompt for _ in range(3)] == [0, 2, 3]
+    assert second.sequence_number in scheduler.rolling
