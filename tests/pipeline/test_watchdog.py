@@ -9,6 +9,7 @@ import re
 import pytest
 
 from openrlhf_tir.errors import StallError
+from openrlhf_tir.pipeline.scheduler.core import DispatchObstacle
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline, what_stops
@@ -20,16 +21,18 @@ def stalled(p) -> str:
 
 def test_groups_that_never_end_are_named_with_their_number_actor_and_environment(tmp_path):
     """B = 2, S = 2: six slots, all rolling for ever."""
-    said = stalled(pipeline(tmp_path, B=2, stall=50, rollout=FakeRollout(latency=lambda r: 1e6)))
+    p = pipeline(tmp_path, B=2, stall=50, rollout=FakeRollout(latency=lambda r: 1e6))
+    said = stalled(p)
     assert "the trainer waits for replay: 0/2 groups are there since 50 s, at version 0" in said
     assert "6 groups are rolling: 6 on fake, env echo" in said
     assert "the longest is 0/0/0 since 50 s (on fake, env echo)" in said
-    assert "no new group may start: 6 hold a slot, of 6 at most" in said
+    assert (p.scheduler.slots_taken, p.scheduler.dispatch_obstacle()) == (6, DispatchObstacle.STALENESS)
 
 
 def test_a_depth_that_wants_no_more_is_named_where_slots_are_free(tmp_path):
-    said = stalled(pipeline(tmp_path, B=2, depth=3, stall=50, rollout=FakeRollout(latency=lambda r: 1e6)))
-    assert "no new group may start: 3 hold a slot, of 6 at most; pipeline.depth wants no more under way" in said
+    p = pipeline(tmp_path, B=2, depth=3, stall=50, rollout=FakeRollout(latency=lambda r: 1e6))
+    assert "pipeline.depth" in stalled(p)
+    assert (p.scheduler.slots_taken, p.scheduler.dispatch_obstacle()) == (3, DispatchObstacle.DEPTH)
 
 
 def test_one_old_group_that_holds_the_gate_is_named(tmp_path):
@@ -53,8 +56,10 @@ def test_a_drain_that_never_ends_is_named(tmp_path):
 
 
 def test_a_learner_that_hangs_is_named_and_no_checkpoint_is_tried(tmp_path):
-    said = stalled(pipeline(tmp_path, S=1, B=1, stall=50, learner=FakeLearner(seconds=1e9), prompts=FakePrompts(1)))
-    assert "waits for the learner ranks, for the step" in said and "no prompt is left to issue" in said
+    p = pipeline(tmp_path, S=1, B=1, stall=50, learner=FakeLearner(seconds=1e9), prompts=FakePrompts(1))
+    said = stalled(p)
+    assert "waits for the learner ranks, for the step" in said
+    assert p.scheduler.dispatch_obstacle() is DispatchObstacle.NO_PROMPT
     assert "the checkpoint before counts" in said
     assert not (tmp_path / "ckpt").exists()
 
