@@ -37,7 +37,7 @@ ROUNDS = 12
 class Cluster:
     """`engines` of `slots` sequences each; a batch is `responses` and its step takes `step_s`, push included; of that
     `before_s` more are spent on it before it is whole (pipeline.early_accumulation); `ahead`: batches (W in
-    budget.py)."""
+    scheduler/staleness.py)."""
 
     engines: int
     slots: int
