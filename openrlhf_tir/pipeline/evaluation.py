@@ -7,9 +7,9 @@ failed.
                     +--> sync, eval.wait: the learner waits
 
 While it is open the engines keep their weights: each of its samples is of version v. That is a push_every as long as
-staleness has room for, W + 1 batches (scheduler/staleness.py), so nothing is ever too old. A checkpoint of v is written when the
-figures are there, as the best or not; one of a later version waits for them, so that no crash loses an evaluation that
-a resume would not make again.
+staleness has room for, W + 1 batches (scheduler/staleness.py), so nothing is ever too old. A checkpoint of v is written
+when the figures are there, as the best or not; one of a later version waits for them, so that no crash loses an
+evaluation that a resume would not make again.
 
 Engines, environments and verifiers fail now and then; training survives that, so looking at the model must too. A
 failed evaluation has no figures, is no candidate for the best checkpoint, and the step's own checkpoint is taken as if
