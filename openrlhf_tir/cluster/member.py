@@ -191,6 +191,10 @@ class Member:
         ours = self.clock.ours
         return {what: [(ours(start), ours(end)) for start, end in spans] for what, spans in found.items()}
 
+    async def activity(self) -> dict[str, float]:
+        """See RolloutActor.activity."""
+        return await self.call(self.actor.activity.remote(), "rollout.unresponsive_s", "The report of activity")
+
     async def stop(self) -> None:
         """End the actor in good order; it is killed when it does not answer in time."""
         with suppress(InfraError, ray.exceptions.RayError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -221,6 +222,16 @@ class RolloutPool:
         members = list(self.members)
         found = await asyncio.gather(*(m.busy_intervals() for m in members), return_exceptions=True)
         return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, BaseException)}
+
+    async def activity(self) -> dict[str, float]:
+        """The sums of what the actors do right now: see RolloutActor.activity. An actor that does not answer in time
+        is left out."""
+        found = await asyncio.gather(*(m.activity() for m in list(self.members)), return_exceptions=True)
+        total: Counter[str] = Counter()
+        for figures in found:
+            if not isinstance(figures, BaseException):
+                total.update(figures)
+        return dict(total)
 
     async def stop(self) -> None:
         """Ends the actors; one that does not answer is killed."""

@@ -65,6 +65,7 @@ class RolloutActor(MovesResponses):
         watched(cfg, self.name)
         from transformers import AutoTokenizer
 
+        from ..algorithms.advantages.of_group import group_advantages
         from ..engines.batcher import Batcher
         from ..engines.codec import HfCodec
         from ..engines.sessions import Sessions
@@ -100,7 +101,14 @@ class RolloutActor(MovesResponses):
         )
         tokenizer = AutoTokenizer.from_pretrained(model)
         codec = HfCodec(tokenizer)
-        self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories, codec.special)
+        self.kept = TrajectoryLog(
+            cfg.run_dir,
+            self.name,
+            cfg.logger.trajectories,
+            codec.special,
+            dropped=cfg.logger.dropped,
+            advantages=group_advantages(cfg),
+        )
         model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
         self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell, decode_plain=codec.decode)
         self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
@@ -187,6 +195,13 @@ class RolloutActor(MovesResponses):
         actor's own track."""
         spans = {("engine", "decode"): self.engine.drain_busy_intervals(), **self.envs.drain_stage_times()}
         return time.time(), spans
+
+    async def activity(self) -> dict[str, float]:
+        """What it does right now: sequences `running` and `waiting`, `tokens_generated` since it started, and
+        `in_flight/ENV`, calls that an environment is answering."""
+        stats = self.engine.stats()
+        calls = {name: n for name, n in self.envs.stats().items() if name.startswith("in_flight/")}
+        return {name: stats[name] for name in ("running", "waiting", "tokens_generated") if name in stats} | calls
 
     async def stats(self) -> dict[str, float]:
         return self.engine.stats() | self.batcher.stats()

@@ -17,6 +17,7 @@ from ..config import Config
 from ..config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ..deadlines import Deadline
 from ..errors import ConfigError
+from ..logs import heartbeat
 from ..logs.process import PssSampler
 from ..pipeline.colocation.sides import TurnsPublisher, TurnsRollout
 from ..pipeline.colocation.turns import Turns
@@ -114,7 +115,8 @@ async def _running(
         for line in plan(cfg, nodes(), learner=learner):
             console.print(line, soft_wrap=True, highlight=False)
         async with env_urls(cfg) as urls, rewarding(cfg):
-            with console.status("starting engines and learner"):
+            starting = "starting engines and learner" if learner else "starting engines"
+            with console.status(starting), heartbeat.doing(starting):
                 if learner and cfg.train.colocate_all:
                     services = await _in_turns(cfg, model, urls, console, pss, signals)
                 elif learner and cfg.train.share_gpus:

@@ -1,5 +1,5 @@
-"""play: one problem -> one episode on the terminal, the trained tokens coloured; or RUN --step K -> what that step
-trained or dropped."""
+"""play: one problem -> one episode on the terminal, the trained tokens coloured; or RUN -> what a run sampled: what a
+step trained, and what was dropped or failed, at any time."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         nargs="?",
         metavar="RUN",
-        help="directory of a run with logger.trajectories: show what it sampled, instead of sampling",
+        help="directory of a run, also one that is running: show what it sampled, instead of sampling",
     )
     parser.add_argument(
-        "--step", type=whole(at_least=1), metavar="K", help="with RUN: the learner step; 1 is the first"
+        "--step", type=whole(at_least=1), metavar="K", help="with RUN: the learner step, 1 is the first [the last one]"
     )
     parser.add_argument(
         "--dropped",
         nargs="?",
         const="any",
         metavar="REASON",
-        help="with RUN: what was dropped before that step, for one reason or for any",
+        help=(
+            "with RUN: what was dropped or failed, for one reason or for any, at any time, also before the first step;"
+            " with --step: before that step"
+        ),
     )
     parser.add_argument(
         "--limit", type=whole(at_least=1), default=8, metavar="N", help="with RUN: trajectories at most [8]"
@@ -71,18 +74,40 @@ def run(args: argparse.Namespace) -> int:
 def _show_run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from ..report.samples import samples_of
+    from ..report.samples import last_step_of, samples_of
 
-    if args.step is None:
-        raise ConfigError("Which step? Give --step K; 1 is the first.")
     console = Console()
-    samples = samples_of(Path(args.run), args.step, args.dropped)
+    run_dir = Path(args.run)
+    if args.dropped is not None and args.step is None:
+        return _show_untrained(console, run_dir, args.dropped, args.limit)
+    step = args.step if args.step is not None else last_step_of(run_dir)
+    samples = samples_of(run_dir, step, args.dropped)
     for sample in samples[: args.limit]:
         show(console, sample)
     what = "dropped before" if args.dropped else "trained by"
+    console.print(f"{min(args.limit, len(samples))} of {len(samples)} trajectories {what} step {step}", highlight=False)
+    return 0
+
+
+def _show_untrained(console: Console, run_dir: Path, reason: str, limit: int) -> int:
+    """Samples of every reason, then how many groups each reason took."""
+    from ..report.samples import spread_over_groups, untrained_of
+
+    untrained = untrained_of(run_dir, reason)
+    shown = spread_over_groups(untrained.samples, limit)
+    for sample in shown:
+        show(console, sample)
+    for name, n in untrained.counts.items():
+        console.print(printable(f"{n:8d} groups: {name}"), highlight=False, markup=False, soft_wrap=True)
     console.print(
-        f"{min(args.limit, len(samples))} of {len(samples)} trajectories {what} step {args.step}", highlight=False
+        f"{len(shown)} of {len(untrained.samples)} trajectories that were kept of these",
+        highlight=False,
+        soft_wrap=True,
     )
+    if not shown:
+        console.print(
+            "No text was kept: logger.dropped is 0, or what ran them died before it could write.", soft_wrap=True
+        )
     return 0
 
 

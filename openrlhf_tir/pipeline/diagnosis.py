@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
 
+from ..logs.heartbeat import clock_text
 from ..ports import Rollout
 from .observer import Observer
 from .scheduler import InFlightGroup, RolloutScheduler
@@ -31,6 +32,16 @@ OUTSIDE = {
     "wait for evaluation": "the engines, for the evaluation, before which they get no other weights",
 }
 """What the trainer waits for in the phases that the controller only looks at from outside."""
+IN_SHORT = {
+    "start": "starting",
+    "turn": "handing the GPUs over",
+    "accumulate": "learner at work on a part of the batch",
+    "step": "learner at work",
+    "push": "pushing weights to the engines",
+    "checkpoint": "copying a checkpoint",
+    "wait for evaluation": "waiting for an evaluation",
+}
+"""The same for the console's line."""
 
 
 def describe(scheduler: RolloutScheduler, observer: Observer, rollout: Rollout) -> str:
@@ -55,6 +66,21 @@ def describe(scheduler: RolloutScheduler, observer: Observer, rollout: Rollout) 
         parts.append("no group is rolling")
     parts.append(_admission(scheduler))
     return "; ".join(parts)
+
+
+def in_short(scheduler: RolloutScheduler, observer: Observer) -> str:
+    """What the trainer waits for, and for how long, in a few words."""
+    since = f"for {clock_text(asyncio.get_running_loop().time() - observer.since)}"
+    accepted = len(scheduler.buffered) + len(scheduler.current_batch)
+    rolling = len(scheduler.rolling)
+    phase = observer.now
+    if phase == "wait for replay":
+        return f"waiting for groups: {accepted} of {scheduler.rule.batch_groups} accepted"
+    if phase == "wait for gate":
+        return f"waiting for the staleness gate {since}: the oldest of {rolling} rolling groups come first"
+    if phase == "drain":
+        return f"draining the engines before a push {since}: {rolling} groups roll"
+    return f"{IN_SHORT.get(phase, phase)} {since}"
 
 
 def _edge(scheduler: RolloutScheduler, phase: str, rolling: list[InFlightGroup]) -> str:

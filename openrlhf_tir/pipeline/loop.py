@@ -33,6 +33,7 @@ from ..replay.ledger import Ledger
 from ..types import BatchItem, GroupMeta, Task
 from .checkpoints.checkpoint import Checkpoints
 from .diagnosis import describe
+from .drop_notice import DropNotice
 from .evaluation import Evaluator
 from .health import Health
 from .observer import Observer
@@ -95,6 +96,7 @@ class Pipeline:
         )
         describe_stall = partial(describe, self.scheduler, observer, rollout)
         self.watchdog = Watchdog(cfg.stall_timeout_s, describe_stall, self.saver.rescue, cfg.run_dir)
+        self.drop_notice = DropNotice(cfg.rollout.batch_size, rollout, observer.progress.notice)
         observer.on_phase = self.watchdog.beat
 
     async def run(self, resume: bool = False) -> None:
@@ -110,11 +112,13 @@ class Pipeline:
         outcome = None
         async with self.tasks:
             watchdog = self.tasks.create_task(self.watchdog.run(), name="watchdog")
+            notices = self.tasks.create_task(self.drop_notice.run(), name="drop notice")
             training = self.tasks.create_task(self.train(resume), name="train")
             if await self.stop.or_done(training):
                 self.scheduler.pause()
                 outcome = await wind_down(training, self.scheduler, self.saver, self.stop)
             watchdog.cancel()
+            notices.cancel()
             for rollout in self.rollouts.values():
                 rollout.cancel()
         if outcome is not None:
@@ -187,6 +191,7 @@ class Pipeline:
         if in_order and self.producing:
             # Before the next group's turn: which prompt is dispatched next may depend on this group only.
             self.dispatch_groups()
+        self.drop_notice.ended(state, meta, payload, failure)
         self.health.settled(state, meta, payload, failure, tries=group.retries + 1)
         if self.health.unproductive:
             raise await self.health.why_unproductive(self.rollout)

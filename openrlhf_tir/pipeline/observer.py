@@ -72,6 +72,9 @@ class Display(Protocol):
 
     def update(self, step: int, row: Mapping[str, float], /) -> None: ...
     def evaluated(self, step: int, figures: Mapping[str, float], /) -> None: ...
+    def group(self, end: str, meta: GroupMeta | None, failed: str | None, /) -> None: ...
+    def notice(self, lines: Sequence[str], /) -> None:
+        """Lines that a person should read now; none: the last notice is over."""
 
 
 class Observer:
@@ -140,6 +143,7 @@ class Observer:
 
     def group(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
         self.selection.ended(end, meta)
+        self.progress.group(end, meta, failed)
         if failed is not None:
             self._ends[f"{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
         elif end == "filtered" and meta is not None:

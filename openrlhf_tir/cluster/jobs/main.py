@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +21,7 @@ from ...errors import ConfigError, Stopped, TirError
 from ...evaluation.plan import Plan
 from ...evaluation.settings import SWEPT
 from ...evaluation.table import as_json, env_lines, table
+from ...logs import heartbeat
 from ...logs.jsonl import finite
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...report.summary import Summary
@@ -41,13 +44,15 @@ def train(cfg: Config, setup_s: float = 0.0) -> Summary:
     cfg = with_tools(freeze(cfg))
 
     async def go() -> Summary:
-        inputs = load_inputs(cfg)
+        with heartbeat.doing("reading the prompts"):
+            inputs = load_inputs(cfg)
         if cfg.train.resume:  # before anything is loaded; run_training says what it finds
             resumable(cfg, checkpoints_of(cfg), inputs.prompts.tasks)
         async with running_services(cfg, model=cfg.actor.model_name_or_path) as services:
             return await run_training(services, cfg, inputs, setup_s=setup_s)
 
-    return _run(go())
+    with heartbeat.beating(Console(), cfg.run_dir):
+        return _run(go())
 
 
 def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResult]:
@@ -103,15 +108,22 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
 
 
 def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
-    """The `play` command."""
-    cfg = with_tools(freeze(cfg))
+    """The `play` command. It has a directory of its own, which is gone afterwards: the recipe's run directory may be
+    that of a run that is running, whose logs an engine of ours would write over."""
+    # A cluster's nodes must all see the directory; a machine by itself needs nothing beside the run's.
+    parent = cfg.run_dir.absolute().parent if os.environ.get("RAY_ADDRESS") else None
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="openrlhf_tir_play_", dir=parent, ignore_cleanup_errors=True) as directory:
+        logger = cfg.logger.model_copy(update={"trajectories": 0.0, "dropped": 0})
+        own = with_tools(freeze(cfg.model_copy(update={"run_dir": Path(directory), "logger": logger})))
 
-    async def go() -> None:
-        task = pick_task(cfg, question, row)
-        async with running_services(cfg, model=cfg.actor.model_name_or_path, learner=False) as services:
-            await _play(services, cfg, task)
+        async def go() -> None:
+            task = pick_task(own, question, row)
+            async with running_services(own, model=own.actor.model_name_or_path, learner=False) as services:
+                await _play(services, own, task)
 
-    _run(go())
+        _run(go())
 
 
 def serve(cfg: Config) -> None:
@@ -156,7 +168,8 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
             async with running_services(rl, model=str(base.directory)) as services:
                 return await run_training(services, rl, inputs, setup_s=setup_s)
         started = time.monotonic()
-        base.prepare()
+        with heartbeat.doing("making problems and a model of random weights"):
+            base.prepare()
         cold = base.config(base.init)
         inputs = load_inputs(cold)
         async with running_services(cold, model=str(base.init)) as services:
@@ -169,7 +182,8 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
                 services, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started
             )
 
-    return _run(go())
+    with heartbeat.beating(Console(), cfg.run_dir):
+        return _run(go())
 
 
 def _run(coroutine):

@@ -18,15 +18,16 @@ from ...config.environments import without_calls
 from ...config.settings import to_toml
 from ...deadlines import Deadline, within
 from ...errors import CheckpointDamaged, DataError, InfraError, LearnerDied, PayloadLost, Stopped, WeightsUnverified
+from ...logs import heartbeat, trajectories
 from ...logs import metrics as metrics_log
 from ...logs import timeline as timelines
-from ...logs import trajectories
 from ...logs.progress import Progress
 from ...model_size import push_bytes
 from ...pipeline.checkpoints import disk, new_ledger
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
 from ...pipeline.lane.keeper import fast_lane
+from ...pipeline.live import Live
 from ...pipeline.loop import Pipeline
 from ...pipeline.observer import Observer
 from ...replay.ledger import Ledger, audit
@@ -50,6 +51,7 @@ from .measured import EvalResult, HeldOut, evaluation_row
 log = logging.getLogger(__name__)
 
 BUSY_EVERY_S = 5.0
+SHOW_EVERY_S = 1.0
 BASE = "base.json"
 CALIBRATIONS = 3
 """Tries to calibrate the canary's tolerance, while every engine dies under it: an engine that is lost for a reason of
@@ -75,8 +77,9 @@ async def run_training(
         checkpoints.clear()
         for name in (LEDGER, timelines.FILE, *(() if cfg.train.resume else (BASE,))):
             (cfg.run_dir / name).unlink(missing_ok=True)
-        for path in (cfg.run_dir / trajectories.DIRECTORY).glob("*.jsonl"):
-            os.truncate(path, 0)  # actors have them open already
+        for directory in (trajectories.DIRECTORY, trajectories.DROPPED_DIRECTORY):
+            for path in (cfg.run_dir / directory).glob("*.jsonl"):
+                os.truncate(path, 0)  # actors have them open already
     public = cfg.model_copy(
         update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})}
     )
@@ -110,8 +113,9 @@ async def run_training(
         _say_audit(services.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
     try:
-        await services.learner.export(model)
-        exported.complete(cfg, model)
+        with heartbeat.doing("exporting the model"):
+            await services.learner.export(model)
+            exported.complete(cfg, model)
     except (OSError, LearnerDied) as e:
         raise InfraError(_not_exported(model, e, checkpoints)) from e
     columns = metrics_log.read(cfg.run_dir)
@@ -136,7 +140,7 @@ async def run_training(
     services.console.print(
         summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set"
     )
-    with _not_fatal("the report"):
+    with _not_fatal("the report"), heartbeat.doing("writing the report"):
         services.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
     for what, path in zip(("model: ", "average:"), exported.models(cfg, model), strict=False):
         services.console.print(f"{what} {path}", soft_wrap=True)
@@ -238,7 +242,8 @@ async def _pipeline(
         services.pool.on_join = publisher.join
         try:
             if tolerance is None:
-                tolerance = await _calibrated(services, cfg, publisher)
+                with heartbeat.doing("calibrating the proof of weight pushes"):
+                    tolerance = await _calibrated(services, cfg, publisher)
             seen.clear()  # what is trained again comes to other weights
             return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen)
         except (BaseExceptionGroup, *RESTARTED) as error:
@@ -332,9 +337,14 @@ async def _attempt(
             complete=lambda directory: exported.complete(cfg, directory),
         )
         try:
-            async with _busy_spans(services, timeline), fast_lane(cfg, pipeline.scheduler, PoolLanes(services.pool)):
+            live = Live(pipeline.scheduler, observer, progress, cfg.pipeline.fill_batches)
+            async with (
+                _watched(services, timeline, live),
+                fast_lane(cfg, pipeline.scheduler, PoolLanes(services.pool)),
+            ):
                 await pipeline.run(resume=resume)
         finally:
+            heartbeat.show(None)
             ledger.close()
             timeline.close()
     return pipeline.version
@@ -361,9 +371,10 @@ def _say_audit(console: Console, ledger: Path) -> None:
 
 
 @asynccontextmanager
-async def _busy_spans(services: Services, timeline: timelines.Timeline) -> AsyncIterator[None]:
+async def _watched(services: Services, timeline: timelines.Timeline, live: Live) -> AsyncIterator[None]:
     """Collect from the actors when they were decoding, and when their environments started and judged, for the timeline
-    and the overlap ratio."""
+    and the overlap ratio; and what they do right now, for the console and the live page."""
+    activity: dict[str, float] = {}
 
     async def collect() -> None:
         async with asyncio.timeout(BUSY_EVERY_S):
@@ -371,6 +382,9 @@ async def _busy_spans(services: Services, timeline: timelines.Timeline) -> Async
                 for (track, name), intervals in found.items():
                     for start, end in intervals:
                         timeline.add(f"engine/{actor}" if track == "engine" else track, name, start, end)
+            reported = await services.pool.activity()
+            activity.clear()
+            activity.update(reported)
 
     async def forever() -> None:
         while True:
@@ -378,7 +392,15 @@ async def _busy_spans(services: Services, timeline: timelines.Timeline) -> Async
             with suppress(TimeoutError):
                 await collect()
 
-    async with background("busy spans", forever, attempts=FOR_EVER):
+    async def show() -> None:
+        while True:
+            heartbeat.show(live.status(activity))
+            await asyncio.sleep(SHOW_EVERY_S)
+
+    async with (
+        background("busy spans", forever, attempts=FOR_EVER),
+        background("status", show, attempts=FOR_EVER),
+    ):
         yield
     with suppress(TimeoutError):
         await collect()

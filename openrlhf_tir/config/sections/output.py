@@ -113,6 +113,15 @@ class Logger(Section):
             " for `openrlhf-tir play RUN --step K`; 1: all"
         ),
     )
+    dropped: int = Field(
+        8,
+        ge=0,
+        description=(
+            "keep the texts of some groups that were dropped or failed, whatever logger.trajectories is: the first"
+            " ones of each reason, and as many again each time that their count has doubled;"
+            " `openrlhf-tir play RUN --dropped` shows them; 0: none"
+        ),
+    )
     worker_logs: bool = Field(
         False,
         description="print what actors and learner ranks log here as well; it is always in Ray's session directory",

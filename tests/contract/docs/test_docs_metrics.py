@@ -49,6 +49,12 @@ class Rows:
     def add(self, *span):
         """Spans are no metrics."""
 
+    def group(self, *end):
+        """Counts are no metrics."""
+
+    def notice(self, lines):
+        """Neither are words."""
+
     def truncate_after(self, step, evaluated=True):
         """Nothing to forget."""
 

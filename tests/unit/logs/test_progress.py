@@ -6,6 +6,8 @@ import pytest
 from rich.console import Console
 
 from openrlhf_tir.logs.progress import Progress, bar
+from openrlhf_tir.types import KEEP, GroupKey, Verdict
+from tests.pipeline.fakes import group_of
 
 METRICS = {
     "reward_mean": 0.5,
@@ -16,9 +18,19 @@ METRICS = {
     "rolling": 12,
     "buffered": 5,
     "tokens_per_s": 1204.6,
-    "drops/zero_variance": 3,
-    "failed/timeout": 1,
+    "response_tokens_mean": 51.6,
+    "entropy": 0.4126,
+    "kl_rollout": 0.00213,
+    "grad_norm": 0.8371,
+    "clip_low": 0.004,
+    "clip_high": 0.008,
+    "wall_s": 104.0,
+    "step_s": 58.2,
 }
+
+
+def dropped(reason):
+    return group_of(GroupKey(0, 0), 0, Verdict(False, reason))[0]
 
 
 class Clock:
@@ -40,12 +52,30 @@ def test_without_a_terminal_a_step_is_one_plain_line_however_narrow_the_console(
     console, clock = plain(), Clock()
     with Progress(4, console, clock=clock) as progress:
         clock.now = 90.0
+        for _ in range(3):
+            progress.group("filtered", dropped("zero_variance"), None)
+        progress.group("requeued", None, "timeout")
         progress.update(1, METRICS)
-    assert (
-        console.file.getvalue()
-        == "step 1/4  reward 0.500  accuracy 52.3%  code 61.0%  staleness 1.2 (max 2)  rolling 12  buffered 5  tok/s"
-        " 1,205  dropped 4 (zero_variance 3, failed timeout 1)  eta 4:30\n"
-    )
+    (line,) = console.file.getvalue().splitlines()
+    assert line.split("  ") == [
+        "step 1/4",
+        "reward 0.500",
+        "accuracy 52.3%",
+        "code 61.0%",
+        "length 52",
+        "entropy 0.413",
+        "kl 0.0021",
+        "grad 0.837",
+        "clip 1.2%",
+        "staleness 1.2 (max 2)",
+        "rolling 12",
+        "buffered 5",
+        "tok/s 1,205",
+        "update 104.0 s (learner 58.2 s)",
+        "dropped 3 (zero_variance 3)",
+        "failed 1 (timeout 1)",
+        "eta 4:30",
+    ]
 
 
 def test_a_run_without_code_is_not_told_of_code():
@@ -56,25 +86,63 @@ def test_a_run_without_code_is_not_told_of_code():
     assert "code" not in console.file.getvalue() and "tools 61.0%" in console.file.getvalue()
 
 
-def test_drops_are_summed_over_the_run():
-    console = plain()
-    with Progress(4, console) as progress:
-        progress.update(1, {"drops/zero_variance": 3})
-        progress.update(2, {"drops/zero_variance": 2, "drops/too_long": 1})
-    assert "dropped 6 (zero_variance 5, too_long 1)" in console.file.getvalue().splitlines()[-1]
+def test_groups_are_counted_over_the_run_by_what_became_of_them():
+    progress = Progress(4, plain())
+    kept = group_of(GroupKey(0, 1), 0, KEEP)[0]
+    progress.group("buffered", kept, None)
+    progress.group("filtered", dropped("zero_variance"), None)
+    progress.group("filtered", dropped("too_long"), None)
+    progress.group("failed", None, "timeout")
+    progress.group("requeued", None, "surplus")  # no fault: it is issued again
+    assert (progress.rolled, progress.accepted) == (4, 1)
+    assert progress.dropped == {"zero_variance": 1, "too_long": 1} and progress.failed == {"timeout": 1}
+    assert progress.sampled_tokens == 3 * sum(kept.model_tokens)
 
 
-def test_the_eta_forgets_slow_first_steps():
+def test_the_eta_is_the_wall_clock_of_whole_cycles_without_the_first():
+    """The first update waits for an empty buffer: 1000 s. Then one every 2 s."""
     clock = Clock()
     progress = Progress(100, plain(), clock=clock)
     assert progress.eta_s is None
     clock.now = 1000.0
-    progress.update(1, {})
-    assert progress.eta_s == 1000.0 * 99
-    for step in range(2, 41):
+    progress.update(1, {"step_s": 1.0})
+    assert progress.eta_s == 1000.0 * 99, "nothing better is known"
+    for step in range(2, 12):
         clock.now += 2.0
+        progress.update(step, {"step_s": 1.0})
+    assert progress.eta_s == 2.0 * 89
+    clock.now += 0.5
+    assert progress.eta_s == 2.0 * 89 - 0.5, "between two updates it goes down"
+
+
+def test_an_update_that_takes_longer_than_the_others_raises_the_eta():
+    """Two cycles of 10 s, one of 70 s under way: at (10 + 10 + 70) / 3 = 30 s a cycle, 5 are left behind it."""
+    clock = Clock()
+    progress = Progress(9, plain(), clock=clock)
+    for step, now in ((1, 30.0), (2, 40.0), (3, 50.0)):
+        clock.now = now
         progress.update(step, {})
-    assert progress.eta_s == 2.0 * 60
+    clock.now = 120.0
+    assert progress.eta_s == 30.0 * 5
+
+
+def test_cycles_that_grow_longer_are_what_the_eta_goes_by():
+    """Ten of 2 s, then five of 10 s: the filters drop more and more."""
+    clock = Clock()
+    progress = Progress(26, plain(), clock=clock)
+    for step in range(1, 17):
+        clock.now += 2.0 if step <= 11 else 10.0
+        progress.update(step, {})
+    assert progress.eta_s == 10.0 * 10
+
+
+def test_a_batch_of_several_updates_is_one_cycle_of_as_many():
+    clock = Clock()
+    progress = Progress(12, plain(), clock=clock)
+    for step in (4, 8):
+        clock.now += 40.0
+        progress.update(step, {})
+    assert progress.cycles.seconds == 10.0 and progress.eta_s == 40.0
 
 
 def test_a_resumed_run_counts_only_its_own_steps_for_the_eta():
@@ -133,7 +201,19 @@ def test_an_evaluation_is_told_with_the_update_that_it_is_of():
         progress.evaluated(20, {"eval/accuracy": 0.453, "eval/code_ratio": 0.801, "eval/calls": 1.2})
         progress.update(23, {"reward_mean": 0.5})
         progress.evaluated(24, {"eval/failed": 1.0})
+        progress.evaluated(
+            25,
+            {
+                "eval/accuracy": 0.5,
+                "eval/pass_at_2": 0.6,
+                "eval/pass_at_4": 0.7,
+                "eval/guess/accuracy": 0.25,
+                "eval/guess/pass_at_4": 0.75,
+                "eval/sums/accuracy": 0.75,
+            },
+        )
     lines = console.file.getvalue().splitlines()
     assert lines[1] == "evaluation of update 20: accuracy 45.3%  code 80.1%  calls 1.20"
     assert "eval" not in lines[0] and "eval 45.3% (update 20)" in lines[2]
     assert lines[3] == "evaluation of update 24: failed"
+    assert lines[4] == "evaluation of update 25: accuracy 50.0%  pass@4 70.0%  guess 25.0% (pass@4 75.0%)  sums 75.0%"

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from openrlhf_tir.algorithms.advantages.of_group import group_advantages
 from openrlhf_tir.cli import main
 from openrlhf_tir.commands.play import show
-from openrlhf_tir.config import Logger
+from openrlhf_tir.config import Config, Logger
 from openrlhf_tir.errors import DataError
 from openrlhf_tir.logs.metrics import MetricsLog
 from openrlhf_tir.logs.trajectories import TrajectoryLog, read
 from openrlhf_tir.replay.ledger import Ledger
+from openrlhf_tir.report import samples as samples_module
 from openrlhf_tir.report import samples_page
 from openrlhf_tir.report.build import build_report
-from openrlhf_tir.report.samples import ANY, Sample, samples_of
+from openrlhf_tir.report.samples import ANY, Sample, samples_of, spread_over_groups, untrained_of
 from openrlhf_tir.types import KEEP, Group, GroupKey, Segment, Task, ToolCall, Trajectory, Verdict
 from tests.pipeline.fakes import group_of
 
@@ -169,3 +171,101 @@ def test_a_share_of_groups_is_chosen_by_the_key(tmp_path):
         not (tmp_path / "none").exists()
         and TrajectoryLog(tmp_path / "none", "rollout-0", 0.0).write(*group_of(GroupKey(0, 0), 0)) is None
     )
+
+
+def test_before_the_first_update_what_was_dropped_can_be_read(tmp_path, capsys):
+    """Two groups dropped, one failed twice and is issued again; no learner step yet, and no share of groups is kept."""
+    ledger, log = Ledger(tmp_path / "ledger.jsonl"), TrajectoryLog(tmp_path, "rollout-0", 0.0, dropped=8)
+    for prompt, verdict in ((0, Verdict(False, "accuracy_low")), (1, Verdict(False, "too_long")), (2, KEEP)):
+        key = GroupKey(0, prompt)
+        ledger.issued(key, 0)
+        meta, _ = group_of(key, 3, verdict)
+        log.write(meta, Group(key, Task("Q: ", "42"), [member(0, f"p{prompt}a"), member(1, f"p{prompt}b")]))
+    ledger.ended("filtered", GroupKey(0, 0), reason="accuracy_low")
+    ledger.ended("filtered", GroupKey(0, 1), reason="too_long")
+    for attempt in range(2):
+        key = GroupKey(0, 3, attempt)
+        ledger.issued(key, 0)
+        ledger.ended("requeued", key, reason="env_error")
+    ledger.close()
+    log.close()
+
+    found = untrained_of(tmp_path)
+    assert found.counts == {"failed: env_error": 2, "accuracy_low": 1, "too_long": 1}
+    assert [(s.row["key"][1], s.reason) for s in found.samples] == [
+        (1, "too_long"),
+        (1, "too_long"),
+        (0, "accuracy_low"),
+        (0, "accuracy_low"),
+    ], "the latest first; what was kept by the filters is no sample"
+    assert untrained_of(tmp_path, "env_error").counts == {"failed: env_error": 2}
+    assert main(["play", str(tmp_path), "--dropped", "--limit", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "p0a 42" in out and "p1a 42" in out and "p0b" not in out, "one of each reason"
+    assert "2 groups: failed: env_error" in out and "2 of 4 trajectories" in out
+    assert main(["play", str(tmp_path), "--dropped", "nonsense"]) != 0
+    assert main(["play", str(tmp_path)]) != 0, "no step to show"
+    assert main(["play", str(tmp_path / "nowhere"), "--dropped"]) != 0
+
+
+def test_play_without_a_step_shows_the_last_one(run_dir, capsys):
+    assert main(["play", str(run_dir)]) == 0
+    out = capsys.readouterr().out
+    assert "p4a 42" in out and "trained by step 2" in out
+
+
+def test_of_what_is_dropped_a_few_groups_are_kept_however_many_there_are(tmp_path):
+    """The first 8, all up to 16, then each second, fourth, eighth: 8 more each time that the count has doubled."""
+    log = TrajectoryLog(tmp_path, "rollout-0", 0.0, dropped=8)
+    for prompt in range(64):
+        meta, _ = group_of(GroupKey(0, prompt), 0, Verdict(False, "accuracy_low"))
+        log.write(meta, Group(meta.key, Task("Q", "1"), [member(i, "x") for i in range(9)]))
+    log.close()
+    rows = list(read(tmp_path, "dropped"))
+    assert [prompt for prompt in range(64) if any(r["key"][1] == prompt for r in rows)] == [
+        *range(16),
+        *range(16, 32, 2),
+        *range(32, 64, 4),
+    ]
+    assert {r["index"] for r in rows} == {0, 1, 2, 3} and list(read(tmp_path)) == []
+
+
+def test_samples_say_environment_advantage_branches_and_why(tmp_path):
+    log = TrajectoryLog(tmp_path, "rollout-0", 1.0, advantages=lambda meta, group: [0.75, -0.25])
+    key = GroupKey(0, 0)
+    meta, _ = group_of(key, 0, KEEP)
+    meta.index = [0, 1]
+    members = [member(0, "a", branches=[member(0, "another chain")]), member(1, "b"), member(2, "c", failed="timeout")]
+    members[2].why = "the sandbox did not answer"
+    log.write(meta, Group(key, Task("Q: ", "42", env="guess"), members))
+    log.close()
+    first, second, third = (samples_module.facts_of(Sample("", row)) for row in read(tmp_path))
+    assert "advantage 0.75" in first[0] and "environment guess" in first[1]
+    assert any(fact.startswith("branch 0: 16 tokens") and "another chain" in fact for fact in first)
+    assert "advantage -0.25" in second[0]
+    assert "advantage unknown" in third[0] and "failed: timeout" in third[0]
+    assert "the sandbox did not answer" in third[-1]
+
+
+def test_the_advantage_is_the_estimators_and_unknown_where_only_the_learner_has_it():
+    """Rewards 1, 0, 0: minus the mean of the others, 1, -1/2, -1/2."""
+    members = [member(i, "ab", reward=reward) for i, reward in enumerate((1.0, 0.0, 0.0))]
+    meta, _ = group_of(GroupKey(0, 0), 0, KEEP)
+    meta.rewards, meta.index = [1.0, 0.0, 0.0], [0, 1, 2]
+    group = Group(GroupKey(0, 0), Task("Q", "1"), members)
+
+    def given(estimator):
+        return group_advantages(Config.model_validate({"algo": {"advantage": {"estimator": estimator}}}))(meta, group)
+
+    assert given("rloo") == [1.0, -0.5, -0.5]
+    assert given("gae") is None
+
+
+def test_samples_to_show_are_of_several_reasons_and_groups_before_a_second_of_any():
+    samples = [
+        Sample(reason, {"key": [0, prompt, 0], "index": index})
+        for prompt, reason in ((0, "low"), (1, "low"), (2, "long"))
+        for index in (0, 1)
+    ]
+    chosen = [(s.row["key"][1], s.row["index"]) for s in spread_over_groups(samples, 5)]
+    assert chosen == [(0, 0), (2, 0), (1, 0), (2, 1), (0, 1)]

@@ -1,0 +1,40 @@
+"""Advantages of one group, for people: what the estimator makes of a group's rewards, before the batch is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...config import Config
+from ...errors import MethodBroken
+from ...types import Group, GroupMeta
+from . import get_estimator
+from .base import AdvantageInputs
+
+
+def group_advantages(cfg: Config) -> Callable[[GroupMeta, Group], list[float] | None]:
+    """Return a function that gives each valid trajectory of a group its advantage, the mean over its trained tokens.
+
+    It is None where the learner alone knows it: a critic judges, credit is given by turn, or the estimator reads the
+    rewards of the whole batch. A whitening over the batch, which comes after, is not in it.
+    """
+    estimator = get_estimator(cfg.algo.advantage.estimator)
+    needs_learner = (
+        estimator.critic or cfg.algo.advantage.credit == "turn" or not (estimator.by_group or estimator.whiten)
+    )
+
+    def advantages(meta: GroupMeta, group: Group) -> list[float] | None:
+        valid = group.valid
+        if needs_learner or len(valid) != len(meta.rewards) or not valid:
+            return None
+        masks = [np.concatenate([s.is_model for s in t.sequences]) for t in valid]
+        rewards = np.asarray(meta.rewards, np.float64)
+        inputs = AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options, rewards)
+        try:
+            given = estimator.fn(inputs)
+        except MethodBroken:  # the learner says where; here it is only shown
+            return None
+        return [float(a[m].mean()) if m.any() else 0.0 for a, m in zip(given, masks, strict=True)]
+
+    return advantages
