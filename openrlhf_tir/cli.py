@@ -37,6 +37,7 @@ COMMANDS = {
     "size": "what every GPU, host and disk would hold of a configuration, and whether it fits",
     "control": "change a run that is running: number of rollout actors, servers of environments",
     "audit": "what became of every prompt of a run: trained once, filtered, failed",
+    "watch": "a live page of a run in the browser: progress, what waits, curves, timeline, samples",
     "report": "write report.html and the curves of a run's directory again",
     "model": "make a language model that ships inside a package: bf16 safetensors, tokenizer, chat template",
     "toy-model": "make the tiny base model of the quickstart",

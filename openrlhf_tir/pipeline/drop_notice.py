@@ -123,7 +123,7 @@ class DropNotice:
         found = [
             (reason, meta, group.trajectories[0], group)
             for (reason, (meta, _)), group in zip(chosen, groups, strict=True)
-            if group.trajectories
+            if isinstance(group, Group) and group.trajectories  # a simulation's payloads are not
         ]
         if len(found) == 1:
             reason, meta, _, group = found[0]

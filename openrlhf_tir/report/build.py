@@ -30,7 +30,9 @@ from .style import DARK, LIGHT, Theme, png, themed
 from .timeline import middle, timeline
 
 
-class _Plot(NamedTuple):
+class Plot(NamedTuple):
+    """A figure of the report, not drawn yet; `draw` returns None where the run has no data for it."""
+
     file: str
     title: str
     caption: str
@@ -57,14 +59,14 @@ def build_report(run_dir: Path) -> Path:
     remarks = [] if ends else [f"{summary.FILE} is missing: the run has not ended, or was ended from outside."]
     remarks += [f"Lost process: {line}." for line in lost_processes(run_dir)]
     pictures = []
-    for plot in _plots(columns, spans):
+    for plot in plots_of(columns, spans):
         picture = _draw(plot, run_dir / "plots")
         if picture:
             pictures.append(picture)
         else:
             remarks.append(f"“{plot.title}” is left out: the run has no data for it.")
     try:
-        config = _config(run_dir)
+        config = config_of(run_dir)
     except ConfigError as e:
         config = {}
         remarks.append(f"config.toml cannot be read, so the configuration is not shown: {e}")
@@ -96,16 +98,16 @@ def _on(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Ca
     return lambda theme: draw(columns, theme) if columns else None
 
 
-def _plots(columns: Columns, spans: list[timelines.Span]) -> list[_Plot]:
+def plots_of(columns: Columns, spans: list[timelines.Span]) -> list[Plot]:
     """The figures in the order of the page: what was learned, then the overlap, then the rest."""
     of_some = (HELD_OUT_CURVES if ks_of(columns) else ()) + (ENV_CURVES if names_of(columns) else ())
-    curves = [_Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *of_some, *BIAS_CURVES)]
+    curves = [Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *of_some, *BIAS_CURVES)]
     window = middle(spans)
     whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
     close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."
     overlap = [
-        _Plot("timeline", "Timeline", whole, lambda theme: timeline(spans, theme)),
-        _Plot(
+        Plot("timeline", "Timeline", whole, lambda theme: timeline(spans, theme)),
+        Plot(
             "timeline_zoom",
             "Timeline, close up",
             close,
@@ -115,7 +117,7 @@ def _plots(columns: Columns, spans: list[timelines.Span]) -> list[_Plot]:
     return curves[:1] + overlap + curves[1:]
 
 
-def _draw(plot: _Plot, directory: Path) -> Picture | None:
+def _draw(plot: Plot, directory: Path) -> Picture | None:
     """Both themes of one figure; the light one is also saved. An earlier report's plot without data is removed."""
     path = directory / f"{plot.file}.png"
     path.unlink(missing_ok=True)
@@ -133,6 +135,6 @@ def _draw(plot: _Plot, directory: Path) -> Picture | None:
     return Picture(plot.file, plot.title, plot.caption, *encoded)
 
 
-def _config(run_dir: Path) -> dict[str, Any] | None:
+def config_of(run_dir: Path) -> dict[str, Any] | None:
     path = run_dir / "config.toml"
     return load(str(path)).model_dump(mode="json") if path.exists() else None

@@ -75,6 +75,14 @@ def accuracy(columns: Columns, theme: Theme) -> Figure | None:
     return finish(figure, [axes])
 
 
+def reward(columns: Columns, theme: Theme) -> Figure | None:
+    figure, (axes,) = new_figure(2.6)
+    if not line(axes, columns, "reward_mean", "mean reward", theme.series[0]):
+        return None
+    axes.set(title="Reward", ylabel="mean over responses")
+    return finish(figure, [axes])
+
+
 def response(columns: Columns, theme: Theme) -> Figure | None:
     figure, (left, right) = new_figure(2.9, columns=2, width_ratios=(3, 2))
     drawn = [
@@ -138,7 +146,7 @@ def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
     moving = moving[:MAX_PARTS]
     across = min(3, len(moving))
     rows = -(-len(moving) // across)
-    figure, axes = new_figure(2.0 * rows, columns=across, rows=rows)
+    figure, axes = new_figure(2.0 * rows, columns=across, rows=rows, panels=len(moving))
     for ax, name in zip(axes, moving, strict=False):
         line(ax, columns, name, name, theme.series[0], width=1.6)
         ax.set(title=name.removeprefix("reward/"))
@@ -168,6 +176,7 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
     panels = {
         "Entropy": (("entropy",), "nats per token", False),
         "KL to the rollout policy": (("kl_rollout",), "nats per token", False),
+        "KL to the reference": (("kl_ref",), "nats per token", False),
         "Gradient norm": (("grad_norm",), "before clipping", False),
         "Clipping": (("clip_low", "clip_high"), "share of tokens", False),
         "Canary after each push": (("canary_max_diff",), "max |Δ log-prob|", True),
@@ -180,7 +189,7 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
         return None
     across = min(3, len(present))
     rows = -(-len(present) // across)
-    figure, axes = new_figure(2.3 * rows, columns=across, rows=rows)
+    figure, axes = new_figure(2.3 * rows, columns=across, rows=rows, panels=len(present))
     for ax, (title, (names, unit, log)) in zip(axes, present.items(), strict=False):
         for name, color in zip(names, theme.series[:2], strict=False):
             line(ax, columns, name, name.removeprefix("clip_"), color, width=1.6)
@@ -250,6 +259,12 @@ CURVES = (
         "Accuracy and code use",
         "Lines are the sampled training responses of each step, before filters; markers are the held-out problems.",
         accuracy,
+    ),
+    Curve(
+        "reward",
+        "Reward",
+        "Mean reward of the sampled training responses of each step, before filters.",
+        reward,
     ),
     Curve(
         "parts",

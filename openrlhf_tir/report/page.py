@@ -25,13 +25,16 @@ TILES = ("accuracy", "code ratio")
 
 
 class Picture(NamedTuple):
-    """A figure as two data URIs."""
+    """A figure as URIs: of data in the report, which is one file, and of the server on the live page."""
 
     file: str
     title: str
     caption: str
     light: str
     dark: str
+    narrow: str = ""
+    """For a phone's width; "" where the wide one is scrolled instead."""
+    narrow_dark: str = ""
 
 
 class Run(NamedTuple):
@@ -51,20 +54,32 @@ class Run(NamedTuple):
 
 def render(run: Run) -> str:
     """The whole HTML document."""
-    changed, everything = _configuration(run.config)
     return html.render(
         "report.html",
         title=f"{run.name} · training report",
-        run=run,
         tiles=_tiles(run),
-        scores=_scores(run.summary),
-        environments_head=HEAD,
-        environments=rows_of(run.columns),
-        drops=_drops(run.columns),
-        changed=changed,
-        everything=everything,
         environment=_environment(),
+        **body_values(run),
     )
+
+
+def render_body(run: Run) -> str:
+    """Scores, curves, tables and configuration: what report and live page share."""
+    return html.render("report_body.html", **body_values(run))
+
+
+def body_values(run: Run) -> dict[str, Any]:
+    """What templates/report_body.html shows."""
+    changed, everything = _configuration(run.config)
+    return {
+        "run": run,
+        "scores": _scores(run.summary),
+        "environments_head": HEAD,
+        "environments": rows_of(run.columns),
+        "drops": _drops(run.columns),
+        "changed": changed,
+        "everything": everything,
+    }
 
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:

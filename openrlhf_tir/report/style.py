@@ -4,8 +4,10 @@ so no global state."""
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import matplotlib
@@ -18,7 +20,14 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 WIDTH_IN = 9.0
+NARROW_IN = 4.4
+"""Width of a figure for a phone. Its panels stand below one another, and its text is as large as the page's."""
 DPI = 160
+NARROW_TITLE = 42
+"""Characters of a title that fit on a line of a narrow figure."""
+LEGEND_LINE = 15.0
+"""Points of a legend's line."""
+_narrow: ContextVar[bool] = ContextVar("narrow", default=False)
 TITLE_OVER_LEGEND = 24.0
 """Points between a panel and its title where the legend lies between them."""
 
@@ -99,9 +108,40 @@ def themed(theme: Theme) -> Iterator[None]:
         yield
 
 
-def new_figure(height_in: float, columns: int = 1, rows: int = 1, **subplots) -> tuple[Figure, list[Axes]]:
-    """A figure of the common width and its axes, row by row."""
-    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
+@contextmanager
+def narrowed(narrow: bool = True) -> Iterator[None]:
+    """Figures made inside are of a phone's width."""
+    token = _narrow.set(narrow)
+    try:
+        yield
+    finally:
+        _narrow.reset(token)
+
+
+def fitted(title: str) -> str:
+    """A long title on as many lines as a phone's width asks for."""
+    return "\n".join(textwrap.wrap(title, NARROW_TITLE)) if _narrow.get() else title
+
+
+def is_narrow() -> bool:
+    """Whether figures made now are of a phone's width."""
+    return _narrow.get()
+
+
+def new_figure(
+    height_in: float, columns: int = 1, rows: int = 1, panels: int | None = None, **subplots
+) -> tuple[Figure, list[Axes]]:
+    """A figure of the common width and its axes, row by row.
+
+    Args:
+        panels: Axes that are used, if not all: a narrow figure has no others.
+    """
+    width_in = WIDTH_IN
+    if _narrow.get():
+        subplots.pop("width_ratios", None)
+        height_in = max(height_in, 2.9) if rows == columns == 1 else 2.6 * (panels or rows * columns)
+        rows, columns, width_in = panels or rows * columns, 1, NARROW_IN
+    figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **subplots)
     return figure, list(axes.flat)
@@ -116,7 +156,22 @@ def legend_above(axes: Axes, *, own_line: bool = False, **options) -> None:
     """A one-row legend that never covers data: on the title's line at the right, or, where long titles and names do not
     fit on one, on a line of its own below the title."""
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 1:
+    if len(labels) > 1 and _narrow.get():
+        per_line = 2 if max(map(len, labels)) > 12 or len(labels) == 2 else 3
+        lines = -(-len(labels) // per_line)
+        axes.set_title(axes.get_title("left"), pad=8 + LEGEND_LINE * lines)
+        axes.legend(
+            handles,
+            labels,
+            loc="lower left",
+            bbox_to_anchor=(-0.02, 1.0),
+            ncols=per_line,
+            borderaxespad=0.3,
+            columnspacing=1.0,
+            labelspacing=0.25,
+            **options,
+        )
+    elif len(labels) > 1:
         if own_line:
             axes.set_title(axes.get_title("left"), pad=TITLE_OVER_LEGEND)
         axes.legend(

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..logs.timeline import Span, overlap_ratio
-from .style import Theme, new_figure
+from .style import Theme, fitted, is_narrow, new_figure
 
 MAX_ENGINE_LANES = 8
 """More engines than this share one lane."""
@@ -43,6 +43,7 @@ def timeline(spans: Sequence[Span], theme: Theme, window: tuple[float, float] | 
 
     lanes = _lanes(inside)
     figure, (axes,) = new_figure(1.1 + 0.5 * len(lanes))
+    title = fitted(title)
     for y, (name, mine) in enumerate(reversed(lanes.items())):
         if name.startswith("engine"):
             _area(axes, y, mine, left, right, theme)
@@ -137,7 +138,7 @@ def _boxes(axes: Axes, y: int, spans: Sequence[Span], color: str, theme: Theme, 
         axes.text(
             (span.start + span.end) / 2,
             y,
-            span.name,
+            span.name.rpartition(" ")[2] if is_narrow() else span.name,
             ha="center",
             va="center",
             fontsize=8.5,

@@ -198,7 +198,7 @@ async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[a
 
     Raises ConfigError when it would be reachable from other machines without a token or cannot bind, Unavailable when
     the port is in use."""
-    if not _is_loopback(host) and not app.state.has_token:
+    if not is_loopback(host) and not app.state.has_token:
         raise ConfigError(
             f"A rollout server on {host} is open to the network and has no token."
             " Set a bearer token, or bind 127.0.0.1."
@@ -250,7 +250,7 @@ async def _until_cancelled(server: uvicorn.Server, listener: socket.socket) -> N
         listener.close()
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
