@@ -42,6 +42,7 @@ def plots(run_dir):
 def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     extra = {
         "accuracy": 0.5,
+        "reward_mean": 0.5,
         "eval/accuracy": 0.5,
         "staleness_mean": 1.0,
         "staleness_max": 2,
@@ -59,10 +60,10 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     (tmp_path / "config.toml").write_text(to_toml(Config(logger=Logger(wandb={"key": "SECRET"}))))
     page = build_report(tmp_path).read_text()
     learned = {"accuracy", "parts", "response", "n_calls", "drops", "staleness", "health", "selection", "off_policy"}
-    learned.add("held_out")
+    learned |= {"held_out", "reward"}
     ran = {"step_time", "throughput"}
     assert plots(tmp_path) == learned | ran | {"timeline", "timeline_zoom"}
-    assert page.count("data:image/png;base64,") == 28
+    assert page.count("data:image/png;base64,") == 30
     assert not re.search(r'(src|href|srcset)="(?!data:)', page)
     assert "+60.0 pp" in page and "SECRET" not in page and "(hidden)" in page
     assert "Remarks" not in page
