@@ -34,6 +34,8 @@ from .errors import ConfigError, unknown
 MODULE_PREFIX = "openrlhf_tir_own_"
 """Files of one's own are in sys.modules under this prefix and a digest of path and text, so no two meet."""
 
+MOST_SUPPLIED = 2
+"""How often a file is loaded again with a stand-in for a module that it imports."""
 SHOWN = 300
 """Characters of a name that a message shows."""
 PLAIN: Mapping[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
@@ -56,6 +58,13 @@ class Place:
     complaint: Complaint = lambda thing: None
     meant: Callable[[type], bool] | None = None
     """Which class of a file is meant where its path stands alone, if that can be: then there has to be one only."""
+    adapted: Callable[[Any, str], Any] | None = None
+    """(what a name stands for, the setting) -> what it is used as: tools of verl and TRL become an environment. What is
+    not a Python file is given as its path."""
+    supplied: Callable[[str | None], bool] | None = None
+    """Puts a module that a file imports and that is not installed in its place; False if it cannot."""
+    others: tuple[str, ...] = ()
+    """Suffixes of files besides .py that may be named."""
 
     @property
     def described(self) -> str:
@@ -73,8 +82,12 @@ def load(place: Place, name: str) -> Any:
     target = place.registry.get(name, name)
     where, _, attribute = target.rpartition(":")
     said = f"{place.setting} = {name if len(name) <= SHOWN else f'{name[:SHOWN]}...'!r}"
+    if place.adapted and target.endswith(place.others or ("\0",)):
+        if not os.path.isfile(target):
+            raise ConfigError(f"{said}: there is no file {os.path.abspath(target)[:SHOWN]}.")
+        return place.adapted(os.path.abspath(target), said)
     if place.meant and target.endswith(".py"):
-        where, attribute = target, _the_only(place, _of_file(target, said), said)
+        where, attribute = target, _the_only(place, _module(place, target, said), said)
     if not where or not attribute.isidentifier():
         example = place.kind.replace(" ", "_")
         registered = "one of them, to " if place.registry else ""
@@ -84,7 +97,7 @@ def load(place: Place, name: str) -> Any:
             place.registry,
             f"Set {place.setting} to {registered}'package.module:{example}' or 'path/file.py:{example}'.",
         )
-    module = _of_file(where, said) if where.endswith(".py") else _of_package(where, said)
+    module = _module(place, where, said)
     try:
         thing = getattr(module, attribute)
     except AttributeError:
@@ -96,6 +109,8 @@ def load(place: Place, name: str) -> Any:
         raise ConfigError(
             f"{said}: {module.__file__} has no {attribute!r}. It defines: {', '.join(own) or 'nothing'}."
         ) from None
+    if place.adapted:
+        thing = place.adapted(thing, said)
     if is_own(place, name):
         wrong = (
             f"{attribute} is {type(thing).__name__}, which cannot be called"
@@ -105,6 +120,18 @@ def load(place: Place, name: str) -> Any:
         if wrong:
             raise ConfigError(f"{said}: {location(thing) or module.__file__}: {wrong}. {place.described}")
     return thing
+
+
+def _module(place: Place, where: str, said: str) -> ModuleType:
+    """The module of a file or of a package, with a stand-in for what it imports and what `place` can supply."""
+    for _ in range(MOST_SUPPLIED):
+        try:
+            return _of_file(where, said) if where.endswith(".py") else _of_package(where, said)
+        except ConfigError as e:
+            missing = e.__cause__
+            if not (place.supplied and isinstance(missing, ModuleNotFoundError) and place.supplied(missing.name)):
+                raise
+    return _of_file(where, said) if where.endswith(".py") else _of_package(where, said)
 
 
 def _the_only(place: Place, module: ModuleType, said: str) -> str:
@@ -267,12 +294,26 @@ def wrong_keywords(cls: Any, given: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _adapted(thing: Any, said: str) -> Any:
+    """An environment class made of tools of verl's or TRL's; other things as they are."""
+    return importlib.import_module("env_servers.own.adapt").environment_of(thing, said)
+
+
+def _stand_in(missing: str | None) -> bool:
+    """The stand-in for verl's classes of tools, where a file imports them and there is no verl."""
+    return bool(importlib.import_module("env_servers.own.verl_stand_in").install(missing))
+
+
 ENVIRONMENT = Place(
     "environment",
     "env.file",
     "a class with async reset(task, seed) -> str, async step(action, deadline_s) -> Step and async close(), best"
-    " derived from env_servers.env.Env, which has all but step",
+    " derived from env_servers.env.Env, which has all but step; or tools: functions as TRL's, classes or a YAML file"
+    " as verl's",
     complaint=_no_environment,
     meant=lambda cls: any(b.__name__ == "Env" and b.__module__ == BASE for b in cls.__mro__),
+    adapted=_adapted,
+    supplied=_stand_in,
+    others=(".yaml", ".yml"),
 )
 """Here because both look it up: the trainer's checks, and the server that a run starts for it (env_servers/own)."""

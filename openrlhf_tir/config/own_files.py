@@ -49,6 +49,7 @@ OWN = "own"
 
 _FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
 """Without an attribute it is the class of the file that may be meant (env.file); elsewhere `plugins.load` refuses."""
+_TABLE = re.compile(r".+\.ya?ml")
 _COPY = re.compile(r".+-[0-9a-f]{8}\.py")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
 
@@ -99,6 +100,8 @@ def absolute(directory: Path) -> Callable[[str], str]:
         if m := _FILE.fullmatch(name):
             path = directory / os.path.expanduser(m["path"])
             return f"{os.path.normpath(path) if path.is_absolute() else path.absolute()}{m['attribute'] or ''}"
+        if _TABLE.fullmatch(name):  # verl's tool configuration: read where it is, beside the modules that it names
+            return str(Path(os.path.normpath((directory / os.path.expanduser(name)).absolute())))
         if m := _MODULE.fullmatch(name):
             path = directory / (m["module"].replace(".", "/") + ".py")
             if os.path.isfile(path) and not _importable(m["module"]):

@@ -27,6 +27,7 @@ REGISTRY: dict[str, str] = {
     "bfcl": "openrlhf_tir.rewards.bfcl:bfcl",
     "env": "openrlhf_tir.rewards.environment:environment",
     "format": "openrlhf_tir.rewards.response_format:response_format",
+    "gsm8k": "openrlhf_tir.rewards.gsm8k:gsm8k",
     "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
     "model": "openrlhf_tir.rewards.served.model:model",
     "otc": "openrlhf_tir.rewards.otc:otc",
@@ -36,6 +37,7 @@ REGISTRY: dict[str, str] = {
     "tooln1": "openrlhf_tir.rewards.tooln1:tooln1",
     "toolrl": "openrlhf_tir.rewards.toolrl:toolrl",
     "torl": "openrlhf_tir.rewards.torl:torl",
+    "verl": "openrlhf_tir.rewards.verl_default:verl_default",
     "zerotir": "openrlhf_tir.rewards.zerotir:zerotir",
 }
 """name -> "module:function"; imported when it is asked for."""

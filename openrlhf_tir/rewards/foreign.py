@@ -105,12 +105,18 @@ def _verl_arguments(trajectory: Trajectory, task: Task, text: str) -> dict[str, 
     extra_info = {
         **_table(task.extra.get("extra_info")),
         "num_turns": 1 + model_turns + len(trajectory.calls),
-        "rollout_reward_scores": {},
+        "rollout_reward_scores": _tool_scores(trajectory),
         "tool_rewards": [call.reward for call in trajectory.calls if call.reward is not None],
         "turn_scores": [],
     }
     truth = facts["ground_truth"] if facts.get("ground_truth") is not None else task.label
     return {"data_source": source, "solution_str": text, "ground_truth": truth, "extra_info": extra_info}
+
+
+def _tool_scores(trajectory: Trajectory) -> dict[str, Any]:
+    """What verl's tools said the response was worth (calc_reward), by tool."""
+    last = trajectory.calls[-1].signals.get("tool_scores") if trajectory.calls else None
+    return dict(last) if isinstance(last, Mapping) else {}
 
 
 def _table(value: Any) -> dict[str, Any]:

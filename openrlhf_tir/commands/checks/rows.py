@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from ...config.environments import Environment
 from ...data.prompts import Problem
 from ...errors import DataError
-from ...rewards import tooln1, toolrl
+from ...rewards import tooln1, toolrl, verl_default
 
 MATHS = ("math", "zerotir", "torl", "retool", "artist")
 COMPARES = {
@@ -49,6 +49,9 @@ def check_row(problem: Problem, e: Environment) -> None:
     our server could play."""
     found = _kind(problem.label)
     for reward in _rewards(e):
+        source = verl_default.source_of(problem.extra, problem.meta)
+        if reward == "verl" and verl_default.kind_of(source) is None:
+            raise DataError(f"{problem.where}: {verl_default.no_reward(source)}")
         if found and found not in COMPARES.get(reward, (found,)):
             wanted = " or ".join(SAID[kind] for kind in COMPARES[reward])
             raise DataError(

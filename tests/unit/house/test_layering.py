@@ -60,7 +60,8 @@ ENV_MAY_SHARE = {
     },
     # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
     # The class is looked up as every function of one's own is. Standard library only.
-    "env_servers/own/": {"openrlhf_tir.plugins"},
+    # A tool's schema is what transformers makes of its type hints and docstring, as in TRL. Imported when one is made.
+    "env_servers/own/": {"openrlhf_tir.plugins", "transformers.utils"},
     # One remedy for a machine without user namespaces, for a run's checks and for the server. Standard library only.
     "env_servers/python_tir/isolation/": {"openrlhf_tir.machine"},
     # One back-off for everything that retries. Standard library only.

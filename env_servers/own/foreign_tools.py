@@ -1,0 +1,220 @@
+"""ToolEnv: tools of verl and TRL as an environment. What a call returns is the observation, as text.
+
+What the model gets wrong is told to it and trained (outcome model_error): `bad_call`, `unknown_function`, and
+`refused`, which is an exception of the tool: verl and TRL show it to the model as well. A NameError or a missing import
+is no doing of the model's: it fails the step, with its line in the server's log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from env_servers.actions import BadAction, shown
+from env_servers.adapters.calls import ACTION, read_calls
+from env_servers.env import Env, Step
+from openrlhf_tir.protocol import Outcome
+
+DEFECTS = (NameError, ImportError, NotImplementedError, SyntaxError)
+"""Exceptions that no argument causes."""
+
+
+class Tool:
+    """One tool: its name, its schema, and the function that answers a call."""
+
+    def __init__(self, name: str, schema: dict[str, Any], function: Callable[..., Any] | None = None) -> None:
+        self.name = name
+        self.schema = schema
+        self.function = function
+
+    async def begin(self, session: str, kwargs: Mapping[str, Any]) -> None:
+        """An episode begins. `kwargs`: what the row says of this tool (verl's tools_kwargs)."""
+
+    async def call(self, session: str, arguments: dict[str, Any]) -> tuple[str, float | None]:
+        """Return the result as text, and the reward of the step if there is one."""
+        assert self.function is not None
+        return text_of(await called(self.function, **arguments)), None
+
+    async def score(self, session: str) -> float | None:
+        """What the tool says the episode is worth so far; None where it says nothing."""
+        return None
+
+    async def end(self, session: str) -> None:
+        """The episode is over."""
+
+
+class VerlTool(Tool):
+    """A BaseTool of verl's: one object for all sessions, told apart by instance_id."""
+
+    def __init__(self, name: str, schema: dict[str, Any], made: Any) -> None:
+        super().__init__(name, schema)
+        self.made = made
+        self._kwargs: dict[str, Mapping[str, Any]] = {}
+        self._instances: dict[str, str] = {}
+
+    async def begin(self, session: str, kwargs: Mapping[str, Any]) -> None:
+        self._kwargs[session] = kwargs
+        given = dict(kwargs.get("create_kwargs") or {})
+        # Tools read their arguments by name, or from `create_kwargs`, as verl's two rollouts pass them.
+        made = await called(self.made.create, session, **accepted(self.made.create, {"create_kwargs": given, **given}))
+        self._instances[session] = str(made[0] if isinstance(made, tuple) else made)
+
+    async def call(self, session: str, arguments: dict[str, Any]) -> tuple[str, float | None]:
+        more = accepted(self.made.execute, dict(self._kwargs[session].get("execute_kwargs") or {}))
+        result = await called(self.made.execute, self._instances[session], arguments, **more)
+        response, reward, *_ = result if isinstance(result, tuple) else (result, None)
+        text = getattr(response, "text", response)
+        return text_of("" if text is None else text), None if reward is None else float(reward)
+
+    async def score(self, session: str) -> float | None:
+        if not hasattr(self.made, "calc_reward") or session not in self._instances:
+            return None
+        more = accepted(self.made.calc_reward, dict(self._kwargs[session].get("calc_reward_kwargs") or {}))
+        value = await called(self.made.calc_reward, self._instances[session], **more)
+        return None if value is None else float(value)
+
+    async def end(self, session: str) -> None:
+        kwargs = self._kwargs.pop(session, {})
+        instance = self._instances.pop(session, None)
+        if instance is not None:
+            more = accepted(self.made.release, dict(kwargs.get("release_kwargs") or {}))
+            await called(self.made.release, instance, **more)
+
+
+class ToolEnv(Env):
+    """Sessions of the tools in `made`. There is no end: the model stops calling."""
+
+    action = ACTION
+    made: Sequence[Tool] = ()
+    tools: Sequence[dict[str, Any]] = ()
+
+    def __init__(self) -> None:
+        self.session = uuid.uuid4().hex
+        self._by_name = {tool.name: tool for tool in self.made}
+        self._counts = {"calls": 0, "errors": 0}
+
+    async def reset(self, task: dict[str, Any], seed: int) -> str:
+        kwargs = tools_kwargs(task)
+        for tool in self.made:
+            await tool.begin(self.session, kwargs.get(tool.name) or {})
+        return ""
+
+    async def step(self, action: str, deadline_s: float) -> Step:
+        try:
+            calls = read_calls(action)
+        except BadAction as e:
+            self._counts["errors"] += 1
+            return Step(str(e), outcome="model_error", signals={**self._counts, "error_type": "bad_call"})
+        results, rewards, wrong = [], [], None
+        for name, arguments in calls:
+            self._counts["calls"] += 1
+            text, reward, error = await self._call(name, arguments)
+            results.append(text)
+            if reward is not None:
+                rewards.append(reward)
+            if error:
+                self._counts["errors"] += 1
+                wrong = wrong or error
+        signals = {**self._counts, "error_type": wrong, **await self._scores()}
+        outcome: Outcome = "model_error" if wrong else "ok"
+        reward = sum(rewards) if rewards else None
+        return Step(shown("\n".join(results)), reward=reward, outcome=outcome, signals=signals)
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> tuple[str, float | None, str | None]:
+        """(text for the model, reward, what is wrong)."""
+        tool = self._by_name.get(name)
+        if tool is None:
+            return f"There is no tool {name!r}. There are: {', '.join(self._by_name)}.", None, "unknown_function"
+        if tool.function is not None and (fault := misfit(tool.function, arguments)):
+            return f"Error: {name}: {fault}", None, "bad_call"
+        try:
+            return (*await tool.call(self.session, arguments), None)
+        except DEFECTS:
+            raise
+        except Exception as e:
+            return f"Error when executing {name}: {type(e).__name__}: {e}", None, "refused"
+
+    async def _scores(self) -> dict[str, Any]:
+        scores = {tool.name: value for tool in self.made if (value := await tool.score(self.session)) is not None}
+        return {"tool_scores": scores} if scores else {}
+
+    async def close(self) -> None:
+        for tool in self.made:
+            await tool.end(self.session)
+
+
+class TrlEnv(ToolEnv):
+    """An environment of TRL's `environment_factory`: one object for each session."""
+
+    theirs: type = object
+    methods: Sequence[str] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.object = self.theirs()
+        self._earned = 0.0
+        schemas = {schema["function"]["name"]: schema for schema in self.tools}
+        self.made = [Tool(name, schemas[name], getattr(self.object, name)) for name in self.methods]
+        self._by_name = {tool.name: tool for tool in self.made}
+
+    async def reset(self, task: dict[str, Any], seed: int) -> str:
+        columns = {k: v for k, v in task.items() if k != "extra"} | dict(task.get("extra") or {})
+        said = await called(self.object.reset, **accepted(self.object.reset, columns))
+        return "" if said is None else text_of(said)
+
+    async def step(self, action: str, deadline_s: float) -> Step:
+        step = await super().step(action, deadline_s)
+        judge = getattr(self.object, "get_reward", None)
+        if judge is None:
+            return step
+        value = float(await called(judge))
+        gained, self._earned = value - self._earned, value  # the steps' rewards add up to the last value
+        return Step(step.observation, reward=gained, outcome=step.outcome, signals=step.signals)
+
+
+def tools_kwargs(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a row of verl's says of each tool: extra_info.tools_kwargs, or a column of that name."""
+    extra = task.get("extra") or {}
+    info = extra.get("extra_info") or {}
+    if isinstance(info, str):
+        try:
+            info = json.loads(info)
+        except ValueError:
+            info = {}
+    found = extra.get("tools_kwargs") or (info.get("tools_kwargs") if isinstance(info, Mapping) else None) or {}
+    return found if isinstance(found, Mapping) else {}
+
+
+async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, in a thread if it may block; wait for a coroutine."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    result = await asyncio.to_thread(function, *args, **kwargs)
+    return await result if inspect.isawaitable(result) else result
+
+
+def accepted(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the keyword arguments that a function takes."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return dict(given)
+    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def misfit(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | None:
+    """Return why a function cannot be called with these arguments; None if it can."""
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as e:
+        return str(e)
+    return None
+
+
+def text_of(value: Any) -> str:
+    """Return a result as the model reads it."""
+    return value if isinstance(value, str) else str(value)

@@ -1,0 +1,232 @@
+"""import-verl: a bash script or a Hydra command line of verl -> a recipe that does what it did."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config.integrations.bash_script import Command, Script, read_script, readable
+from ..config.integrations.recipe_draft import toml_of
+from ..config.integrations.verl_import import VerlRecipe, import_verl
+from ..config.integrations.verl_overrides import read_overrides
+from ..errors import ConfigError, TirError
+from ..exit_codes import DONE, NO
+
+EXAMPLES = """examples
+  openrlhf-tir import-verl run_qwen2-7b.sh --out grpo.toml
+      the recipe of a script; what differs is a comment in it and on the screen
+  openrlhf-tir import-verl -- algorithm.adv_estimator=grpo data.train_files=train.parquet ...
+      the same of the overrides alone
+  openrlhf-tir import-verl run_qwen2-7b.sh --run --run-dir runs/mine
+      make the recipe and start it: what follows --run are flags of `openrlhf-tir train`
+The script is not run: variables, arrays, conditions and loops are read as bash would take them."""
+
+_MODULE = re.compile(r"(?:.*[./])?(?P<name>main_\w+|fsdp_sft_trainer\w*|sft_trainer\w*|fully_async_main)(?:\.py)?")
+OTHERS = {
+    "sft": (
+        "fine-tuning is `openrlhf-tir sft` here: --actor.model_name_or_path MODEL --sft.dataset FILE with the columns"
+        " `messages`, or `prompt` and `response` (sft.input_key, sft.output_key), --actor.learning_rate, --sft.max_len"
+        " (docs/sft.md)"
+    ),
+    "main_generation": "sampling from a model is `openrlhf-tir eval` here, which writes responses with their scores",
+    "main_eval": "scoring is `openrlhf-tir eval` here",
+    "main_ppo_split": "models on separate GPUs: see docs/scaling.md",
+}
+"""A program of verl's that trains nothing by RL -> what does its work here."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command of the script that starts one of verl's programs."""
+
+    program: str
+    words: tuple[str, ...]
+    line: int
+
+    @property
+    def trains(self) -> bool:
+        """Return True if it becomes a recipe."""
+        return self.other is None
+
+    @property
+    def other(self) -> str | None:
+        """What does the work of a program that is not RL training."""
+        return next((why for name, why in OTHERS.items() if name in self.program.rpartition(".")[2]), None)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES.replace("%", "%%")
+    parser.usage = (
+        "%(prog)s [--out FILE] [--number N] SCRIPT.sh [ARGUMENT...] [--run [FLAGS...]]\n"
+        "       %(prog)s [--out FILE] -- OVERRIDES..."
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="SCRIPT",
+        help="bash script that calls verl, with the arguments it takes; or, behind --, the overrides themselves",
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the recipe there instead of printing it")
+    parser.add_argument(
+        "--number", type=int, default=1, metavar="N", help="which of the script's training commands [1]"
+    )
+    parser.add_argument(
+        "--run",
+        nargs=argparse.REMAINDER,
+        help="start the recipe with `openrlhf-tir train`; what follows are flags of that command",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    words = list(args.words)
+    if not words:
+        raise ConfigError(
+            "Nothing to import. Give a script, openrlhf-tir import-verl SCRIPT.sh, or overrides:"
+            " openrlhf-tir import-verl -- algorithm.adv_estimator=grpo ..."
+        )
+    calls = calls_of([Command(tuple(words), 0)])
+    if calls or "=" in words[0] or words[0].startswith("-"):
+        script, name, directories = Script(), "verl", [Path.cwd()]
+        calls = calls or [Call("verl.trainer.main_ppo", tuple(words), 0)]
+    else:
+        path = Path(words[0])
+        script, name = read_script(path, arguments=words[1:]), path.stem
+        here = path.absolute().parent
+        directories = [Path.cwd(), here, *here.parents[:3]]
+        calls = calls_of(script.commands)
+    for note in script.notes:
+        _say(note)
+    trains = [call for call in calls if call.trains]
+    for call in calls:
+        if not call.trains:
+            _say(f"{_place(call)}{call.program}: {call.other}.")
+    if not trains:
+        if not calls:
+            _say(
+                f"{' '.join(words)} starts no program of verl (python3 -m verl.trainer.main_ppo ...)."
+                " If the script wants arguments, give them behind its name."
+            )
+        return NO
+    if not 1 <= args.number <= len(trains):
+        raise ConfigError(f"--number {args.number}: the script has {len(trains)} training command(s).")
+    chosen = trains[args.number - 1]
+    for i, call in enumerate(trains, 1):
+        if call is not chosen:
+            _say(f"{_place(call)}training command {i} of {len(trains)}: --number {i} imports it")
+    recipe = import_verl(
+        read_overrides(chosen.words),
+        program=chosen.program,
+        name=name,
+        directories=directories,
+        sources_of=sources_of,
+        rows_of=rows_of,
+    )
+    return _finish(args, chosen, recipe, name)
+
+
+def calls_of(commands: Sequence[Command]) -> list[Call]:
+    """Return the commands that start one of verl's programs, each once, with the words behind the program."""
+    found: dict[tuple[str, ...], Call] = {}
+    for command in commands:
+        for i, word in enumerate(command.words):
+            match = _MODULE.fullmatch(word)
+            if match is None or not _is_started(command.words[:i], word):
+                continue
+            program = word.removesuffix(".py").replace("/", ".")
+            found.setdefault(command.words, Call(program, command.words[i + 1 :], command.line))
+            break
+    return [*found.values()]
+
+
+def _is_started(before: Sequence[str], word: str) -> bool:
+    """Return True if a word is what Python or a launcher starts, not another program's argument."""
+    if not before:
+        return "." in word or "/" in word
+    launchers = ("python", "torchrun", "accelerate", "deepspeed", "ray")
+    return any(Path(launcher).name.startswith(launchers) for launcher in before)
+
+
+def sources_of(files: Sequence[str]) -> set[str]:
+    """Return the `data_source`s of the first rows of some files, as far as the files are on this machine."""
+    return {str(row["data_source"]) for row in _first_rows(files) if row.get("data_source")}
+
+
+def _first_rows(files: Sequence[str]):
+    from ..data.rows import read_rows
+
+    for name in files:
+        if Path(name).is_file():
+            try:
+                yield next(iter(read_rows(name, "train")))[1]
+            except (TirError, StopIteration):
+                continue
+
+
+def rows_of(files: Sequence[str]) -> int | None:
+    """Return the number of rows of some files; None where one is not on this machine or cannot be read."""
+    from ..data.bad_rows import BadRows
+    from ..data.rows import read_rows
+
+    if not files or not all(Path(name).is_file() for name in files):
+        return None
+    try:
+        return sum(1 for name in files for _ in read_rows(name, "train", BadRows("skip")))
+    except TirError:
+        return None
+
+
+def text_of(call: Call, recipe: VerlRecipe, name: str) -> str:
+    """Return the recipe's text, with what differs as comments."""
+    where = f"{name}, line {call.line}" if call.line else "a command line"
+    head = [f"From {where}: {call.program}. Made by `openrlhf-tir import-verl`."]
+    if recipe.draft.differences:
+        head += ["", "What differs from the command, or is left out:"]
+        head += [f"- {sentence}" for sentence in recipe.draft.differences]
+    if recipe.problems:
+        head += ["", "What has to be corrected before it runs:", *(f"- {line}" for line in recipe.problems)]
+    if recipe.nothing:
+        head += ["", "What needs nothing here, or changes nothing that is trained:"]
+        head += [f"- {', '.join(sorted(recipe.nothing))}"]
+    return toml_of(recipe.draft, head)
+
+
+def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str) -> int:
+    """Say what differs, give the recipe, and start it where that is wanted."""
+    for sentence in recipe.draft.differences:
+        _say(f"differs: {sentence}")
+    if recipe.nothing:
+        _say(f"{len(recipe.nothing)} overrides need nothing here: {', '.join(sorted(recipe.nothing))}")
+    for line in recipe.problems:
+        _say(f"correct this: {line}")
+    text = text_of(call, recipe, name)
+    out = args.out
+    if out is None and args.run is not None:
+        out = f"{name}.toml"
+    if out is None:
+        print(text, end="")
+        return DONE
+    path = Path(out)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise ConfigError(f"The recipe cannot be written to {path}: {e.strerror or e}. Choose another --out.") from None
+    _say(f"written: {path}. Check it: openrlhf-tir train --recipe {path} --check-only")
+    if args.run is None:
+        return DONE
+    from ..cli import main
+
+    return main(["train", "--recipe", str(path), *args.run])
+
+
+def _place(call: Call) -> str:
+    return f"line {call.line}: " if call.line else ""
+
+
+def _say(sentence: str) -> None:
+    print(f"import: {readable(sentence)}", file=sys.stderr)

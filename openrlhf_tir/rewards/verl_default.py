@@ -1,0 +1,95 @@
+"""verl's own rewards, which its runs use where no function is given: which one, the row's `data_source` says.
+
+    openai/gsm8k                          the number behind ####
+    math_dapo, aime...                    the last `Answer: ...` or box; -1 instead of 0 where it is wrong
+    MATH and other mathematics            the last box
+    searchR1_...                          exact match of the text in <answer>
+
+Answers of mathematics are compared as `math` does, which finds more of them equal than verl's comparison of texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..errors import RewardError, unknown
+from ..types import RewardParts, Task, Trajectory
+from . import Ask, on_the_spot
+from .checking import answer_check
+from .checking.answer_text import last_boxed, model_text
+from .context import RewardContext
+from .gsm8k import compare
+from .math_outcome import call_facts
+from .searchr1 import verl_score
+
+MATHEMATICS = (
+    "lighteval/MATH",
+    "DigitalLearningGmbH/MATH-lighteval",
+    "HuggingFaceH4/MATH-500",
+    "numina_aops_forum",
+    "numina_synthetic_math",
+    "numina_amc_aime",
+    "numina_synthetic_amc",
+    "numina_cn_k12",
+    "numina_olympiads",
+)
+_ANSWER = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
+
+
+def kind_of(source: Any) -> str | None:
+    """Return which of verl's rewards a data source has; None where verl has none, or one that runs code."""
+    source = str(source)
+    if source == "openai/gsm8k":
+        return "gsm8k"
+    if source == "math_dapo" or source.startswith(("aime", "math_dapo")):
+        return "dapo"
+    if source.startswith("searchR1_"):
+        return "search"
+    return "math" if source in MATHEMATICS else None
+
+
+def source_of(columns: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+    """Return a row's data source."""
+    return columns.get("data_source", meta.get("datasource"))
+
+
+def verl_default(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
+    """parts: correct, and those of `call_facts`. Raises RewardError for a data source without a reward."""
+    source = source_of(task.extra, task.meta)
+    kind = kind_of(source) if task.label else "math"
+    text = model_text(trajectory)
+    if kind is None:
+        raise RewardError(no_reward(source))
+    if context.options:
+        raise unknown("reward.options key", min(context.options), (), "reward.name = 'verl' has none.")
+    if kind == "search":
+        value = verl_score(text, _golds(task.label))
+        return RewardParts(value, value > 0, {**call_facts(trajectory), "correct": float(value > 0)})
+    if kind == "gsm8k":
+        right, _ = compare(text, task.label)
+    else:
+        said = _ANSWER.findall(text) if kind == "dapo" else []
+        answer = said[-1].strip().strip("$") if said else last_boxed(text)
+        right = answer is not None and answer_check.equal(last_boxed(answer) or answer, task.label, ask)
+    reward = 1.0 if right else -1.0 if kind == "dapo" else 0.0
+    return RewardParts(reward, right, {**call_facts(trajectory), "correct": float(right)})
+
+
+def _golds(label: str) -> str | list[str]:
+    """The right answers of a label of Search-R1's rows, {"target": [...]}, or the label itself."""
+    with suppress(ValueError, RecursionError):
+        table = json.loads(label)
+        if isinstance(table, dict) and isinstance(table.get("target"), list):
+            return [str(gold) for gold in table["target"]]
+    return label
+
+
+def no_reward(source: Any) -> str:
+    """What is said of a row whose data source has no reward of verl's here."""
+    return (
+        f"reward.name = 'verl': there is none of verl's own rewards here for data_source = {source!r}. Give the"
+        " function that rewards such rows: reward.name = 'path/file.py:compute_score'."
+    )

@@ -1,0 +1,233 @@
+"""A script or command line of verl becomes a recipe, with a sentence for every difference."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from openrlhf_tir.cli import main
+from openrlhf_tir.config.integrations.verl_import import DEFAULTS, NEEDS_NOTHING, import_verl
+from openrlhf_tir.config.integrations.verl_overrides import read_overrides, value_of
+from openrlhf_tir.config.settings import load
+
+
+def recipe(*words, program="verl.trainer.main_ppo", **more):
+    return import_verl(read_overrides(words), program=program, **more)
+
+
+def settings(*words, **more):
+    return recipe(*words, **more).draft.settings
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        ("-3", -3),
+        ("1e-6", 1e-6),
+        ("0.28", 0.28),
+        ("True", True),
+        ("false", False),
+        ("null", None),
+        ("grpo", "grpo"),
+        ("'error'", "error"),
+        ('["console","wandb"]', ["console", "wandb"]),
+        ("['console','tensorboard']", ["console", "tensorboard"]),
+        ("[a, 'b,c', [1,2]]", ["a", "b,c", [1, 2]]),
+        ("'[\"console\"]'", ["console"]),
+        ("{a: 1, b: [x, y]}", {"a": 1, "b": ["x", "y"]}),
+        ("", ""),
+        ("Qwen/Qwen2-7B", "Qwen/Qwen2-7B"),
+        ("10_000", 10000),
+    ],
+)
+def test_values_are_typed_as_hydra_types_them(text, value):
+    assert value_of(text) == value and type(value_of(text)) is type(value)
+
+
+def test_signs_and_hydras_own_flags_are_read():
+    found = read_overrides(
+        ["+a.b=1", "++a.c=2", "~trainer.logger", "--config-path=conf", "--config-name", "x", "a.b=3", "d={e: {f: 1}}"]
+    )
+    assert found.values == {"a.b": 3, "a.c": 2, "d.e.f": 1} and found.removed == ["trainer.logger"]
+    assert found.config == {"config-path": "conf", "config-name": "x"} and found.strange == []
+
+
+GRPO = [
+    "algorithm.adv_estimator=grpo",
+    "data.train_files=train.parquet",
+    "data.train_batch_size=64",
+    "data.max_prompt_length=100",
+    "data.max_response_length=50",
+    "actor_rollout_ref.model.path=m",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+    "actor_rollout_ref.rollout.n=5",
+    "actor_rollout_ref.actor.use_kl_loss=True",
+    "actor_rollout_ref.actor.kl_loss_coef=0.01",
+]
+
+
+def test_grpo_is_said_in_our_settings():
+    s = settings(*GRPO)
+    assert s["algo.advantage.estimator"] == "group_norm" and s["pipeline.mode"] == "sync" and s["filter.names"] == []
+    assert (s["rollout.batch_size"], s["rollout.n_samples_per_prompt"], s["train.batch_size"]) == (64, 5, 80)
+    assert (s["rollout.max_new_tokens"], s["data.max_len"]) == (50, 150)
+    assert (s["algo.kl.init_coef"], s["algo.kl.estimator"], s["algo.kl.use_loss"]) == (0.01, "k3", True)
+    assert s["algo.kl.unbiased_gradient"] is False and s["actor.dual_clip"] == 3.0
+    assert (s["env.protocol"], s["env.max_calls"], s["reward.name"]) == ("plain", 0, "verl")
+    assert s["train.max_steps"] % 4 == 0, "a batch makes four updates"
+
+
+@pytest.mark.parametrize(
+    ("words", "setting", "value"),
+    [
+        ("algorithm.adv_estimator=gae", "algo.advantage.estimator", "gae"),
+        ("algorithm.adv_estimator=gae critic.optim.lr=2e-5", "critic.learning_rate", 2e-5),
+        ("algorithm.adv_estimator=rloo", "algo.advantage.estimator", "rloo"),
+        ("algorithm.adv_estimator=reinforce_plus_plus", "algo.advantage.estimator", "reinforce"),
+        ("algorithm.norm_adv_by_std_in_grpo=False", "algo.advantage.no_std_norm", True),
+        ("actor_rollout_ref.actor.clip_ratio_high=0.28", "actor.eps_clip_low_high", [0.2, 0.28]),
+        ("actor_rollout_ref.actor.clip_ratio=0.1", "actor.eps_clip_low_high", [0.1, 0.1]),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "actor.policy_loss_type", "gspo"),
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum", "actor.loss_agg_constant", 1.0),
+        ("actor_rollout_ref.actor.kl_loss_type=low_var_kl+", "algo.kl.unbiased_gradient", True),
+        ("algorithm.filter_groups.enable=True algorithm.filter_groups.metric=acc", "filter.names", ["accuracy"]),
+        ("reward_model.reward_kwargs.overlong_buffer_cfg.enable=True"
+         " reward_model.reward_kwargs.overlong_buffer_cfg.len=20", "reward.overlong_buffer_len", 20.0),
+        ("trainer.total_training_steps=10", "train.max_steps", 40),
+        ("trainer.total_epochs=3", "train.num_episodes", 3),
+        ("trainer.save_freq=5", "ckpt.save_steps", 20),
+        ("trainer.test_freq=5 data.val_files=test.parquet", "eval.steps", 20),
+        ("custom_reward_function.path=r.py custom_reward_function.name=f", "reward.name", "r.py:f"),
+        ("custom_reward_function.path=r.py +custom_reward_function.reward_kwargs.x=2", "reward.options", {"x": 2}),
+        ("reward_model.enable=True reward_model.model.path=rm", "reward.name", "model"),
+        ("actor_rollout_ref.model.lora_rank=8", "ds.lora.rank", 8),
+        ("actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml", "env.file", "t.yaml"),
+        ("actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml"
+         " actor_rollout_ref.rollout.multi_turn.max_assistant_turns=5", "env.max_calls", 4),
+        ("actor_rollout_ref.rollout.engine_kwargs.vllm.seed=1", "vllm.engine_args", {"seed": 1}),
+        ("data.apply_chat_template_kwargs.enable_thinking=False", "data.chat_template_options",
+         {"enable_thinking": False}),
+        ("data.prompt_key=messages", "data.input_key", "messages"),
+        ("algorithm.rollout_correction.rollout_is=token", "algo.advantage.is_correction_threshold", [2.0]),
+        ("actor_rollout_ref.rollout.val_kwargs.do_sample=True actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
+         "eval.temperature", 0.6),
+    ],
+)  # fmt: skip
+def test_an_override_becomes_a_setting(words, setting, value):
+    assert settings(*GRPO, *words.split())[setting] == value
+
+
+@pytest.mark.parametrize(("program", "mode"), [("main_ppo", "sync"), ("one_step_off_policy.main_ppo", "one_step")])
+def test_the_program_says_whether_rollout_and_training_overlap(program, mode):
+    assert settings(*GRPO, program=f"verl.x.{program}")["pipeline.mode"] == mode
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2",
+        "data.image_key=images",
+        "algorithm.adv_estimator=remax",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov",
+        "actor_rollout_ref.rollout.multi_turn.interaction_config_path=i.yaml",
+        "+nobody.knows.this=1",
+        "trainer.logger=mlflow",
+        "data.train_batch_size=many",
+        "~trainer.logger",
+        "a word",
+        "actor_rollout_ref.rollout.val_kwargs.top_k=3",
+        "data.custom_cls.path=mine.py",
+    ],
+)
+def test_what_is_not_so_here_has_a_sentence(word):
+    plain, odd = recipe(*GRPO), recipe(*GRPO, word)
+    assert len(odd.draft.differences) > len(plain.draft.differences) and not odd.problems
+
+
+def test_every_override_sets_something_needs_nothing_or_has_a_sentence():
+    names = [*DEFAULTS, *(name.replace("*", "x") for name in NEEDS_NOTHING)]
+    for name in names:
+        value = DEFAULTS.get(name)
+        word = f"++{name}={'null' if value is None else value}"
+        found = recipe(*GRPO, word)
+        assert not any(name in sentence and "no such setting" in sentence for sentence in found.draft.differences)
+
+
+SCRIPT = """#!/bin/bash
+set -x
+export VLLM_USE_V1=1
+MODEL=${MODEL:-toy}
+train_files="['$PWD/train.parquet']"
+ALGORITHM=(algorithm.adv_estimator=grpo algorithm.use_kl_in_reward=False)
+lengths="data.max_prompt_length=64 data.max_response_length=32"
+if [ "$1" = "short" ]; then
+    shift
+fi
+
+python3 -m verl.trainer.main_ppo \\
+    "${ALGORITHM[@]}" \\
+    data.train_files="$train_files" \\
+    data.train_batch_size=4 $lengths \\
+    actor_rollout_ref.model.path=$MODEL \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=4 \\
+    actor_rollout_ref.rollout.n=2 \\
+    actor_rollout_ref.rollout.tensor_model_parallel_size=1 \\
+    trainer.n_gpus_per_node=1 \\
+    trainer.experiment_name='my run' \\
+    trainer.total_epochs=2 $@
+"""
+
+
+def test_a_script_is_read_and_written_as_a_recipe_that_loads(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": f"{i}+1?"}], "ability": "math",
+         "reward_model": {"style": "rule", "ground_truth": str(i + 1)}, "extra_info": {"index": i}}
+        for i in range(8)
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "train.parquet")
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    assert main(["import-verl", "run.sh", "short", "trainer.save_freq=7", "--out", "r.toml"]) == 0
+    cfg = load(str(tmp_path / "r.toml"), {})
+    assert (
+        cfg.data.datasets == [str(tmp_path / "train.parquet")] and cfg.train.max_steps == 4 and cfg.ckpt.save_steps == 7
+    )
+    assert cfg.algo.advantage.estimator == "group_norm" and str(cfg.run_dir).endswith("runs/my_run")
+    assert "differs" in capsys.readouterr().err
+
+
+def test_overrides_alone_are_printed_as_a_recipe(capsys):
+    assert main(["import-verl", "--", *GRPO]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["algo"]["advantage"]["estimator"] == "group_norm"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nproc_per_node=2 -m verl.trainer.fsdp_sft_trainer data.train_files=x",
+        "python3 -m verl.trainer.main_generation model.path=x",
+        "echo hello",
+    ],
+)
+def test_a_script_that_trains_nothing_by_rl_has_a_sentence_and_no_recipe(tmp_path, command, capsys):
+    (tmp_path / "s.sh").write_text(command + "\n")
+    assert main(["import-verl", str(tmp_path / "s.sh")]) == 1
+    told = capsys.readouterr()
+    assert not told.out and told.err.count("\n") == 1
+
+
+def test_values_of_a_hydra_file_are_under_those_of_the_command_line(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [ppo_trainer]\ndata: {max_response_length: 77, max_prompt_length: 11}\ntrainer: {x: ${a.b}}\n"
+    )
+    s = settings(*GRPO[:3], "data.max_prompt_length=20", "--config-name=mine", directories=[tmp_path])
+    assert s["rollout.max_new_tokens"] == 77 and s["data.max_len"] == 97
+
+
+def test_train_with_overrides_of_verl_points_to_the_import(capsys):
+    assert main(["train", "algorithm.adv_estimator=grpo", "data.train_files=x"]) == 2
+    assert "import-verl" in capsys.readouterr().err
