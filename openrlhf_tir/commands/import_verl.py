@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from ..config.integrations.verl_import import VerlRecipe, import_verl
 from ..config.integrations.verl_overrides import read_overrides
 from ..errors import ConfigError, TirError
 from ..exit_codes import DONE, NO
+from .checks.host import Machine
 
 EXAMPLES = """examples
   openrlhf-tir import-verl run_qwen2-7b.sh --out grpo.toml
@@ -37,6 +39,13 @@ OTHERS = {
     "main_ppo_split": "models on separate GPUs: see docs/scaling.md",
 }
 """A program of verl's that trains nothing by RL -> what does its work here."""
+
+
+ON_CPU = (
+    "--actor.num_gpus_per_node 1 --vllm.num_engines 1 --train.colocate_all false --ds.param_dtype fp32"
+    " --ds.attn_implementation sdpa --vllm.enforce_eager --vllm.dtype float32 --vllm.kv_cache_mib 128"
+)
+"""Flags that undo what only GPUs have."""
 
 
 @dataclass(frozen=True)
@@ -217,11 +226,14 @@ def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str)
     except OSError as e:
         raise ConfigError(f"The recipe cannot be written to {path}: {e.strerror or e}. Choose another --out.") from None
     _say(f"written: {path}. Check it: openrlhf-tir train --recipe {path} --check-only")
+    if not Machine().gpus and "RAY_ADDRESS" not in os.environ:
+        _say(f"this machine has no GPU. To try the recipe on its processors add {ON_CPU}")
     if args.run is None:
         return DONE
-    from ..cli import main
-
-    return main(["train", "--recipe", str(path), *args.run])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The run takes the place of this process: signals and restarts by the launcher find what they would without us.
+    os.execv(sys.executable, [sys.executable, "-m", "openrlhf_tir.cli", "train", "--recipe", str(path), *args.run])
 
 
 def _place(call: Call) -> str:

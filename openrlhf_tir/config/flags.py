@@ -42,6 +42,12 @@ NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?$|-(inf|inf
 """What a value may look like although it starts like a flag; argparse's own pattern has no exponents."""
 
 
+OF_VERL = re.compile(
+    r"\+{0,2}(actor_rollout_ref|algorithm|data|trainer|critic|reward_model|custom_reward_function|ray_kwargs)\.[\w.]+="
+)
+"""What an override on a command line of verl begins with."""
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that raises ConfigError, so that every mistake leaves the program the same way."""
 
@@ -289,6 +295,12 @@ def unknown_flags(extra: Sequence[str]) -> list[str]:
     """A line for each flag that argparse did not recognise, and for each word that belongs to none. A word after an
     unknown flag is its value."""
     lines, after_flag = [], False
+    if theirs := [word for word in extra if OF_VERL.match(word)]:
+        lines.append(
+            f"{shown(theirs[0])} is an override of verl's. `openrlhf-tir import-verl -- OVERRIDES...`, or import-verl"
+            " SCRIPT.sh, makes a recipe of its command line."
+        )
+        extra = [word for word in extra if word not in theirs]
     for word in extra:
         if NEGATIVE_NUMBER.match(word) or not word.startswith("-"):
             if not after_flag:

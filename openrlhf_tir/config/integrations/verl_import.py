@@ -343,7 +343,7 @@ def _others(given: _Given, draft: Draft) -> list[str]:
             nothing.append(key)
             continue
         sentence = next((why for pattern, why in SENTENCES.items() if re.fullmatch(pattern, key)), None)
-        if _NOTHING.fullmatch(key):
+        if _NOTHING.fullmatch(key) or key in DEFAULTS or key in NUMBERS:  # the last two: of what is not used here
             nothing.append(key)
         elif sentence:
             draft.differs(f"{key}={_shown(given.values[key])}: {sentence}.")

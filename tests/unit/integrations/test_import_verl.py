@@ -56,18 +56,12 @@ def test_signs_and_hydras_own_flags_are_read():
     assert found.config == {"config-path": "conf", "config-name": "x"} and found.strange == []
 
 
-GRPO = [
-    "algorithm.adv_estimator=grpo",
-    "data.train_files=train.parquet",
-    "data.train_batch_size=64",
-    "data.max_prompt_length=100",
-    "data.max_response_length=50",
-    "actor_rollout_ref.model.path=m",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=16",
-    "actor_rollout_ref.rollout.n=5",
-    "actor_rollout_ref.actor.use_kl_loss=True",
-    "actor_rollout_ref.actor.kl_loss_coef=0.01",
-]
+GRPO = (
+    *("algorithm.adv_estimator=grpo", "data.train_files=train.parquet", "data.train_batch_size=64"),
+    *("data.max_prompt_length=100", "data.max_response_length=50", "actor_rollout_ref.model.path=m"),
+    *("actor_rollout_ref.actor.ppo_mini_batch_size=16", "actor_rollout_ref.rollout.n=5"),
+    *("actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.kl_loss_coef=0.01"),
+)
 
 
 def test_grpo_is_said_in_our_settings():
@@ -182,7 +176,7 @@ python3 -m verl.trainer.main_ppo \\
 """
 
 
-def test_a_script_is_read_and_written_as_a_recipe_that_loads(tmp_path, monkeypatch, capsys):
+def test_a_script_is_read_and_written_as_a_recipe_that_loads(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [
         {"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": f"{i}+1?"}], "ability": "math",
@@ -197,7 +191,6 @@ def test_a_script_is_read_and_written_as_a_recipe_that_loads(tmp_path, monkeypat
         cfg.data.datasets == [str(tmp_path / "train.parquet")] and cfg.train.max_steps == 4 and cfg.ckpt.save_steps == 7
     )
     assert cfg.algo.advantage.estimator == "group_norm" and str(cfg.run_dir).endswith("runs/my_run")
-    assert "differs" in capsys.readouterr().err
 
 
 def test_overrides_alone_are_printed_as_a_recipe(capsys):
@@ -222,7 +215,7 @@ def test_a_script_that_trains_nothing_by_rl_has_a_sentence_and_no_recipe(tmp_pat
 
 def test_values_of_a_hydra_file_are_under_those_of_the_command_line(tmp_path):
     (tmp_path / "mine.yaml").write_text(
-        "defaults: [ppo_trainer]\ndata: {max_response_length: 77, max_prompt_length: 11}\ntrainer: {x: ${a.b}}\n"
+        'defaults: [ppo_trainer]\ndata: {max_response_length: 77, max_prompt_length: 11}\ntrainer: {x: "${a.b}"}\n'
     )
     s = settings(*GRPO[:3], "data.max_prompt_length=20", "--config-name=mine", directories=[tmp_path])
     assert s["rollout.max_new_tokens"] == 77 and s["data.max_len"] == 97
