@@ -30,6 +30,8 @@ FILES = {
     "digits.py": ("protocols.md", "class Digits"),
     "asks.py": ("protocols.md", "class Asks"),
     "guess.py": ("environments.md", "class GuessEnv"),
+    "my_rewards.py": ("coming_from_trl.md", "def accuracy"),
+    "my_tools.py": ("coming_from_trl.md", "def multiply"),
 }
 """Files of one's own that recipes of the pages name."""
 RECIPES = "the recipes below"
@@ -48,6 +50,10 @@ RUN_BY = {
     ("algorithms.md", "python", "def plain_gradient"): RECIPES,
     ("openrlhf_files.md", "python", "class AgentInstance"): "tests/e2e/agents/test_openrlhf_files.py",
     ("openrlhf_files.md", "python", "def reward_func"): "tests/contract/test_remote_reward.py",
+    ("coming_from_verl.md", "python", "def compute_score"): "tests/contract/docs/test_coming_from.py",
+    ("coming_from_trl.md", "python", "def accuracy"): "tests/contract/docs/test_coming_from.py",
+    ("coming_from_trl.md", "python", "def multiply"): "tests/contract/docs/test_coming_from.py",
+    ("gsm8k.md", "python", "make_gsm8k.py"): "tests/contract/docs/test_coming_from.py",
     ("tutorial.md", "python", "save_model"): "test_the_tutorial_gets_as_far_as_its_check",
     ("tutorial.md", "python", "def share"): "test_the_tutorial_gets_as_far_as_its_check",
 }

@@ -1,0 +1,81 @@
+"""The pages for people who come from verl and TRL, and that of GSM8K: their files run, their tables are complete."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.commands.checks.data import check_data
+from openrlhf_tir.config import Data
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.data import load_prompts
+from openrlhf_tir.plugins import ENVIRONMENT
+from openrlhf_tir.plugins import load as load_plugin
+from openrlhf_tir.rewards import GROUP_REGISTRY, REGISTRY
+from openrlhf_tir.rewards import load as load_reward
+from openrlhf_tir.rewards.context import RewardContext
+from openrlhf_tir.rewards.own import OwnReward
+from openrlhf_tir.types import Chat, Segment, Task, Trajectory
+
+from .docs_blocks import DOCS, block
+
+
+def said(text: str) -> Trajectory:
+    ids = np.arange(len(text), dtype=np.int32)
+    return Trajectory(0, ids[:1], [Segment("model", ids, ids * 0.0, ids * 0, text)], finish_reason="stop")
+
+
+def file_of(tmp_path, page: str, holds: str, name: str) -> str:
+    (tmp_path / name).write_text(block(page, "python", holds))
+    return str(tmp_path / name)
+
+
+def test_the_reward_of_verls_page_is_one(tmp_path):
+    (tmp_path / "my_reward.py").write_text(block("coming_from_verl.md", "python", "def compute_score"))
+    row = {"data_source": "openai/gsm8k", "reward_model": {"ground_truth": "42"}, "extra_info": {}}
+    name = f"{tmp_path / 'my_reward.py'}:compute_score"
+    parts, _ = OwnReward(name)(said("6*7 is 42"), Task("", "", extra=row), RewardContext())
+    assert (parts.reward, parts.correct, parts.parts["numbers"]) == (1.0, True, 3.0)
+
+
+def test_the_rewards_of_trls_page_are_two(tmp_path):
+    (tmp_path / "my_rewards.py").write_text(block("coming_from_trl.md", "python", "def accuracy"))
+    chat = Chat(({"role": "user", "content": "6*7?"},))
+    task = Task("", "", chat=chat, extra={"solution": "42", "level": 1})
+    name = str(tmp_path / "my_rewards.py")
+    assert OwnReward(f"{name}:accuracy")(said("42"), task, RewardContext())[0] == (1.0, True, {"characters": 2.0})
+    assert OwnReward(f"{name}:brevity")(said("42"), task, RewardContext())[0].reward == pytest.approx(-0.002)
+
+
+async def test_the_tool_of_trls_page_multiplies(tmp_path):
+    (tmp_path / "my_tools.py").write_text(block("coming_from_trl.md", "python", "def multiply"))
+    env = load_plugin(ENVIRONMENT, f"{tmp_path / 'my_tools.py'}:TOOLS")()
+    await env.reset({}, 0)
+    action = json.dumps([{"name": "multiply", "arguments": {"a": 6, "b": 7}}])
+    assert (await env.step(action, 5.0)).observation == "42"
+
+
+def test_rows_in_gsm8ks_form_are_read_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block("gsm8k.md", "python", "make_gsm8k.py"), "make_gsm8k.py", "exec"), {})
+    (tmp_path / "gsm8k.toml").write_text(block("gsm8k.md", "toml", "gsm8k.toml"))
+    rows = {"data.prompt_dataset": "gsm8k/train.jsonl", "eval.dataset": "gsm8k/test.jsonl"}
+    cfg = load("gsm8k.toml", rows)
+    assert any("64 problems" in fact for fact in check_data(cfg, training=True))
+    data = Data(prompt_dataset="gsm8k/train.jsonl", input_template=cfg.data.input_template, cache_dir="off")
+    task = load_prompts(data)[0]
+    assert task.prompt.endswith('output the final answer after "####".') and task.extra["answer"].endswith(task.label)
+    reward = load_reward("gsm8k")
+    assert reward(said(f"So it is #### {task.label}"), task, RewardContext()).reward == 1.0
+    assert reward(said(task.extra["answer"]), task, RewardContext()).reward == 1.0
+    assert reward(said(f"So it is {task.label}"), task, RewardContext()).reward == 0.0
+
+
+def test_the_table_of_rewards_names_every_registered_one():
+    page = (DOCS / "rewards.md").read_text()
+    table = page.partition("## Those that are there")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(REGISTRY)
+    assert all(f"`{name}`" in table.rpartition("A group reward")[2] for name in GROUP_REGISTRY)
