@@ -1,10 +1,18 @@
-"""The domain, from which a newcomer learns the system. numpy only: these cross Ray and land in its object store.
+"""The domain's types: read this file to learn the system. numpy only, because these objects cross Ray's object store.
 
-    Task -> (run_episode x n) -> Trajectory -> Group -> (filters, replay) -> TrainBatch -> learner
+    Task --(run_episode, n times)--> Trajectory --> Group --(filters, buffer)--> TrainBatch --> learner
 
-Shapes: T tokens of one response, P prompt tokens, G samples of a group, B groups of a batch.
-A token's *source* says who produced it; the loss mask is derived from it and is never stored, so a mask that trains on
-tool output cannot be expressed. `version` is the number of learner updates behind the weights that sampled a token."""
+A `Task` is a prompt with its label and environment. The policy answers it n times; each answer is a `Trajectory` of
+`Segment`s, alternately written by the model and by the environment. The n trajectories are the `Group`, which a rollout
+actor scores, filters and describes in a `GroupMeta`. The controller handles the metadata and a reference to the group
+only. B accepted groups become a `TrainBatch`; the learner reads the groups themselves.
+
+Shapes: T tokens of a response, P tokens of a prompt, n samples of a group, B groups of a batch.
+
+The *source* of a token says who produced it. The loss mask is derived from the source and never stored, so a mask that
+trains on tool output cannot be expressed. The *version* of a token is the number of learner updates behind the weights
+that sampled it.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +26,22 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 Source = Literal["model", "env"]
+"""Who produced a token: the policy, or the environment."""
 ENV_VERSION = -1
 """Version of a token that no policy sampled."""
 
 
+# --- Tasks ------------------------------------------------------------------------------------------------------------
+
+
 class GroupKey(NamedTuple):
-    """Identity of one issue of one prompt. `prompt` is the row's index in the data set."""
+    """Identity of one attempt of one prompt.
+
+    Attributes:
+        epoch: The epoch, from 0.
+        prompt: Index of the prompt in the data set. Stable over epochs and resumes.
+        attempt: The attempt, from 0. A prompt whose attempt ended without being used gets another one.
+    """
 
     epoch: int
     prompt: int
@@ -34,33 +52,42 @@ class GroupKey(NamedTuple):
 
 
 class GroupState(StrEnum):
-    """Where an issued group is. In a terminal state its attempt is over: its slot is free and the ledger has a line
-    that says how it ended."""
+    """Where a dispatched group is.
+
+    In a terminal state its attempt is over: its slot is free, and the ledger has a line that says how it ended.
+    """
 
     ROLLING = "rolling"
-    """A rollout actor has it."""
+    """On a rollout actor."""
     BUFFERED = "buffered"
-    """Accepted; it waits in replay."""
+    """Accepted by the filters; waits to be trained."""
     TRAINING = "training"
-    """It is in the batch in hand, until the learner's step on that has ended."""
+    """In the current batch, until the learner's step on it has ended."""
     TRAINED = "trained"
+    """Trained. Terminal."""
     FILTERED = "filtered"
+    """Dropped by a filter. Terminal."""
     FAILED = "failed"
-    """It failed for good: it was issued again as often as train.max_reissues allows."""
+    """Failed for good: dispatched again as often as train.max_reissues allows, or its gradient was not finite.
+    Terminal."""
     REQUEUED = "requeued"
-    """This attempt has ended, its prompt goes on: it is queued again (after a fault, as surplus, or interrupted)."""
+    """This attempt is over (a fault, surplus, an interruption) and the prompt is dispatched again. Terminal."""
 
 
 TERMINAL = frozenset({GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED, GroupState.REQUEUED})
-"""The states in which a group ends; the ledger's events are these words."""
+"""The states in which an attempt ends. The ledger's events have the same names."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a run knows when it issues a group. It travels with the task, so that rewards know where they are.
+    """What a run knows when it dispatches a group. Travels with the task, so that rewards can read it.
 
-    `update`: learner updates so far, of `max_updates`; `counters`: the run's own, kept in its checkpoints; `prompt`:
-    those of this prompt alone."""
+    Attributes:
+        update: Learner updates so far.
+        max_updates: Learner updates of the whole run (train.max_steps); 0 outside of a training run.
+        counters: The method's counters of the whole run, by name. Kept in checkpoints.
+        prompt: The method's counters of this prompt, by name.
+    """
 
     update: int = 0
     max_updates: int = 0
@@ -70,17 +97,34 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """The messages that a prompt was rendered from, and the schemas of the tools that it names."""
+    """The conversation that a prompt was rendered from.
+
+    Attributes:
+        messages: The messages, each with a role and content.
+        tools: JSON schemas of the tools that the prompt names.
+        of_text: True if the row's prompt was text, which became the one user message.
+    """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     of_text: bool = False
-    """True if the row's prompt was text, which became the one user message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem: rendered prompt text, its label, and the name of its environment."""
+    """One problem: the rendered prompt, the label, and the environment in which it is solved.
+
+    Attributes:
+        prompt: The prompt as text, rendered by the chat template or the input template.
+        label: What a reward compares the answer with; may be empty.
+        env: Name of the environment.
+        meta: The row's meta column.
+        run: What the run knew when the task was dispatched.
+        chat: The conversation, if the model's chat template rendered the prompt.
+        row: Identity of the row in the data, whatever file it is in (data/identity.py).
+        extra: Every column of the row besides its prompt, as the file has it. Rewards read it here, environments as
+            `task["extra"]`, templates as {name}.
+    """
 
     prompt: str
     label: str
@@ -88,25 +132,42 @@ class Task:
     meta: Mapping[str, Any] = field(default_factory=dict)
     run: RunFacts = RunFacts()
     chat: Chat | None = None
-    """The conversation, where the model's chat template rendered the prompt."""
     row: str = ""
-    """Which row of the data it is, whatever file that is in: data/identity.py."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Every column of the row besides its prompt, as the file has it. Rewards read it here, environments as
-    `task["extra"]`, templates as {name}."""
 
 
 class PromptOutcome(NamedTuple):
-    """What a group that ended says of its prompt: `right` of `samples`. None of none where it failed."""
+    """How well the policy did on a prompt, once its group has ended. The curriculum learns from it.
+
+    Attributes:
+        prompt: Index of the prompt in the data set.
+        right: Correct samples.
+        samples: Valid samples; 0 if the group failed.
+    """
 
     prompt: int
     right: int
     samples: int
 
 
+# --- Engines ----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What the engine needs to sample one segment. `max_tokens` counts new tokens. Stop strings stay in the text."""
+    """How an engine samples one segment.
+
+    Attributes:
+        max_tokens: New tokens at most.
+        stop: Strings that end the segment. The text includes the one that matched.
+        temperature: Softmax temperature; 0 is greedy.
+        top_p: Nucleus sampling: keep the likeliest tokens whose probabilities sum to this.
+        seed: Seed of the engine's random numbers; None for a random one.
+        top_k: Keep this many of the likeliest tokens; 0 for all.
+        min_p: Keep tokens with p >= min_p * p_max.
+        since: Version that sampled the first token of the trajectory that this segment continues; None if the
+            trajectory begins with it.
+    """
 
     max_tokens: int
     stop: tuple[str, ...] = ()
@@ -114,26 +175,39 @@ class Sampling:
     top_p: float = 1.0
     seed: int | None = None
     top_k: int = 0
-    """How many of the likeliest tokens are sampled from; 0: all."""
     min_p: float = 0.0
     since: int | None = None
-    """Version that sampled the first token of the trajectory which this goes on with; None: it begins here."""
 
 
 class EngineBounds(NamedTuple):
-    """What no request to an engine may exceed."""
+    """What no request to an engine may exceed.
+
+    Attributes:
+        vocab_size: Token ids must be below it.
+        max_model_len: Tokens of prompt and response together.
+    """
 
     vocab_size: int
     max_model_len: int
-    """Tokens of prompt and answer together."""
 
 
 Finish = Literal["stop", "length", "abort"]
+"""Why a completion ended: a stop string or the end token, the token limit, or an abort."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an engine returns. All arrays [T]; `text` is the decoded tokens, cut right after a matched stop string."""
+    """What an engine returns for one request.
+
+    Attributes:
+        token_ids: [T] int32, the sampled tokens.
+        logprobs: [T] float32, log-probabilities of the sampled tokens under the distribution that sampled them.
+        versions: [T] int32, the policy version of each token; weights may change in flight.
+        text: The decoded tokens, cut right after a matched stop string.
+        finish_reason: Why the completion ended.
+        stop_reason: The stop string or token id that ended it, if one did.
+        prompt_logprobs: [P - 1] float32, log-probabilities of the prompt's tokens but the first, if requested.
+    """
 
     token_ids: np.ndarray
     logprobs: np.ndarray
@@ -142,45 +216,60 @@ class Completion:
     finish_reason: Finish
     stop_reason: str | int | None = None
     prompt_logprobs: np.ndarray | None = None
-    """[P - 1] float32 log-probs of the prompt's tokens but the first, where they were asked for."""
 
     @property
     def began(self) -> int | None:
-        """Version that sampled the first token; None without one."""
+        """Version that sampled the first token; None if there is no token."""
         return int(self.versions[0]) if len(self.versions) else None
 
 
+# --- Weight pushes ----------------------------------------------------------------------------------------------------
+
+
 class Changes(NamedTuple):
-    """A delta push as the learner announces it (weights/delta_file.py)."""
+    """A delta push as the learner announces it (weights/delta_file.py).
+
+    Attributes:
+        digest: Digest of the whole weights after the push.
+        link: Digest of the delta file, chained to the weights before it.
+    """
 
     digest: str
-    """The digest of the weights after the push."""
     link: str
-    """The digest of the file, chained to the weights before it."""
 
 
 class Meeting(NamedTuple):
-    """Where learner rank 0 and the workers of engines meet for broadcasts of weights (weights/broadcast)."""
+    """Where learner rank 0 and the engines' workers meet for broadcasts of weights (weights/broadcast).
+
+    Attributes:
+        backend: Communication library: "nccl" or "gloo".
+        address: Address of learner rank 0's node.
+        port: A free port there.
+        receivers: Number of workers; they are ranks 1 to this.
+        deadline_s: Seconds for all to arrive, and again for each bucket of weights.
+    """
 
     backend: str
     address: str
     port: int
     receivers: int
-    """Workers, ranks 1 to this."""
     deadline_s: float
-    """Seconds for all to be there, and again for each bucket."""
 
 
 class Transfer(NamedTuple):
-    """What became of a broadcast on one side."""
+    """Result of a broadcast for its sender, or for one receiver.
+
+    Attributes:
+        digest: Digest of everything that was sent or received; None if something is missing.
+        nbytes: Bytes of the weights.
+        fault: Why something is missing; None if nothing is.
+        unusable: True if retrying the push cannot help: the engine must be replaced.
+    """
 
     digest: str | None = None
-    """The digest of all that was sent or received; None where something is missing."""
     nbytes: int = 0
     fault: str | None = None
-    """Why something is missing."""
     unusable: bool = False
-    """Another push mends nothing here."""
 
 
 class Canary(NamedTuple):
@@ -234,11 +323,51 @@ def _first(names: Sequence[str], limit: int = 3) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishReport:
+    """Result of a weight push to all engines.
+
+    Attributes:
+        version: The version that was pushed.
+        seconds: Duration of the whole push. The learner trains again after it.
+        digest: Digest of the weights.
+        canary_max_diff: Largest difference of a log-probability on the worst engine that was proved, in nats.
+        refused: Engines whose proof failed; they are being started again.
+        write_s: Seconds, among `seconds`, that the learner took to gather, hash and write the weights.
+        nbytes: Bytes that the learner wrote for the engines.
+        delta: True if only what changed was written, for every engine.
+        canary_level: Mean difference over the uncertain tokens on the worst engine, in nats.
+        canary_excess: The disagreement in units of what is accepted. Above 1 the push would have been refused.
+        canary_repeats: Engines on which the proof was repeated on other texts.
+        pushes_repeated: Engines that got a second, full push because the first was not proved.
+    """
+
+    version: int
+    seconds: float
+    digest: str
+    canary_max_diff: float
+    refused: int = 0
+    write_s: float = 0.0
+    nbytes: int = 0
+    delta: bool = False
+    canary_level: float = 0.0
+    canary_excess: float = 0.0
+    canary_repeats: int = 0
+    pushes_repeated: int = 0
+
+
+# --- Trajectories -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A run of tokens by one producer.
 
-    token_ids [T] int32; logprobs [T] float32, of the policy that sampled the token, 0.0 where source is "env";
-    versions [T] int32, ENV_VERSION where source is "env".
+    Attributes:
+        source: Who produced the tokens.
+        token_ids: [T] int32.
+        logprobs: [T] float32, of the policy that sampled the token; 0.0 where the environment produced it.
+        versions: [T] int32; ENV_VERSION where the environment produced the token.
+        text: The decoded tokens.
     """
 
     source: Source
@@ -248,24 +377,38 @@ class Segment:
     text: str = ""
 
     @classmethod
-    def of_model(cls, c: Completion) -> Segment:
+    def of_model(cls, completion: Completion) -> Segment:
+        """Return the segment of an engine's completion."""
         return cls(
             "model",
-            np.asarray(c.token_ids, np.int32),
-            np.asarray(c.logprobs, np.float32),
-            np.asarray(c.versions, np.int32),
-            c.text,
+            np.asarray(completion.token_ids, np.int32),
+            np.asarray(completion.logprobs, np.float32),
+            np.asarray(completion.versions, np.int32),
+            completion.text,
         )
 
     @classmethod
     def of_env(cls, token_ids: Sequence[int], text: str) -> Segment:
+        """Return the segment of an environment's observation."""
         ids = np.asarray(token_ids, np.int32)
         return cls("env", ids, np.zeros(len(ids), np.float32), np.full(len(ids), ENV_VERSION, np.int32), text)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One executed action and the facts the environment told about it."""
+    """One action that an environment executed, and what it replied.
+
+    Attributes:
+        action: The action as the model wrote it.
+        observation: The environment's reply as text.
+        outcome: How the step ended (protocol.Outcome): "ok", "model_error", ...
+        signals: Raw facts that rewards may weigh: executed, error type, tests passed.
+        seconds: Duration of the step.
+        reward: What the environment gave for the step, if anything; `reward.name = "env"` makes it the trajectory's.
+        done: True if the environment ended the episode.
+        truncated: True if the environment cut the episode.
+        turn: Which of the trajectory's model segments made the call, from 0; None if it was not counted.
+    """
 
     action: str
     observation: str
@@ -273,15 +416,20 @@ class ToolCall:
     signals: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     reward: float | None = None
-    """What the environment gave for it, if anything; `reward.name = "env"` makes it the trajectory's."""
     done: bool = False
     truncated: bool = False
     turn: int | None = None
-    """Which of the trajectory's model segments made it, from 0; None where nobody kept count."""
 
 
 class Change(NamedTuple):
-    """One change to the run's counters: `how` is "add", "lowest" or "highest", so their order does not matter."""
+    """One update of a counter that the run keeps for its method.
+
+    Attributes:
+        scope: Whether the counter belongs to the run or to the prompt.
+        name: The counter's name.
+        how: What is done with `value`. All three can be applied in any order, with the same result.
+        value: The operand.
+    """
 
     scope: Literal["run", "prompt"]
     name: str
@@ -291,8 +439,25 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Trajectory:
-    """One sampled response. `failed` names a fault of infrastructure or of the method's code: such a one has no reward
-    and is never trained. `masked` names why a valid one is not trained: it counts in its group's statistics only."""
+    """One sampled response to a task.
+
+    Attributes:
+        index: Which of the group's samples it is, from 0.
+        prompt_ids: [P] int32.
+        segments: The response, alternately by model and environment.
+        calls: The tool calls, in order.
+        finish_reason: Why the response ended.
+        stop_reason: The stop string or token id that ended the last segment, if one did.
+        failed: Code of the fault if infrastructure or user code failed. Such a trajectory has no reward and is never
+            trained.
+        why: The fault as a sentence; empty if the trajectory did not fail.
+        reward: The reward, once it was scored.
+        parts: Named values behind the reward; their means become metrics.
+        masked: Why a valid trajectory is not trained; empty if it is. It still counts in its group's statistics.
+        changes: Updates of the method's counters that its reward asked for.
+        branches: Other chains of tokens of the same session (engines/session_trace.py), with prompt and segments only.
+            They are trained with this trajectory and share its reward.
+    """
 
     index: int
     prompt_ids: np.ndarray
@@ -302,28 +467,29 @@ class Trajectory:
     stop_reason: str | int | None = None
     failed: str | None = None
     why: str = ""
-    """The fault in words, for a person; empty unless it failed."""
     reward: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
     masked: str = ""
     changes: list[Change] = field(default_factory=list)
-    """What its reward asks the run's counters to be changed by."""
     branches: list[Trajectory] = field(default_factory=list)
-    """Other chains of tokens of the same session (engines/session_trace.py): prompt and segments only. Its reward is
-    theirs; they are trained with it."""
 
     @property
     def sequences(self) -> list[Trajectory]:
-        """All of its chains of tokens; its own, at whose end the reward is paid, is the last."""
+        """All chains of tokens. Its own, at whose end the reward is paid, is the last."""
         return [*self.branches, self]
 
-    def _cat(self, name: str, dtype: DTypeLike) -> np.ndarray:
-        return np.concatenate([getattr(s, name) for s in self.segments]) if self.segments else np.zeros(0, dtype)
+    def _concatenated(self, name: str, dtype: DTypeLike) -> np.ndarray:
+        if not self.segments:
+            return np.zeros(0, dtype)
+        return np.concatenate([getattr(segment, name) for segment in self.segments])
 
     @property
     def scored(self) -> float:
-        """Its reward, which every valid trajectory of a group has once the group is judged. Raises ValueError when
-        there is none."""
+        """The reward of a scored trajectory. Every valid trajectory of an evaluated group has one.
+
+        Raises:
+            ValueError: The trajectory has no reward: it failed, or was not scored yet.
+        """
         if self.reward is None:
             raise ValueError(
                 f"Trajectory {self.index} has no reward ({self.failed or 'it was not scored'})."
@@ -334,84 +500,119 @@ class Trajectory:
     @property
     def token_ids(self) -> np.ndarray:
         """[T] int32, the response: model and environment tokens in order."""
-        return self._cat("token_ids", np.int32)
+        return self._concatenated("token_ids", np.int32)
 
     @property
     def logprobs(self) -> np.ndarray:
-        """[T] float32."""
-        return self._cat("logprobs", np.float32)
+        """[T] float32, 0.0 where the environment produced the token."""
+        return self._concatenated("logprobs", np.float32)
 
     @property
     def versions(self) -> np.ndarray:
-        """[T] int32."""
-        return self._cat("versions", np.int32)
+        """[T] int32, ENV_VERSION where the environment produced the token."""
+        return self._concatenated("versions", np.int32)
 
     @property
     def is_model(self) -> np.ndarray:
         """[T] bool, True where the model produced the token: the loss mask."""
-        parts = [np.full(len(s.token_ids), s.source == "model") for s in self.segments]
+        parts = [np.full(len(segment.token_ids), segment.source == "model") for segment in self.segments]
         return np.concatenate(parts) if parts else np.zeros(0, bool)
 
     @property
     def turns(self) -> np.ndarray:
         """[T] int, the number of the model segment that a token is in or follows, from 0."""
-        count, parts = -1, [np.zeros(0, int)]
-        for s in self.segments:
-            count += s.source == "model"
-            parts.append(np.full(len(s.token_ids), max(count, 0)))
+        turn = -1
+        parts = [np.zeros(0, int)]
+        for segment in self.segments:
+            turn += segment.source == "model"
+            parts.append(np.full(len(segment.token_ids), max(turn, 0)))
         return np.concatenate(parts)
 
     def earned(self, weight: float = 1.0) -> np.ndarray:
-        """[number of model segments] float64, what the environment gave for the calls of each, times `weight`."""
-        out = np.zeros(sum(s.source == "model" for s in self.segments))
-        for j, call in enumerate(self.calls):
-            out[min(j if call.turn is None else call.turn, len(out) - 1)] += weight * (call.reward or 0.0)
-        return out
+        """Return what the environment gave for the calls of each turn.
+
+        Args:
+            weight: Factor on the environment's rewards.
+
+        Returns:
+            [number of model segments] float64.
+        """
+        rewards = np.zeros(sum(segment.source == "model" for segment in self.segments))
+        for number, call in enumerate(self.calls):
+            turn = number if call.turn is None else call.turn
+            rewards[min(turn, len(rewards) - 1)] += weight * (call.reward or 0.0)
+        return rewards
 
     @property
     def text(self) -> str:
-        return "".join(s.text for s in self.segments)
+        """The response as text, by model and environment."""
+        return "".join(segment.text for segment in self.segments)
 
     @property
     def response_tokens(self) -> int:
         """T: model and environment tokens."""
-        return sum(len(s.token_ids) for s in self.segments)
+        return sum(len(segment.token_ids) for segment in self.segments)
 
     @property
     def model_tokens(self) -> int:
-        """Sampled tokens, those of its branches included."""
-        return sum(len(s.token_ids) for t in self.sequences for s in t.segments if s.source == "model")
+        """Number of sampled tokens, those of the branches included."""
+        return sum(
+            len(segment.token_ids)
+            for sequence in self.sequences
+            for segment in sequence.segments
+            if segment.source == "model"
+        )
 
     @property
     def branch_tokens(self) -> int:
-        """Tokens of its branches, their prompts included: what they add to a learner step."""
-        return sum(len(t.prompt_ids) + t.response_tokens for t in self.branches)
+        """Tokens of the branches, their prompts included: what they add to a learner step."""
+        return sum(len(branch.prompt_ids) + branch.response_tokens for branch in self.branches)
 
     @property
     def oldest_version(self) -> int | None:
+        """The oldest policy version that sampled a token; None if the model wrote no token."""
         versions = [
-            int(s.versions.min()) for t in self.sequences for s in t.segments if s.source == "model" and len(s.versions)
+            int(segment.versions.min())
+            for sequence in self.sequences
+            for segment in sequence.segments
+            if segment.source == "model" and len(segment.versions)
         ]
         return min(versions) if versions else None
 
 
+# --- Groups -----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(slots=True)
 class Group:
-    """The n trajectories of one prompt: the payload that travels through the object store."""
+    """The n trajectories of one prompt: the payload that travels through the object store.
+
+    Attributes:
+        key: Identity of the attempt.
+        task: The task.
+        trajectories: All samples, failed ones included.
+        changes: Updates of the method's counters that the group reward asked for.
+    """
 
     key: GroupKey
     task: Task
     trajectories: list[Trajectory]
     changes: list[Change] = field(default_factory=list)
-    """What the group reward asks the run's counters to be changed by."""
 
     @property
     def valid(self) -> list[Trajectory]:
-        return [t for t in self.trajectories if t.failed is None]
+        """The trajectories that did not fail."""
+        return [trajectory for trajectory in self.trajectories if trajectory.failed is None]
 
 
 class RewardParts(NamedTuple):
-    """What a reward says of one trajectory. `parts` are the facts behind it; their group means become metrics."""
+    """The result of a reward.
+
+    Attributes:
+        reward: The reward.
+        correct: True if the answer is right, whatever the reward.
+        parts: Named values behind the reward; their group means become metrics.
+    """
 
     reward: float
     correct: bool
@@ -419,7 +620,12 @@ class RewardParts(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A filter's answer. `reason` is the metric's name: "" when kept."""
+    """Decision of a filter.
+
+    Attributes:
+        keep: True if the group is to be trained.
+        reason: Names the metric that counts dropped groups; empty for a kept group.
+    """
 
     keep: bool
     reason: str = ""
@@ -430,7 +636,31 @@ KEEP = Verdict(True)
 
 @dataclass(slots=True)
 class GroupMeta:
-    """What the controller knows of a group; lists are per *valid* trajectory, in order of `index`."""
+    """What the controller knows of a group. Lists have one element per *valid* trajectory, in order of `index`.
+
+    Attributes:
+        key: Identity of the attempt.
+        verdict: Decision of the filters.
+        index: Which samples of the group are valid.
+        rewards: Their rewards.
+        correct: Whether their answers are right.
+        used_code: Whether they called a tool.
+        response_tokens: Their tokens by model and environment.
+        model_tokens: Their sampled tokens, branches included.
+        prompt_tokens: Tokens of the prompt.
+        oldest_version: The oldest policy version that sampled a token of the group; None if the model wrote no token.
+        failures: Number of failed trajectories by code of the fault.
+        why: An example of each fault in `failures` as a sentence, if it has one.
+        failed: Code of the fault if the group as a whole cannot be used.
+        stats: Means over the group by name: calls, parts of the rewards, lengths.
+        load: Load of the group's actor when it ended: sequences running and waiting, preemptions so far.
+        actor: Name of the group's actor.
+        env: Name of the environment.
+        seconds: Duration of the rollout.
+        masked: Why each valid trajectory's loss is masked, "" where it is trained. Empty: all are trained.
+        changes: Updates of the method's counters that the group's rewards asked for.
+        branch_tokens: Tokens of each valid trajectory's branches, their prompts included. Empty: there are none.
+    """
 
     key: GroupKey
     verdict: Verdict
@@ -442,56 +672,65 @@ class GroupMeta:
     model_tokens: list[int]
     prompt_tokens: int
     oldest_version: int | None
-    """The oldest policy version that sampled a token of the group; None if the model wrote no token."""
     failures: dict[str, int] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
-    """An example of each fault in `failures`, in words, where it has any."""
     failed: str | None = None
-    """Set when the group as a whole cannot be used; names the fault."""
     stats: dict[str, float] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
-    """The load of its actor when it ended: sequences running and waiting, preemptions so far (for adaptive depth)."""
     actor: str = ""
     env: str = ""
     seconds: float = 0.0
     masked: list[str] = field(default_factory=list)
-    """Why the loss of each valid trajectory is masked, "" where it is trained. Empty: all are trained."""
     changes: list[Change] = field(default_factory=list)
-    """What the run's counters are to be changed by."""
     branch_tokens: list[int] = field(default_factory=list)
-    """Tokens of the other chains of each valid trajectory's session, prompts included. Empty: there are none."""
 
     @property
     def trained_tokens(self) -> int:
-        """Model-written tokens of the trajectories that are trained."""
+        """Number of model-written tokens of the trajectories that are trained."""
         masked = self.masked or [""] * len(self.model_tokens)
-        return sum(n for n, why in zip(self.model_tokens, masked, strict=True) if not why)
+        return sum(tokens for tokens, reason in zip(self.model_tokens, masked, strict=True) if not reason)
+
+
+# --- Batches ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """A batch's group: its metadata, and where its payload is (an object reference, or the Group itself in tests)."""
+    """One group of a batch.
+
+    Attributes:
+        meta: Its metadata.
+        payload: Where the group is: an object reference, or the `Group` itself in tests.
+    """
 
     meta: GroupMeta
     payload: Any
 
 
 RankOf = Mapping[tuple[int, int], int]
-"""(b, i) -> the rank that trains valid trajectory i of group b."""
+"""(b, i) -> the learner rank that trains valid trajectory i of group b."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """What the learner steps on. `rank_of` spreads all of it over the ranks, and `cuts` the part of each update."""
+    """What the learner steps on.
+
+    Attributes:
+        step: The learner's version before the step.
+        items: The groups.
+        rank_of: Spreads all trajectories over the learner ranks.
+        cuts: The part of `rank_of` that each update trains, if the batch is cut into several updates. Empty: one update
+            of everything.
+    """
 
     step: int
     items: list[BatchItem]
     rank_of: RankOf
     cuts: Sequence[RankOf] = ()
-    """One for each update that the batch is cut into, of the trajectories that it trains; empty: one update of all."""
 
     @property
     def updates(self) -> Sequence[RankOf]:
+        """The part of each update; at least one."""
         return self.cuts or (self.rank_of,)
 
     @property
@@ -502,50 +741,31 @@ class TrainBatch:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a learner step returns. `version`: after the step, that before it when no gradient was `finite`."""
+    """What a learner step returns.
+
+    Attributes:
+        version: The version after the step; the one before it if no gradient was finite.
+        metrics: Metrics of the step by name.
+        seconds: Duration of the step.
+        trained_tokens: Model-written tokens that were trained.
+        left_out: For each update whose gradient was not finite, a sentence that names the tensor and the trajectory.
+    """
 
     version: int
     metrics: dict[str, float]
     seconds: float
     trained_tokens: int
     left_out: Sequence[str] = ()
-    """For each update whose gradient was not finite: which tensor of which trajectory was not."""
 
     @property
     def finite(self) -> bool:
-        """False: nothing was trained, weights, optimiser and version are those before the step. A learner that tells no
-        norm is believed."""
+        """False if nothing was trained: weights, optimizer and version are those before the step.
+
+        A missing gradient norm counts as finite.
+        """
         return math.isfinite(self.metrics.get("grad_norm", 0.0))
 
     @property
     def must_change_weights(self) -> bool:
-        """Whether equal weights after this step would be an error: its gradient and its learning rate were not zero, as
-        far as is known."""
+        """True if equal weights after this step would be an error: its gradient and learning rate were not zero."""
         return self.metrics.get("lr", 0.0) > 0 and 0 < self.metrics.get("grad_norm", 0.0) < math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class PublishReport:
-    """What became of a push. `canary_*` are of the worst engine that it was proved on, in nats where they are a
-    difference of log-probs; `refused` engines are being started again."""
-
-    version: int
-    seconds: float
-    """Seconds of the whole push: the learner trains again after so long."""
-    digest: str
-    canary_max_diff: float
-    refused: int = 0
-    write_s: float = 0.0
-    """Seconds, among those, that the learner took to gather, hash and write."""
-    nbytes: int = 0
-    """Bytes that the learner wrote for the engines."""
-    delta: bool = False
-    """Whether only what changed was written, for every engine."""
-    canary_level: float = 0.0
-    """Mean difference over the uncertain tokens."""
-    canary_excess: float = 0.0
-    """The disagreement in units of what is accepted; above 1 it would have been refused."""
-    canary_repeats: int = 0
-    """Engines on which the proof was repeated on other texts."""
-    pushes_repeated: int = 0
-    """Engines that got a second, full push because the first was not proved."""
