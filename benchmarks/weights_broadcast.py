@@ -24,7 +24,7 @@ def broadcasts(module: Any, rounds: int) -> tuple[list[float], bool]:
     from openrlhf_tir.learner.lora import hf_weights
     from openrlhf_tir.learner.pushes.broadcast import broadcast_weights
     from openrlhf_tir.learner.weights_file import BUCKET_BYTES
-    from openrlhf_tir.types import Transfer
+    from openrlhf_tir.types import BroadcastResult
     from openrlhf_tir.weights.broadcast.sender import Sender
     from openrlhf_tir.weights.digest import tensors_digest
 
@@ -41,7 +41,7 @@ def broadcasts(module: Any, rounds: int) -> tuple[list[float], bool]:
             sent = broadcast_weights(module, f"push{n}", sender, rank=0, sharded=False, bucket_bytes=BUCKET_BYTES)
             if not ours.poll(DEADLINE_S):
                 raise RuntimeError("the receiver does not answer")
-            received = Transfer(*ours.recv())
+            received = BroadcastResult(*ours.recv())
             assert sent is not None
             exact &= sent.digest == received.digest == digest
             if n:  # the first one makes the group, and waits for the other process to import torch

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from .protocol import StepReply
 from .types import (
+    BroadcastRendezvous,
+    BroadcastResult,
     Canary,
-    Changes,
     Completion,
+    DeltaDigest,
     EngineBounds,
     Group,
     GroupKey,
     GroupMeta,
-    Meeting,
     PromptOutcome,
     PublishReport,
     Sampling,
     StepReport,
     Task,
     TrainBatch,
-    Transfer,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class RolloutEngine(Engine, Protocol):
         it. Raises WeightsUnverified; of it DeltaRefused when this node cannot continue: the engine is as it was, and
         takes a full push. Wakes an engine that sleeps."""
 
-    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
         """Take part in a broadcast, worker i as rank `first_rank` + i. Requests are frozen from here on, until
         `use_received` or for ever: what a torn push left is nobody's weights. Raises WeightsUnverified when the engine
         is broken by it."""
@@ -243,7 +243,7 @@ class Learner(Protocol):
     async def publish(self, path: Path) -> str:
         """Write the full weights, HF names, as safetensors to `path`; return their digest."""
 
-    async def publish_changes(self, path: Path, base_version: int) -> Changes | None:
+    async def publish_changes(self, path: Path, base_version: int) -> DeltaDigest | None:
         """Write what changed since the last `publish` or `publish_changes`, which was of `base_version`. None: a full
         push must go in its place. Asked only with vllm.sync_delta."""
 
@@ -269,10 +269,10 @@ class Learner(Protocol):
 class Broadcasts(Learner, Protocol):
     """A learner that sends its weights to all engines at once."""
 
-    async def open_broadcast(self, receivers: int) -> Meeting:
+    async def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
         """Where so many workers of engines meet rank 0, on its node. What was opened before is no more."""
 
-    async def broadcast(self, push: str) -> Transfer:
+    async def broadcast(self, push: str) -> BroadcastResult:
         """Send the full weights, HF names, to all who have come to the meeting. A group's fault is in the answer."""
 
     async def end_broadcast(self, push: str, why: str) -> None:

@@ -226,7 +226,7 @@ class Completion:
 # --- Weight pushes ----------------------------------------------------------------------------------------------------
 
 
-class Changes(NamedTuple):
+class DeltaDigest(NamedTuple):
     """A delta push as the learner announces it (weights/delta_file.py).
 
     Attributes:
@@ -238,7 +238,7 @@ class Changes(NamedTuple):
     link: str
 
 
-class Meeting(NamedTuple):
+class BroadcastRendezvous(NamedTuple):
     """Where learner rank 0 and the engines' workers meet for broadcasts of weights (weights/broadcast).
 
     Attributes:
@@ -256,7 +256,7 @@ class Meeting(NamedTuple):
     deadline_s: float
 
 
-class Transfer(NamedTuple):
+class BroadcastResult(NamedTuple):
     """Result of a broadcast for its sender, or for one receiver.
 
     Attributes:
@@ -421,7 +421,7 @@ class ToolCall:
     turn: int | None = None
 
 
-class Change(NamedTuple):
+class CounterUpdate(NamedTuple):
     """One update of a counter that the run keeps for its method.
 
     Attributes:
@@ -470,7 +470,7 @@ class Trajectory:
     reward: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
     masked: str = ""
-    changes: list[Change] = field(default_factory=list)
+    changes: list[CounterUpdate] = field(default_factory=list)
     branches: list[Trajectory] = field(default_factory=list)
 
     @property
@@ -597,7 +597,7 @@ class Group:
     key: GroupKey
     task: Task
     trajectories: list[Trajectory]
-    changes: list[Change] = field(default_factory=list)
+    changes: list[CounterUpdate] = field(default_factory=list)
 
     @property
     def valid(self) -> list[Trajectory]:
@@ -681,7 +681,7 @@ class GroupMeta:
     env: str = ""
     seconds: float = 0.0
     masked: list[str] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[CounterUpdate] = field(default_factory=list)
     branch_tokens: list[int] = field(default_factory=list)
 
     @property

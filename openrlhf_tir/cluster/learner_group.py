@@ -22,7 +22,7 @@ from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, ConfigError, DeadlineMissed, LearnerDied
 from ..logs.clock import Clock
-from ..types import Changes, Meeting, StepReport, TrainBatch, Transfer
+from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, StepReport, TrainBatch
 from .lost import end_of, watched
 from .nodes import learner_room, shared_room
 from .ray_faults import death
@@ -100,7 +100,7 @@ class LearnerRank:
         """On a thread of its own: a step must not wait for the disk, nor the acknowledgement for the step."""
         return self.inner.written()
 
-    def open_broadcast(self, receivers: int) -> Meeting:
+    def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
         return self.inner.open_broadcast(ray.util.get_node_ip_address(), receivers)
 
     @ray.method(concurrency_group="control")
@@ -208,16 +208,16 @@ class LearnerGroup:
     async def publish(self, path: Path) -> str:
         return (await self._call("publish", path))[0]
 
-    async def publish_changes(self, path: Path, base_version: int) -> Changes | None:
+    async def publish_changes(self, path: Path, base_version: int) -> DeltaDigest | None:
         return (await self._call("publish_changes", path, base_version))[0]
 
-    async def open_broadcast(self, receivers: int) -> Meeting:
+    async def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
         """Rank 0 answers when it is done: an export may take minutes. timeouts.broadcast_s is of the meeting."""
         return (
             await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.learner_s")
         )[0]
 
-    async def broadcast(self, push: str) -> Transfer:
+    async def broadcast(self, push: str) -> BroadcastResult:
         return (await self._call("broadcast", push))[0]
 
     async def end_broadcast(self, push: str, why: str) -> None:

@@ -22,7 +22,7 @@ from ..config import Config
 from ..deadlines import Deadline, GivenUp, within
 from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, InfraError
 from ..logs.clock import Clock
-from ..types import Canary, Completion, GroupKey, Meeting, Transfer
+from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, GroupKey
 from .lost import end_of
 from .nodes import engine_room, shared_room
 from .ray_faults import death
@@ -130,7 +130,7 @@ class Member:
             f"The push of version {version}",
         )
 
-    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
         return await self.call(
             self.actor.receive_weights.remote(meeting, first_rank, push), "timeouts.push_s", "A broadcast"
         )

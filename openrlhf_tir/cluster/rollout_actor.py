@@ -15,7 +15,7 @@ import ray
 
 from ..config import Config
 from ..ports import RolloutEngine
-from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Meeting, Task, Transfer
+from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, Group, GroupKey, GroupMeta, Task
 from .collector import settle
 from .lost import end_of_child, watched
 from .reaper import end_children_with_us
@@ -178,7 +178,7 @@ class RolloutActor(MovesResponses):
     ) -> list[Completion]:
         return await self.engine.update_weights(path, version, digest, canary, link)
 
-    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
         return await self.engine.receive_weights(meeting, first_rank, push)
 
     async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:

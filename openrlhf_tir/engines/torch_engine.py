@@ -19,7 +19,7 @@ import numpy as np
 from ..config import Config
 from ..deadlines import Deadline
 from ..errors import EngineError, WeightsUnverified
-from ..types import Canary, Completion, EngineBounds, Finish, Meeting, Sampling, Transfer
+from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, EngineBounds, Finish, Sampling
 from ..weights.node_copy import NodeCopy
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder
@@ -62,7 +62,7 @@ class TorchEngine:
         self._progress = Progress(Deadline.of(cfg or Config(), "timeouts.progress_s"))
         self._one_push = asyncio.Lock()
         self._receiver: Receiver | None = None
-        self._received, self._new = Transfer(), dict[str, Any]()
+        self._received, self._new = BroadcastResult(), dict[str, Any]()
 
     @classmethod
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> TorchEngine:
@@ -154,7 +154,7 @@ class TorchEngine:
         )
         return await self._use(load_file(proved), str(path), version, canary)
 
-    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
         """Beside the model: requests go on meanwhile, and a torn push leaves no trace."""
         from ..weights.broadcast.receiver import Receiver
 
@@ -169,7 +169,7 @@ class TorchEngine:
 
     async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
         async with self._one_push:
-            received, self._received = self._received, Transfer()
+            received, self._received = self._received, BroadcastResult()
             if received.digest != digest:
                 raise WeightsUnverified(
                     f"received weights of digest {str(received.digest)[:12]}, the learner announced {digest[:12]} for"

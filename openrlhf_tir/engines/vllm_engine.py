@@ -44,7 +44,7 @@ from ..errors import (
 )
 from ..machine import runs_on_gpus
 from ..suspension import awake_timeout
-from ..types import Canary, Completion, EngineBounds, Meeting, ReadBackReport, Sampling, Transfer
+from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, EngineBounds, ReadBackReport, Sampling
 from ..weights.node_copy import NodeCopy
 from .gpu_memory import wait_for_memory
 from .in_flight import InFlight, Live, no_number
@@ -85,7 +85,7 @@ class VllmEngine:
         # the rest is for a proof of its own and the canary
         self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=cfg.timeouts.push_s / 4)
         self._one_push = asyncio.Lock()
-        self._received = Transfer()
+        self._received = BroadcastResult()
         """The last broadcast that is not in use yet."""
         self._frozen_at = self._push_pause_s = 0.0
         self._keeps_kv, self._slots = cfg.pipeline.keeps_kv, cfg.vllm.max_num_seqs
@@ -333,7 +333,7 @@ class VllmEngine:
         await self.receive({"path": str(proved)})
         return await self.finish_update(version, canary)
 
-    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
         """See RolloutEngine. A torn push leaves it frozen, with nobody's weights: the next goes on from there."""
         from ..weights.broadcast.receiver import agreed
 
@@ -345,7 +345,7 @@ class VllmEngine:
                 parts = await self._answer(
                     self._llm.collective_rpc("receive_weights", args=(list(meeting), first_rank, push))
                 )
-                received = agreed([Transfer(*part) for part in parts])
+                received = agreed([BroadcastResult(*part) for part in parts])
                 if received.unusable:
                     raise EngineError(received.fault)
             self._received = received
@@ -356,7 +356,7 @@ class VllmEngine:
         weights are the old ones."""
         async with self._one_push:
             self.check()
-            received, self._received = self._received, Transfer()
+            received, self._received = self._received, BroadcastResult()
             async with self._or_break("use"):
                 if received.digest != digest:
                     raise EngineError(

@@ -30,7 +30,7 @@ from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..config.sections.output import OF_AVERAGE
 from ..errors import ConfigError
-from ..types import Changes, Group, Meeting, TrainBatch, Transfer
+from ..types import BroadcastRendezvous, BroadcastResult, DeltaDigest, Group, TrainBatch
 from ..weights.broadcast.sender import Sender
 from .agreement import agree
 from .balance import lpt
@@ -332,7 +332,7 @@ class Zero3Rank:
             self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3, last=self.last
         )
 
-    def publish_changes(self, path: str | Path, base_version: int) -> Changes | None:
+    def publish_changes(self, path: str | Path, base_version: int) -> DeltaDigest | None:
         """What changed since the last of these two calls, which was of `base_version`, as a delta file; see
         write_delta. On rank 0, None elsewhere."""
         sharded = self.cfg.ds.zero_stage == 3
@@ -340,11 +340,11 @@ class Zero3Rank:
             self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=sharded
         )
 
-    def open_broadcast(self, address: str, receivers: int) -> Meeting:
+    def open_broadcast(self, address: str, receivers: int) -> BroadcastRendezvous:
         """By rank 0 alone, on whose node `address` is; see Sender.open."""
         return self.sender.open(self.cfg.vllm.sync_backend, address, receivers, self.cfg.timeouts.broadcast_s)
 
-    def broadcast(self, push: str) -> Transfer | None:
+    def broadcast(self, push: str) -> BroadcastResult | None:
         """Collective. Full weights with HF names to all receivers; what became of it on rank 0, None elsewhere."""
         sharded, bucket = self.cfg.ds.zero_stage == 3, self.cfg.vllm.sync_bucket_mib << 20
         return broadcast_weights(

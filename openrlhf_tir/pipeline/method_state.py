@@ -17,7 +17,7 @@ from ..config import Config
 from ..config.environments import one
 from ..filters import LENGTH_BALANCE
 from ..filters.zerotir import length_balance
-from ..types import Change, GroupMeta, RunFacts, Task, Verdict
+from ..types import CounterUpdate, GroupMeta, RunFacts, Task, Verdict
 from .method_errors import MethodErrors
 
 HOW: dict[str, Callable[[float | None, float], float]] = {
@@ -34,7 +34,7 @@ class Counters:
         self.run: dict[str, float] = {}
         self.prompts: dict[int, dict[str, float]] = {}
 
-    def apply(self, prompt: int, changes: list[Change]) -> None:
+    def apply(self, prompt: int, changes: list[CounterUpdate]) -> None:
         for change in changes:
             scope = self.run if change.scope == "run" else self.prompts.setdefault(prompt, {})
             scope[change.name] = HOW[change.how](scope.get(change.name), change.value)
@@ -47,7 +47,7 @@ class MethodState:
         self.errors = MethodErrors(cfg.reward.max_failed_groups)
         self._balanced = {name: LENGTH_BALANCE in e.filter.order for name, e in cfg.environments.items()}
         self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
-        self._ended: list[tuple[int, int, list[Change]]] = []
+        self._ended: list[tuple[int, int, list[CounterUpdate]]] = []
         """(dispatch number, prompt, changes) of the groups that ended since the last batch was trained."""
 
     def placed(self, task: Task, prompt: int, update: int) -> Task:
@@ -115,6 +115,6 @@ class MethodState:
         self.counters.prompts = {int(prompt): dict(values) for prompt, values in state["prompt_counters"].items()}
         self._lengths = OrderedDict((key, [(int(n), float(c)) for n, c in pairs]) for key, pairs in state["lengths"])
         self._ended = [
-            (dispatch, prompt, [Change(*change) for change in changes])
+            (dispatch, prompt, [CounterUpdate(*change) for change in changes])
             for dispatch, prompt, changes in state.get("ended", ())  # not in checkpoints of older versions
         ]

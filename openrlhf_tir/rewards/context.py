@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import Reward
-from ..types import Change, RunFacts
+from ..types import CounterUpdate, RunFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class RewardContext:
     settings: Reward = field(default_factory=Reward)
     run: RunFacts = field(default_factory=RunFacts)
     options: Mapping[str, Any] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[CounterUpdate] = field(default_factory=list)
 
     @classmethod
     def of(cls, settings: Reward, run: RunFacts | None = None) -> RewardContext:
@@ -54,12 +54,12 @@ class RewardContext:
 
     def add(self, name: str, value: float = 1.0, *, prompt: bool = False) -> None:
         """Ask for `value` to be added to a counter, which begins at 0. `prompt`: to one of this prompt alone."""
-        self.changes.append(Change("prompt" if prompt else "run", name, "add", float(value)))
+        self.changes.append(CounterUpdate("prompt" if prompt else "run", name, "add", float(value)))
 
     def lowest(self, name: str, value: float, *, prompt: bool = False) -> None:
         """Ask for a counter to be the lowest of itself and `value`."""
-        self.changes.append(Change("prompt" if prompt else "run", name, "lowest", float(value)))
+        self.changes.append(CounterUpdate("prompt" if prompt else "run", name, "lowest", float(value)))
 
     def highest(self, name: str, value: float, *, prompt: bool = False) -> None:
         """Ask for a counter to be the highest of itself and `value`."""
-        self.changes.append(Change("prompt" if prompt else "run", name, "highest", float(value)))
+        self.changes.append(CounterUpdate("prompt" if prompt else "run", name, "highest", float(value)))

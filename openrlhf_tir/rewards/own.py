@@ -15,7 +15,7 @@ from typing import Any
 from .. import plugins
 from ..config.integrations.reward_signatures import convention_of
 from ..errors import ConfigError, RewardError
-from ..types import Change, Group, RewardParts, Task, Trajectory
+from ..types import CounterUpdate, Group, RewardParts, Task, Trajectory
 from . import GROUP_REWARD, REWARD, accept, foreign, group_convention
 from .checking import symbolic
 from .context import RewardContext
@@ -51,7 +51,9 @@ class OwnReward(_Own):
     text: str | None = None
     """The response without special tokens, which rewards of verl and TRL are given; None: as its segments have it."""
 
-    def __call__(self, trajectory: Trajectory, task: Task, context: RewardContext) -> tuple[RewardParts, list[Change]]:
+    def __call__(
+        self, trajectory: Trajectory, task: Task, context: RewardContext
+    ) -> tuple[RewardParts, list[CounterUpdate]]:
         function = plugins.load(REWARD, self.name)
         convention = convention_of(function)
         with _accepted(REWARD, self.name, function):
@@ -81,7 +83,7 @@ class Prepare:
 class GroupReward(_Own):
     """A registered one works as well: it is then called on the spot."""
 
-    def __call__(self, group: Group, context: RewardContext) -> tuple[list[float], list[Change]]:
+    def __call__(self, group: Group, context: RewardContext) -> tuple[list[float], list[CounterUpdate]]:
         function = plugins.load(GROUP_REWARD, self.name)
         convention = group_convention(function)
         with _accepted(GROUP_REWARD, self.name, function):

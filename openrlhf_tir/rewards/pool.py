@@ -24,7 +24,7 @@ from ..config.environments import Environment, one
 from ..config.integrations.reward_signatures import Convention, convention_of
 from ..config.sections.reward import REMOTE
 from ..errors import RewardError, VerifierError
-from ..types import Change, RewardParts, Task, Trajectory
+from ..types import CounterUpdate, RewardParts, Task, Trajectory
 from . import REWARD, RewardFn, accept, load
 from .checking import symbolic
 from .context import RewardContext
@@ -122,7 +122,9 @@ class RewardPool:
         total = sum(c.weight * result.reward for c, result in zip(self.components, results, strict=True))
         return RewardParts(total, results[0].correct, parts)
 
-    async def _score(self, c: _Component, trajectory: Trajectory, task: Task) -> tuple[RewardParts, list[Change]]:
+    async def _score(
+        self, c: _Component, trajectory: Trajectory, task: Task
+    ) -> tuple[RewardParts, list[CounterUpdate]]:
         if c.name == REMOTE and self.remote:
             return await self.remote.score(trajectory, task), []
         if not c.asks:  # all of its work is done on the spot: quick if it is one of ours, unknown if not

@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 
 from ..errors import DeltaRefused
-from ..types import Changes
+from ..types import DeltaDigest
 from .delta import Piece, integers
 from .digest import CHUNK_BYTES, ITEM_BYTES, chunk_hash
 
@@ -53,7 +53,7 @@ class DeltaWriter:
             self._parts.append([name, len(data), hashed, index])
             self._write(data)
 
-    def end(self, digest: str) -> Changes:
+    def end(self, digest: str) -> DeltaDigest:
         """`digest`: of the weights after it."""
         index = json.dumps(
             {"base": self.base, "base_version": self.base_version, "digest": digest, "parts": self._parts},
@@ -61,7 +61,7 @@ class DeltaWriter:
         ).encode()
         self._write(index)
         self._write(_END.pack(len(index), MAGIC))
-        return Changes(digest, _link(self.base, index))
+        return DeltaDigest(digest, _link(self.base, index))
 
     def _write(self, data: bytes) -> None:
         self.out.write(data)

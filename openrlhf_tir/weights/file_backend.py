@@ -29,7 +29,7 @@ from vllm.model_executor.model_loader.mtp_validation import disable_mtp_complete
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from ..types import Meeting, ReadBackReport, Transfer
+from ..types import BroadcastRendezvous, BroadcastResult, ReadBackReport
 from .broadcast.receiver import Receiver
 from .readback import ReadBack
 
@@ -41,10 +41,10 @@ class WorkerExtension:
     """Methods that a worker has besides its own. Naming it is what makes vLLM import this module there."""
 
     def receive_weights(self, meeting: list[Any], first_rank: int, push: str) -> list[Any]:
-        """A Transfer, as plain values. Raises nothing: see weights/broadcast/receiver.py. `self` is the worker."""
+        """Return a BroadcastResult as plain values. Raises nothing (weights/broadcast/receiver.py). `self` is the worker."""
         engine = self.weight_transfer_engine  # type: ignore[attr-defined]
         with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
-            return list(engine.received(Meeting(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
+            return list(engine.received(BroadcastRendezvous(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
 
     def read_back(self) -> list[Any]:
         """Compare what this worker's model holds with the last push; a ReadBackReport as plain values."""
@@ -112,7 +112,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         self.path = update_info.path
         self.model.load_weights(_tensors(update_info.path))
 
-    def received(self, meeting: Meeting, rank: int, push: str) -> Transfer:
+    def received(self, meeting: BroadcastRendezvous, rank: int, push: str) -> BroadcastResult:
         """Between start_weight_update and finish_weight_update, as often as it takes."""
         return self.receiver.receive(meeting, rank, push, self._load, self._undo)
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 from ..errors import InfraError, WeightsUnverified
 from ..ports import Learner
 from ..sizes import room
-from ..types import Changes
+from ..types import DeltaDigest
 from .transport import same_weights
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -113,7 +113,7 @@ class PushFiles:
         else:
             file.replace(self.directory / SPARE)
 
-    async def _changes(self, version: int) -> Changes | None:
+    async def _changes(self, version: int) -> DeltaDigest | None:
         if not self.delta or self.digest is None:
             return None
         if self._skip:

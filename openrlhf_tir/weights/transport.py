@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from ..deadlines import Deadline, within
-from ..types import Canary, Completion, Meeting, Transfer
+from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion
 
 T = TypeVar("T")
 Results = list[list[Completion] | BaseException]
@@ -29,7 +29,7 @@ class PushTarget(Protocol):
         """The canary's completions. With a `link` the file is a delta. Raises WeightsUnverified when the file is not
         the announced one or did not load; of it DeltaRefused when the engine is as it was and takes a full push."""
 
-    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
         """Take part in a broadcast, worker i as rank `first_rank` + i; see RolloutEngine."""
 
     async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:

@@ -11,7 +11,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.method_state import MethodState
 from openrlhf_tir.pipeline.scheduler import BatchDecision
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import Change, GroupKey, StepReport, Task
+from openrlhf_tir.types import CounterUpdate, GroupKey, StepReport, Task
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, group_of, pipeline
 
@@ -26,7 +26,7 @@ class CountingRollout(FakeRollout):
     async def run_group(self, key, task):
         meta, group = await super().run_group(key, task)
         self.told.append((key, task.run))
-        meta.changes = [Change("run", "groups", "add", 1.0), Change("prompt", "seen", "add", 1.0)]
+        meta.changes = [CounterUpdate("run", "groups", "add", 1.0), CounterUpdate("prompt", "seen", "add", 1.0)]
         return meta, group
 
 
@@ -60,7 +60,7 @@ def test_lowest_and_highest_do_not_depend_on_the_order():
     state = state_of()
     meta, _ = group_of(GroupKey(0, 7), 0)
     for value in (3.0, 1.0, 2.0):
-        changes = [Change("prompt", "low", "lowest", value), Change("run", "high", "highest", value)]
+        changes = [CounterUpdate("prompt", "low", "lowest", value), CounterUpdate("run", "high", "highest", value)]
         state.ended(0, replace(meta, changes=changes))
     state.batch_trained()
     task = state.placed(Task("p", "1"), 7, 3)
@@ -92,7 +92,7 @@ def test_a_group_that_is_accepted_and_issued_again_as_surplus_counts_once(tmp_pa
         assert scheduler.can_dispatch()
         group, _ = scheduler.dispatch(0.0)
         meta, payload = group_of(group.key, 0)
-        meta.changes = [Change("run", "groups", "add", 1.0)]
+        meta.changes = [CounterUpdate("run", "groups", "add", 1.0)]
         scheduler.method.settled(meta)
         scheduler.finish_group(group, meta, payload)
         return group

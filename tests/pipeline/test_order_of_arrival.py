@@ -22,7 +22,7 @@ from openrlhf_tir.errors import InfraError, Stopped
 from openrlhf_tir.pipeline.checkpoints import checkpoint
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import KEEP, Change, StepReport, Task, Verdict
+from openrlhf_tir.types import KEEP, CounterUpdate, StepReport, Task, Verdict
 
 from .fakes import FakeLearner, FakeRollout, pipeline
 
@@ -113,9 +113,9 @@ class Rollout(FakeRollout):
             raise InfraError("env_error")
         self.told[key.epoch, key.prompt] = facts
         changes = [
-            Change("run", "groups", "add", 1.0),
-            Change("run", "sum", "add", step),
-            Change("prompt", "seen", "add", 1.0),
+            CounterUpdate("run", "groups", "add", 1.0),
+            CounterUpdate("run", "sum", "add", step),
+            CounterUpdate("prompt", "seen", "add", 1.0),
         ]
         verdict = Verdict(False, "accuracy_high") if dropped else KEEP
         n = SAMPLES

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...types import Transfer
+from ...types import BroadcastResult
 from ...weights.broadcast.sender import Sender
 from ...weights.broadcast.stream import Item
 from ..lora import hf_weights
@@ -20,7 +20,7 @@ from ..weights_file import DTYPES, Buckets, buckets, full_shape, on_rank_0
 
 def broadcast_weights(
     module: nn.Module, push: str, sender: Sender, *, rank: int, sharded: bool, bucket_bytes: int
-) -> Transfer | None:
+) -> BroadcastResult | None:
     """Collective. What became of it on rank 0, whose `sender` it is; None elsewhere."""
     weights = hf_weights(module)
     items = [
@@ -28,7 +28,7 @@ def broadcast_weights(
         for bucket in buckets(weights, bucket_bytes)
     ]
 
-    def work(gathered: Buckets) -> Transfer:
+    def work(gathered: Buckets) -> BroadcastResult:
         return sender.send(push, items, ([(w.name, tensor) for w, tensor in bucket] for bucket in gathered))
 
     return on_rank_0(weights, work, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)

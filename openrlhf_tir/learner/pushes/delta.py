@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from ...types import Changes
+from ...types import DeltaDigest
 from ...weights.delta import PIECE_BYTES, Piece, integers, take_over
 from ...weights.delta_file import DeltaWriter
 from ...weights.digest import ChunkHash, chunk_hash, combine, hashing_threads
@@ -38,12 +38,12 @@ def write_delta(
     rank: int,
     sharded: bool,
     bucket_bytes: int = BUCKET_BYTES,
-) -> Changes | None:
+) -> DeltaDigest | None:
     """Collective. The changes on rank 0, None elsewhere; None on rank 0 too when a full push must go in its place.
     `last`: rank 0's, which then is these weights. Raises OSError on every rank when rank 0's disk refuses."""
     weights = hf_weights(module)
 
-    def work(gathered: Buckets) -> Changes | None:
+    def work(gathered: Buckets) -> DeltaDigest | None:
         known = {w.name: nbytes(w) for w in weights}
         if last is None or last.digest is None or {name: len(data) for name, data in last.tensors.items()} != known:
             return None
@@ -52,7 +52,7 @@ def write_delta(
     return on_rank_0(weights, work, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
 
 
-def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, limit: int) -> Changes | None:
+def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, limit: int) -> DeltaDigest | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     base, last.digest = last.digest, None  # while it is neither the old weights nor the new

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from ...errors import InfraError
 from ...rendezvous import served_store
-from ...types import Meeting
+from ...types import BroadcastRendezvous
 
 SETTING = "timeouts.broadcast_s"
 DONE = "done"
@@ -43,14 +43,14 @@ class BroadcastTorn(InfraError):
     reason = "broadcast_torn"
 
 
-def served(backend: str, address: str, receivers: int, deadline_s: float) -> tuple[Meeting, dist.TCPStore]:
+def served(backend: str, address: str, receivers: int, deadline_s: float) -> tuple[BroadcastRendezvous, dist.TCPStore]:
     """A store that listens on `address` only, at a free port, for as long as it is kept. Raises OSError where the
     address is not this node's."""
     store = served_store(address, timedelta(seconds=deadline_s))
-    return Meeting(backend, address, store.port, receivers, deadline_s), store
+    return BroadcastRendezvous(backend, address, store.port, receivers, deadline_s), store
 
 
-def member(meeting: Meeting, rank: int, store: dist.Store | None = None) -> Group:
+def member(meeting: BroadcastRendezvous, rank: int, store: dist.Store | None = None) -> Group:
     """This process's place in the group, where it meets the others when the first push begins; rank 0 brings the store
     that it serves."""
     return GROUPS[meeting.backend](meeting, rank, store)
@@ -64,7 +64,7 @@ class Group(ABC):
     overlaps: bool
     """Whether the buffers' next may be prepared while one is on its way."""
 
-    def __init__(self, meeting: Meeting, rank: int, store: dist.Store | None) -> None:
+    def __init__(self, meeting: BroadcastRendezvous, rank: int, store: dist.Store | None) -> None:
         self.meeting, self.rank = meeting, rank
         self._timeout = timedelta(seconds=meeting.deadline_s)
         self._store = store
@@ -247,7 +247,7 @@ class GlooGroup(Group):
 
     overlaps = True
 
-    def __init__(self, meeting: Meeting, rank: int, store: dist.Store | None) -> None:
+    def __init__(self, meeting: BroadcastRendezvous, rank: int, store: dist.Store | None) -> None:
         super().__init__(meeting, rank, store)
         self.device = torch.device("cpu")
         self._gloo: Any = None
@@ -276,7 +276,7 @@ class NcclGroup(Group):
     overlaps = False
     """ZeRO-3 gathers by NCCL too, and two communicators that wait for each other on one device may wait for ever."""
 
-    def __init__(self, meeting: Meeting, rank: int, store: dist.Store | None) -> None:
+    def __init__(self, meeting: BroadcastRendezvous, rank: int, store: dist.Store | None) -> None:
         super().__init__(meeting, rank, store)
         self.device = torch.device("cuda", torch.cuda.current_device())
         self._nccl: Any = None
@@ -312,7 +312,7 @@ class NcclGroup(Group):
 GROUPS: dict[str, type[Group]] = {"gloo": GlooGroup, "nccl": NcclGroup}
 
 
-def _interface(meeting: Meeting) -> Any:
+def _interface(meeting: BroadcastRendezvous) -> Any:
     """The one by which this process reaches the learner's: a host's name may be loopback. GLOO_SOCKET_IFNAME wins."""
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return dist.ProcessGroupGloo.create_default_device()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ...types import Meeting, Transfer
+from ...types import BroadcastRendezvous, BroadcastResult
 from .group import BroadcastTorn, Group, member
 from .stream import Tensors, receive
 
@@ -26,8 +26,13 @@ class Receiver:
         self._group: Group | None = None
 
     def receive(
-        self, meeting: Meeting, rank: int, push: str, load: Callable[[Tensors], None], undo: Callable[[], None]
-    ) -> Transfer:
+        self,
+        meeting: BroadcastRendezvous,
+        rank: int,
+        push: str,
+        load: Callable[[Tensors], None],
+        undo: Callable[[], None],
+    ) -> BroadcastResult:
         """Blocks for as long as the push takes; every wait in it has meeting.deadline_s."""
         try:
             if self._group is None or self._group.meeting != meeting:
@@ -39,30 +44,30 @@ class Receiver:
         except Exception as e:  # the model's loader, which may raise anything
             log.exception("the weights of push %s could not be loaded", push)
             self.leave()
-            return Transfer(fault=f"loading failed: {type(e).__name__}: {e}", unusable=True)
+            return BroadcastResult(fault=f"loading failed: {type(e).__name__}: {e}", unusable=True)
 
     def leave(self) -> None:
         if self._group is not None:
             self._group.close()
             self._group = None
 
-    def _undone(self, why: str, undo: Callable[[], None]) -> Transfer:
+    def _undone(self, why: str, undo: Callable[[], None]) -> BroadcastResult:
         self.leave()
         try:
             undo()
         except Exception as e:
             log.exception("a torn push could not be undone")
-            return Transfer(fault=f"{why}; and then {type(e).__name__}: {e}", unusable=True)
-        return Transfer(fault=why)
+            return BroadcastResult(fault=f"{why}; and then {type(e).__name__}: {e}", unusable=True)
+        return BroadcastResult(fault=why)
 
 
-def agreed(parts: list[Transfer]) -> Transfer:
+def agreed(parts: list[BroadcastResult]) -> BroadcastResult:
     """What the workers of one engine say together: the worst of them. Other bytes than the first's are unusable."""
     for kind in (True, False):
         if said := [p for p in parts if p.fault and p.unusable is kind]:
             return said[0]
     if len({p.digest for p in parts}) != 1:
-        return Transfer(
+        return BroadcastResult(
             fault=f"its workers received different weights: {', '.join(str(p.digest)[:12] for p in parts)}",
             unusable=True,
         )

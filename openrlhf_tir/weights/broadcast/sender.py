@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch.distributed as dist
 
 from ...errors import InfraError
-from ...types import Meeting, Transfer
+from ...types import BroadcastRendezvous, BroadcastResult
 from .group import BroadcastTorn, Group, member, served
 from .stream import Item, Tensors, send
 
@@ -17,14 +17,14 @@ class Sender:
     """Rank 0 of one group at a time; after a fault another is opened."""
 
     def __init__(self) -> None:
-        self._meeting: Meeting | None = None
+        self._meeting: BroadcastRendezvous | None = None
         self._store: dist.TCPStore | None = None
         self._group: Group | None = None
         self._sending: str | None = None
         self._ended: tuple[str, str] = ("", "")
         """The last push that was to be ended, and why; it may not have begun here."""
 
-    def open(self, backend: str, address: str, receivers: int, deadline_s: float) -> Meeting:
+    def open(self, backend: str, address: str, receivers: int, deadline_s: float) -> BroadcastRendezvous:
         """Where `receivers` workers are to come; this node's `address`. They and this rank meet when the first push
         begins. Raises InfraError."""
         self.close()
@@ -34,7 +34,7 @@ class Sender:
             raise InfraError(f"Learner rank 0 cannot listen on {address} for the engines of a broadcast: {e}.") from e
         return self._meeting
 
-    def send(self, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> Transfer:
+    def send(self, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> BroadcastResult:
         """What became of it. Raises what gathering raises."""
         try:
             assert self._meeting is not None, "open() comes first"
@@ -44,7 +44,7 @@ class Sender:
                 group.end(self._ended[1])
             return send(group, push, buckets, gathered)
         except BroadcastTorn as e:
-            return Transfer(fault=str(e))
+            return BroadcastResult(fault=str(e))
         finally:
             self._sending = None
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...types import Transfer
+from ...types import BroadcastResult
 from ..digest import ITEM_BYTES, chunk_hash, chunks, combine, hashing_threads, tensor_hash
 from .group import Group
 
@@ -59,7 +59,7 @@ def placed(bucket: Sequence[Item]) -> tuple[list[Placed], int]:
     return out, at
 
 
-def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> Transfer:
+def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> BroadcastResult:
     """By rank 0: the tensors of `buckets`, each of which is asked of `gathered` when its turn comes. Raises
     BroadcastTorn, and what gathering raises."""
     hashes = _Hashes()
@@ -83,10 +83,10 @@ def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: I
             group.join()
         digest = hashes.digest()
         group.forget(push)
-    return Transfer(digest, sum(item.nbytes for bucket in buckets for item in bucket))
+    return BroadcastResult(digest, sum(item.nbytes for bucket in buckets for item in bucket))
 
 
-def receive(group: Group, push: str, load: Callable[[Tensors], None]) -> Transfer:
+def receive(group: Group, push: str, load: Callable[[Tensors], None]) -> BroadcastResult:
     """By everybody else. `load` gets each bucket's tensors, which stay as they are for as long as it keeps them. Raises
     BroadcastTorn, and what `load` raises, which ends the push for all."""
     hashes = _Hashes()
@@ -99,7 +99,7 @@ def receive(group: Group, push: str, load: Callable[[Tensors], None]) -> Transfe
             hashes.add(buffer, where, pool)
             load([(item.name, buffer[part].view(TORCH[item.dtype]).view(item.shape)) for item, part in where])
         digest = hashes.digest()
-    return Transfer(digest, sum(item.nbytes for bucket in buckets for item in bucket))
+    return BroadcastResult(digest, sum(item.nbytes for bucket in buckets for item in bucket))
 
 
 def _arriving(group: Group, buckets: Sequence[Sequence[Item]]) -> Iterator[tuple[list[Placed], torch.Tensor]]:

@@ -25,7 +25,7 @@ from ...config import Config
 from ...deadlines import Deadline
 from ...errors import InfraError, WeightsUnverified
 from ...ports import Broadcasts
-from ...types import Canary, Meeting, Transfer
+from ...types import BroadcastRendezvous, BroadcastResult, Canary
 from ..transport import PushTarget, Results, in_time, name_of, same_weights
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class BroadcastTransport:
         self.seconds, self.nbytes = 0.0, 0
         self._before: str | None = None
         """The digest that this push must not have."""
-        self._meeting: Meeting | None = None
+        self._meeting: BroadcastRendezvous | None = None
         self._members: list[PushTarget] = []
         self._names = (f"push{n}" for n in count(1))
 
@@ -142,7 +142,9 @@ class BroadcastTransport:
             results |= dict(zip(whole, await asyncio.gather(*uses, return_exceptions=True), strict=True))
         return torn
 
-    async def _broadcast(self, engines: Sequence[PushTarget]) -> tuple[Transfer, list[Transfer | BaseException]]:
+    async def _broadcast(
+        self, engines: Sequence[PushTarget]
+    ) -> tuple[BroadcastResult, list[BroadcastResult | BaseException]]:
         """One push to all. Who raises ends it; so does the learner's own fault. Then the others answer soon, or are
         taken for hung."""
         start = time.monotonic()
@@ -168,7 +170,9 @@ class BroadcastTransport:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    async def _received(self, engine: PushTarget, first_rank: int, push: str, meeting: Meeting) -> Transfer:
+    async def _received(
+        self, engine: PushTarget, first_rank: int, push: str, meeting: BroadcastRendezvous
+    ) -> BroadcastResult:
         return await in_time(
             self.deadlines.push,
             engine.receive_weights(meeting, first_rank, push),
@@ -176,7 +180,7 @@ class BroadcastTransport:
         )
 
     async def _ended_by(
-        self, receiving: asyncio.Future[Transfer], sending: asyncio.Future[Transfer], push: str
+        self, receiving: asyncio.Future[BroadcastResult], sending: asyncio.Future[BroadcastResult], push: str
     ) -> None:
         """An engine that will not get it all keeps the learner waiting for it, unless the learner is told."""
         await asyncio.wait({receiving})

@@ -18,7 +18,7 @@ def rank(tmp_path_factory):
     from openrlhf_tir.cluster.learner_group import THREADS, LearnerRank
     from openrlhf_tir.cluster.ray_session import ray_session
     from openrlhf_tir.config import Config
-    from openrlhf_tir.types import Meeting, Transfer
+    from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult
     from openrlhf_tir.weights.broadcast.sender import Sender
 
     class Inner:
@@ -27,10 +27,10 @@ def rank(tmp_path_factory):
         def __init__(self) -> None:
             self.sender = Sender()
 
-        def open_broadcast(self, address: str, receivers: int) -> Meeting:
+        def open_broadcast(self, address: str, receivers: int) -> BroadcastRendezvous:
             return self.sender.open("gloo", address, receivers, NEVER)
 
-        def broadcast(self, push: str) -> Transfer:
+        def broadcast(self, push: str) -> BroadcastResult:
             return self.sender.send(push, [], [])
 
     class Rank(LearnerRank):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from openrlhf_tir.types import Meeting, Transfer
+from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult
 
 from .tiny_model import HfLearner
 
@@ -21,11 +21,11 @@ class BroadcastLearner(HfLearner):
         self.between: Callable[[int], None] = lambda n: None
         """Runs before bucket n is sent."""
 
-    async def open_broadcast(self, receivers: int) -> Meeting:
+    async def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
         self.opened += 1
         return self.sender.open("gloo", "127.0.0.1", receivers, DEADLINE_S)
 
-    async def broadcast(self, push: str) -> Transfer:
+    async def broadcast(self, push: str) -> BroadcastResult:
         from openrlhf_tir.weights.broadcast.stream import TORCH, Item
 
         names = {dtype: name for name, dtype in TORCH.items()}

@@ -86,7 +86,7 @@ class HfLearner:
     async def publish_changes(self, path: Path, base_version: int):
         import torch
 
-        from openrlhf_tir.types import Changes
+        from openrlhf_tir.types import DeltaDigest
         from openrlhf_tir.weights.delta import encode
         from openrlhf_tir.weights.delta_file import DeltaWriter
         from openrlhf_tir.weights.digest import tensors_digest
@@ -98,7 +98,7 @@ class HfLearner:
                 pair = (t.flatten().view(torch.int32).numpy() for t in (self.last[name], new))
                 if piece := encode(*pair):
                     writer.add(name, [(0, piece)])
-            changes: Changes = writer.end(tensors_digest(tensors.items()))
+            changes: DeltaDigest = writer.end(tensors_digest(tensors.items()))
         self.last = {name: t.clone() for name, t in tensors.items()}
         return changes
 

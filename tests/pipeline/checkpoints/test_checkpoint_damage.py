@@ -23,7 +23,7 @@ from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.scheduler import InFlightGroup
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import Change, GroupKey
+from openrlhf_tir.types import CounterUpdate, GroupKey
 
 from ..fakes import FakeLearner, FakePrompts, group_of, pipeline
 
@@ -314,7 +314,7 @@ def test_buffered_groups_come_back_with_every_dtype_tuple_and_bit(tmp_path):
             },
         )
         meta.stats["inf"] = float("inf")
-        group.trajectories[1].changes.append(Change("prompt", "best", "highest", 0.5))
+        group.trajectories[1].changes.append(CounterUpdate("prompt", "best", "highest", 0.5))
         rows.append((InFlightGroup(GroupKey(0, i, 1), i, i, 2, 1.5, "echo"), meta, group))
     stored.write(tmp_path, rows)
     back = stored.read(tmp_path)
@@ -329,7 +329,7 @@ def test_buffered_groups_come_back_with_every_dtype_tuple_and_bit(tmp_path):
             assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
         assert (
             new.text == "a\ud800b"
-            and type(group2.trajectories[1].changes[0]) is Change
+            and type(group2.trajectories[1].changes[0]) is CounterUpdate
             and group2.task.run == group.task.run
         )
         x = group2.task.meta["x"]

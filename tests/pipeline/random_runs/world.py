@@ -25,7 +25,7 @@ from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger
-from openrlhf_tir.types import BatchItem, Change, Completion, GroupKey, StepReport, Task, Verdict
+from openrlhf_tir.types import BatchItem, Completion, CounterUpdate, GroupKey, StepReport, Task, Verdict
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from ..fakes import FakePrompts, MemoryMetrics, Silent, group_of
@@ -169,9 +169,9 @@ class World:
             meta.env = task.env
             meta.model_tokens = [facts.choice([100, 900, 2500, 5500]) for _ in meta.model_tokens]
             meta.changes = [
-                Change("run", "groups", "add", 1.0),
-                Change("run", "sum", "add", facts.random()),
-                Change("prompt", "seen", "add", 1.0),
+                CounterUpdate("run", "groups", "add", 1.0),
+                CounterUpdate("run", "sum", "add", facts.random()),
+                CounterUpdate("prompt", "seen", "add", 1.0),
             ]
         return meta, group
 

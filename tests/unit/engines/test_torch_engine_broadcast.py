@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
-from openrlhf_tir.types import Sampling, Transfer
+from openrlhf_tir.types import BroadcastResult, Sampling
 from openrlhf_tir.weights.broadcast.transport import BroadcastTransport, Deadlines
 from openrlhf_tir.weights.publisher import WeightPublisher
 from tests.e2e.support.broadcast_learner import BroadcastLearner
@@ -67,7 +67,7 @@ async def test_an_engine_that_dies_in_a_broadcast_costs_the_other_nothing_but_th
     loop, doomed = asyncio.get_running_loop(), make_engine()
     receive, left_behind = doomed.receive_weights, []
 
-    async def dies(*args) -> Transfer:
+    async def dies(*args) -> BroadcastResult:
         """Its process goes on for a bucket, then it is found dead, as Ray would tell."""
         left_behind.append(asyncio.ensure_future(receive(*args)))
         await died.wait()

@@ -10,7 +10,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError, WeightsUnverified
-from openrlhf_tir.types import Meeting, ReadBackReport
+from openrlhf_tir.types import BroadcastRendezvous, ReadBackReport
 
 
 class FakeLlm:
@@ -218,7 +218,7 @@ async def test_a_push_that_failed_leaves_an_engine_that_no_resume_thaws(engine, 
     assert llm.frozen
 
 
-MEETING = Meeting("gloo", "127.0.0.1", 1, 2, 60.0)
+MEETING = BroadcastRendezvous("gloo", "127.0.0.1", 1, 2, 60.0)
 
 
 async def test_a_broadcast_is_used_once_all_workers_have_the_learners_digest(engine, llm):

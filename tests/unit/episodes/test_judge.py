@@ -9,7 +9,7 @@ from openrlhf_tir.config.settings import load
 from openrlhf_tir.episodes.judge import Judge
 from openrlhf_tir.errors import FilterError, RewardError
 from openrlhf_tir.rewards import zerotir as zerotir_reward
-from openrlhf_tir.types import Change, Group, GroupKey, RunFacts, Task, ToolCall
+from openrlhf_tir.types import CounterUpdate, Group, GroupKey, RunFacts, Task, ToolCall
 from tests.unit.filters.test_filters import CLEAN
 from tests.unit.rewards.reward_fakes import group, scored
 
@@ -56,7 +56,7 @@ async def test_otc_remembers_the_fewest_calls_of_a_prompt():
     judge = judge_of(reward={"group": "otc"}, filter={"names": []})
     fresh = group(two, one)
     await judge(fresh)
-    assert fresh.changes == [Change("prompt", "otc_fewest_calls", "lowest", 1.0)]
+    assert fresh.changes == [CounterUpdate("prompt", "otc_fewest_calls", "lowest", 1.0)]
     assert one.reward == pytest.approx(1.0) and two.reward < 1.0
     again = Group(GroupKey(1, 0), Task("", "42", run=RunFacts(prompt={"otc_fewest_calls": 0.0})), [scored(1.0)])
     again.valid[0].calls = [ToolCall("a", "", "ok")]

@@ -131,11 +131,11 @@ def test_a_broadcast_is_opened_when_rank_0_is_through_with_what_it_does():
     from types import SimpleNamespace
 
     from openrlhf_tir.cluster.learner_group import LearnerGroup
-    from openrlhf_tir.types import Meeting
+    from openrlhf_tir.types import BroadcastRendezvous
 
-    meeting = Meeting("gloo", "10.0.0.1", 5000, 4, 0.05)
+    meeting = BroadcastRendezvous("gloo", "10.0.0.1", 5000, 4, 0.05)
 
-    async def opened(receivers: int) -> Meeting:
+    async def opened(receivers: int) -> BroadcastRendezvous:
         await asyncio.sleep(0.3)
         return meeting
 
@@ -151,9 +151,9 @@ def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
     from types import SimpleNamespace
 
     from openrlhf_tir.cluster.learner_group import LearnerGroup
-    from openrlhf_tir.types import Meeting, Transfer
+    from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult
 
-    called, meeting = [], Meeting("gloo", "10.0.0.1", 5000, 4, 60.0)
+    called, meeting = [], BroadcastRendezvous("gloo", "10.0.0.1", 5000, 4, 60.0)
 
     def rank(n: int) -> SimpleNamespace:
         async def answer(what, result, *args):
@@ -163,14 +163,16 @@ def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
         def method(what, result):
             return SimpleNamespace(remote=lambda *args: answer(what, result, *args))
 
-        sent = Transfer("digest", 100) if n == 0 else None
+        sent = BroadcastResult("digest", 100) if n == 0 else None
         return SimpleNamespace(
             open_broadcast=method("open", meeting), end_broadcast=method("end", None), call=method("call", sent)
         )
 
     async def run():
         group = LearnerGroup(Config(), [rank(0), rank(1)], None)
-        assert await group.open_broadcast(4) == meeting and await group.broadcast("push1") == Transfer("digest", 100)
+        assert await group.open_broadcast(4) == meeting and await group.broadcast("push1") == BroadcastResult(
+            "digest", 100
+        )
         await group.end_broadcast("push1", "rollout-1 died")
 
     asyncio.run(run())

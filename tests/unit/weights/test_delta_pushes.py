@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
-from openrlhf_tir.types import Changes, Completion
+from openrlhf_tir.types import Completion, DeltaDigest
 from openrlhf_tir.weights.delta import encode
 from openrlhf_tir.weights.delta_file import DeltaWriter
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
@@ -44,7 +44,7 @@ class Learner:
         self.last = self.weights["w"].copy()
         return tensors_digest(self.weights.items())
 
-    async def publish_changes(self, path: Path, base_version: int) -> Changes | None:
+    async def publish_changes(self, path: Path, base_version: int) -> DeltaDigest | None:
         piece, base = encode(self.last, self.weights["w"]), tensors_digest([("w", self.last)])
         self.last = self.weights["w"].copy()
         if piece and piece.nbytes > 1000:

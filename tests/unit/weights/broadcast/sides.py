@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from openrlhf_tir.types import Meeting, Transfer
+from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult
 from openrlhf_tir.weights.broadcast.receiver import Receiver
 from openrlhf_tir.weights.broadcast.sender import Sender
 from openrlhf_tir.weights.broadcast.stream import TORCH, Item
@@ -58,7 +58,7 @@ class Side:
         self.got.clear()
         self.undone += 1
 
-    def receive(self, meeting: Meeting, push: str) -> Transfer:
+    def receive(self, meeting: BroadcastRendezvous, push: str) -> BroadcastResult:
         return self.receiver.receive(meeting, self.rank, push, self.load, self.undo)
 
 
@@ -70,17 +70,17 @@ class Hub:
         self.pool = ThreadPoolExecutor(receivers + 2)
         self.meeting = self.open()
 
-    def open(self, receivers: int | None = None) -> Meeting:
+    def open(self, receivers: int | None = None) -> BroadcastRendezvous:
         self.meeting = self.sender.open("gloo", "127.0.0.1", receivers or len(self.sides), self.deadline_s)
         return self.meeting
 
-    def send(self, push: str, tensors, between=lambda n: None) -> Future[Transfer]:
+    def send(self, push: str, tensors, between=lambda n: None) -> Future[BroadcastResult]:
         return self.pool.submit(self.sender.send, push, buckets(tensors), gathered(tensors, between))
 
-    def receive(self, push: str, sides=None) -> list[Future[Transfer]]:
+    def receive(self, push: str, sides=None) -> list[Future[BroadcastResult]]:
         return [self.pool.submit(side.receive, self.meeting, push) for side in sides or self.sides]
 
-    def push(self, push: str, tensors) -> tuple[Transfer, list[Transfer]]:
+    def push(self, push: str, tensors) -> tuple[BroadcastResult, list[BroadcastResult]]:
         received = self.receive(push)
         return self.send(push, tensors).result(), [r.result() for r in received]
 
@@ -102,7 +102,7 @@ def bits(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def worker(rank: int, meeting: Meeting, pipe) -> None:
+def worker(rank: int, meeting: BroadcastRendezvous, pipe) -> None:
     """A receiver's process: says when it has a bucket, and at last what became of the push."""
     side = Side(rank)
 

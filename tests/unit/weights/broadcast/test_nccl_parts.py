@@ -37,7 +37,7 @@ def test_a_bucket_arrives_when_the_callers_stream_is_through_with_its_memory(mon
     been given; NCCL writes on another."""
     import torch
 
-    from openrlhf_tir.types import Meeting
+    from openrlhf_tir.types import BroadcastRendezvous
     from openrlhf_tir.weights.broadcast.group import NcclGroup
 
     events = []
@@ -48,7 +48,7 @@ def test_a_bucket_arrives_when_the_callers_stream_is_through_with_its_memory(mon
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
-    group = NcclGroup(Meeting("nccl", "127.0.0.1", 1, 1, 5.0), 1, None)
+    group = NcclGroup(BroadcastRendezvous("nccl", "127.0.0.1", 1, 1, 5.0), 1, None)
     group._broadcast = lambda buffer: events.append("a bucket arrives")
     group.start(torch.empty(0))
     group.join()

@@ -190,7 +190,7 @@ def test_a_learner_that_is_gone_is_no_wait(hub):
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault):
-    from openrlhf_tir.types import Transfer
+    from openrlhf_tir.types import BroadcastResult
     from openrlhf_tir.weights.broadcast.sender import Sender
     from openrlhf_tir.weights.digest import tensors_digest
 
@@ -213,10 +213,10 @@ def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault):
                 assert pipe.poll(60) and pipe.recv() == "bucket"
             os.kill(workers[1].pid, fault)
 
-    def answer(pipe) -> Transfer:
+    def answer(pipe) -> BroadcastResult:
         while pipe.poll(60):
             if (said := pipe.recv()) != "bucket":
-                return Transfer(*said)
+                return BroadcastResult(*said)
         raise AssertionError("no answer")
 
     try:

@@ -12,7 +12,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
-from openrlhf_tir.types import Completion, Meeting, Transfer
+from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult, Completion
 from openrlhf_tir.weights.broadcast.transport import ATTEMPTS, BroadcastTransport, Deadlines, transport_of
 from openrlhf_tir.weights.publisher import WeightPublisher
 
@@ -40,15 +40,15 @@ class Learner:
         self.accidents: list[str] = []
         """What tears the next pushes."""
 
-    async def open_broadcast(self, receivers: int) -> Meeting:
+    async def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
         self.expected.append(receivers)
-        return Meeting("gloo", "node", len(self.expected), receivers, 60.0)
+        return BroadcastRendezvous("gloo", "node", len(self.expected), receivers, 60.0)
 
-    async def broadcast(self, push: str) -> Transfer:
+    async def broadcast(self, push: str) -> BroadcastResult:
         if self.accidents:
             self.pushes[push].end(self.accidents.pop(0))
         fault = await self.pushes[push].over
-        return Transfer(fault=fault) if fault else Transfer(f"digest {self.version}", 100)
+        return BroadcastResult(fault=fault) if fault else BroadcastResult(f"digest {self.version}", 100)
 
     async def end_broadcast(self, push: str, why: str) -> None:
         self.ended.append(why)
@@ -64,7 +64,7 @@ class Engine:
         self.places, self.verdicts, self.half_new = [], [], False
         """(meeting, first rank) of each push."""
 
-    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
         self.places.append((meeting.port, first_rank))
         if self.fate == "dies":
             raise EngineGone(f"{self.name} is gone")
@@ -77,8 +77,8 @@ class Engine:
             here.end(None)
         await asyncio.wait({here.over})
         if fault := "the learner is gone" if here.over.exception() else here.over.result():
-            return Transfer(fault=fault)
-        return Transfer("digest of noise" if self.fate == "noise" else f"digest {self.learner.version}", 100)
+            return BroadcastResult(fault=fault)
+        return BroadcastResult("digest of noise" if self.fate == "noise" else f"digest {self.learner.version}", 100)
 
     async def use_received(self, version, digest, canary=None):
         assert digest == f"digest {self.learner.version}"
