@@ -41,7 +41,7 @@ class WorkerExtension:
     """Methods that a worker has besides its own. Naming it is what makes vLLM import this module there."""
 
     def receive_weights(self, meeting: list[Any], first_rank: int, push: str) -> list[Any]:
-        """Return a BroadcastResult as plain values. Raises nothing (weights/broadcast/receiver.py). `self` is the worker."""
+        """Return a BroadcastResult as plain values; raises nothing (broadcast/receiver.py). `self` is the worker."""
         engine = self.weight_transfer_engine  # type: ignore[attr-defined]
         with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
             return list(engine.received(BroadcastRendezvous(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
