@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # An agent file that answers the model, and rollouts up to two batches ahead of training. 4 GPUs train, 4 sample.
-#   examples/openrlhf/agent_async.sh --check-only [any flag of `openrlhf-tir train`]
-# The left column is OpenRLHF's line; `left out` says what it is here.
+# A script for OpenRLHF as it stands. Here:
+#   openrlhf-tir import-openrlhf examples/openrlhf/agent_async.sh --out agent_async.toml
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -9,13 +9,12 @@ FLAGS=(
     --actor.num_nodes 1
     --actor.num_gpus_per_node 4
     --ref.num_nodes 1
-    --ref.num_gpus_per_node 4            # on the policy's ranks
+    --ref.num_gpus_per_node 4
     --vllm.num_engines 2
     --vllm.tensor_parallel_size 2
     --vllm.gpu_memory_utilization 0.9
     --vllm.enforce_eager
-    # left out: --train.colocate_all, --vllm.enable_sleep, --ds.enable_sleep: rollout and training have GPUs of their own, and overlap
-    # left out: --vllm.sync_backend nccl: no GPU has run it here yet; file, the default, pushes through shared memory or a shared directory
+    --vllm.sync_backend nccl
 
     --actor.model_name_or_path Qwen/Qwen3-4B-Thinking-2507
     --train.agent_func_path "$here/agent_func.py"
@@ -58,9 +57,8 @@ FLAGS=(
     --ckpt.save_steps 10
     --ckpt.max_num 3
     --ckpt.load_enable
-    --logger.tensorboard
     --logger.tensorboard_dir runs
     --logger.logging_steps 1
     --eval.steps -1
 )
-exec "${TIR:-openrlhf-tir}" train --recipe "$here/openrlhf.toml" "${FLAGS[@]}" "$@"
+python3 -m openrlhf.cli.train_ppo_ray "${FLAGS[@]}"

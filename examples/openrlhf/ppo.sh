@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # PPO: a critic with GAE, a reward model and a reference. 8 GPUs train, 8 sample, 2 hold the reward model.
-#   examples/openrlhf/ppo.sh --check-only [any flag of `openrlhf-tir train`]
-# The left column is OpenRLHF's line; `left out` says what it is here.
+# A script for OpenRLHF as it stands. Here:
+#   openrlhf-tir import-openrlhf examples/openrlhf/ppo.sh --out ppo.toml
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -9,24 +9,22 @@ FLAGS=(
     --actor.num_nodes 1
     --actor.num_gpus_per_node 8
     --ref.num_nodes 1
-    --ref.num_gpus_per_node 8            # on the policy's ranks
+    --ref.num_gpus_per_node 8
     --critic.num_nodes 1
-    --critic.num_gpus_per_node 8         # on the policy's ranks
+    --critic.num_gpus_per_node 8
     --reward.num_nodes 1
-    --reward.num_gpus_per_node 2         # a model per GPU
+    --reward.num_gpus_per_node 2
     --vllm.num_engines 4
     --vllm.tensor_parallel_size 2
     --vllm.gpu_memory_utilization 0.9
     --vllm.enforce_eager
-    # left out: --train.colocate_all, --vllm.enable_sleep, --ds.enable_sleep: rollout and training have GPUs of their own, and overlap
-    # left out: --vllm.sync_backend nccl: no GPU has run it here yet; file, the default, pushes through shared memory or a shared directory
+    --vllm.sync_backend nccl
 
     --actor.model_name_or_path OpenRLHF/Llama-3-8b-sft-mixture
     --reward.model_name_or_path OpenRLHF/Llama-3-8b-rm-700k
     --reward.normalize_enable
     --data.prompt_dataset OpenRLHF/prompt-collection-v0.1
     --data.input_key context_messages
-    --data.label_key context_messages    # every row has a label here; a reward model does not read it
     --data.apply_chat_template
     --data.max_samples 100000
     --data.max_len 2048
@@ -55,4 +53,4 @@ FLAGS=(
     --ckpt.save_steps 100
     --ckpt.save_hf
 )
-exec "${TIR:-openrlhf-tir}" train --recipe "$here/openrlhf.toml" "${FLAGS[@]}" "$@"
+python3 -m openrlhf.cli.train_ppo_ray "${FLAGS[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # PPO whose rewards are answered by servers, or by a Python file. 2 GPUs train, 4 sample.
-#   examples/openrlhf/remote_reward.sh --check-only [any flag of `openrlhf-tir train`]
-# The left column is OpenRLHF's line; `left out` says what it is here.
+# A script for OpenRLHF as it stands. Here:
+#   openrlhf-tir import-openrlhf examples/openrlhf/remote_reward.sh --out remote_reward.toml
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -9,19 +9,18 @@ FLAGS=(
     --actor.num_nodes 1
     --actor.num_gpus_per_node 2
     --ref.num_nodes 1
-    --ref.num_gpus_per_node 2            # on the policy's ranks
+    --ref.num_gpus_per_node 2
     --critic.num_nodes 1
-    --critic.num_gpus_per_node 2         # on the policy's ranks
+    --critic.num_gpus_per_node 2
     --vllm.num_engines 2
     --vllm.tensor_parallel_size 2
     --train.colocate_actor_ref
 
     --actor.model_name_or_path OpenRLHF/Llama-3-8b-sft-mixture
     --reward.remote_url "${REWARD_URL:-$here/reward_func.py}"      # or http://host:5000/get_reward,http://host:5001/get_reward
-    # left out: --reward.normalize_enable: it is about the scores of a reward model of the run's own
+    --reward.normalize_enable
     --data.prompt_dataset OpenRLHF/prompt-collection-v0.1
     --data.input_key context_messages
-    --data.label_key context_messages
     --data.apply_chat_template
     --data.max_samples 100000
     --data.max_len 2048
@@ -40,4 +39,4 @@ FLAGS=(
     --actor.gradient_checkpointing_enable
     --ckpt.output_dir llama3-8b-rlhf
 )
-exec "${TIR:-openrlhf-tir}" train --recipe "$here/openrlhf.toml" "${FLAGS[@]}" "$@"
+python3 -m openrlhf.cli.train_ppo_ray "${FLAGS[@]}"

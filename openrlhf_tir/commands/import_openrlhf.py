@@ -12,6 +12,7 @@ from ..config.integrations.openrlhf_commands import RECIPES, Call, calls_of
 from ..config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from ..config.integrations.openrlhf_sft import import_train_sft
 from ..config.integrations.recipe_draft import Draft, toml_of
+from ..config.integrations.rehearsal import rehearse
 from ..errors import ConfigError, TirError
 from ..exit_codes import DONE, NO
 
@@ -20,6 +21,8 @@ EXAMPLES = """examples
       the recipe of a script; what differs, and OpenRLHF's defaults, are comments in it and on the screen
   openrlhf-tir import-openrlhf -- --actor.model_name_or_path MODEL --actor.adam.lr 5e-7 ...
       the same of train_ppo_ray's flags, without a script
+  openrlhf-tir import-openrlhf --rehearse train_grpo.sh --run --actor.model_name_or_path TOY --data.prompt_dataset ROWS
+      two short batches of it on this machine, without GPUs: does everything work together?
   openrlhf-tir import-openrlhf train_grpo.sh --run --run-dir runs/mine
       make the recipe and start it: what follows --run are flags of `openrlhf-tir train`
 Names of OpenRLHF 0.11, 0.10 and of 0.9 and older are read. The script is not run: variables, arrays, here-documents,
@@ -48,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=RECIPES,
         default="train_ppo_ray",
         help="whose flags stand behind -- [train_ppo_ray]",
+    )
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="cut the recipe down to two short batches on a machine without GPUs: the method stays, sizes change",
     )
     parser.add_argument(
         "--run",
@@ -90,16 +98,17 @@ def run(args: argparse.Namespace) -> int:
     for i, call in enumerate(trains, 1):
         if call is not chosen:
             _say(f"{_place(call)}{call.program} is training command {i} of {len(trains)}: --number {i} imports it")
-    imported, text = recipe_of(chosen, source)
+    imported, text = recipe_of(chosen, source, rehearsal=args.rehearse)
     return _finish(args, chosen, imported, text, source)
 
 
-def recipe_of(call: Call, source: Source) -> tuple[Imported, str]:
+def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[Imported, str]:
     """Return the recipe of one command, as settings and as text."""
+    cut = rehearse if rehearsal else None
     if call.program == "train_sft":
-        imported = import_train_sft(call.flags, source, call.gpus)
+        imported = import_train_sft(call.flags, source, call.gpus, cut)
     else:
-        imported = import_train_ppo(call.flags, source, rows_of)
+        imported = import_train_ppo(call.flags, source, rows_of, cut)
     draft = imported.draft
     where = f"{source.name}, line {call.line}" if call.line else "a command line"
     head = [

@@ -25,6 +25,7 @@ from ..cluster.tokens import check_tokens
 from ..config import Config, Reward, own_files
 from ..config.environments import Environment, in_section
 from ..config.integrations.reward_signatures import UnknownSignature, convention_of
+from ..config.method_summary import method_summary
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
 from ..config.sections.sequence_parallel import heads_fault
@@ -84,7 +85,8 @@ def check(
     machine = machine or Machine()
     problems = Problems() if problems is None else problems
     check_names(cfg, problems)
-    facts = own_code(cfg) + conventions_of(cfg) + (updates_of(cfg) if training else [])
+    facts = [f"method: {method_summary(cfg)}"] if training else []
+    facts += own_code(cfg) + conventions_of(cfg) + (updates_of(cfg) if training else [])
     if training:
         with problems.caught():
             facts += check_method(cfg)

@@ -1,7 +1,8 @@
 """Flags: the command line's dotted options -> overrides for settings.load.
 
-Every field of Config is a flag of the same dotted name; every flag of OpenRLHF's train_ppo_ray is understood as
-openrlhf_flags says, older names as openrlhf_renamed says. Mistakes are told all at once.
+Every field of Config is a flag of the same dotted name, and there are no others: OpenRLHF's names are refused with ours
+and with `openrlhf-tir import-openrlhf`, which makes a recipe of a whole command line (foreign_names). Mistakes are told
+all at once.
 argparse rather than pydantic-settings' own command line, for OpenRLHF's way of writing values:
 `--actor.eps_clip_low_high 0.2 0.28`, bare booleans, `--no-x`. Values stay text here: pydantic types them.
 """
@@ -17,7 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from ..errors import ConfigError
-from . import openrlhf_flags, openrlhf_renamed
+from . import foreign_names, openrlhf_flags
 from .effects.check import without_effect
 from .paths import shown
 from .problems import Problems
@@ -86,7 +87,7 @@ class _Set(argparse.Action):
 
 
 class _Compat(argparse.Action):
-    """Remember a flag of OpenRLHF; `overrides_of` translates all of them together."""
+    """Remember a flag that also takes OpenRLHF's values, such as a schedule's name; `overrides_of` translates them."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         namespace.compat = {**namespace.compat, self.dest: values}
@@ -106,7 +107,7 @@ def add_config_flags(
     shown: Collection[str] | None = None,
     aliases: Collection[str] = (),
 ) -> None:
-    """`--recipe` (default: `recipe`), the three short flags, one flag per config field, and (hidden) OpenRLHF's names.
+    """`--recipe` (default: `recipe`), the three short flags, and one flag per config field.
 
     shown: fields that the help lists, all by default; the others are read, so that the command can say what is wrong
     with them. aliases: names that the command understands besides, hidden.
@@ -140,14 +141,9 @@ def add_config_flags(
         if isinstance(parser, Parser):
             parser.takes_envs = True
     parser.set_defaults(unknown=())
-    compat = (openrlhf_flags.translated() | openrlhf_flags.RULES_0_11_0.keys()) - settings.keys()
-    for name in sorted(set(aliases) - settings.keys() - compat):
+    for name in sorted(set(aliases) - settings.keys()):
         parser.add_argument(
             f"--{name}", action=_Alias, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS
-        )
-    for name in sorted(compat):
-        parser.add_argument(
-            f"--{name}", action=_Compat, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS
         )
 
 
@@ -294,7 +290,9 @@ def _unknown_to(parser: argparse.ArgumentParser, extra: Sequence[str]) -> list[s
 def unknown_flags(extra: Sequence[str]) -> list[str]:
     """A line for each flag that argparse did not recognise, and for each word that belongs to none. A word after an
     unknown flag is its value."""
-    lines, after_flag = [], False
+    lines: list[str] = []
+    foreign: list[tuple[str, list[str]]] = []
+    values: list[str] | None = None
     if theirs := [word for word in extra if OF_VERL.match(word)]:
         lines.append(
             f"{shown(theirs[0])} is an override of verl's. `openrlhf-tir import-verl -- OVERRIDES...`, or import-verl"
@@ -303,16 +301,16 @@ def unknown_flags(extra: Sequence[str]) -> list[str]:
         extra = [word for word in extra if word not in theirs]
     for word in extra:
         if NEGATIVE_NUMBER.match(word) or not word.startswith("-"):
-            if not after_flag:
+            if values is None:
                 lines.append(f"Unexpected argument {shown(word)}. Options are written --section.name value.")
+            else:
+                values.append(word)
             continue
-        after_flag = True
-        name = word.lstrip("-").partition("=")[0]
-        if new := openrlhf_renamed.NAMES.get(name):
-            lines.append(
-                f"--{name} is the name before OpenRLHF 0.10. It is --{new} now: {openrlhf_renamed.advice(new)}"
-            )
+        name, equals, value = word.lstrip("-").partition("=")
+        values = [value] if equals else []
+        if foreign_names.is_foreign(name):
+            foreign.append((name, values))
         else:
-            known = {*known_keys(env_names([name])), *openrlhf_flags.RULES, *(f.removeprefix("--") for f in SHORT)}
+            known = {*known_keys(env_names([name])), *(f.removeprefix("--") for f in SHORT)}
             lines.append(str(unknown_key(name, sorted(known), "on the command line")))
-    return lines
+    return [*foreign_names.answers(foreign), *lines]

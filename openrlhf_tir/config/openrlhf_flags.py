@@ -9,8 +9,8 @@ none missing.
 
 The first three are honoured: the flag has its effect, with whatever value.
 
-Defaults are ours, not OpenRLHF's (zero_stage 3, clip-higher on, KL off, its gradient in the loss unbiased): a flag that
-is not given keeps ours."""
+`openrlhf-tir import-openrlhf` reads this table (integrations/openrlhf_import.py), and OpenRLHF's defaults beside it; on
+our own command line these names are refused with what they are here (foreign_names.py)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""OpenRLHF's flat flag names (up to 0.9) -> its dotted ones. A script that old is told every new name at once."""
+"""OpenRLHF's flat flag names (up to 0.9) -> its dotted ones."""
 
 from __future__ import annotations
-
-from .openrlhf_flags import RULES, Only, Refused
 
 _SECTIONS = {
     "actor": (
@@ -79,15 +77,3 @@ def _names() -> dict[str, str]:
 
 NAMES = _names()
 """{"pretrain": "actor.model_name_or_path", ...}"""
-
-
-def advice(new: str) -> str:
-    """What to do about a flag whose new name is `new`: write that, or what its rule says."""
-    match RULES[new]:
-        case Refused(why):
-            return f"it is not taken over. {why}"
-        case Only(value, why):
-            return f"only {value} is supported. {why}"
-    if new == "data.max_len":
-        return "write that, with prompt and response counted together."
-    return "write that."

@@ -323,7 +323,7 @@ def _pipeline(c: Config) -> Iterator[str]:
     if at_once is not None and at_once > b and c.pipeline.mode == "sync":
         yield (
             f"rollout.vllm_generate_batch_size = {at_once} is more than rollout.batch_size = {b}, and pipeline.mode ="
-            " 'sync' samples one batch at a time. Lower it, or use --train.async_enable."
+            " 'sync' samples one batch at a time. Lower it, or use --pipeline.mode pipeline."
         )
     if depth is not None and c.pipeline.mode in ("sync", "one_step"):
         yield (

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..effects.check import without_effect
+from ..method_summary import method_summary
 from ..openrlhf_flags import RULES, RULES_0_11_0, Becomes, Implied, Only, Refused, Same, translate
 from ..problems import Problems
 from ..schema import Config
@@ -76,7 +77,10 @@ class Imported:
 
 
 def import_train_ppo(
-    words: Sequence[str], source: Source, rows_of: Callable[[Draft], int | None] = lambda draft: None
+    words: Sequence[str],
+    source: Source,
+    rows_of: Callable[[Draft], int | None] = lambda draft: None,
+    change: Callable[[Draft], None] | None = None,
 ) -> Imported:
     """Return the recipe of a train_ppo_ray command line.
 
@@ -84,6 +88,7 @@ def import_train_ppo(
         words: Its flags.
         source: Where it stands.
         rows_of: Counts the rows of the recipe's data; None where they are not on this machine.
+        change: What is done to the draft before it is checked.
     """
     given = read_flags(words, TRAIN_PPO_RAY)
     draft = Draft()
@@ -104,6 +109,8 @@ def import_train_ppo(
     _steps(draft, rows_of(draft))
     for note in given.notes:
         draft.differs(note)
+    if change is not None:
+        change(draft)
     imported = finished(draft, mine)
     if given.flat:
         draft.differs(
@@ -140,7 +147,7 @@ def finished(draft: Draft, mine: set[str]) -> Imported:
         for name in draft.settings
         if draft.why.get(name, "").startswith(DEFAULT)
     ]
-    return Imported(draft, cfg, lines, summary_of(cfg))
+    return Imported(draft, cfg, lines, method_summary(cfg))
 
 
 DEFAULT = "OpenRLHF's default"
@@ -166,30 +173,6 @@ def shown(value: Any) -> str:
     if value in (None, ""):
         return "unset"
     return f"{value:g}" if isinstance(value, float) else str(value).replace("\n", "\\n")
-
-
-def summary_of(cfg: Config) -> str:
-    """Return one sentence about the method of a run."""
-    a, r = cfg.algo.advantage, cfg.rollout
-    names = {
-        "gae": "PPO with a critic (gae)",
-        "reinforce": "REINFORCE++",
-        "reinforce_baseline": "REINFORCE++-baseline",
-        "group_norm": "GRPO (group_norm)",
-        "rloo": "RLOO",
-        "dr_grpo": "Dr. GRPO",
-        "flash_reinforce": "FlashREINFORCE",
-    }
-    samples = f"{r.n_samples_per_prompt} response{'s' * (r.n_samples_per_prompt > 1)}"
-    kl = "no KL"
-    if cfg.algo.kl.init_coef:
-        kl = f"KL {cfg.algo.kl.init_coef:g} in the {'loss' if cfg.algo.kl.use_loss else 'reward'}"
-    tool = "an agent file" if cfg.train.agent_func_path else "no tool"
-    return (
-        f"{names.get(a.estimator, a.estimator)}: {samples} to each of {r.batch_size} prompts a batch,"
-        f" {cfg.updates_per_batch} update{'s' * (cfg.updates_per_batch > 1)} of each batch,"
-        f" learning rate {cfg.actor.learning_rate:g}, {kl}, {tool}, mode {cfg.pipeline.mode}"
-    )
 
 
 def _estimator(draft: Draft) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..fine_tuning import NAMES, RANKS_OF, USED, alone, violations
@@ -27,8 +27,20 @@ LEFT_OUT = {
 """Flags that fine-tuning here does not have -> what to do."""
 
 
-def import_train_sft(words: Sequence[str], source: Source, gpus: int | None = None) -> Imported:
-    """Return the recipe of a train_sft command line; `words` are its flags, `gpus` what its launcher was told."""
+def import_train_sft(
+    words: Sequence[str],
+    source: Source,
+    gpus: int | None = None,
+    change: Callable[[Draft], None] | None = None,
+) -> Imported:
+    """Return the recipe of a train_sft command line.
+
+    Args:
+        words: Its flags.
+        source: Where it stands.
+        gpus: The GPUs of a node that its launcher was told of.
+        change: What is done to the draft before it is checked.
+    """
     given = read_flags(words, TRAIN_SFT, sft=True)
     draft = Draft()
     _openrlhf_rules(given)
@@ -49,6 +61,8 @@ def import_train_sft(words: Sequence[str], source: Source, gpus: int | None = No
     outputs(draft, source)
     for note in given.notes:
         draft.differs(note)
+    if change is not None:
+        change(draft)
     return _finished(draft)
 
 

@@ -58,7 +58,10 @@ def test_none_or_unset_unsets_an_optional_field_and_the_shown_recipe_says_so(cap
         ("show-config --actor.lerning_rate 1", "Did you mean 'actor.learning_rate'"),
         ("show-config --rollout.batch_size many", "rollout.batch_size = 'many'"),
         ("train --recipe nowhere.toml", "neither a file nor the name"),
-        ("show-config --critic.adam.lr 1", "--critic.learning_rate has no effect with an estimator that has no critic"),
+        (
+            "show-config --critic.learning_rate 1",
+            "--critic.learning_rate has no effect with an estimator that has no critic",
+        ),
         ("show-config --pipeline.max_staleness -1", "pipeline.max_staleness = '-1'"),
         ("show-config stray", "Unexpected argument 'stray'"),
         ("train --rollout.batch_size", "expected one argument"),

@@ -1,26 +1,28 @@
-"""OpenRLHF's example scripts, translated (examples/openrlhf): each is run by bash as far as its command line, which a
-check of a cluster's run accepts."""
+"""OpenRLHF scripts of our own (examples/openrlhf): each is imported, and a check of a cluster accepts its recipe."""
 
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from openrlhf_tir.cli import build_parser
+pytest.importorskip("tree_sitter_bash")
+
+from openrlhf_tir.cli import build_parser, main
 from openrlhf_tir.commands import config_and_problems, preflight
 from openrlhf_tir.commands.checks.load_elsewhere import load_elsewhere
 from openrlhf_tir.commands.preflight import Machine, check, openrlhf_files
-from openrlhf_tir.config import Config
-from openrlhf_tir.config.openrlhf_flags import RULES, Same, honoured
-from openrlhf_tir.config.settings import known_keys, load
+from openrlhf_tir.config.integrations.bash_script import read_script
+from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
+from openrlhf_tir.config.integrations.openrlhf_flags_given import read_flags
+from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY
+from openrlhf_tir.config.openrlhf_flags import RULES
+from openrlhf_tir.exit_codes import DONE, MISTAKE
 
-from ..config.test_flags_openrlhf import upstream_flags, value_at
+from ..config.test_flags_openrlhf import value_at
 
 EXAMPLES = Path(__file__).parents[3] / "examples/openrlhf"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.sh"))
@@ -69,45 +71,6 @@ CHATML = """{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-NOT_OPENRLHFS = {
-    "actor.model_name_or_path": "each script names its own",
-    "critic.model_name_or_path": "unset: the policy's; OpenRLHF takes the reward model's",
-    "data.prompt_dataset": "each script names its own",
-    "data.label_key": "every row has a label",
-    "ckpt.path": "relative to the run's directory",
-    "ckpt.output_dir": "relative to the run's directory",
-    "ckpt.best_metric_key": "the one metric of an evaluation",
-    "ds.lora.target_modules": "a list of one",
-    "vllm.num_engines": "each script names its own",
-    "vllm.sync_backend": "no GPU has run nccl here yet",
-    "rollout.max_new_tokens": "a number here",
-    "algo.kl.horizon": "unset is 10000",
-    "logger.wandb.project": "no wandb",
-    "logger.wandb.run_name": "no wandb",
-    "logger.tensorboard_dir": "no TensorBoard",
-    **dict.fromkeys(
-        ("ref.num_nodes", "ref.num_gpus_per_node", "critic.num_nodes", "critic.num_gpus_per_node"), "the policy's"
-    ),
-}
-
-
-@pytest.fixture
-def words(tmp_path):
-    """words(script, *more) -> the words of the command that it would run."""
-    fake = tmp_path / "openrlhf-tir"
-    fake.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
-    fake.chmod(0o755)
-
-    def of(script: str, *more: str) -> list[str]:
-        done = subprocess.run(
-            ["bash", EXAMPLES / f"{script}.sh", *more],
-            env={"TIR": str(fake), "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            check=True,
-        )
-        return done.stdout.decode().split("\0")[:-1]
-
-    return of
 
 
 @pytest.fixture
@@ -138,12 +101,25 @@ def beside_a_cluster(tmp_path, monkeypatch) -> list[str]:
     ]
 
 
+def recipe_of(script: str, tmp_path: Path, *options: str) -> str:
+    """The file of a script's recipe."""
+    out = tmp_path / f"{script}.toml"
+    assert main(["import-openrlhf", *options, "--out", str(out), str(EXAMPLES / f"{script}.sh")]) == DONE
+    return str(out)
+
+
 def configured(argv: list[str]):
-    args, extra = build_parser("train").parse_known_args(argv)
+    args, extra = build_parser("train").parse_known_args(["train", *argv])
     args.unknown = extra
     cfg, problems = config_and_problems(args)
     problems.raise_any()
     return cfg
+
+
+def models_of(script: str, tmp_path: Path) -> list[str]:
+    if script != "ppo":
+        return []
+    return ["--reward.model_name_or_path", f"{tmp_path}/rm", "--critic.model_name_or_path", f"{tmp_path}/rm"]
 
 
 def test_every_script_is_tried_here():
@@ -151,73 +127,47 @@ def test_every_script_is_tried_here():
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_is_accepted_where_its_cluster_is(script, words, beside_a_cluster, tmp_path, monkeypatch):
+def test_a_scripts_recipe_is_accepted_where_its_cluster_is(script, beside_a_cluster, tmp_path, monkeypatch):
     # imports torch in a process of its own: the test below
     monkeypatch.setattr(preflight, "load_elsewhere", lambda place, name: None)
-    reward = ["--reward.model_name_or_path", f"{tmp_path}/rm"] if script == "ppo" else []
-    argv = words(script, "--check-only", *beside_a_cluster, *reward)
-    cfg = configured(argv)
+    recipe = recipe_of(script, tmp_path)
+    cfg = configured(["--recipe", recipe, *beside_a_cluster, *models_of(script, tmp_path)])
     assert any("1024 problems" in fact for fact in check(cfg, machine=CPU))
     assert {name: value_at(cfg, name) for name in METHOD[script]} == METHOD[script]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["agent_async", "remote_reward"])
-def test_the_files_that_the_scripts_name_can_be_loaded(script, words, beside_a_cluster):
-    ((place, name),) = openrlhf_files(configured(words(script, *beside_a_cluster))).items()
+def test_the_files_that_the_scripts_name_can_be_loaded(script, tmp_path):
+    ((place, name),) = openrlhf_files(configured(["--recipe", recipe_of(script, tmp_path)])).items()
     assert name.startswith(f"{EXAMPLES}/")
     load_elsewhere(place, name)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_has_openrlhfs_flags_that_are_honoured_and_says_of_the_others_that_they_are_left_out(script, words):
-    given = {word.removeprefix("--") for word in words(script) if word.startswith("--")} - {"recipe"}
-    ours = {"logger.tensorboard"}
-    assert given - ours <= honoured() and len(given) > 25
-    text = (EXAMPLES / f"{script}.sh").read_text()
-    left_out = set(re.findall(r"--([\w.]+\w)", "\n".join(line for line in text.splitlines() if "# left out:" in line)))
-    assert left_out.isdisjoint(given) and left_out <= set(upstream_flags())
+def test_a_script_has_openrlhfs_flags_only(script):
+    (call,) = calls_of(read_script(EXAMPLES / f"{script}.sh").commands)
+    given = read_flags(call.flags, TRAIN_PPO_RAY)
+    assert not given.notes and len(given.values) > 25 and given.values.keys() <= RULES.keys()
 
 
-def test_the_recipe_of_the_scripts_has_openrlhfs_defaults():
-    """Every flag of the same name has the default of OpenRLHF's parser, or is named above with the reason."""
-    cfg = load(str(EXAMPLES / "openrlhf.toml"))
-    differ = {}
-    for name, action in upstream_flags().items():
-        if isinstance(RULES[name], Same):
-            theirs, here = action.default, value_at(cfg, name)
-            if (list(here) if isinstance(here, tuple) else here) != (
-                list(theirs) if isinstance(theirs, tuple) else theirs
-            ):
-                differ[name] = (here, theirs)
-    assert set(differ) == set(NOT_OPENRLHFS), differ
-    assert cfg.actor.clip == (0.2, 0.2) and cfg.actor.lr_scheduler == cfg.critic.lr_scheduler == "cosine"
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_rehearsal_keeps_the_method_and_asks_for_no_gpu(script, beside_a_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(preflight, "load_elsewhere", lambda place, name: None)
+    monkeypatch.delenv("RAY_ADDRESS")
+    recipe = recipe_of(script, tmp_path, "--rehearse")
+    cfg = configured(["--recipe", recipe, *beside_a_cluster, *models_of(script, tmp_path)])
+    check(cfg, machine=CPU)
+    sizes = ("reward.replicas", "updates_per_batch", "filter.order")
+    kept = {name: value for name, value in METHOD[script].items() if name not in sizes}
+    assert {name: value_at(cfg, name) for name in kept} == kept
+    assert cfg.actor.world_size == cfg.vllm.num_engines == 1 and cfg.rollout.batch_size == 4
 
 
-def test_a_script_without_its_model_says_so_and_not_more(words, capsys, tmp_path):
-    from openrlhf_tir.cli import main
-
-    assert (
-        main(
-            words(
-                "ppo",
-                "--check-only",
-                "--actor.model_name_or_path",
-                "/nowhere",
-                "--data.prompt_dataset",
-                "/nowhere.jsonl",
-                "--run-dir",
-                str(tmp_path),
-            )
-        )
-        == 2
-    )
+def test_a_script_without_its_model_says_so_and_not_more(capsys, tmp_path):
+    recipe = recipe_of("ppo", tmp_path)
+    capsys.readouterr()
+    missing = ["--actor.model_name_or_path", "/nowhere", "--data.prompt_dataset", "/nowhere.jsonl"]
+    assert main(["train", "--check-only", "--recipe", recipe, *missing, "--run-dir", str(tmp_path)]) == MISTAKE
     lines = capsys.readouterr().err.splitlines()
-    assert any("/nowhere" in line for line in lines) and not any(
-        "is not taken over" in line or "has no effect" in line for line in lines
-    )
-
-
-def test_settings_of_the_recipe_are_settings():
-    assert {"rollout.min_valid", "env.protocol", "filter.names"} <= set(known_keys())
-    assert load(str(EXAMPLES / "openrlhf.toml")) != Config()
+    assert any("/nowhere" in line for line in lines) and not any("has no effect" in line for line in lines)

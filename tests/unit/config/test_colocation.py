@@ -73,7 +73,7 @@ def test_what_it_does_not_go_with_is_accepted_where_nothing_is_shared():
 
 
 def test_a_script_of_openrlhf_that_colocates_keeps_its_flags():
-    flags = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--pipeline.mode", "sync"]
+    flags = ["--train.colocate_all", "--pipeline.mode", "sync", "--vllm.enable_sleep", "--ds.enable_sleep"]
     assert parse(*flags) == parse("--train.colocate_all", "--pipeline.mode", "sync")
     assert parse(*flags).train.colocate_all
 
@@ -83,7 +83,7 @@ def test_one_that_is_asynchronous_besides_is_told_that_the_two_exclude_each_othe
         ConfigError,
         match=r"train\.colocate_all gives each GPU .* pipeline\.mode = 'one_step' trains while engines sample",
     ):
-        parse("--train.colocate_all", "--train.async_enable")
+        parse("--train.colocate_all", "--pipeline.mode", "one_step")
 
 
 def test_a_critic_beside_a_reward_model_is_refused_with_where_they_are():

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_tir.config.flags import Parser, add_config_flags, check_unknown, overrides_of
+from openrlhf_tir.config.foreign_names import is_foreign
 from openrlhf_tir.config.openrlhf_flags import RULES, Becomes, Implied, Only, Refused, Same, honoured, translate
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import known_keys, load
@@ -45,8 +46,19 @@ def parser() -> Parser:
 
 
 def parse(*argv: str):
-    args, extra = parser().parse_known_args(argv)
+    """The configuration of flags: OpenRLHF's are translated as import-openrlhf does, ours parsed as train does."""
+    ours: list[str] = []
+    theirs: dict[str, list[str]] = {}
+    values = ours
+    for word in argv:
+        if word.startswith("--"):
+            values = theirs.setdefault(word[2:], []) if is_foreign(word[2:]) else ours
+            if values is not ours:
+                continue
+        values.append(word)
+    args, extra = parser().parse_known_args(ours)
     check_unknown(extra)
+    args.compat = {**args.compat, **theirs}
     return load(args.recipe, overrides_of(args))
 
 
@@ -71,6 +83,14 @@ def test_every_refusal_says_what_to_do():
         if isinstance(rule, Refused | Only):
             assert rule.why.endswith("."), name
             assert len(rule.why) > 15, name
+
+
+@pytest.mark.parametrize("name", sorted(name for name in RULES if is_foreign(name)))
+def test_a_name_that_is_openrlhfs_alone_is_no_flag_of_ours(name):
+    _, extra = parser().parse_known_args([f"--{name}", *([] if upstream_flags()[name].nargs == 0 else ["1"])])
+    with pytest.raises(ConfigError, match="import-openrlhf") as e:
+        check_unknown(extra)
+    assert f"--{name} is" in str(e.value)
 
 
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Refused)])

@@ -1,0 +1,65 @@
+"""OpenRLHF's flag names on a command line of ours: each is refused with the setting that it is here.
+
+They are not accepted as other names of our settings, since a command line that was written for OpenRLHF also counts on
+OpenRLHF's defaults (PPO with one sample, no filter, no tool), which are not this project's. What takes them together is
+`openrlhf-tir import-openrlhf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .openrlhf_flags import RULES, RULES_0_11_0, Becomes, Implied, Only, Refused, Same
+from .openrlhf_renamed import NAMES
+from .settings import known_keys
+
+IMPORT = "openrlhf-tir import-openrlhf"
+
+
+def is_foreign(name: str) -> bool:
+    """Return True for a flag that OpenRLHF has or had, and this project does not."""
+    return (name in RULES or name in RULES_0_11_0 or name in NAMES) and name not in known_keys()
+
+
+def answers(flags: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return what is said of OpenRLHF's flags, given as (name, values): what to do with all of them, then each."""
+    lines = [f"--{name} is {meaning(name, values)}" for name, values in flags]
+    if not lines:
+        return []
+    return [
+        f"{len(lines)} of the flags have OpenRLHF's names, and its defaults are others. Make a recipe of the whole"
+        f" command line or script: `{IMPORT} -- FLAGS...`, `{IMPORT} SCRIPT.sh`; or write each as it is named here.",
+        *lines,
+    ]
+
+
+def meaning(name: str, values: Sequence[str]) -> str:
+    """Return what a flag of OpenRLHF is here, behind "--name is"."""
+    new = NAMES.get(name, name)
+    rule = RULES.get(new) or RULES_0_11_0[new]
+    whose = "OpenRLHF's name (up to 0.9)" if name in NAMES else "OpenRLHF's name"
+    match rule:
+        case Refused(why):
+            return f"{whose}. It is not taken over. {why}"
+        case Only(value, why):
+            return f"{whose}. Only {value} is possible here. {why}"
+        case Implied(why):
+            return f"{whose}. It needs no flag here: {why}. Leave it out."
+        case Same():
+            return f"{whose}. Here it is --{new}."
+        case Becomes(to):
+            return f"{whose}. Here it is {_settings(to, values)}."
+    raise AssertionError(rule)
+
+
+def _settings(to: Callable[[Sequence[str]], dict[str, Any]], values: Sequence[str]) -> str:
+    try:
+        settings = to(values or ["VALUE"])
+    except (KeyError, ValueError, IndexError):
+        return "another setting"
+    words = [
+        f"--{key} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}".rstrip()
+        for key, value in settings.items()
+    ]
+    return " ".join(words) or "the default"
