@@ -354,7 +354,7 @@ def test_a_run_with_its_own_code_says_which_files_it_works_with(ready, tmp_path,
     (tmp_path / "mine.py").write_text("def score(trajectory, task, context):\n    return 1.0\n")
     monkeypatch.chdir(tmp_path)
     facts = check(load(None, {**ready, "reward.name": "mine:score"}), machine=CPU)
-    assert f"own code: {tmp_path}/mine.py" in facts[0]
+    assert f"own code: {tmp_path}/mine.py" in facts[1]
 
 
 def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_is_loaded(ready, tmp_path):
