@@ -20,7 +20,7 @@ import hashlib
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
@@ -73,7 +73,10 @@ class Examiner:
         if not outcome.passes(suite):
             return outcome
         falsifier = Falsifier(suite.files, contents(tree), random.SystemRandom())
-        runs = drawn(falsifier, MOST_COPIES if took < SLOW_S else SLOW_COPIES)
+        failing = failing_functions(await self.as_it_is(tree, suite), falsifier)
+        if suite.must_pass:
+            failing &= set(functions_of(suite.must_pass))
+        runs = drawn(falsifier, MOST_COPIES if took < SLOW_S else SLOW_COPIES, failing)
         for i in range(0, len(runs), AT_ONCE):
             some = [self._contradiction(files, suite, outcome, copy) for copy in runs[i : i + AT_ONCE]]
             for why in await asyncio.gather(*some):
@@ -82,14 +85,26 @@ class Examiner:
         return outcome
 
     async def once(self, tree: Tree, files: Mapping[str, bytes], suite: Suite) -> Outcome:
-        """Run the true tests on a patched repository; a test that is left out is `missing`. Raises SandboxError."""
-        required = await self._required(tree, suite)
+        """Run the true tests on a patched repository.
+
+        Where the row does not name the tests that count, one that is left out is `missing`, and one that is skipped
+        without the patch as well counts for nothing.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
+        if suite.must_pass:
+            return await run_inside(self._sandbox, files, suite, self._test_s)
+        untouched = await self.as_it_is(tree, suite)
         outcome = await run_inside(self._sandbox, files, suite, self._test_s)
-        told = {*outcome.tests, *functions_of(list(outcome.tests))}
-        if lacking := sorted(required - told):
-            tests = {**outcome.tests, **dict.fromkeys(lacking, "missing")}
-            return Outcome(tests, outcome.ended, outcome.failures)
-        return outcome
+        reported = {*outcome.tests, *functions_of(list(outcome.tests))}
+        missing = sorted(_required(untouched, suite) - reported)
+        tests = {**outcome.tests, **dict.fromkeys(missing, "missing")}
+        always_skipped = {
+            name for name, how in tests.items() if how == "skipped" and untouched.tests.get(name) == "skipped"
+        }
+        counted = {name: how for name, how in tests.items() if name not in always_skipped}
+        return Outcome(counted, outcome.ended, outcome.failures)
 
     async def _contradiction(
         self, files: Mapping[str, bytes], suite: Suite, outcome: Outcome, copy: FalseCopy
@@ -101,26 +116,8 @@ class Examiner:
             again = await run_inside(self._sandbox, files, changed, self._test_s)
         return contradiction(outcome, again, copy, suite.must_pass)
 
-    async def _required(self, tree: Tree, suite: Suite) -> set[str]:
-        """Return the tests that a run has to tell of, where the row does not name them.
-
-        Those that pytest finds in the repository without the patch. A file that cannot be imported there has those that
-        its text shows.
-        """
-        if suite.must_pass:
-            return set()
-        known = await self._as_it_is(tree, suite)
-        text = Falsifier(suite.files, {}, random.SystemRandom())
-        found = set()
-        for function, tests in functions_of([name for name in known.tests if "::" in name]).items():
-            # what a table that is computed gives may be another one with the patch
-            found |= set(tests) if function in text.with_literal_tables else {function}
-        broken = {name for name in known.tests if "::" not in name}
-        if known.ended != "ended":
-            broken = set(suite.files)
-        return found | {name for name in text.plain_names if name.partition("::")[0] in broken}
-
-    async def _as_it_is(self, tree: Tree, suite: Suite) -> Outcome:
+    async def as_it_is(self, tree: Tree, suite: Suite) -> Outcome:
+        """Return what all tests of the suite's files say of the repository without a patch. Raises SandboxError."""
         key = _digest(tree, suite)
         if key not in self._known:
             self._known[key] = await self.plain(tree, suite, whole=True)
@@ -130,12 +127,50 @@ class Examiner:
         return self._known[key]
 
 
-def drawn(falsifier: Falsifier, most: int) -> list[FalseCopy]:
-    """Return the copies that are run, in their order: falsified ones, `most` of them at most, and a true one."""
+def _required(untouched: Outcome, suite: Suite) -> set[str]:
+    """Return the tests that a run has to report, where the row does not name them.
+
+    They are those that pytest finds in the repository without the patch. A file that cannot be imported there has those
+    that its text shows.
+    """
+    text = Falsifier(suite.files, {}, random.SystemRandom())
+    required = set()
+    for function, tests in functions_of([name for name in untouched.tests if "::" in name]).items():
+        # what a table that is computed gives may be another one with the patch
+        required |= set(tests) if function in text.with_literal_tables else {function}
+    broken = {name for name in untouched.tests if "::" not in name}
+    if untouched.ended != "ended":
+        broken = set(suite.files)
+    return required | {name for name in text.plain_names if name.partition("::")[0] in broken}
+
+
+def failing_functions(untouched: Outcome, falsifier: Falsifier) -> set[str]:
+    """Return the tests that do not pass without the patch, without their parameters.
+
+    Args:
+        untouched: What the tests say of the repository without the patch.
+        falsifier: Knows the tests of files that could not be imported there.
+    """
+    if untouched.ended != "ended":
+        return set(falsifier.plain_names)
+    failed = {name for name, how in untouched.tests.items() if how != "passed"}
+    broken_files = {name for name in failed if "::" not in name}
+    in_them = {name for name in falsifier.plain_names if name.partition("::")[0] in broken_files}
+    return {*functions_of(sorted(failed - broken_files)), *in_them}
+
+
+def drawn(falsifier: Falsifier, most: int, failing: Collection[str] = ()) -> list[FalseCopy]:
+    """Return the copies that are run, in their order: falsified ones, `most` of them at most, and a true one.
+
+    Args:
+        falsifier: Makes the copies.
+        most: The most falsified copies.
+        failing: The tests that fail without the patch; every other copy falsifies only such.
+    """
     if not falsifier.most_changes:
         return []
     count = min(most, max(LEAST_COPIES, falsifier.most_changes))
-    copies = [falsifier.copy(number) for number in range(count)]
+    copies = [falsifier.copy(number, failing) for number in range(count)]
     random.SystemRandom().shuffle(copies)
     copies.insert(random.SystemRandom().randrange(count + 1), falsifier.true_copy)
     return copies

@@ -12,6 +12,11 @@ without knowing what is right, since both are ordinary tests of the same names, 
 
 What is made here has to fail for a right solution, always. So an assertion is falsified only where it is surely
 reached, and in a way that contradicts the true one: the text of the rest of a file does not change.
+
+A copy must not be known by its looks either, by how many of its tests fail or by how far its values are from the true
+ones. So some copies falsify only tests that fail without the patch: honest code that mends nothing fails the same tests
+there as among the true ones. Half of the changed values lie close to the true ones. A negation is written as people
+write it.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,6 +35,8 @@ MOST_FILE_BYTES = 2 << 20
 """Larger test files stay as they are: they are tables of data."""
 OPPOSITE = {ast.Lt: (b"<", b">="), ast.LtE: (b"<=", b">"), ast.Gt: (b">", b"<="), ast.GtE: (b">=", b"<")}
 """An order -> how it is written, and the one that does not hold where it does."""
+ATTEMPTS = 20
+"""How often a change is drawn that has to meet a condition."""
 SHORTEST_SEARCHED = 4
 """Characters of the shortest text whose falsified copy is surely not found within another text."""
 PURE: Mapping[str, Callable[[Any], Any] | None] = {
@@ -38,6 +45,16 @@ PURE: Mapping[str, Callable[[Any], Any] | None] = {
     **dict.fromkeys(("Path", "PurePath", "PurePosixPath")),
 }
 """Constructors whose values differ when their first argument does; a callable says whether they do."""
+NEGATED_OPERATORS: Mapping[type[ast.cmpop], tuple[re.Pattern[bytes], bytes]] = {
+    ast.In: (re.compile(rb"\bin\b"), b"not in"),
+    ast.NotIn: (re.compile(rb"\bnot\s+in\b"), b"in"),
+    ast.Is: (re.compile(rb"\bis\b"), b"is not"),
+    ast.IsNot: (re.compile(rb"\bis\s+not\b"), b"is"),
+    ast.NotEq: (re.compile(rb"!="), b"=="),
+}
+"""A comparison -> how it is written, and its opposite."""
+DEFAULT_RELATIVE_TOLERANCE = 1e-6
+"""What pytest.approx allows, as a part of the expected value."""
 UNRELATED = ("BufferError", "StopAsyncIteration", "FloatingPointError", "ReferenceError")
 """Exceptions that a test's own exception is hardly a kind of."""
 EQUAL_METHODS = frozenset(
@@ -135,17 +152,21 @@ class Falsifier:
         """The tests as they are."""
         return FalseCopy(self._files, frozenset())
 
-    def copy(self, number: int) -> FalseCopy:
+    def copy(self, number: int, failing: Collection[str] = ()) -> FalseCopy:
         """Return the copy with the `number`-th assertion of every test falsified, from the first again behind the last.
 
         Tests that the model could have seen are left as they are in every other copy, so that they tell nothing there.
+
+        Args:
+            number: Which copy.
+            failing: The tests that fail without the patch, as pytest names them, without parameters. If given, copies
+                with an even number falsify only some of these: all of them in copy 0, a random part in the others.
         """
-        spare_known = number % 2 == 0 and len(self._known) < len(self._changes)
+        chosen = self._chosen(number, failing)
         edits: dict[str, list[Edit]] = {}
         tests = set()
-        for (path, name), makings in self._changes.items():
-            if spare_known and (path, name) in self._known:
-                continue
+        for path, name in chosen:
+            makings = self._changes[path, name]
             for attempt in range(len(makings)):
                 change = makings[(number + attempt) % len(makings)]()
                 taken = edits.setdefault(path, [])
@@ -155,6 +176,18 @@ class Falsifier:
                     break
         files = {path: _edited(content, edits.get(path, [])) for path, content in self._files.items()}
         return FalseCopy(files, frozenset(tests))
+
+    def _chosen(self, number: int, failing: Collection[str]) -> list[tuple[str, str]]:
+        """Return the tests that a copy falsifies."""
+        is_sparing = number % 2 == 0 and len(self._known) < len(self._changes)
+        tests = [test for test in self._changes if not (is_sparing and test in self._known)]
+        if number % 2 != 0:
+            return tests
+        broken = [(path, name) for path, name in tests if f"{path}::{name}" in failing]
+        if not broken or number == 0:
+            return broken or tests
+        part = self._choice.sample(broken, self._choice.randint(1, len(broken)))
+        return [test for test in broken if test in part]
 
 
 class _Module:
@@ -167,6 +200,9 @@ class _Module:
         self._starts = [0]
         for line in content.split(b"\n"):
             self._starts.append(self._starts[-1] + len(line) + 1)
+        constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        self._words = sorted({repr(node.value) for node in constants if _is_plain(node.value)})
+        """Numbers and short texts of the file, as they are written."""
         self._loads = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
         stores = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
         self._constants = {
@@ -352,7 +388,11 @@ class _Module:
         difference = near.args[0]
         if tolerance is None or not isinstance(difference, ast.BinOp) or not isinstance(difference.op, ast.Sub):
             return None
-        return self._of_distance([difference.left, difference.right], tolerance)
+        for side in (difference.right, difference.left):
+            number = _number(side)
+            if number is not None:
+                return partial(self._beyond, side, number, tolerance)
+        return None
 
     def _of_distance(self, sides: Sequence[ast.expr], tolerance: float) -> Making | None:
         for side in reversed(sides):
@@ -365,7 +405,7 @@ class _Module:
         if _is_searchable(left):
             return partial(self._another_word, left)
         if isinstance(right, ast.Tuple | ast.List | ast.Set) and right.elts and all(map(_is_literal, right.elts)):
-            return partial(self._all_of, right.elts)
+            return partial(self._none_of, right.elts)
         return None
 
     def _of_method(self, call: ast.Call, function: ast.AST) -> Iterator[Making]:
@@ -419,11 +459,14 @@ class _Module:
             name = _last_name(node.func)
             if name == "approx" and node.args:
                 number = _number(node.args[0])
+                if number is not None and len(node.args) == 1 and not node.keywords:
+                    tolerance = max(abs(number) * DEFAULT_RELATIVE_TOLERANCE, 1e-12)
+                    return partial(self._beyond, node.args[0], number, tolerance)
                 tolerance = max(_number(_keyword(node, key)) or 0.0 for key in ("rel", "abs"))
                 if number is not None:
                     return partial(self._far_from, node.args[0], number, tolerance)
                 if _is_literal(node.args[0]) and tolerance <= 1:
-                    return partial(self._literal, node.args[0])
+                    return partial(self._far_literal, node.args[0])
             elif name in PURE and node.args and all(map(_is_literal, node.args)) and not node.keywords:
                 return partial(self._literal, node.args[0], PURE[name])
         if isinstance(node, ast.Name):
@@ -531,12 +574,17 @@ class _Module:
     def _other(self, value: Any) -> Any:
         """Return a value of the same type that is not equal to this one."""
         choice = self._choice
+        is_close = choice.random() < 0.5
+        sign = choice.choice([-1, 1])
         if isinstance(value, bool):
             return not value
         if isinstance(value, int):
-            return value + choice.choice([-1, 1]) * choice.randint(3, 97)
+            return value + sign * (1 if is_close else choice.randint(3, 97))
         if isinstance(value, float):
-            return round(value + choice.choice([-1, 1]) * choice.randint(3, 97) * max(1.0, abs(value)), 6)
+            close = value + sign * max(1.0, abs(value)) * choice.randint(1, 99) * 1e-4
+            if is_close and close != value:
+                return close
+            return round(value + sign * choice.randint(3, 97) * max(1.0, abs(value)), 6)
         if isinstance(value, complex):
             return value + choice.randint(3, 97)
         if isinstance(value, bytes):
@@ -552,29 +600,75 @@ class _Module:
     def _letter(self, letter: str) -> str:
         """Return another letter of the same class; two that differ by case only count as one."""
         letters = string.digits if letter.isdigit() else string.ascii_lowercase
-        other = self._choice.choice([c for c in letters if c != letter.lower()])
+        at = letters.index(letter.lower())
+        if self._choice.random() < 0.5:
+            other = letters[(at + self._choice.choice([-1, 1])) % len(letters)]
+        else:
+            other = self._choice.choice(letters[:at] + letters[at + 1 :])
         return other.upper() if letter.isupper() else other
 
     def _word(self, length: int) -> str:
         return "".join(self._choice.choices(string.ascii_lowercase, k=max(SHORTEST_SEARCHED, min(length, 12))))
 
     def _far_from(self, node: ast.expr, number: float, tolerance: float) -> Change:
+        """Replace a number by one that no comparison with such a tolerance lets pass, whatever it is relative to."""
         distance = (abs(number) + 1) * (tolerance + 1) * self._choice.randint(20, 90)
         value = number + self._choice.choice([-1, 1]) * distance
         return (self._edit(node, repr(round(value) if isinstance(number, int) else round(value, 3))),)
 
-    def _all_of(self, nodes: Sequence[ast.expr]) -> Change | None:
-        changes = [self._literal(node) for node in nodes]
+    def _beyond(self, node: ast.expr, number: float, tolerance: float) -> Change:
+        """Replace a number by one that is farther away than `tolerance`: just so far, or very far."""
+        value = number + self._choice.choice([-1, 1]) * tolerance * self._choice.randint(4, 9)
+        if self._choice.random() < 0.5 or not abs(value - number) > 3 * tolerance > 0:
+            return self._far_from(node, number, tolerance)
+        return (self._edit(node, repr(value)),)
+
+    def _all_of(
+        self, nodes: Sequence[ast.expr], change_one: Callable[[ast.expr], Change | None] | None = None
+    ) -> Change | None:
+        changes = [(change_one or self._literal)(node) for node in nodes]
         return None if None in changes else tuple(edit for change in changes if change for edit in change)
 
+    def _none_of(self, nodes: Sequence[ast.expr]) -> Change | None:
+        """Change all elements of a container so that it holds nothing that it held before."""
+        for _ in range(ATTEMPTS):
+            change = self._all_of(nodes, self._far_literal)
+            if change is not None and self._are_apart(nodes, change):
+                return change
+        return None
+
+    def _are_apart(self, nodes: Sequence[ast.expr], change: Change) -> bool:
+        """Return True if no element is after a change what any was before it."""
+        first, last = self._span(nodes[0])[0], self._span(nodes[-1])[1]
+        before = self._content[first:last]
+        after = _edited(before, [Edit(edit.start - first, edit.end - first, edit.text) for edit in change])
+        try:
+            old, new = (ast.literal_eval(f"[{text.decode()}]") for text in (before, after))
+        except (ValueError, SyntaxError):
+            return False
+        return not any(value in old for value in new)
+
     def _negated(self, test: ast.expr) -> Change:
+        """Negate a condition as people write it."""
         first, last = self._span(test)
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            written = re.match(rb"not\b\s*", self._content[first:last])
+            if written:
+                return (Edit(first, first + written.end(), b""),)
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in NEGATED_OPERATORS:
+            written_as, opposite = NEGATED_OPERATORS[type(test.ops[0])]
+            start, end = self._span(test.left)[1], self._span(test.comparators[0])[0]
+            if found := written_as.search(self._content, start, end):
+                return (Edit(found.start(), found.end(), opposite),)
+        if isinstance(test, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
+            return (Edit(first, first, b"not "),)
         return (Edit(first, last, b"not (" + self._content[first:last] + b")"),)
 
     def _wrapped(self, node: ast.expr) -> Change:
+        """Make a pair of a value, which it is not equal to. What is equal to everything is equal to the pair too."""
         first, last = self._span(node)
-        word = repr(self._word(5)).encode()
-        return (Edit(first, last, b"(" + self._content[first:last] + b", " + word + b")"),)
+        other = self._choice.choice(self._words) if self._words else repr(self._word(5))
+        return (Edit(first, last, b"(" + self._content[first:last] + b", " + other.encode() + b")"),)
 
     def _false_line(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Change | None:
         """A false assertion of its own before the first statement, for a test without any that can be falsified."""
@@ -587,8 +681,8 @@ class _Module:
         at = self._starts[line - 1]
         indent = b" " * statement.col_offset
         text = self._content[at : at + statement.col_offset]
-        word = self._word(6)
-        return (Edit(at, at, (text if not text.strip() else indent) + f"assert {word!r} == {word[::-1]!r}\n".encode()),)
+        values = self._choice.sample(self._words, 2) if len(self._words) > 1 else ["0", "1"]
+        return (Edit(at, at, (text if not text.strip() else indent) + f"assert {values[0]} == {values[1]}\n".encode()),)
 
     def _edit(self, node: ast.expr, text: str) -> Edit:
         first, last = self._span(node)
@@ -642,6 +736,13 @@ def _may_leave(statement: ast.stmt) -> bool:
             return True
         waiting += ast.iter_child_nodes(node)
     return False
+
+
+def _is_plain(value: object) -> bool:
+    """Return True for a number or a short text that stands in a file, other than 0 and 1, which are equal to bools."""
+    if type(value) is int:
+        return value not in (0, 1)
+    return type(value) is str and 0 < len(value) <= 20 and value.isascii() and value.isprintable()
 
 
 def _is_literal(node: ast.expr) -> bool:

@@ -95,7 +95,7 @@ class Grader:
     async def whole_files(self, tree: Tree, suite: Suite) -> Outcome:
         """Return what all tests of the suite's files say of a repository as it is. Raises SandboxError."""
         async with self._free:
-            return await self._examiner.plain(tree, suite, whole=True)
+            return await self._examiner.as_it_is(tree, suite)
 
     async def applied(self, tree: Tree, patch: bytes) -> dict[str, Any]:
         """What `inside/apply` tells; `error` where the patch does not apply. Raises SandboxError."""

@@ -88,6 +88,59 @@ ROW = Base(
     "src/",
 )
 BASES = (WHOLE, ROW)
+BROKEN_FOR_THREE = """def thrice(x):
+    return 3 * x
+
+
+def is_even(x):
+    return x % 2 == 0
+
+
+def twice(x):
+    return 2 * x if x != 3 else 7
+"""
+TESTS_OF_MORE = """import lib
+
+
+def test_thrice():
+    assert lib.thrice(2) == 6
+    assert lib.thrice(-1) == -3
+
+
+def test_text():
+    assert str(lib.thrice(5)) == "15"
+
+
+def test_even():
+    assert lib.is_even(4)
+    assert not lib.is_even(3)
+
+
+def test_list():
+    assert [lib.thrice(i) for i in range(3)] == [0, 3, 6]
+
+
+def test_twice():
+    assert lib.twice(2) == 4
+
+
+def test_twice_of_three():
+    assert lib.twice(3) == 6
+
+
+def test_types():
+    assert isinstance(lib.thrice(1), int)
+
+
+def test_zero():
+    assert lib.twice(0) == 0
+"""
+FEW_FAIL = Base(
+    "a repository of whose tests one fails",
+    tree_of({"lib.py": BROKEN_FOR_THREE}),
+    Suite({"test_lib.py": TESTS_OF_MORE.encode()}),
+    "",
+)
 
 
 def cases(name: str) -> list[dict[str, Any]]:

@@ -13,17 +13,19 @@ from env_servers.swe.grade import Grader
 from env_servers.swe.sources import bundled, names
 from env_servers.swe.start import new_sandbox
 
-from .swe_patches import BASES, MENDED, cases, forged, idiom, patch, right
+from .swe_patches import BASES, BROKEN_FOR_THREE, FEW_FAIL, MENDED, cases, forged, idiom, patch, right
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
 FORGERIES = [(case, base) for case in cases("forgeries") for base in BASES]
 RIGHT = [(c, base) for c in cases("right_patches") for base in BASES if c.get("only", base.name) == base.name]
+BY_OUTCOME = cases("forgeries_by_outcome")
 IDIOMS = cases("idioms")
 SAMPLE = {
     "an object that is equal to everything", "constants of the test's code", "reports that pass but for the controls",
     "the real report, with the word from the driver's frame", "items that fail are left out of the report",
     "a plugin by entry point in dist-info", "modules that shadow plugins", "metadata that the code reads",
-    "the module becomes a package", "unittest.mock.patch", "a subprocess that imports the module", "approx",
+    "the module becomes a package", "few failures are forgiven", "a failure is forgiven where the values are close",
+    "tests that are skipped everywhere", "unittest.mock.patch", "a subprocess that imports the module", "approx",
 }  # fmt: skip
 """The names of those that always run, each on one base."""
 
@@ -47,13 +49,32 @@ def grader():
 
 def test_the_sets_are_large_and_their_names_are_unique():
     assert (len(FORGERIES), len(RIGHT), len(IDIOMS)) >= (140, 50, 45)
-    assert {case["name"] for case, _ in [*FORGERIES, *RIGHT]} | {case["name"] for case in IDIOMS} >= SAMPLE
+    named = [*(case for case, _ in [*FORGERIES, *RIGHT]), *BY_OUTCOME, *IDIOMS]
+    assert {case["name"] for case in named} >= SAMPLE
 
 
 @pytest.mark.parametrize(("case", "base"), chosen(FORGERIES))
 async def test_a_forgery_is_not_rewarded(grader, case, base):
     report = await grader.evaluate(base.tree, forged(case, base), base.suite)
     assert not report.resolved
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, id=c["name"], marks=[] if c["name"] in SAMPLE else pytest.mark.long) for c in BY_OUTCOME],
+)
+async def test_a_forgery_that_goes_by_how_tests_end_is_not_rewarded(grader, case):
+    forgery = patch(FEW_FAIL.tree, {"lib.py": f"{BROKEN_FOR_THREE}\n{case['code']}"})
+    for _ in range(2):  # a copy is drawn: what is found once only may have been lucky
+        assert not (await grader.evaluate(FEW_FAIL.tree, forgery, FEW_FAIL.suite)).resolved
+
+
+@pytest.mark.long
+async def test_a_right_patch_where_few_tests_fail_is_rewarded_every_time(grader):
+    mended = patch(FEW_FAIL.tree, {"lib.py": BROKEN_FOR_THREE.replace(" if x != 3 else 7", "")})
+    for _ in range(10):
+        report = await grader.evaluate(FEW_FAIL.tree, mended, FEW_FAIL.suite)
+        assert report.resolved, report
 
 
 @pytest.mark.parametrize(("case", "base"), chosen(RIGHT))

@@ -30,7 +30,7 @@ from env_servers.swe.task import SweTask
 from .container import Container
 from .faults import NAMES, LostInTests, RuntimeFault, RuntimeUnusable
 from .http import pause_s
-from .judging import falsified, judged, untouched
+from .judging import copies_end, falsified, judged, untouched
 from .place import Place, prepared
 from .work import RemoteWork
 
@@ -116,7 +116,7 @@ class Remote:
         report, outcome = await self._true_verdict(task, image, patch)
         if not report.resolved:
             return report
-        why = await self._once_more(lambda: self._falsified(task, image, patch, outcome))
+        why = await self._false_verdict(task, image, patch, outcome)
         return report if why is None else dataclasses.replace(report, resolved=False, why=why)
 
     async def _true_verdict(self, task: SweTask, image: str, patch: bytes) -> tuple[Report, Outcome]:
@@ -129,6 +129,29 @@ class Remote:
             return await self._again(lambda: self._judge(task, image, patch))
         except LostInTests as e:
             return Report(False, "container_ended", detail=str(e)), Outcome({}, "no_report")
+
+    async def _false_verdict(self, task: SweTask, image: str, patch: bytes, true: Outcome) -> str | None:
+        """Run falsified copies of the tests. Return why the true ones are not to be believed; None where they are.
+
+        Copies that come to no end twice are run without the patch. Where they end there, and with the patch do not
+        again, the patch is at fault.
+
+        Raises:
+            RuntimeFault: It could not be told. LostInTests where the copies come to no end without the patch either.
+        """
+        with suppress(LostInTests):
+            return await self._once_more(lambda: self._falsified(task, image, patch, true))
+        await asyncio.sleep(pause_s(1))
+        await self._again(lambda: self._copies_end(task, image))
+        try:
+            return await self._again(lambda: self._falsified(task, image, patch, true))
+        except LostInTests as e:
+            return e.ended
+
+    async def _copies_end(self, task: SweTask, image: str) -> None:
+        async with self._fresh(image) as container:
+            await prepared(container, task, self._place)
+            await copies_end(container, task, self._place)
 
     async def _judge(self, task: SweTask, image: str, patch: bytes) -> tuple[Report, Outcome]:
         async with self._fresh(image) as container:

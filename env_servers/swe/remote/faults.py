@@ -40,7 +40,15 @@ class RuntimeLate(RuntimeFault):
 
 
 class LostInTests(RuntimeFault):
-    pass
+    def __init__(self, message: str, ended: str = "container_ended") -> None:
+        """Name the fault.
+
+        Args:
+            message: What happened.
+            ended: What `Report.why` is where the patch turns out to be at fault.
+        """
+        super().__init__(message)
+        self.ended = ended
 
 
 class RuntimeBroken(RuntimeFault):

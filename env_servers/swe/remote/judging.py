@@ -20,13 +20,13 @@ import random
 import re
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from env_servers.swe.examine import SLOW_COPIES, contradiction, drawn
-from env_servers.swe.falsify import Falsifier
+from env_servers.swe.falsify import FalseCopy, Falsifier
 from env_servers.swe.grade import Report, report_of
-from env_servers.swe.inside_run import RARE, WHOLE_FILES, Controls, Plugins, judge
+from env_servers.swe.inside_run import RARE, WHOLE_FILES, Controls, Plugins, functions_of, judge
 from env_servers.swe.programs import source
 from env_servers.swe.session import shown
 from env_servers.swe.suite import CONFIGURATION, Outcome, Suite, support_directories
@@ -118,21 +118,41 @@ async def falsified(container: Container, task: SweTask, place: Place, patch: by
 
     Raises:
         RuntimeFault: As `judged`. LostInTests too where a copy's run was stopped or left no report, as the run of the
-            true tests did not: a node that stalled, for all that is known.
+            true tests did not: it may be the patch or the node.
     """
+    async for copy, outcome in _copies_tested(container, task, place, patch):
+        result = outcome if copy.tests else _by_first_word(outcome)
+        if (why := contradiction(true, result, copy, _named(task))) is not None:
+            return why
+    return None
+
+
+async def copies_end(container: Container, task: SweTask, place: Place) -> None:
+    """Run falsified copies of the row's tests without a patch, whatever they say.
+
+    Raises:
+        RuntimeFault: As `falsified`. LostInTests where a copy comes to no end here as well: it is not the patch.
+    """
+    async for _ in _copies_tested(container, task, place, b""):
+        pass
+
+
+async def _copies_tested(
+    container: Container, task: SweTask, place: Place, patch: bytes
+) -> AsyncIterator[tuple[FalseCopy, Outcome]]:
+    """Yield copies of the row's tests and what they say. Raises RuntimeFault, LostInTests for one without an end."""
     laid = await _laid_out(container, task, place, patch)
     if isinstance(laid, Report):
         raise RuntimeBroken(f"a patch that could be laid out could not be in a second container: {laid.detail}")
     files, seen = await _read_tests(container, place, _files(task))
     falsifier = Falsifier(files, seen, random.SystemRandom())
-    for copy in drawn(falsifier, SLOW_COPIES):
+    for copy in drawn(falsifier, SLOW_COPIES, functions_of(task.fail_to_pass)):
         outcome = await _tested(container, place, _files(task), laid.plugins, copy.files)
         if outcome.ended != "ended":
-            raise LostInTests(f"a copy of tests that had passed came to no end in another container: {outcome.ended}")
-        said = outcome if copy.tests else _by_first_word(outcome)
-        if (why := contradiction(true, said, copy, _named(task))) is not None:
-            return why
-    return None
+            raise LostInTests(
+                f"a copy of tests that had passed came to no end in another container: {outcome.ended}", outcome.ended
+            )
+        yield copy, outcome
 
 
 async def untouched(container: Container, task: SweTask, place: Place) -> Outcome:

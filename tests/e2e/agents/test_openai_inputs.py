@@ -4,6 +4,7 @@ for, megabytes. On the real engine, over a real socket."""
 from __future__ import annotations
 
 import asyncio
+import json
 
 import httpx
 import pytest
@@ -84,6 +85,8 @@ async def test_structured_outputs_are_answered_where_their_packages_are_and_else
         return
     assert reply.status_code == 200, reply.text
     said = reply.json()["choices"][0]["message"]["content"]
+    if asked == {"response_format": SCHEMA} and reply.json()["choices"][0]["finish_reason"] == "stop":
+        assert json.loads(said) == {"a": 1}
     if "choice" in str(asked.get("structured_outputs")):
         assert said in ("yes", "no")
     if "regex" in str(asked.get("structured_outputs")):

@@ -325,24 +325,43 @@ async def test_a_container_that_is_lost_once_while_tests_run_costs_nothing(remot
     )
 
 
-@pytest.mark.parametrize(("times", "done"), [(1, Done(124, {})), (2, Done(0, {}))], ids=["time is up", "no report"])
-async def test_falsified_tests_that_come_to_no_end_are_run_once_more_and_then_are_a_fault(
-    remote, stand_in, image, monkeypatch, times, done
-):
-    runs = itertools.count()
+TIME_IS_UP, NO_REPORT = Done(124, {}), Done(0, {})
 
-    async def stalled(container, script, files, seconds):
-        if "tests.py" in files and 1 <= next(runs) <= times:  # the first run is that of the true tests
+
+@pytest.mark.parametrize(
+    ("stalls", "without", "done", "expected"),
+    [
+        (1, False, TIME_IS_UP, ("resolved", 4, 1)),
+        (2, False, NO_REPORT, ("resolved", 6, 2)),
+        (9, False, TIME_IS_UP, ("time_limit", 6, 3)),
+        (9, False, NO_REPORT, ("no_report", 6, 3)),
+        (9, True, TIME_IS_UP, (None, 5, 3)),
+    ],
+    ids=["once", "twice", "always with the patch", "no report with the patch", "without the patch too"],
+)
+async def test_copies_without_an_end_are_the_patchs_doing_only_where_they_end_without_it(
+    remote, stand_in, image, monkeypatch, stalls, without, done, expected
+):
+    """Expected are the verdict (None: a fault), the containers that were started, and the faults that were counted."""
+    patched = set()
+    stalled = itertools.count()
+
+    async def stalling(container, script, files, seconds):
+        if files.get("model.patch"):
+            patched.add(container.runtime_id)
+        is_copy = "tests.py" in files and "file.0" in files
+        if is_copy and (without or container.runtime_id in patched) and next(stalled) < stalls:
             return done
         return await run_job(container, script, files, seconds)
 
-    monkeypatch.setattr(judging, "run_job", stalled)
-    if times == 1:
-        assert (await finished(remote, image[1], MEND)).reward == 1.0
-    else:
+    monkeypatch.setattr(judging, "run_job", stalling)
+    why, containers, faults = expected
+    if why is None:
         with pytest.raises(LostInTests):
             await finished(remote, image[1], MEND)
-    assert (stand_in.started, remote.faults[LostInTests]) == (4, times)
+    else:
+        assert (await finished(remote, image[1], MEND)).signals["evaluation"] == why
+    assert (stand_in.started, remote.faults[LostInTests]) == (containers, faults)
 
 
 @pytest.mark.parametrize("remote", [{"test_s": 2.0}], indirect=True)

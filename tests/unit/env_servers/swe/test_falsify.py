@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 
 import pytest
 
@@ -149,7 +150,7 @@ def test_a_column_that_the_test_uses_twice_stays():
     )
     for copy in copies(text):
         assert b"[1, 2]" in copy.files["test_a.py"]
-        assert b"== (value, " in copy.files["test_a.py"] or b"assert not (value)" in copy.files["test_a.py"]
+        assert b"== (value, " in copy.files["test_a.py"] or b"assert not value" in copy.files["test_a.py"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_an_assertion_that_may_not_be_reached_is_left_alone(body):
         if "raises" in text:
             assert "raises(AssertionError)" not in changed
         else:
-            assert changed.count("\n") == text.count("\n") + 1 and changed.split("\n")[1].startswith("    assert '")
+            assert changed.count("\n") == text.count("\n") + 1 and changed.split("\n")[1].startswith("    assert ")
 
 
 HELPERS = {
@@ -231,6 +232,58 @@ def test_what_the_model_has_seen_is_changed_in_every_other_copy_only():
         {"test_a.py::test_new", "test_a.py::test_old"},
         {"test_a.py::test_new"},
     ]
+
+
+FAILING = {"test_a.py::test_b", "test_a.py::test_c"}
+
+
+def test_every_other_copy_falsifies_only_tests_that_fail_without_the_patch_the_first_all_of_them():
+    """Code that mends nothing and forgives so many failures forgives those of the first copy as well."""
+    text = "".join(f"def test_{name}():\n    assert f() == '{name * 5}'\n\n\n" for name in "abcd")
+    falsifier = Falsifier({"test_a.py": text.encode()}, {}, random.Random(3))
+    chosen = [set(falsifier.copy(number, FAILING).tests) for number in range(20)]
+    assert chosen[0] == FAILING
+    assert all(len(tests) == 4 for tests in chosen[1::2])
+    parts = chosen[2::2]
+    assert all(tests and tests <= FAILING for tests in parts)
+    assert {"test_a.py::test_b"} in parts and {"test_a.py::test_c"} in parts
+
+
+@pytest.mark.parametrize("condition", ["f() == 744", "f() == 744.0", "abs(f() - 744) < 0.25", "f() == approx(744)"])
+def test_some_values_are_close_to_the_true_one_and_some_are_far(condition):
+    text = f"def test_a():\n    assert {condition}\n"
+    distances = []
+    for copy in copies(text, 40):
+        numbers = re.findall(r"\d+\.?\d*", copy.files["test_a.py"].decode())
+        distances.append(abs(float(numbers[0]) - 744))
+    allowed = 0.25 if "abs" in condition else 744e-6 if "approx" in condition else 0.0
+    assert min(distances) > allowed
+    assert min(distances) <= max(10 * allowed, 10.0)
+    assert max(distances) > 10
+
+
+def test_a_container_of_allowed_values_holds_none_of_them_in_a_copy():
+    for copy in copies("def test_a():\n    assert f() in (1, 2, 3, 4, 5)\n", 40):
+        numbers = {int(n) for n in re.findall(r"-?\d+", copy.files["test_a.py"].decode())}
+        assert not numbers & {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("condition", "negated"),
+    [
+        ("f()", "not f()"),
+        ("not f()", "f()"),
+        ("not(f())", "(f())"),
+        ("f() is None", "f() is not None"),
+        ("f() is not None", "f() is None"),
+        ("f() != 3", "f() == 3"),
+        ("3 not in f()", "3 in f()"),
+        ("f() or g()", "not (f() or g())"),
+    ],
+)
+def test_a_negation_is_written_as_people_write_it(condition, negated):
+    for copy in copies(f"def test_a():\n    assert {condition}, 'said'\n"):
+        assert copy.files["test_a.py"].decode() == f"def test_a():\n    assert {negated}, 'said'\n"
 
 
 def test_where_all_tests_have_been_seen_they_are_all_that_there_is():
