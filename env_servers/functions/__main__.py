@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import functools
 
-from env_servers.flags import seconds
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
 
 from .env import ACTION, FunctionsEnv
 from .task import FunctionTask
-from .users import TOKEN_ENV, User, user_of
+from .users import TOKEN_ENV, User, add_user_flags, user_of
 
 EXAMPLE = """
 example:
@@ -33,17 +32,10 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m env_servers.functions", description=__doc__, epilog=EXAMPLE, formatter_class=raw
     )
     add_serving_flags(p, workers=64)
-    played = "an OpenAI-compatible URL (.../v1) whose model plays the user of tasks that have an instruction; "
-    p.add_argument(
-        "--user-url", metavar="URL", help=f"{played}{TOKEN_ENV} is its bearer token (default: the task's script)"
-    )
-    p.add_argument("--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)")
-    p.add_argument(
-        "--user-timeout",
-        type=seconds,
-        default=60.0,
-        metavar="S",
-        help="seconds for one answer of the user's model (default: %(default)s)",
+    add_user_flags(
+        p,
+        "an OpenAI-compatible URL (.../v1) whose model plays the user of tasks that have an instruction;"
+        f" {TOKEN_ENV} is its bearer token (default: the task's script)",
     )
     return p
 

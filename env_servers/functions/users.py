@@ -6,11 +6,14 @@ UserUnavailable: the step is `env_error`."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import aiohttp
+
+from env_servers.flags import seconds
 
 from .task import FunctionTask, UserLine
 
@@ -24,6 +27,26 @@ RULES = (
     f" asked for, never more than you know. When your request is settled, or cannot be, write {STOP} and nothing"
     " else.\n\nWho you are and what you want: "
 )
+
+
+def add_user_flags(parser: argparse.ArgumentParser, url_help: str) -> None:
+    """Add the flags that say which model plays the users.
+
+    Args:
+        parser: A server's.
+        url_help: What the URL is for.
+    """
+    parser.add_argument("--user-url", metavar="URL", help=url_help)
+    parser.add_argument(
+        "--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--user-timeout",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds for one answer of the user's model (default: %(default)s)",
+    )
 
 
 class UserUnavailable(Exception):

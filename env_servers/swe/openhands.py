@@ -55,7 +55,21 @@ Reminder:
 </IMPORTANT>
 """
 
-_EXAMPLE = """Here's a running example of how to perform a task with the provided tools.
+_RUN = """<function=execute_bash>
+<parameter=command>
+python3 squares.py
+</parameter>
+</function>
+
+USER: EXECUTION RESULT of [execute_bash]:
+1
+4
+9
+16
+"""
+"""A call of the example and its result, but for the last line."""
+
+_EXAMPLE = f"""Here's a running example of how to perform a task with the provided tools.
 
 --------------------- START OF EXAMPLE ---------------------
 
@@ -90,18 +104,7 @@ USER: EXECUTION RESULT of [str_replace_editor]:
 File created successfully at: /workspace/squares.py
 
 ASSISTANT: Let me run it:
-<function=execute_bash>
-<parameter=command>
-python3 squares.py
-</parameter>
-</function>
-
-USER: EXECUTION RESULT of [execute_bash]:
-1
-4
-9
-16
-
+{_RUN}
 ASSISTANT:
 25 is missing: `range` ends before its last number. Let me correct that:
 <function=str_replace_editor>
@@ -121,18 +124,7 @@ Review the changes and make sure they are as expected. Edit the file again if ne
 
 ASSISTANT:
 Running the edited file:
-<function=execute_bash>
-<parameter=command>
-python3 squares.py
-</parameter>
-</function>
-
-USER: EXECUTION RESULT of [execute_bash]:
-1
-4
-9
-16
-25
+{_RUN}25
 
 ASSISTANT:
 The script prints the five squares.

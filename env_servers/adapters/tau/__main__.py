@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from env_servers.flags import seconds
-from env_servers.functions.users import TOKEN_ENV, ModelUser
+from env_servers.functions.users import TOKEN_ENV, ModelUser, add_user_flags
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
@@ -18,19 +17,7 @@ from .package import check_installed
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.tau", description=__doc__)
     add_serving_flags(p, workers=64)
-    p.add_argument(
-        "--user-url",
-        metavar="URL",
-        help=f"OpenAI-compatible URL (.../v1) whose model plays the users; {TOKEN_ENV} is its bearer token",
-    )
-    p.add_argument("--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)")
-    p.add_argument(
-        "--user-timeout",
-        type=seconds,
-        default=60.0,
-        metavar="S",
-        help="seconds for one answer of the user's model (default: %(default)s)",
-    )
+    add_user_flags(p, f"OpenAI-compatible URL (.../v1) whose model plays the users; {TOKEN_ENV} is its bearer token")
     return p
 
 

@@ -14,7 +14,13 @@ from env_servers.functions.domains.files import Files
 from env_servers.functions.env import FunctionsEnv
 from env_servers.functions.tools import ToolError, World
 from env_servers.guess import GuessEnv
+from env_servers.math.env import MathEnv
+from env_servers.math.verifier import Verifier
 from env_servers.puzzles.env import PuzzlesEnv
+from env_servers.search.bm25 import Bm25, ensure_index
+from env_servers.search.env import SearchEnv, View
+from env_servers.search.searches import Searches
+from openrlhf_tir.rewards.workers import Workers
 
 DEEP = '{"name": "f", "arguments": {"x": ' * 500 + "1" + "}}" * 500
 TEXTS = (
@@ -55,6 +61,60 @@ async def steps(env, task, actions):
 )
 async def test_no_text_is_an_environments_failure(env, task):
     assert set(await steps(env(), task, TEXTS)) <= {"ok", "model_error"}
+
+
+PIECES = (
+    "cat", "7", "{", "}", '"open"', ":", "[", "]", '"', "page", "²", "٣", "-1", "9" * 25, "\\u0000", "\\ud800", "1e999",
+    "NaN", "null", " ", "\n", "\x00", "é", "word " * 100, "x" * 9000,
+)  # fmt: skip
+LATEX = (
+    r"""
+\frac \sqrt \sum \int \lim \prod \begin{pmatrix} \end{pmatrix} \left \right \cup \infty \pi \sin \log \in \mathbb{R} \le
+\pm \% \text{ \binom \overline{ \boxed{ \to \lfloor \mid \operatorname{ { } ( ) [ ] ^ _ & \\ x n i e 1 2 999999 ! , ; |
+< = $ ° ² √ ½ ٣ 😀 ... - ** / e9 1e400 0x _{36} dollars or .
+""".split()
+    + ["\u0305", "\x00", " "]
+)
+
+
+def composed(pieces, count):
+    """Texts of random pieces, the same every time."""
+    draw = random.Random(7)
+    return ["".join(draw.choices(pieces, k=draw.choice((1, 2, 4, 9, 30)))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def search_env(tmp_path_factory):
+    place = tmp_path_factory.mktemp("corpus")
+    passages = ["The Cat\nA cat is a small animal.", "Dogs\nThe dog " + "ran " * 5000, "Ünïcode\nStraße 7"]
+    lines = [json.dumps({"id": str(i), "contents": text}) for i, text in enumerate(passages)]
+    (place / "corpus.jsonl").write_text("\n".join(lines))
+    ensure_index(place / "corpus.jsonl", place / "index")
+    return SearchEnv(Bm25(place / "corpus.jsonl", place / "index"), Searches(1), 3, View(5, 100))
+
+
+async def test_no_query_and_no_page_is_an_environments_failure(search_env):
+    queries = composed(PIECES, 150)
+    asked = [*map(json.dumps, queries), "1", "2.5", "[1]", '"2 page 9"', "1e999"]
+    pages = [f'{{"open": {text}}}' for text in asked]
+    assert set(await steps(search_env, {}, [*TEXTS, *queries, *pages])) == {"ok", "model_error"}
+
+
+class HereAndNow:
+    """Workers that compute in this process."""
+
+    count = 1
+
+    async def run(self, function, *args):
+        return function(*args)
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.long)])
+async def test_no_answer_is_the_checkers_failure(count):
+    """Sums and the like are worked out: what could run on and on is not among the pieces of the short test."""
+    answers = composed([piece for piece in LATEX if count > 150 or piece not in ("999999", "!")], count)
+    verifier = Verifier(Workers(2, 2.0, 60.0) if count > 150 else HereAndNow())
+    assert set(await steps(MathEnv(verifier), {"label": r"\frac{1}{2}"}, answers)) == {"ok"}
 
 
 async def test_a_digit_that_is_no_number_is_a_wrong_guess():
