@@ -68,13 +68,13 @@ PIECES = (
     "NaN", "null", " ", "\n", "\x00", "é", "word " * 100, "x" * 9000,
 )  # fmt: skip
 LATEX = (
-    r"""
-\frac \sqrt \sum \int \lim \prod \begin{pmatrix} \end{pmatrix} \left \right \cup \infty \pi \sin \log \in \mathbb{R} \le
-\pm \% \text{ \binom \overline{ \boxed{ \to \lfloor \mid \operatorname{ { } ( ) [ ] ^ _ & \\ x n i e 1 2 999999 ! , ; |
-< = $ ° ² √ ½ ٣ 😀 ... - ** / e9 1e400 0x _{36} dollars or .
-""".split()
-    + ["\u0305", "\x00", " "]
-)
+    r"\frac", r"\sqrt", r"\sum", r"\int", r"\lim", r"\prod", r"\begin{pmatrix}", r"\end{pmatrix}",
+    r"\left", r"\right", r"\cup", r"\infty", r"\pi", r"\sin", r"\log", r"\in", r"\mathbb{R}", r"\le",
+    r"\pm", r"\%", r"\text{", r"\binom", r"\overline{", r"\boxed{", r"\to", r"\lfloor", r"\mid",
+    r"\operatorname{", "{", "}", "(", ")", "[", "]", "^", "_", "&", r"\\", "x", "n", "i", "e", "1", "2",
+    "999999", "!", ",", ";", "|", "<", "=", "$", "°", "²", "√", "½", "٣", "😀", "...", "-", "**", "/",
+    "e9", "1e400", "0x", "_{36}", "dollars", "or", ".", "\u0305", "\x00", " ",
+)  # fmt: skip
 
 
 def composed(pieces, count):
