@@ -33,6 +33,10 @@ SDKS = {
     "smolagents_agent": ["smolagents[openai]"],
     "langgraph_agent": ["langgraph", "langchain-openai"],
 }
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{{ m.role }}:{{ m.content or '' }}<eos>{% endfor %}assistant:"
+)
 CONTEXT = 6144
 DEADLINE_S = 300
 """Of a group of four samples; an agent that never comes is a failure, not a wait."""
@@ -72,9 +76,25 @@ async def actor(tmp_path_factory):
     await engine.stop()
 
 
-@pytest.mark.parametrize("example", SDKS)
-async def test_an_example_takes_tasks_and_what_its_sdk_asked_for_is_trained(actor, python, example, tmp_path):
-    assert len((EXAMPLES / f"{example}.py").read_text().splitlines()) <= 30
+@pytest_asyncio.fixture(loop_scope="session")
+async def without_system(actor):
+    """The same engine with a chat template that raises for a system message."""
+    tokenizer = actor.engine._llm.get_tokenizer()
+    own = tokenizer.chat_template
+    tokenizer.chat_template = NO_SYSTEM
+    app = build_app(RolloutService(actor), token=TOKEN, vllm_app=await actor.engine.openai_app(actor.cfg))
+    server, port = await serve(app)
+    with_system = actor.url
+    actor.url = f"http://127.0.0.1:{port}"
+    yield actor
+    actor.url = with_system
+    tokenizer.chat_template = own
+    server.cancel()
+    await asyncio.gather(server, return_exceptions=True)
+
+
+async def trained(actor, python, example, key, tmp_path):
+    """Run an example beside a group of four tasks, and check that what it asked for is trained."""
     (tmp_path / "endpoints").mkdir()
     (tmp_path / "endpoints/rollout-0").write_text(actor.url)
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"TIR_ROLLOUT_TOKEN": TOKEN}
@@ -84,9 +104,22 @@ async def test_an_example_takes_tasks_and_what_its_sdk_asked_for_is_trained(acto
         )
     try:
         async with asyncio.timeout(DEADLINE_S):
-            meta, group = await actor.runner.run(GroupKey(0, list(SDKS).index(example)), Task("hi", "2"))
+            meta, group = await actor.runner.run(key, Task("hi", "2"))
     finally:
         agent.kill()
         agent.wait()
     assert meta.failed is None and meta.failures == {}, (meta.why, (tmp_path / "agent.log").read_text()[-2000:])
     assert len(group.valid) == 4 and all(t.model_tokens > 0 for t in group.valid) and meta.stats["requests"] >= 1
+
+
+@pytest.mark.parametrize("example", SDKS)
+async def test_an_example_takes_tasks_and_what_its_sdk_asked_for_is_trained(actor, python, example, tmp_path):
+    assert len((EXAMPLES / f"{example}.py").read_text().splitlines()) <= 30
+    await trained(actor, python, example, GroupKey(0, list(SDKS).index(example)), tmp_path)
+
+
+@pytest.mark.parametrize("example", ["openai_agents_agent", "smolagents_agent"])
+async def test_an_sdk_that_sends_a_system_message_works_where_the_template_has_none(
+    without_system, python, example, tmp_path
+):
+    await trained(without_system, python, example, GroupKey(1, list(SDKS).index(example)), tmp_path)
