@@ -52,6 +52,7 @@ FREE = (
     "data.env_key",
     "data.input_template",
     "data.apply_chat_template",
+    "data.rendered",
     "data.max_samples",
     "data.cache_dir",
     "train.resume",

@@ -292,7 +292,7 @@ def load_prompts(
     found = distinct_problems(cfg, bad, labels=not unlabelled)
     made_from = [
         *(found.digest, tokenizer_digest(tokenizer), limit, env, resolved, template, tools_of, sorted(unlabelled)),
-        *(cfg.apply_chat_template, cfg.chat_template_options, cfg.env_key, cfg.on_bad_row),
+        *(cfg.apply_chat_template, cfg.rendered, cfg.chat_template_options, cfg.env_key, cfg.on_bad_row),
     ]
     cacheable = found.digest is not None and made_from[1] is not None
     entry = Entry(cache_directory(cfg.cache_dir) if cacheable else None, "prompts", made_from)
@@ -444,18 +444,19 @@ def _try(one: _Asked, cfg: Data, tokenizer: Any) -> Rendered:
         return e
 
 
-def render_text(p: Problem, template: str | None, tokenizer: Any = None) -> str:
+def render_text(p: Problem, template: str | None, tokenizer: Any = None, *, is_rendered: bool = False) -> str:
     """Return a run's prompt without chat template.
 
     With a tokenizer, special tokens in the row's text are inert, and the prompt begins with the token that the
-    tokenizer puts before every text, if it has one: base models were trained with it.
+    tokenizer puts before every text, if it has one: base models were trained with it. A text that a chat template has
+    rendered (`is_rendered`, data.rendered) has both already and stays as it is.
 
     Raises:
         DataError: The input is no text and has no user message.
     """
     text = p.input if isinstance(p.input, str) else _last_user_text(p, template)
     columns = templates.texts_of(template, p.extra, p.where)
-    if tokenizer is None:
+    if tokenizer is None or is_rendered:
         return templates.render(template, text, columns)
     specials = specials_of(tokenizer)
     columns = {name: marked(value, specials) for name, value in columns.items()}
@@ -469,7 +470,7 @@ def _render(
 ) -> tuple[str, Chat | None]:
     """The prompt, and its messages where a chat template rendered them."""
     if not cfg.apply_chat_template:
-        return render_text(p, template, tokenizer), None
+        return render_text(p, template, tokenizer, is_rendered=cfg.rendered), None
     if isinstance(p.input, str):
         asked = templates.render(template, p.input, templates.texts_of(template, p.extra, p.where))
         chat = [{"role": "user", "content": asked}]

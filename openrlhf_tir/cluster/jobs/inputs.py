@@ -104,7 +104,7 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         log.warning(
             f"{count} of the first {len(looked_at)} prompts have the text of a special token in their rows: the model"
             " reads its characters, not the token. Rows that a chat template rendered already should be messages, with"
-            " --data.apply_chat_template"
+            " --data.apply_chat_template, or be named as such with --data.rendered"
         )
     canary = [
         tokenizer(t.prompt, add_special_tokens=False)["input_ids"]

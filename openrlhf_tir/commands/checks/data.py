@@ -117,7 +117,7 @@ def _specials(found: Found) -> list[str]:
     return [
         f"{found.special} of the {found.total()} problems have the text of a special token: the model reads its"
         " characters, not the token. Rows that a chat template rendered already should be messages, with"
-        " --data.apply_chat_template"
+        " --data.apply_chat_template, or be named as such with --data.rendered"
     ]
 
 
@@ -180,7 +180,7 @@ def _scan(cfg: Config, data: Data) -> tuple[Found, BadRows]:
         except ConfigError as e:
             raise ConfigError(in_section(str(e), f"envs.{name}" if cfg.envs else "env")) from None
     bad = BadRows(data.on_bad_row)
-    specials = () if data.apply_chat_template else special_texts_of(cfg.actor.model_name_or_path)
+    specials = () if data.apply_chat_template or data.rendered else special_texts_of(cfg.actor.model_name_or_path)
     free = unlabelled(cfg) if environments else frozenset()
     problems = distinct_problems(data, bad, labels=not free)
     for problem, rows in zip(problems.distinct, problems.counts().tolist(), strict=True):

@@ -161,6 +161,11 @@ IDLE = [
     ),
     Idle("logger.tensorboard_dir", lambda c: not c.logger.tensorboard, "without --logger.tensorboard. Leave it out."),
     Idle(
+        "data.rendered",
+        lambda c: c.data.apply_chat_template,
+        "with --data.apply_chat_template, which renders the rows' messages. Leave one of them out.",
+    ),
+    Idle(
         "data.chat_template_options",
         lambda c: not c.data.apply_chat_template and not c.by_agent,
         "without --data.apply_chat_template: prompts are texts. Set that, or leave it out.",

@@ -43,6 +43,13 @@ class Data(Section):
         ),
     )
     apply_chat_template: bool = Field(False, description="render the input as a chat with the tokenizer's own template")
+    rendered: bool = Field(
+        False,
+        description=(
+            "prompts are texts that a chat template has rendered already: the special tokens in them are meant, and no"
+            " token that begins a text is put before them"
+        ),
+    )
     chat_template_options: dict[str, Option] = Field(
         default_factory=dict,
         description="what the chat template takes besides messages and tools, e.g. enable_thinking = false",

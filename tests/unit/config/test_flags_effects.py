@@ -178,6 +178,10 @@ def mistakes(capsys, *argv: str) -> list[str]:
             "--reward.name has no effect beside --reward.weights",
         ),
         (
+            "--data.apply_chat_template --data.rendered",
+            "--data.rendered has no effect with --data.apply_chat_template",
+        ),
+        (
             "--data.chat_template_options enable_thinking=false",
             "--data.chat_template_options has no effect without --data.apply_chat_template",
         ),

@@ -290,6 +290,21 @@ def test_a_special_token_in_a_rows_text_stays_its_characters_in_the_prompt(tmp_p
     assert "What does <|im_start|> mean?" in HfCodec(hf).spell(ids)
 
 
+def test_a_text_that_is_said_to_be_rendered_has_the_tokens_that_its_template_wrote(tmp_path):
+    """As if the messages had been given: no token more, none less."""
+    from openrlhf_tir.engines.codec import HfCodec
+    from tests.unit.episodes.chat_models import tokenizer
+
+    for name in ("qwen2_5", "llama3"):
+        hf = tokenizer(name)
+        chat = [{"role": "user", "content": "1+1?"}]
+        text = hf.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        source = jsonl(tmp_path / f"{name}.jsonl", [{"prompt": text, "label": "2"}])
+        (task,) = tasks(source, hf, rendered=True, max_len=999).tasks
+        expected = hf.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        assert HfCodec(hf).encode_prompt(task.prompt) == expected
+
+
 def test_a_base_models_text_prompt_begins_with_the_token_that_its_tokenizer_puts_there(tmp_path):
     from openrlhf_tir.engines.codec import HfCodec
     from tests.unit.engines.test_codec import byte_tokenizer, llama2_tokenizer

@@ -193,6 +193,15 @@ def test_rows_that_a_chat_template_rendered_are_counted_where_none_is_applied(tm
     assert chat or ("1 of the 3 problems" in said[1] and "--data.apply_chat_template" in said[1])
 
 
+def test_rows_that_are_said_to_be_rendered_are_not_counted(tmp_path):
+    tokens = [{"content": "<|im_start|>", "special": True}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    rows = [{"prompt": "<|im_start|>user 1+1?", "label": "2"}]
+    given = {"data.prompt_dataset": jsonl(tmp_path / "d.jsonl", rows), "actor.model_name_or_path": str(tmp_path)}
+    given |= {"data.rendered": True, "rollout.batch_size": 1, "run_dir": str(tmp_path), "train.max_steps": 1}
+    assert len(check_data(load(None, given), training=True)) == 1
+
+
 def test_the_tests_of_a_program_are_no_answer_of_mathematics(tmp_path):
     label = json.dumps({"inputs": ["1"], "outputs": ["2"]})
     row = {**VERL, "data_source": "codeforces", "prompt": USER, "reward_model": {"ground_truth": label}}
