@@ -30,7 +30,16 @@ from typing import TypeVar
 import numpy as np
 
 from ..deadlines import Deadline
-from ..errors import ConfigError, DeadlineMissed, Diverged, EngineGone, InfraError, WeightsMisloaded, WeightsUnverified
+from ..errors import (
+    ConfigError,
+    DeadlineMissed,
+    Diverged,
+    EngineGone,
+    InfraError,
+    LearnerDied,
+    WeightsMisloaded,
+    WeightsUnverified,
+)
 from ..ports import Learner
 from ..types import Canary, Completion, PublishReport
 from .file_transport import FileTransport
@@ -293,21 +302,13 @@ class WeightPublisher:
             doubtful = [t for t in trials if not t.gone and not t.hopeless and (attempt == 1 or t.refused)]
             if not doubtful:
                 break
-            if attempt == 2:
-                names = ", ".join(name_of(t.engine) for t in doubtful)
-                log.warning("version %d is pushed again in full to %s: %s", version, names, doubtful[0].refused)
-                try:
-                    await self.transport.whole()
-                except InfraError as e:
-                    # The push cannot be repeated: these engines are refused, the ones that are proved stay.
-                    for t in doubtful:
-                        t.refused = f"{t.refused}; and the full push could not be prepared: {str(e).rstrip('.')}"
-                        t.hopeless = True
+            if attempt == 1:
+                results = await self.transport.sent([t.engine for t in doubtful], self._canary(0))
+            else:
+                sent_again = await self._sent_in_full(doubtful)
+                if sent_again is None:
                     break
-                self._pushes_repeated = len(doubtful)
-                for t in doubtful:
-                    t.found, t.disagreement, t.misloaded = None, None, False
-            results = await self.transport.sent([t.engine for t in doubtful], self._canary(0))
+                results = sent_again
             await self._score(doubtful, 0, results)
             again = [t for t in doubtful if t.refused and t.found is not None and not t.gone and not t.misloaded]
             if again:
@@ -332,6 +333,32 @@ class WeightPublisher:
         ]
         await asyncio.gather(*verdicts)
         return trials
+
+    async def _sent_in_full(self, doubtful: list[Trial]) -> Results | None:
+        """Push to these engines again, in full. Return None, with the engines refused, where that cannot be done.
+
+        Engines that are proved have been told so by then: an error here must not leave `publish` and cost them.
+
+        Raises:
+            LearnerDied: There is nothing to push from; the run restarts the learner and proves all engines anew.
+        """
+        version = self.transport.version
+        names = ", ".join(name_of(t.engine) for t in doubtful)
+        log.warning("version %d is pushed again in full to %s: %s", version, names, doubtful[0].refused)
+        first_refusals = [t.refused for t in doubtful]
+        try:
+            await self.transport.whole()
+            self._pushes_repeated = len(doubtful)
+            for t in doubtful:
+                t.found, t.disagreement, t.misloaded = None, None, False
+            return await self.transport.sent([t.engine for t in doubtful], self._canary(0))
+        except LearnerDied:
+            raise
+        except InfraError as e:
+            for t, refused in zip(doubtful, first_refusals, strict=True):
+                t.refused = f"{refused}; and the full push failed: {str(e).rstrip('.')}"
+                t.hopeless = True
+            return None
 
     async def _sampled(self, engines: list[PushTarget], number: int) -> Results:
         """Let engines compute the texts of a round with the weights that they have."""

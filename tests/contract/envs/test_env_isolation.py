@@ -80,11 +80,11 @@ try:
             os.setsid()
             time.sleep(60)
         n += 1
-except BlockingIOError: print(0 < n <= 64, flush=True)
+except BlockingIOError: print(32 <= n <= 64, n, flush=True)
 os._exit(0)
 """
-"""More than no process and no more than the limit: what other servers on this machine run under the same user counts
-for the kernel too."""
+"""No more processes than the limit, and most of it: what other servers on this machine start under the same user
+meanwhile counts for the kernel too."""
 TRIES = 5
 ATTACKS = [
     (COUNT, "True"),

@@ -257,6 +257,12 @@ async def test_a_snippet_that_does_not_come_up_in_time_is_the_hosts_fault_whatev
     assert (await warm.run("print(1)")).stdout == b"1\n", "by a new slot"
 
 
+async def test_a_snippets_time_is_its_own_and_not_the_one_that_it_has_to_come_up(warm):
+    async with asyncio.timeout(300):
+        limits = replace(warm.limits, code_timeout_s=0.3, start_timeout_s=3600.0)
+        assert (await warm.execute(Snippet("while True: pass"), limits)).killed == "time_limit"
+
+
 def test_a_slot_gives_a_child_its_own_time_to_come_up_and_none_of_the_snippets():
     """A child that says nothing is late; one that has said that it is up has the snippet's seconds."""
     ours, theirs = socket.socketpair()

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.deadlines import Deadline
-from openrlhf_tir.errors import ConfigError, DeadlineMissed, Diverged, EngineGone, WeightsMisloaded, WeightsUnverified
+from openrlhf_tir.errors import (
+    ConfigError,
+    DeadlineMissed,
+    Diverged,
+    EngineGone,
+    LearnerDied,
+    WeightsMisloaded,
+    WeightsUnverified,
+)
 from openrlhf_tir.types import Completion
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.publisher import WeightPublisher
@@ -736,3 +744,43 @@ async def test_a_full_push_that_cannot_be_prepared_refuses_the_engines_that_need
     p.transport.whole = full_disk
     assert (await publish(p, 1)).refused == 1
     assert engines[0].verdicts == [1] and [type(v) for v in engines[1].verdicts] == [str]
+
+
+@pytest.mark.parametrize("error", [WeightsUnverified("torn"), DeadlineMissed("the learner did not send")])
+async def test_a_full_push_that_fails_refuses_the_engines_that_need_it_and_no_others(tmp_path, error):
+    class Misloads(FakeEngine):
+        async def update_weights(self, path, version, digest, canary):
+            raise WeightsMisloaded("one tensor differs")
+
+    engines = [FakeEngine(), Misloads()]
+    p = publisher(engines, tmp_path)
+    first_sent = p.transport.sent
+    pushes = []
+
+    async def sent(targets, canary):
+        pushes.append(len(targets))
+        if len(pushes) == 2:
+            raise error
+        return await first_sent(targets, canary)
+
+    p.transport.sent = sent
+    report = await publish(p, 1)
+    assert (pushes, report.refused, report.pushes_repeated) == ([2, 1], 1, 1)
+    assert engines[0].verdicts == [1] and [type(v) for v in engines[1].verdicts] == [str]
+
+
+async def test_a_learner_that_dies_while_it_pushes_again_is_no_engines_fault(tmp_path):
+    class Misloads(FakeEngine):
+        async def update_weights(self, path, version, digest, canary):
+            raise WeightsMisloaded("one tensor differs")
+
+    engines = [FakeEngine(), Misloads()]
+    p = publisher(engines, tmp_path)
+
+    async def dies():
+        raise LearnerDied("a rank is lost")
+
+    p.transport.whole = dies
+    with pytest.raises(LearnerDied):
+        await publish(p, 1)
+    assert engines[1].verdicts == []
