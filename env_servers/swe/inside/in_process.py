@@ -87,6 +87,8 @@ def main(word, chosen, control, plugins, repo="/tmp/repo", out=4):
     name, source = control
     installed = Installed(plugins)
     os.chdir(repo)
+    # A child that multiprocessing spawns runs the file of __main__ again, which is this program.
+    vars(sys.modules["__main__"]).pop("__file__", None)
     sys.dont_write_bytecode = True
     path = f"test_{name}.py"
     with open(path, "w") as f:
