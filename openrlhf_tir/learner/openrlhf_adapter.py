@@ -60,6 +60,9 @@ __all__ = [
     "PolicyLoss", "PolicyModel", "SFTLoss", "ValueLoss", "ZeroStrategy", "aggregate_loss", "policy_loss", "value_model",
 ]  # fmt: skip
 
+CPU_ROW_MULTIPLE = 64
+"""Tokens to a multiple of which packed rows are filled up on a CPU. oneDNN compiles and keeps a kernel for every shape:
+with rows of any length a rank of a model with 5 million parameters grew by 11 MB an update."""
 PERSISTENT_BELOW = DeepSpeedZeroConfig().param_persistence_threshold
 """Parameters of fewer elements are not cut up over the ranks (DeepSpeed's default)."""
 
@@ -128,6 +131,9 @@ class PolicyModel(Actor):
         self.aux_loss: torch.Tensor | None = None
         """How unevenly the last forward pass used the experts of a mixture; None for other models."""
         self.truncation, self.sequence_parallel = Truncation.of(cfg), strategy.sequence_parallel
+        fills = strategy.device == "cpu" and cfg.ds.ring_attn_size == 1 and not cfg.actor.aux_loss_coef
+        self.row_multiple = CPU_ROW_MULTIPLE if fills else 1
+        """Packed rows are filled up to a multiple of so many tokens. The balance of experts would count the filling."""
         self.shares_prompts = cfg.shares_prompts and self.model.config._attn_implementation == SDPA_PACKED
         """Whether rows with the same prompt may compute it once."""
         self.hf_config = self.model.config
@@ -179,18 +185,23 @@ class PolicyModel(Actor):
         has a slice."""
         source, positions = _packed_places(micro)
         cut = self.sequence_parallel
+        filling = -len(source) % self.row_multiple
 
         def packed(values: torch.Tensor) -> torch.Tensor:
-            return cut.slice(values.flatten()[source][None])
+            row = values.flatten()[source][None]
+            return cut.slice(torch.nn.functional.pad(row, (0, filling)))
 
         inputs = packed(micro.sequences)
-        sliced = cut.positions(positions)
+        # what fills the row up is a sequence of its own, which no other token sees
+        filled = torch.cat([positions, torch.arange(filling, device=positions.device)[None]], dim=1)
+        sliced = cut.positions(filled)
         if micro.packed:
-            segments = micro.packed
-            set_layout(sliced, SequenceLayout.of_segments(segments.lengths, segments.continues, sliced.device))
+            lengths = list(micro.packed.lengths) + [filling] * bool(filling)
+            continues = list(micro.packed.continues) + [-1] * bool(filling)
+            set_layout(sliced, SequenceLayout.of_segments(lengths, continues, sliced.device))
         answers = self._scores(inputs, sliced, packed(targets), None if wanted is None else packed(wanted), how, None)
         shape = micro.sequences.shape
-        whole = (cut.gather(answer, len(source))[0] for answer in answers)
+        whole = (cut.gather(answer, filled.shape[1])[0, : len(source)] for answer in answers)
         log_probs, entropy = (x.new_zeros(shape.numel()).index_copy(0, source, x).view(shape) for x in whole)
         return log_probs, entropy
 

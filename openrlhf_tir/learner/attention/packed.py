@@ -45,6 +45,8 @@ SDPA_PACKED = "sdpa_packed"
 APART = frozenset({"full_attention", "sliding_attention"})
 """The layers of transformers' `layer_types` in which position ids keep the sequences of a row apart."""
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+CPU_MULTIPLE = 32
+"""Tokens to a multiple of which a segment is filled up on a CPU: its kernels are compiled, and kept, for each shape."""
 MAX_FLASH_HEAD_SIZE = 256
 """Largest head that flash attention computes; it also has to be a multiple of 8."""
 
@@ -183,12 +185,27 @@ def sdpa_packed(
     outputs = []
     with sdpa_kernel(WITHOUT_CUDNN):
         for segment, continued in enumerate(layout.continues):
-            q, k, v = queries[segment], keys[segment], values[segment]
+            q, k, v = (_filled_up(x[segment]) for x in (queries, keys, values))
+            hidden = 0
             if continued >= 0:
-                k = torch.cat([keys[continued], k], dim=2)
-                v = torch.cat([values[continued], v], dim=2)
-            outputs.append(sdpa_attention_forward(module, q, k, v, _visible(q, k, window), **kwargs)[0])
+                hidden = _missing(keys[continued])
+                k = torch.cat([_filled_up(keys[continued], in_front=True), k], dim=2)
+                v = torch.cat([_filled_up(values[continued], in_front=True), v], dim=2)
+            output, _ = sdpa_attention_forward(module, q, k, v, _visible(q, k, window, hidden), **kwargs)
+            outputs.append(output[:, : layout.lengths[segment]])
     return torch.cat(outputs, dim=1), None
+
+
+def _missing(heads: torch.Tensor) -> int:
+    """Return how many tokens [1, heads, length, d] lacks to the next multiple of CPU_MULTIPLE; 0 on a GPU."""
+    return 0 if heads.is_cuda else -heads.shape[2] % CPU_MULTIPLE
+
+
+def _filled_up(heads: torch.Tensor, *, in_front: bool = False) -> torch.Tensor:
+    """Fill [1, heads, length, d] up with zeros. Causality hides those at the end from the tokens before, and what they
+    see themselves is cut off; those in front are hidden by a mask."""
+    missing = _missing(heads)
+    return torch.nn.functional.pad(heads, (0, 0, missing, 0) if in_front else (0, 0, 0, missing))
 
 
 def _flash_can(query: torch.Tensor, value: torch.Tensor, dropout: float) -> bool:
@@ -234,17 +251,20 @@ def _flash(
     return output.unsqueeze(0)
 
 
-def _visible(query: torch.Tensor, key: torch.Tensor, window: int | None) -> torch.Tensor | None:
+def _visible(query: torch.Tensor, key: torch.Tensor, window: int | None, hidden: int) -> torch.Tensor | None:
     """Return [1, 1, queries, keys] bool of the keys that each query sees, the queries being the last of the keys; None
-    where plain causality says it (as many queries as keys, and no window that they are longer than)."""
+    where plain causality says it (as many queries as keys, and no window that they are longer than).
+
+    `hidden`: so many of the first keys are filling that nobody sees."""
     queries = query.shape[2]
     keys = key.shape[2]
     if queries == keys and not (window and keys > window):
         return None
     before = keys - queries
     visible = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(before)
-    if window and keys > window:
+    if window:
         visible = visible.triu(before + 1 - window)
+    visible[:, :hidden] = False
     return visible[None, None]
 
 

@@ -66,6 +66,7 @@ def learner(model, monkeypatch):
 
 def computed_tokens(learner) -> int:
     """Tokens that the learner's forward passes run the model on in one step."""
+    learner.model.row_multiple = 1  # a row's filling is not counted
     counted = []
     learner.engine.register_forward_pre_hook(lambda module, args: counted.append(args[0].numel()))
     groups = random_groups(GROUPS, SAMPLES, seed=1)
@@ -96,6 +97,19 @@ def test_a_prompt_is_computed_once(learner):
     saved = sum((tokens - 1) * (SAMPLES - 1) for tokens in prompt_tokens)
     sections = {"train": {"max_tokens_per_gpu": 10_000}}
     assert computed_tokens(learner(False, sections)) - computed_tokens(learner(True, sections)) == saved
+
+
+def test_rows_of_any_length_are_filled_up_so_that_few_shapes_are_compiled(learner):
+    from openrlhf_tir.learner.openrlhf_adapter import CPU_ROW_MULTIPLE
+
+    lengths = set()
+    filled = learner(True, {})
+    filled.engine.register_forward_pre_hook(lambda module, args: lengths.add(args[0].shape[1]))
+    for seed in range(3):
+        groups = random_groups(GROUPS, SAMPLES, seed)
+        filled.step(make_batch(groups, 1), groups)
+    assert filled.model.row_multiple == CPU_ROW_MULTIPLE
+    assert {length % CPU_ROW_MULTIPLE for length in lengths} == {0}
 
 
 def test_reentrant_checkpoints_share_nothing(learner):
