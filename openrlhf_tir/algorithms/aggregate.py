@@ -26,25 +26,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GlobalCounts:
-    """What a global mean divides by. `tokens`: trained ones (or summed weights) of all ranks; `sequences`: with any."""
+    """What a global mean divides by.
+
+    Attributes:
+        tokens: Trained tokens of all ranks, or the sum of their weights.
+        sequences: Sequences of all ranks with a trained token.
+        dp_size: Number of data-parallel ranks.
+        accumulation: DeepSpeed's gradient_accumulation_steps.
+        sum_norm: The constant c above; None unless the mode is "seq-mean-token-sum-norm".
+    """
 
     tokens: float
     sequences: float
     dp_size: int
     accumulation: int = 1
     sum_norm: float | None = None
-    """c above, where that is the mode."""
 
     def loss_kwargs(self) -> dict[str, float]:
-        """The scaling arguments of OpenRLHF's PolicyLoss, SFTLoss and aggregate_loss. An empty batch divides 0 by a
-        floor, not by 0."""
+        """Return the scaling arguments of OpenRLHF's PolicyLoss, SFTLoss and aggregate_loss."""
+        divisor = self.sum_norm * self.sequences if self.sum_norm else self.tokens
         return {
             "dp_size": self.dp_size,
-            "batch_num_tokens": max(self.sum_norm * self.sequences if self.sum_norm else self.tokens, 1e-8)
-            / self.accumulation,
+            # The floors are for a batch without a trained token: 0 / 1e-8 = 0.
+            "batch_num_tokens": max(divisor, 1e-8) / self.accumulation,
             "global_batch_size": max(self.sequences, 1.0) / self.accumulation,
         }
 
     def unscale(self, summed_loss: float) -> float:
-        """The global mean, from the sum of all loss_rm over all ranks and micro batches: what is reported as `loss`."""
+        """Return the global mean, which is reported as `loss`.
+
+        Args:
+            summed_loss: Sum of loss_rm over all ranks and micro batches.
+        """
         return summed_loss / (self.dp_size * self.accumulation)

@@ -16,7 +16,8 @@ grad KL(pi || ref) = E_pi[l * grad log pi]. In the loss, the gradient through an
 
 `unbiased` keeps the estimator's value and takes the gradient w * l * grad log pi for all three, w = pi / mu (at most
 MAX_WEIGHT), mu being the policy that sampled: tokens of older weights count as OpenRLHF's algo.kl.unbiased_gradient
-makes them count."""
+makes them count.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +30,25 @@ if TYPE_CHECKING:
     import torch
 
 MAX_WEIGHT = 10.0
-"""The bound of pi / mu, as OpenRLHF's KL_IS_WEIGHT_CLIP: it has no bound of its own off-policy."""
+"""Bound of the weight pi / mu, which has none of its own off-policy. OpenRLHF's KL_IS_WEIGHT_CLIP."""
 MAX_VALUE = 10.0
-"""A token's estimate stays within +-MAX_VALUE, as OpenRLHF's compute_approx_kl keeps it: one token of a broken
-reference is not the whole loss."""
+"""A token's estimate stays within +-MAX_VALUE, so that one token of a broken reference is not the whole loss.
+OpenRLHF's compute_approx_kl has the same bound."""
 
 
 def estimate(log_ratio: torch.Tensor, estimator: str) -> torch.Tensor:
-    """k1, k2 or k3 of l, any shape."""
+    """Return the estimate of the KL divergence per token.
+
+    Args:
+        log_ratio: l, of any shape.
+        estimator: "k1", "k2" or "k3".
+    """
     if estimator == "k1":
         value = log_ratio
     elif estimator == "k2":
         value = log_ratio.square() / 2
     else:
-        # k3 is beyond MAX_VALUE there already, and exp must not overflow into 0 * inf
+        # Below -MAX_VALUE k3 is beyond the bound anyway, and exp must not overflow into 0 * inf in the backward.
         bounded = log_ratio.clamp(min=-MAX_VALUE)
         value = bounded.neg().exp() - 1 + bounded
     return value.clamp(-MAX_VALUE, MAX_VALUE)
@@ -51,7 +57,15 @@ def estimate(log_ratio: torch.Tensor, estimator: str) -> torch.Tensor:
 def loss(
     log_probs: torch.Tensor, reference: torch.Tensor, rollout: torch.Tensor, estimator: str, *, unbiased: bool
 ) -> torch.Tensor:
-    """The penalty per token, same shape as all three; log_probs alone takes a gradient. `rollout`: log mu."""
+    """Return the penalty per token, in the shape of the log-probabilities.
+
+    Args:
+        log_probs: log pi, the only argument that takes a gradient.
+        reference: log ref.
+        rollout: log mu, of the policy that sampled.
+        estimator: "k1", "k2" or "k3".
+        unbiased: Take the gradient w * l * grad log pi instead of that of the estimator's formula.
+    """
     log_ratio = log_probs - reference
     value = estimate(log_ratio, estimator)
     if not unbiased:
@@ -62,24 +76,41 @@ def loss(
 
 
 def penalty_to_go(kl: np.ndarray, own: np.ndarray, coef: float, gamma: float) -> np.ndarray:
-    """[T] float64: what the penalties -coef * kl_t' of this and the later own tokens add up to, discounted; 0.0 where
-    not `own`.
+    """Return the discounted sum of the penalties -coef * kl of a token and of those after it.
 
     The distance is counted in tokens of the response, as `returns_to_go` of the advantages counts it.
+
+    Args:
+        kl: [T], the estimate per token.
+        own: [T] bool, True where the policy's own token is penalised.
+        coef: The coefficient beta.
+        gamma: Discount per token.
+
+    Returns:
+        [T] float64, 0.0 where not `own`.
     """
-    out, ahead, at = np.zeros(len(kl)), 0.0, len(kl)
+    penalties = np.zeros(len(kl))
+    penalty = 0.0
+    next_position = len(kl)
     for t in reversed(np.flatnonzero(own)):
-        ahead = gamma ** (at - t) * ahead - coef * float(kl[t])
-        out[t], at = ahead, t
-    return out
+        penalty = gamma ** (next_position - t) * penalty - coef * float(kl[t])
+        penalties[t] = penalty
+        next_position = t
+    return penalties
 
 
 @dataclass(slots=True)
 class Coefficient:
-    """beta. Without a target it stays; with one (Ziegler et al., arXiv 1909.08593) it is multiplied after each update
-    by
+    """The coefficient beta of the KL penalty.
 
-    1 + clip(kl / target - 1, -0.2, 0.2) * samples / horizon
+    Without a target it is constant. With one (Ziegler et al., arXiv 1909.08593) it is multiplied after each update by
+
+        1 + clip(kl / target - 1, -0.2, 0.2) * samples / horizon
+
+    Attributes:
+        value: The present coefficient.
+        target: The KL divergence to aim at; None for a constant coefficient.
+        horizon: Number of samples over which the coefficient adapts.
     """
 
     value: float
@@ -87,6 +118,12 @@ class Coefficient:
     horizon: int = 10_000
 
     def update(self, kl: float, samples: int) -> None:
-        """kl: mean over the update's own tokens; samples: trajectories of the batch."""
+        """Adapt the coefficient after an update.
+
+        Args:
+            kl: Mean divergence over the update's own tokens.
+            samples: Trajectories of the batch.
+        """
         if self.target is not None:
-            self.value *= 1 + min(max(kl / self.target - 1, -0.2), 0.2) * samples / self.horizon
+            error = min(max(kl / self.target - 1, -0.2), 0.2)
+            self.value *= 1 + error * samples / self.horizon

@@ -1,7 +1,7 @@
-"""Advantage estimators: algo.advantage.estimator -> Estimator. One file each: formula, paper, edge case.
+"""Advantage estimators, by the name that algo.advantage.estimator gives. One file each: formula, paper, edge case.
 
-One of one's own is a function AdvantageInputs -> one array [T] per trajectory, or an `Estimator` that also says whether
-the batch is whitened (docs/algorithms.md).
+A user's estimator is a function `AdvantageInputs` -> one array [T] per trajectory, or an `Estimator`, which also says
+whether the batch is whitened (docs/algorithms.md).
 """
 
 from __future__ import annotations
@@ -45,35 +45,42 @@ ESTIMATOR = plugins.Place(
 
 
 def get_estimator(name: str) -> Estimator:
-    """The registered estimator, or one's own: a plain function is not whitened. Raises ConfigError for a name that
-    cannot be loaded."""
+    """Return a registered or a user's estimator. A user's plain function is not whitened.
+
+    Raises:
+        ConfigError: The name cannot be loaded.
+    """
     if name in ESTIMATORS:
         return ESTIMATORS[name]
-    own = plugins.load(ESTIMATOR, name)
-    made = own if isinstance(own, Estimator) else Estimator(own, whiten=False)
-    return replace(made, fn=partial(_checked, made.fn, name))
+    loaded = plugins.load(ESTIMATOR, name)
+    estimator = loaded if isinstance(loaded, Estimator) else Estimator(loaded, whiten=False)
+    return replace(estimator, fn=partial(_checked, estimator.fn, name))
 
 
 def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.ndarray]:
-    """What a function of one's own returned, as float64 arrays that fit the masks. Raises MethodBroken with file, line
-    and what is wrong."""
+    """Call a user's function and return its result as float64 arrays that fit the masks.
+
+    Raises:
+        MethodBroken: The function raised, or returned something else; with file and line.
+    """
     try:
-        advantages = [np.asarray(a, np.float64) for a in fn(inputs)]
+        advantages = [np.asarray(advantage, np.float64) for advantage in fn(inputs)]
     except Exception as e:
-        at = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
+        location = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
         raise MethodBroken(
-            f"algo.advantage.estimator = {name!r}: {at}: {type(e).__name__}: {e}. It is a bug in that line."
+            f"algo.advantage.estimator = {name!r}: {location}: {type(e).__name__}: {e}. It is a bug in that line."
         ) from e
-    said = f"algo.advantage.estimator = {name!r}: {plugins.location(fn)}"
-    got, wanted = [a.shape for a in advantages], [m.shape for m in inputs.trained_G]
-    if got != wanted:
+    message_prefix = f"algo.advantage.estimator = {name!r}: {plugins.location(fn)}"
+    shapes = [advantage.shape for advantage in advantages]
+    expected_shapes = [mask.shape for mask in inputs.trained_G]
+    if shapes != expected_shapes:
         raise MethodBroken(
-            f"{said}: it returned arrays of shapes {got}, and the responses have {wanted}."
-            " One advantage per token, 0 where not trained."
+            f"{message_prefix}: it returned arrays of shapes {shapes}, and the responses have {expected_shapes}."
+            " Return one advantage per token, 0 where not trained."
         )
-    if not all(np.isfinite(a).all() for a in advantages):
+    if not all(np.isfinite(advantage).all() for advantage in advantages):
         raise MethodBroken(
-            f"{said}: it returned an advantage that is not finite, for rewards {inputs.rewards_G.tolist()}."
+            f"{message_prefix}: it returned an advantage that is not finite, for rewards {inputs.rewards_G.tolist()}."
         )
     return advantages
 

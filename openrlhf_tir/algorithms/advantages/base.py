@@ -1,7 +1,7 @@
-"""What an advantage estimator sees and returns: AdvantageInputs (one group) -> advantages [T] per trajectory. numpy
-only.
+"""What an advantage estimator receives and returns: `AdvantageInputs` (one group) -> advantages per trajectory.
 
-Shapes: G valid trajectories of a group, T response tokens of one trajectory (model and environment tokens in order).
+numpy only. Shapes: G valid trajectories of a group, T response tokens of one trajectory (model and environment tokens
+in order). A name that ends in _G holds one element per trajectory.
 """
 
 from __future__ import annotations
@@ -15,28 +15,37 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class AdvantageInputs:
-    """One group. Failed trajectories are not in it: an infrastructure fault has no reward and moves no statistic.
+    """One group, without its failed trajectories: an infrastructure fault has no reward and moves no statistic.
 
-    rewards_G [G] float64, one outcome reward per trajectory; trained_G: G masks [T] bool, True where trained."""
+    Attributes:
+        rewards_G: [G] float64, the outcome reward of each trajectory.
+        trained_G: G masks [T] bool, True where the token is trained.
+        gamma: Discount per token.
+        options: The value of algo.advantage.options.
+        batch_rewards: Rewards of all valid trajectories of the rollout batch, those of this group included.
+    """
 
     rewards_G: np.ndarray
     trained_G: Sequence[np.ndarray]
     gamma: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What algo.advantage.options of the recipe says."""
     batch_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    """Rewards of all valid trajectories of the rollout batch, this group's among them."""
 
 
 AdvantageFn = Callable[[AdvantageInputs], list[np.ndarray]]
+"""One group -> G arrays [T], the advantage of every token; 0.0 where it is not trained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """`fn` turns one group into advantages; `whiten` says whether the batch's advantages are then whitened (whiten.py).
+    """A function of one group, and its properties. Settings' checks and the learner read the properties here.
 
-    `critic`: what `fn` gives are rewards per token; the learner has a critic, and GAE makes advantages of them
-    (../gae.py). `by_group`: `fn` reads of the batch its group only, not AdvantageInputs.batch_rewards."""
+    Attributes:
+        fn: The function. whiten: True if the learner whitens the batch's advantages afterwards (whiten.py). critic:
+        True if `fn` returns rewards per token. The learner then has a critic, and GAE turns its values and these
+            rewards into advantages (../gae.py).
+        by_group: True if `fn` depends on its group only and does not read `AdvantageInputs.batch_rewards`.
+    """
 
     fn: AdvantageFn
     whiten: bool
@@ -45,8 +54,7 @@ class Estimator:
 
     @property
     def whole_batch(self) -> bool:
-        """Whether a group's advantages are known only once the whole batch is there: pipeline.early_accumulation must
-        be off."""
+        """True if a group's advantages need the whole batch. pipeline.early_accumulation must then be off."""
         return self.whiten or self.critic or not self.by_group
 
     def __call__(self, inputs: AdvantageInputs) -> list[np.ndarray]:
@@ -54,20 +62,37 @@ class Estimator:
 
 
 def returns_to_go(score: float, trained: np.ndarray, gamma: float) -> np.ndarray:
-    """[T] float64: `score` paid at the last trained token, discounted back to every trained token; 0.0 elsewhere.
+    """Pay `score` at the last trained token and discount it back to every trained token.
 
-    The distance is counted in tokens of the response, environment tokens included, as OpenRLHF's get_cumulative_returns
-    counts it. A trajectory without a trained token gets all zeros: nothing of it enters the loss.
+    The distance counts all tokens of the response, environment tokens included, as OpenRLHF's get_cumulative_returns
+    does. A trajectory without a trained token gets all zeros: nothing of it enters the loss.
+
+    Args:
+        score: The trajectory's score.
+        trained: [T] bool, True where the token is trained.
+        gamma: Discount per token.
+
+    Returns:
+        [T] float64, 0.0 where not trained.
     """
     positions = np.flatnonzero(trained)
-    out = np.zeros(len(trained))
+    returns = np.zeros(len(trained))
     if len(positions):
-        out[positions] = score * gamma ** (positions[-1] - positions)
-    return out
+        returns[positions] = score * gamma ** (positions[-1] - positions)
+    return returns
 
 
 def over_tokens(scores_G: np.ndarray, inputs: AdvantageInputs, gamma: float = 1.0) -> list[np.ndarray]:
-    """One score per trajectory -> advantages per token."""
+    """Spread one score per trajectory over its trained tokens, by `returns_to_go`.
+
+    Args:
+        scores_G: [G] float64.
+        inputs: The group.
+        gamma: Discount per token.
+
+    Returns:
+        G arrays [T] float64.
+    """
     return [
         returns_to_go(float(score), trained, gamma) for score, trained in zip(scores_G, inputs.trained_G, strict=True)
     ]

@@ -14,4 +14,5 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(inputs.rewards_G - inputs.rewards_G.mean(), inputs)
 
 
-dr_grpo = Estimator(_advantages, whiten=False, by_group=True)  # scaling by a std is the bias that the paper removes
+# Not whitened: that would bring back the scaling by a std, the bias that the paper removes.
+dr_grpo = Estimator(_advantages, whiten=False, by_group=True)

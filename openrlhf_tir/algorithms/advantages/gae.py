@@ -1,7 +1,7 @@
-"""PPO with a critic (arXiv 1707.06347): the outcome reward at the last trained token; the learner's critic makes
-advantages of it (../gae.py).
+"""PPO with a critic (arXiv 1707.06347): the outcome reward is paid at the last trained token.
 
-The group is no baseline here: a trajectory's reward stays what it is. Whitened over the batch, as OpenRLHF does.
+This file returns rewards per token; the learner's critic turns them into advantages (../gae.py), which are whitened
+over the batch, as OpenRLHF does. The group is no baseline here: a trajectory's reward stays as it is.
 """
 
 from __future__ import annotations
@@ -14,32 +14,39 @@ from .base import AdvantageInputs, Estimator
 
 
 def by_turn(inputs: AdvantageInputs, turns_G: Sequence[np.ndarray], earned_G: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The same with algo.advantage.credit = turn: what a turn earned is at its last trained token, the rest of the
-    outcome at the last of all.
+    """Return rewards per token with credit to the turn (algo.advantage.credit = turn).
 
-    turns_G: G arrays [T] int, the turn of each token; earned_G: G arrays [turns of the trajectory] float64. A turn
-    without a trained token has its reward with the rest: none is lost.
+    What a turn earned is paid at its last trained token; the rest of the outcome at the last trained token of all. The
+    reward of a turn without a trained token is paid with the rest, so nothing is lost.
+
+    Args:
+        inputs: The group.
+        turns_G: G arrays [T] int, the turn of each token.
+        earned_G: G arrays [turns of the trajectory] float64, the reward of each turn.
+
+    Returns:
+        G arrays [T] float64.
     """
-    rewards = []
+    rewards_G = []
     for score, trained, turns, earned in zip(inputs.rewards_G, inputs.trained_G, turns_G, earned_G, strict=True):
-        r = np.zeros(len(trained))
+        rewards = np.zeros(len(trained))
         positions = np.flatnonzero(trained)
-        for j, reward in enumerate(earned):
-            r[positions[turns[positions] == j][-1:]] += reward
-        r[positions[-1:]] += score - r.sum()
-        rewards.append(r)
-    return rewards
+        for turn, reward in enumerate(earned):
+            last_position_of_turn = positions[turns[positions] == turn][-1:]  # empty if the turn has no trained token
+            rewards[last_position_of_turn] += reward
+        rewards[positions[-1:]] += score - rewards.sum()
+        rewards_G.append(rewards)
+    return rewards_G
 
 
 def _rewards(inputs: AdvantageInputs) -> list[np.ndarray]:
-    """Rewards [T] per trajectory."""
-    rewards = []
+    """Return G arrays [T] float64, the reward at the last trained token."""
+    rewards_G = []
     for score, trained in zip(inputs.rewards_G, inputs.trained_G, strict=True):
-        positions = np.flatnonzero(trained)
-        r = np.zeros(len(trained))
-        r[positions[-1:]] = score
-        rewards.append(r)
-    return rewards
+        rewards = np.zeros(len(trained))
+        rewards[np.flatnonzero(trained)[-1:]] = score  # no token if none is trained
+        rewards_G.append(rewards)
+    return rewards_G
 
 
 gae = Estimator(_rewards, whiten=True, critic=True)

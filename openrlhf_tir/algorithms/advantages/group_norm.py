@@ -1,6 +1,6 @@
 """GRPO (arXiv 2402.03300, section 4.1.2): A = (R - mean) / (std + 1e-6) within the group, unbiased std.
 
-All rewards equal: 0 / 1e-6 = 0. A group of one: 0 (its std is undefined).
+If all rewards are equal, A = 0 / 1e-6 = 0. A group of one has A = 0, as its std is undefined.
 """
 
 from __future__ import annotations
@@ -18,4 +18,5 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens((rewards_G - rewards_G.mean()) / (std + EPS), inputs)
 
 
-group_norm = Estimator(_advantages, whiten=False, by_group=True)  # the group's std has scaled it
+# Not whitened: the group's std has scaled it already.
+group_norm = Estimator(_advantages, whiten=False, by_group=True)

@@ -2,7 +2,8 @@
 group.
 
 The baseline of least gradient variance is E[|grad log pi|^2 R] / E[|grad log pi|^2]; the paper takes the squared norm
-as proportional to the length. No std, no whitening. Equal lengths: the group mean. A group without a trained token: 0.
+as proportional to the length. There is neither a std nor whitening. If all lengths are equal, b is the group mean.
+Without a trained token, A = 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """REINFORCE without a baseline (Williams 1992): A_t = gamma^(last - t) * R, then whitened over the batch.
 
-The whitening is what centres it: with rewards of one sign a batch would otherwise only push up, or only down.
-The only estimator that uses `gamma`; the group estimators compare whole trajectories.
+The whitening centres the advantages: with rewards of one sign a batch would otherwise only push up, or only down. This
+is the only estimator that uses `gamma`; the group estimators compare whole trajectories.
 """
 
 from __future__ import annotations
@@ -15,4 +15,4 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(inputs.rewards_G, inputs, inputs.gamma)
 
 
-reinforce = Estimator(_advantages, whiten=True)  # the whitening is what centres it
+reinforce = Estimator(_advantages, whiten=True)

@@ -16,4 +16,4 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(inputs.rewards_G - inputs.rewards_G.mean(), inputs)
 
 
-reinforce_baseline = Estimator(_advantages, whiten=True)  # the paper's second step
+reinforce_baseline = Estimator(_advantages, whiten=True)  # whitening is the paper's second step

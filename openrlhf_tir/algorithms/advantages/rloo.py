@@ -1,7 +1,8 @@
 """RLOO (arXiv 2402.14740): A_i = R_i - mean of the *other* rewards of the group.
 
-Leaving the sample out makes the baseline independent of it, hence unbiased. A group of one has no others: A = 0,
-nothing is learned."""
+Leaving the sample out makes the baseline independent of it, hence unbiased. A group of one has no others: A = 0, and
+nothing is learned.
+"""
 
 from __future__ import annotations
 
@@ -17,4 +18,5 @@ def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return over_tokens(rewards_G - others_G, inputs)
 
 
-rloo = Estimator(_advantages, whiten=False, by_group=True)  # the leave-one-out baseline centres it
+# Not whitened: the leave-one-out baseline centres it.
+rloo = Estimator(_advantages, whiten=False, by_group=True)

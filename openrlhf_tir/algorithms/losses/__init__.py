@@ -1,5 +1,6 @@
-"""Policy losses that are not OpenRLHF's: actor.policy_loss_type -> loss per token. One file each: formula, paper, edge
-case. (ppo and gspo are OpenRLHF's.)"""
+"""Policy losses by actor.policy_loss_type, except ppo and gspo, which are OpenRLHF's. One file each: formula, paper,
+edge case.
+"""
 
 from __future__ import annotations
 

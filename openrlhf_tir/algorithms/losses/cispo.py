@@ -3,7 +3,8 @@
     l_t = -sg(clip(r_t, 1 - eps_low, 1 + eps_high)) A_t log pi_t          r_t = pi_t / pi_old_t, sg: no gradient
 
 No token is left out of the gradient, as PPO leaves out rare ones whose ratio has run away; their weight is bounded
-instead. The paper sets no lower bound (eps_low >= 1) and tunes eps_high. At r = 1 it is the plain policy gradient."""
+instead. The paper sets no lower bound (eps_low >= 1) and tunes eps_high. At r = 1 it is the plain policy gradient.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def cispo(inputs: LossInputs) -> torch.Tensor:
-    """[b, L-1], per token."""
+    """Return the loss per token, [b, L-1]."""
     low, high = inputs.clip
+    # The bounds of the exponent only keep it finite; the clip below decides.
     ratio = (inputs.log_probs.detach() - inputs.old_log_probs).clamp(-20.0, 20.0).exp()
     return -ratio.clamp(1 - low, 1 + high) * inputs.advantages * inputs.log_probs

@@ -1,5 +1,6 @@
-"""Importance weights for what learner and engine disagree on, and for staleness: OpenRLHF's, for the losses that are
-not its PPO loss.
+"""Importance weights that correct for staleness and for differences between learner and engine.
+
+They are OpenRLHF's, for the losses that are not its PPO loss.
 
     s = pi_old / mu of a token (level token), or its geometric mean over a sequence (level seq)
     mu: the policy that sampled
@@ -7,7 +8,8 @@ not its PPO loss.
     mode mask: w = pi_old / mu where low <= s <= high, else 0           ICEPOP, seq-mask-TIS
 
 Gating by binary_kl or tv looks at that divergence of the sampled token instead of s. A per-token loss is multiplied by
-w. openrlhf/models/loss.py (0.11.2) has the same in the middle of PolicyLoss.forward; a test holds the two together."""
+w. openrlhf/models/loss.py (0.11.2) has the same in the middle of PolicyLoss.forward; a test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,19 @@ if TYPE_CHECKING:
 def is_weights(
     old: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor, settings: Advantage
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All [b, L-1], log-probs of pi_old and mu -> (weights [b, L-1], share of tokens or sequences out of band)."""
-    bounds, seq = settings.is_correction_threshold, settings.is_correction_level == "seq"
+    """Return the weights and the share of tokens (or sequences) outside the band.
+
+    Args:
+        old: [b, L-1], log-probabilities under pi_old.
+        rollout: [b, L-1], log-probabilities under mu.
+        mask: [b, L-1], 1.0 where the token is trained.
+        settings: The [algo.advantage] section.
+
+    Returns:
+        Weights [b, L-1], and a scalar.
+    """
+    bounds = settings.is_correction_threshold
+    seq = settings.is_correction_level == "seq"
     low, high = (0.0, bounds[0]) if len(bounds) == 1 else bounds
     log_ratio = (old - rollout).detach()
     gating = settings.is_correction_gating
@@ -40,5 +53,5 @@ def is_weights(
 
 
 def _sequence_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """[b, 1]."""
+    """Return the mean over each row's masked positions, [b, 1]."""
     return ((values * mask).sum(-1) / mask.sum(-1).clamp(min=1e-8))[:, None]

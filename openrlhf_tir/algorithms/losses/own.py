@@ -1,5 +1,4 @@
-"""A policy loss of one's own: LossInputs -> loss per token, not reduced. `aggregate.py` alone knows means and the
-scaling over ranks.
+"""A user's policy loss: `LossInputs` -> the loss of each token, not reduced. Only aggregate.py knows means and scaling.
 
 Shapes: b rows of a micro batch, L-1 positions of a padded row; entry t is about token t+1. Nothing here imports torch.
 """
@@ -19,10 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """All tensors [b, L-1] float32. `log_probs` alone takes a gradient.
+    """What a policy loss receives. All tensors are [b, L-1] float32.
 
-    old_log_probs: of the ratio's denominator (learner/objective.py); rollout_log_probs: of the sampling policy; mask:
-    1.0 where the token is trained; clip: (low, high) of actor.eps_clip_low_high; options: actor.policy_loss_options."""
+    Attributes:
+        log_probs: Of the learner's weights. The only tensor that takes a gradient.
+        old_log_probs: Of the ratio's denominator (learner/objective.py).
+        rollout_log_probs: Of the policy that sampled.
+        advantages: Advantage of each token, 0.0 where not trained.
+        mask: 1.0 where the token is trained.
+        clip: (low, high) of actor.eps_clip_low_high.
+        options: The value of actor.policy_loss_options.
+    """
 
     log_probs: torch.Tensor
     old_log_probs: torch.Tensor
@@ -44,16 +50,22 @@ POLICY_LOSS = plugins.Place(
 
 
 def load(name: str) -> OwnLoss:
-    """Raises ConfigError; see plugins.py. When it is called and fails, MethodBroken names file, line and fault."""
+    """Return a user's loss function, wrapped so that its faults are named.
+
+    Calling it raises MethodBroken, with file and line, if the function raises or returns no loss of each token.
+
+    Raises:
+        ConfigError: The name cannot be loaded (plugins.py).
+    """
     fn = plugins.load(POLICY_LOSS, name)
 
     def loss(inputs: LossInputs) -> torch.Tensor:
         try:
             per_token = fn(inputs)
         except Exception as e:
-            at = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
+            location = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
             raise MethodBroken(
-                f"actor.policy_loss = {name!r}: {at}: {type(e).__name__}: {e}. It is a bug in that line."
+                f"actor.policy_loss = {name!r}: {location}: {type(e).__name__}: {e}. It is a bug in that line."
             ) from e
         shape = getattr(per_token, "shape", None)
         if shape != inputs.log_probs.shape or not per_token.requires_grad:

@@ -1,7 +1,8 @@
 """Plain policy gradient (Williams 1992): l_t = -A_t log pi_t. No ratio, no clipping.
 
-Unbiased on-policy. On stale data it is not corrected, unless algo.advantage.is_correction_level weighs its tokens
-(truncated: TIS; masked: ICEPOP)."""
+Unbiased on-policy. Stale data is not corrected for, unless algo.advantage.is_correction_level weighs its tokens
+(truncated: TIS; masked: ICEPOP).
+"""
 
 from __future__ import annotations
 
@@ -14,5 +15,5 @@ if TYPE_CHECKING:
 
 
 def policy_gradient(inputs: LossInputs) -> torch.Tensor:
-    """[b, L-1], per token."""
+    """Return the loss per token, [b, L-1]."""
     return -inputs.advantages * inputs.log_probs
