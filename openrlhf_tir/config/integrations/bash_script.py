@@ -30,6 +30,8 @@ _UNKNOWN = re.compile(f"{_OPEN}([0-9a-f]*){_CLOSE}")
 _TRAINER = re.compile(r"openrlhf[./]cli[./]\w+|\btrain_(ppo_ray|ppo|sft|dpo|rm|kto|kd|prm)\b")
 _PLACEHOLDER = re.compile(r"(?m)^(\s*(?:export\s+|readonly\s+)?\w+=)<([\w .-]+)>[ \t]*$")
 """NAME=<what to fill in>, which bash would take for redirections."""
+_ITEM = re.compile(r"""(?<=[\s(])\[([^\]]+)\]=("[^"]*"|'[^']*'|[^\s)]*)""")
+"""An item of an associative array, [key]=value."""
 PRINTS = ("echo", "printf", "cat", "grep", "sed", "awk", "tee", "logger", "pkill", "pgrep", "tail", "ls", "which")
 """Commands whose words may name a program that they do not start."""
 Node = Any
@@ -452,6 +454,10 @@ class _Walker:
         new: str | list[str]
         if value is None:
             new = ""
+        elif value.type == "array" and (items := _ITEM.findall(self.raw(value))):
+            for key, text in items:
+                self.variables[f"{name}[{self._text(key)}]"] = self._text(text)
+            new = [self._text(text) for _, text in items]
         elif value.type == "array":
             new = [word for child in value.named_children if child.type != "comment" for word in self.words(child)]
         else:
@@ -475,7 +481,7 @@ class _Walker:
         try:
             number = int(index)
         except ValueError:
-            self.variables[f"{name}[{index}]"] = value  # an associative array, by its key as written
+            self.variables[f"{name}[{self._text(index)}]"] = value  # of an associative array
             return
         items += [""] * (number + 1 - len(items))
         items[number] = value
@@ -939,14 +945,12 @@ class _Walker:
             return unknown(f"${name}")
         else:
             found = self.variables.get(name)
-        if index is None or index in ("[@]", "[*]") or found is None:
+        if index is None or index in ("[@]", "[*]"):
             return found
-        key = index[1:-1]
-        items = [found] if isinstance(found, str) else found
-        number_text = self._text(key) if not key.lstrip("-").isdigit() else key
-        if f"{name}[{key}]" in self.variables:
-            item = self.variables[f"{name}[{key}]"]
+        number_text = self._text(index[1:-1])
+        if (item := self.variables.get(f"{name}[{number_text}]")) is not None or found is None:
             return item
+        items = [found] if isinstance(found, str) else found
         try:
             return items[int(number_text)]
         except (ValueError, IndexError):

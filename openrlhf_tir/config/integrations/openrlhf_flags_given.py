@@ -111,7 +111,7 @@ def _pieces(words: Sequence[str], given: Given) -> list[tuple[str, list[str]]]:
         if word.startswith("--") and len(word) > 2 and not unknowns(word.partition("=")[0]):
             name, equals, value = word[2:].partition("=")
             pieces.append((name, [value] if equals else []))
-        elif not word.strip():
+        elif word and not word.strip():
             given.notes.append(
                 "A backslash with a blank behind it ends a line of the command: bash took the blank for an argument and"
                 " the command ended there. What stands below it never reached OpenRLHF, and is not here."
@@ -162,7 +162,7 @@ def _typed(flag: str, new: str, values: list[str], flags: Mapping[str, OpenRLHFF
             given.notes.append(f"--{flag} {' '.join(values)}: it is a switch, what stands behind it is left out.")
         return []
     wanted = about.nargs if isinstance(about.nargs, int) else 1
-    if len(values) < wanted and about.nargs != "*":
+    if (len(values) < wanted or values == [""]) and about.nargs != "*":
         given.notes.append(f"--{flag}: left out, there is no value behind it (a variable that is empty?).")
         return None
     if about.nargs is None and len(values) > 1:

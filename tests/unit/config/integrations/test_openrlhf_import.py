@@ -20,6 +20,7 @@ from openrlhf_tir.config.integrations.openrlhf_commands import Call, calls_of
 from openrlhf_tir.config.integrations.openrlhf_import import Imported, Source, import_train_ppo
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY, TRAIN_SFT
 from openrlhf_tir.config.integrations.recipe_draft import value_at
+from openrlhf_tir.config.integrations.rehearsal import rehearse
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.exit_codes import DONE, MISTAKE, NO
 
@@ -280,6 +281,23 @@ def test_a_flag_that_openrlhf_would_refuse_is_said(flags):
     recipe = of_flags(NEEDED + flags)
     name = flags.split()[0].removeprefix("--").replace("adam.lr", "")
     assert any(name in sentence for sentence in recipe.draft.differences + recipe.problems)
+
+
+def test_an_empty_value_and_a_blank_are_no_flags():
+    empty = import_train_ppo([*NEEDED.split(), "--actor.adam.lr", "", "--train.seed", "7"], Source("x", []))
+    assert values(empty, "actor.learning_rate", "train.seed") == {"actor.learning_rate": 1e-6, "train.seed": 7}
+    assert said(empty, "actor.adam.lr")
+    blank = import_train_ppo([*NEEDED.split(), "--train.seed", "7", " "], Source("x", []))
+    assert blank.config.train.seed == 7 and said(blank, "backslash")
+
+
+def test_a_rehearsal_keeps_the_estimator_and_the_samples_that_a_group_needs():
+    flags = "--algo.advantage.estimator rloo --rollout.n_samples_per_prompt 8 --train.colocate_all --ds.lora.rank 4"
+    recipe = import_train_ppo((NEEDED + flags).split(), Source("x", []), change=rehearse)
+    expected = {"algo.advantage.estimator": "rloo", "rollout.n_samples_per_prompt": 4, "ds.lora.rank": 4,
+                "actor.world_size": 1, "vllm.num_engines": 1, "train.colocate_all": False, "updates_per_batch": 2,
+                "train.max_steps": 4, "algo.kl.init_coef": 0.01}  # fmt: skip
+    assert not recipe.problems and values(recipe, *expected) == expected
 
 
 def test_updates_are_counted_as_openrlhf_counts_them():
