@@ -21,6 +21,7 @@ COMMANDS = {
     "train": "train a policy: recipe and flags in, model, report and checkpoints out",
     "import-openrlhf": "a script or command line of OpenRLHF -> a recipe that does what it did",
     "import-verl": "a script or Hydra command line of verl -> a recipe that does what it did",
+    "import-trl": "a Python script with TRL's GRPOTrainer -> a recipe and a file with its functions",
     "eval": "accuracy and tool use of a model on held-out problems",
     "serve": "the OpenAI API of a model on the rollout engines, until it is stopped",
     "sft": "fine-tune a model on messages, texts or kept trajectories, before RL or without it",

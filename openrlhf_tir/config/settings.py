@@ -92,9 +92,15 @@ def _envs_of(table: Mapping[str, Any]) -> list[str]:
     return [name for name in envs if NAME.fullmatch(name)] if isinstance(envs, Mapping) else []
 
 
+CALLED_ELSEWHERE = {"reward.function": "reward.name", "reward.functions": "reward.weights"}
+"""What people who come from other trainers call a setting."""
+
+
 def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
     """ConfigError that names the nearest known key: the same last part in another section, else by spelling."""
     elsewhere = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+    if key in CALLED_ELSEWHERE:
+        elsewhere = [CALLED_ELSEWHERE[key]]
     near = elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "`openrlhf-tir train --help` lists every key."
     return ConfigError(f"Unknown key {shown(key)} {where}. {hint}")

@@ -31,6 +31,8 @@ HALF = 0.5
 """verl's `acc` above it counts as correct."""
 NOT_APPLICABLE = "not_applicable"
 """The part that counts where a TRL function returned None: it adds nothing then."""
+CALL_MARK = re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>")
+"""Where the calls of a message begin, in the formats of chat models; TRL leaves them out of a message's content."""
 OF_THE_CALL = ("prompt", "completion", "completion_ids")
 """Columns that TRL does not pass on under their own names."""
 
@@ -190,15 +192,33 @@ def _trl(
 
 
 def _messages(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """The response as chat messages: what the model wrote, and what tools answered."""
+    """The response as chat messages: what the model wrote, its calls, and what tools answered."""
     observations = iter(trajectory.calls)
-    messages = []
+    messages: list[dict[str, Any]] = []
     for segment in trajectory.segments:
         if segment.source == "model":
             messages.append({"role": "assistant", "content": segment.text})
         elif call := next(observations, None):
-            messages.append({"role": "tool", "content": call.observation})
+            calls = _calls_of(call.action)
+            if calls and messages and messages[-1]["role"] == "assistant":
+                said = CALL_MARK.split(messages[-1]["content"], maxsplit=1)[0].strip()
+                messages[-1] |= {"content": said, "tool_calls": [{"type": "function", "function": c} for c in calls]}
+            lines = call.observation.split("\n")
+            replies = lines if len(calls) > 1 and len(lines) == len(calls) else [call.observation]
+            for i, reply in enumerate(replies):
+                name = {"name": calls[i]["name"]} if i < len(calls) else {}
+                messages.append({"role": "tool", **name, "content": reply})
     return messages
+
+
+def _calls_of(action: str) -> list[dict[str, Any]]:
+    """The calls of an action, [{"name", "arguments"}]; none of one that is code or text."""
+    try:
+        read = json.loads(action)
+    except (ValueError, RecursionError):
+        return []
+    calls = read if isinstance(read, list) else [read]
+    return calls if all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in calls) else []
 
 
 def _list_of(result: Any, n: int) -> list[Any]:

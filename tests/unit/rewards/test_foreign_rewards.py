@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_tir.config import Reward
 from openrlhf_tir.config.integrations.reward_signatures import UnknownSignature, convention_of
 from openrlhf_tir.errors import ConfigError, RewardError
 from openrlhf_tir.rewards import load, load_group
+from openrlhf_tir.rewards.foreign import _messages
 from openrlhf_tir.rewards.own import GroupReward, OwnReward
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.types import Chat, Group, GroupKey, Task
@@ -211,6 +215,19 @@ def test_a_chat_of_trl_has_messages_and_a_text_has_texts(tmp_path):
     assert OwnReward(name)(chat, Task("rendered", "", chat=Chat(messages)), in_run())[0].reward == 2 + 30 + 100
     with pytest.raises(RewardError):  # a text's completion is a string, which has no roles
         OwnReward(name)(chat, Task("text", "", chat=Chat(messages, of_text=True)), in_run())
+
+
+def test_messages_of_trl_hold_calls_and_their_results():
+    first = ("model", 'I add. <tool_call>{"name": "add"}</tool_call>')
+    said = trajectory(first, ("env", "<tool>"), ("model", "It is 3."), calls=("ok",))
+    calls = [{"name": "add", "arguments": {"a": 1}}, {"name": "add", "arguments": {"a": 2}}]
+    said.calls[0] = replace(said.calls[0], action=json.dumps(calls), observation="1\n3")
+    assert _messages(said) == [
+        {"role": "assistant", "content": "I add.", "tool_calls": [{"type": "function", "function": c} for c in calls]},
+        {"role": "tool", "name": "add", "content": "1"},
+        {"role": "tool", "name": "add", "content": "3"},
+        {"role": "assistant", "content": "It is 3."},
+    ]
 
 
 def test_none_adds_nothing_and_is_counted(tmp_path):

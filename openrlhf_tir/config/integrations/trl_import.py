@@ -1,0 +1,335 @@
+"""A script of TRL -> a recipe that does what its trainer did.
+
+    GRPOConfig's arguments    RULES below; what is not given has TRL's default where this project's is another
+    reward_funcs, tools       functions in a file of their own, which TRL need not be installed for
+    train_dataset             a name, a file, or a sentence that says how to write its rows out
+
+Every argument is a setting, needs nothing here, or is named in a sentence of `Draft.differs`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .recipe_draft import Draft
+from .trl_script import UNKNOWN, TrlScript
+
+DEFAULTS: dict[str, Any] = {
+    "learning_rate": 1e-6,
+    "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.0,
+    "warmup_steps": 0,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "num_train_epochs": 3,
+    "max_steps": -1,
+    "num_generations": 8,
+    "max_completion_length": 512,
+    "max_prompt_length": 512,
+    "num_iterations": 1,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": None,
+    "beta": 0.0,
+    "epsilon": 0.2,
+    "loss_type": "dapo",
+    "scale_rewards": "group",
+    "importance_sampling_level": "token",
+    "gradient_checkpointing": True,
+    "seed": 42,
+    "save_steps": 500,
+    "eval_steps": None,
+    "output_dir": "grpo",
+}
+"""What GRPOConfig says of the arguments that are read here."""
+LOSSES = {
+    "grpo": "seq-mean-token-mean",
+    "dapo": "token-mean",
+    "bnpo": "token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+    "cispo": "token-mean",
+}
+"""loss_type -> actor.loss_agg_mode."""
+NEEDS_NOTHING = re.compile(
+    "use_vllm|vllm_.*|bf16|fp16|tf32|logging_.*|log_.*|remove_unused_columns|ds3_gather.*|disable_dropout|report_to"
+    "|dataloader_.*|push_to_hub|hub_.*|save_strategy|save_total_limit|save_only_model|overwrite_output_dir|optim"
+    "|per_device_eval_batch_size|eval_strategy|do_.*|run_name|shuffle_dataset|use_liger.*|gradient_checkpointing_.*"
+    "|torch_dtype|dtype|attn_implementation|model_init_kwargs|num_completions_to_print|cache_implementation"
+    "|generation_batch_size|steps_per_generation|trust_remote_code|router_aux_loss_coef|ddp_.*|fsdp.*|deepspeed|pad_.*"
+)
+SENTENCES = {
+    "repetition_penalty": "tokens are sampled as the policy says: a penalty would not be the policy that is trained",
+    "generation_kwargs": "see rollout.temperature, top_p, top_k and min_p",
+    "sync_ref_model": "the reference stays the model that the run started from",
+    "top_entropy_quantile": "all tokens of a response are trained",
+    "use_adaptive_entropy": "see actor.entropy_coef",
+    "off_policy_mask_threshold": "see algo.advantage.is_correction_level",
+    "multi_objective_aggregation": "rewards are added up, then compared within a group",
+    "num_generations_eval": "see eval.n_samples_per_prompt",
+}
+
+
+@dataclass
+class TrlRecipe:
+    """What a script of TRL becomes."""
+
+    draft: Draft
+    code: str = ""
+    """The text of the file with its functions; empty where there are none."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """Rows that stand in the script itself."""
+    nothing: list[str] = field(default_factory=list)
+
+
+def import_trl(script: TrlScript, name: str, code_file: str, rows_file: str, gpus: int = 1) -> TrlRecipe:
+    """Return the recipe of a script.
+
+    Args:
+        name: The script's name, for the run directory.
+        code_file: The file that the recipe names for functions of the script.
+        rows_file: The same for rows that the script itself makes.
+        gpus: Devices, by which per_device_train_batch_size is multiplied.
+    """
+    recipe = TrlRecipe(Draft())
+    draft, config = recipe.draft, dict(script.config)
+    for key in [k for k, v in config.items() if v is UNKNOWN]:
+        draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
+        del config[key]
+    read: set[str] = set()
+
+    def given(key: str) -> Any:
+        read.add(key)
+        return config.get(key, DEFAULTS.get(key))
+
+    _model(script, draft, config)
+    _rows(script, recipe, rows_file)
+    _functions(script, recipe, code_file, given)
+    _numbers(draft, given, gpus)
+    _method(draft, given)
+    draft.set("run_dir", f"runs/{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}", "everything that the run writes")
+    if script.trainer == "RLOOTrainer":
+        draft.set("algo.advantage.estimator", "rloo")
+        draft.unset("algo.advantage.no_std_norm")
+    elif script.trainer != "GRPOTrainer":
+        draft.differs(f"{script.trainer}: trained as GRPOTrainer; pipeline.mode = 'pipeline' overlaps the rollout.")
+    for key, value in config.items():
+        if key in read or key in ("model_name_or_path", "dataset_name", "dataset_config", "dataset_train_split"):
+            continue
+        if NEEDS_NOTHING.fullmatch(key):
+            recipe.nothing.append(key)
+        else:
+            why = SENTENCES.get(key, "there is no such setting here; left out")
+            draft.differs(f"{key}={value}: {why}.")
+    for key in script.arguments:
+        if key in ("callbacks", "rollout_func", "optimizers", "quantization_config", "compute_metrics"):
+            draft.differs(f"{script.trainer}({key}=...): not taken over; see docs/coming_from_trl.md.")
+    return recipe
+
+
+def _model(script: TrlScript, draft: Draft, config: Mapping[str, Any]) -> None:
+    model = config.get("model_name_or_path") or script.value("model")
+    if isinstance(model, str):
+        draft.set("actor.model_name_or_path", model)
+    else:
+        draft.differs(f"model={script.source('model')}: set actor.model_name_or_path to its name or directory.")
+    if script.lora or "peft_config" in script.arguments:
+        rank = script.lora.get("r", 8)
+        draft.set("ds.lora.rank", int(rank) if rank is not UNKNOWN else 8)
+        alpha = script.lora.get("lora_alpha", 8)
+        draft.set("ds.lora.alpha", int(alpha) if alpha is not UNKNOWN else 8)
+        modules = script.lora.get("target_modules")
+        if modules not in (None, UNKNOWN):
+            draft.set("ds.lora.target_modules", modules if isinstance(modules, list) else [str(modules)])
+
+
+def _rows(script: TrlScript, recipe: TrlRecipe, rows_file: str) -> None:
+    """The data set: a name or a file, or rows that have to be written out."""
+    draft = recipe.draft
+    assert script.reader is not None
+    node = script.arguments.get("train_dataset")
+    name, keywords, done = script.reader.dataset(node)
+    name = str(script.config.get("dataset_name") or name)
+    files = keywords.get("data_files")
+    if isinstance(files, dict):
+        files = files.get("train")
+    if name in ("json", "parquet") and isinstance(files, str):
+        name = files
+    split = str(keywords.get("split") or "train")
+    draft.set("data.apply_chat_template", True)
+    if "rows" in keywords and not done:
+        recipe.rows = keywords["rows"]
+        draft.set("data.prompt_dataset", rows_file)
+    elif name and not done and not keywords.get("args"):
+        draft.set("data.prompt_dataset", name)
+        if split.partition("[")[0] != "train":
+            draft.set("data.prompt_split", split.partition("[")[0])
+        if "[" in split:
+            draft.differs(f"split={split!r}: the whole split is read; data.max_samples takes the first rows of it.")
+    else:
+        draft.set("data.prompt_dataset", rows_file)
+        source = script.source("train_dataset")
+        steps = f", changed by {'; '.join(reversed(done))[:200]}" if done else ""
+        draft.differs(
+            f"train_dataset={source} is made by the script{steps}. Write its rows out once, before the trainer is made:"
+            f" {source}.to_json({rows_file!r})."
+        )
+    if "eval_dataset" in script.arguments and script.value("eval_dataset") is not None:
+        draft.differs(f"eval_dataset={script.source('eval_dataset')}: give its rows as eval.dataset.")
+
+
+def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, given: Any) -> None:
+    """Rewards and tools, with the code that they need in a file of its own."""
+    draft, reader = recipe.draft, script.reader
+    assert reader is not None
+    wanted: list[str] = []
+    rewards: list[str] = []
+    for name in script.names("reward_funcs"):
+        if reader.is_defined(name):
+            wanted.append(name)
+            rewards.append(f"{code_file}:{name}")
+        elif name[:1] in "'\"":
+            draft.set("reward.model_name_or_path", name.strip("'\""))
+            rewards.append("model")
+        elif name.isidentifier():
+            rewards.append(f"trl.rewards:{name}")
+            draft.differs(f"reward_funcs={name} is not of the script: trl.rewards:{name} needs TRL installed.")
+        else:
+            draft.differs(f"reward_funcs={name}: write it as a function of a file, reward.name = 'file.py:function'.")
+    weights = given("reward_weights")
+    environment = script.names("environment_factory")
+    if not rewards and environment:
+        rewards = ["env"]
+    if len(rewards) == 1 and not weights:
+        draft.set("reward.name", rewards[0])
+    elif rewards:
+        each = weights if isinstance(weights, list) and len(weights) == len(rewards) else [1.0] * len(rewards)
+        draft.set("reward.weights", dict(zip(rewards, map(float, each), strict=True)))
+    else:
+        draft.differs("The script names no reward function that can be read: set reward.name.")
+    tools = [name for name in script.names("tools") if reader.is_defined(name)]
+    for name in (n for n in script.names("tools") if n not in tools):
+        draft.differs(f"tools={name}: not a function of the script; add it to TOOLS in {code_file}.")
+    turns = given("max_tool_calling_iterations")
+    list_of_tools = ""
+    if environment and reader.is_defined(environment[0]):
+        wanted.append(environment[0])
+        draft.set("env.file", f"{code_file}:{environment[0]}")
+    elif tools:
+        wanted += tools
+        list_of_tools = f"\n\nTOOLS = [{', '.join(tools)}]\n"
+        draft.set("env.file", f"{code_file}:TOOLS")
+    if "env.file" in draft.settings:
+        draft.set("env.name", "tools")
+        draft.set("env.protocol", "messages", "the model's own chat template renders calls and replies")
+        draft.set("env.options", {"calls": "hermes"}, "Qwen's; llama3, mistral and others: docs/protocols.md")
+        draft.set("env.max_calls", int(turns) if turns else 16)
+    else:
+        draft.set("env.name", "echo", "no tool: the environment is never called")
+        draft.set("env.protocol", "plain", "a response is one text, which the model ends")
+        draft.set("env.max_calls", 0)
+    if options := given("chat_template_kwargs"):
+        draft.set("data.chat_template_options", options)
+    if wanted:
+        recipe.code = reader.code_of(wanted) + list_of_tools
+
+
+def _numbers(draft: Draft, given: Any, gpus: int) -> None:
+    """Batches, lengths, the optimiser."""
+    n = int(given("num_generations"))
+    batch = int(given("per_device_train_batch_size")) * int(given("gradient_accumulation_steps")) * gpus
+    if batch % n:
+        batch = math.ceil(batch / n) * n
+        draft.differs(f"A batch of whole groups: {batch} completions.")
+    generations = given("steps_per_generation")
+    generated = given("generation_batch_size")
+    updates = 1
+    if generated and int(generated) > batch:
+        updates = int(generated) // batch
+    elif generations:
+        updates = max(1, int(generations) // int(given("gradient_accumulation_steps")))
+    draft.set("rollout.batch_size", batch * updates // n, f"{batch * updates} completions of {n} for each prompt")
+    draft.set("rollout.n_samples_per_prompt", n)
+    if updates > 1:
+        draft.set("train.batch_size", batch)
+    if int(given("num_iterations")) > 1:
+        draft.set("train.max_epochs", int(given("num_iterations")))
+    length, prompt = int(given("max_completion_length")), int(given("max_prompt_length") or 512)
+    draft.set("rollout.max_new_tokens", length)
+    draft.set("data.max_len", length + prompt)
+    for key in ("temperature", "top_p"):
+        draft.set(f"rollout.{key}", float(given(key)))
+    draft.set("rollout.top_k", max(0, int(given("top_k") or 0)))
+    if given("min_p"):
+        draft.set("rollout.min_p", float(given("min_p")))
+    draft.set("actor.learning_rate", float(given("learning_rate")))
+    schedule = str(given("lr_scheduler_type"))
+    known = next((s for s in ("constant", "linear", "cosine", "inverse_sqrt") if schedule.startswith(s)), None)
+    if known is None:
+        draft.differs(f"lr_scheduler_type={schedule}: constant here.")
+    draft.set("actor.lr_scheduler", known or "constant")
+    if known in ("linear", "cosine"):
+        draft.set("actor.min_lr_ratio", 0.0)
+    steps, warm = int(given("max_steps")), given("warmup_steps") or 0
+    per = updates * int(given("num_iterations"))
+    if steps > 0:
+        draft.set("train.max_steps", math.ceil(steps / per) * per)
+    else:
+        draft.set("train.max_steps", 1000 * per, "TRL derives it from the rows: correct it")
+        draft.differs(
+            f"TRL derives the number of updates from the rows: train.max_steps = {1000 * per}. The run ends with the"
+            " data in any case, and the learning rate's schedule runs over it: set it to rows * epochs /"
+            " rollout.batch_size."
+        )
+    draft.set("train.num_episodes", max(1, math.ceil(float(given("num_train_epochs")))))
+    ratio = float(given("warmup_ratio") or 0) or (min(0.99, float(warm) / steps) if warm and steps > 0 else 0.0)
+    if ratio:
+        draft.set("actor.lr_warmup_ratio", ratio)
+    draft.set("actor.l2", float(given("weight_decay")))
+    draft.set("actor.adam_betas", [float(given("adam_beta1")), float(given("adam_beta2"))])
+    draft.set("actor.max_norm", float(given("max_grad_norm")))
+    draft.set("actor.gradient_checkpointing_enable", bool(given("gradient_checkpointing")))
+    draft.set("train.seed", int(given("seed")))
+    save = given("save_steps")
+    draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
+    for key in ("eval_steps", "output_dir"):
+        given(key)
+
+
+def _method(draft: Draft, given: Any) -> None:
+    """Estimator, loss and KL."""
+    scale, loss = given("scale_rewards"), str(given("loss_type"))
+    draft.set("algo.advantage.estimator", "group_norm")
+    if scale in (False, "none", "False"):
+        draft.set("algo.advantage.no_std_norm", True, "scale_rewards")
+    elif scale == "batch":
+        draft.differs("scale_rewards='batch': rewards are scaled within a group here.")
+    if loss not in LOSSES:
+        draft.differs(f"loss_type={loss!r}: PPO's clipped loss with token-mean here.")
+    sequence = given("importance_sampling_level") == "sequence"
+    draft.set("actor.policy_loss_type", "gspo" if sequence else "cispo" if loss == "cispo" else "ppo")
+    if not sequence:
+        draft.set("actor.loss_agg_mode", LOSSES.get(loss, "token-mean"), f"loss_type {loss}")
+    low = float(given("epsilon"))
+    draft.set("actor.eps_clip_low_high", [low, float(given("epsilon_high") or low)])
+    if given("delta"):
+        draft.set("actor.dual_clip", float(given("delta")), "delta")
+    if float(given("beta") or 0):
+        draft.set("algo.kl.init_coef", float(given("beta")))
+        draft.set("algo.kl.use_loss", True)
+        draft.set("algo.kl.estimator", "k3")
+        draft.set("algo.kl.unbiased_gradient", bool(given("use_bias_correction_kl")))
+    if given("entropy_coef"):
+        draft.set("actor.entropy_coef", float(given("entropy_coef")))
+    if given("mask_truncated_completions"):
+        draft.set("filter.sample", "over_length", "mask_truncated_completions")
+    draft.set("filter.names", [], "TRL trains every group")
+    draft.set("pipeline.mode", "sync", "TRL samples, then trains")
