@@ -41,9 +41,9 @@ class TrlScript:
     trainer: str
     line: int
     arguments: dict[str, ast.expr]
-    """Of the trainer, by name."""
+    """The arguments of the trainer, by name."""
     config: dict[str, Any] = field(default_factory=dict)
-    """Of its config: name -> value, UNKNOWN where only a run can tell."""
+    """The arguments of its config; UNKNOWN where only a run can tell."""
     lora: dict[str, Any] = field(default_factory=dict)
     reader: _Reader | None = None
 
