@@ -127,7 +127,7 @@ UNSEEN: dict[str, Callable[[Random], Problem]] = {"quotient": _quotient, "eggs":
 """Kinds that are in the test split alone: an operator that no trained problem needs, and a story that none tells."""
 PER_KIND = 12
 """Test problems of each kind."""
-ROWS_PER_TRAINED = 4
+ROWS_PER_TRAINED = 8
 """Training rows for each group of a run, so that none is needed twice though the filter drops many."""
 
 _VALUE = "Write one line of Python in a ```python block that prints the value of {asked}. Then say the value."
