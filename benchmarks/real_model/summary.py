@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from statistics import fmean
 from typing import Any
+
+from openrlhf_tir.miniatures import numbers
 
 from .attempt import ARMS, REPO, Attempt, cpu_name
 
@@ -29,14 +32,17 @@ def summarise(attempts: list[Attempt], asked: dict[str, Any] | None = None) -> d
 
     Args:
         attempts: Those of all arms and seeds, failed ones included.
-        asked: What an evaluation of the written prompts found (prompts.py), whose best counts as `accuracy_before`.
+        asked: What an evaluation of the written prompts found (prompts.py). The best prompt is `accuracy_before`; for
+            the one that is trained the attempts' own evaluations count instead.
     """
     tool = [attempt for attempt in attempts if attempt.arm == "tool"]
     no_tool = [attempt for attempt in attempts if attempt.arm == "no_tool"]
-    before = [value for attempt in tool for value in _values([attempt], "before", "sampled", "trained_kinds")]
-    prompts = asked["accuracy_before"] if asked else None
+    of_prompts = dict(asked["sampled"]) if asked else {}
+    before = _values(tool, "before", "sampled", "trained_kinds")
+    if before:  # the untrained model is the same for every seed: its mean over all of them is the better estimate
+        of_prompts[numbers.PROMPT] = fmean(before)
     return {
-        "accuracy_before": _best(max, [*before, *([prompts] if prompts is not None else [])]),
+        "accuracy_before": _best(max, list(of_prompts.values())),
         "greedy_after_min": _best(min, _values(tool, "after", "greedy", "trained_kinds")),
         "accuracy_after_min": _best(min, _values(tool, "after", "sampled", "trained_kinds")),
         "unseen_kinds_min": _best(min, _values(tool, "after", "greedy", "unseen_kinds")),

@@ -127,8 +127,8 @@ UNSEEN: dict[str, Callable[[Random], Problem]] = {"quotient": _quotient, "eggs":
 """Kinds that are in the test split alone: an operator that no trained problem needs, and a story that none tells."""
 PER_KIND = 12
 """Test problems of each kind."""
-ROWS_PER_TRAINED = 8
-"""Training rows for each group of a run, so that none is needed twice though the filter drops many."""
+ROWS = 4096
+"""Training problems of a run, however long it is, so that a run can be made longer when it is resumed."""
 
 _VALUE = "Write one line of Python in a ```python block that prints the value of {asked}. Then say the value."
 PROMPTS: dict[str, tuple[str, str]] = {
@@ -194,7 +194,7 @@ def held_out_rows(prompt: tuple[str, str], per_kind: int = PER_KIND) -> list[dic
     return rows
 
 
-def write_rows(directory: Path, seed: int, *, train: int, tool: bool = True) -> tuple[Path, Path]:
+def write_rows(directory: Path, seed: int, *, train: int = ROWS, tool: bool = True) -> tuple[Path, Path]:
     """Write `train.jsonl` of `train` rows and `test.jsonl` to `directory` and return their paths.
 
     Args:

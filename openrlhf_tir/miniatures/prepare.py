@@ -43,12 +43,7 @@ def prepare(cfg: Config, name: str) -> Config:
             print(f"making the model: {directory}", flush=True)
             _convert(name, directory)
         actor = actor.model_copy(update={"model_name_or_path": str(directory)})
-    paths = numbers.write_rows(
-        cfg.run_dir / "data",
-        cfg.train.seed,
-        train=cfg.train.max_steps * cfg.rollout.batch_size * numbers.ROWS_PER_TRAINED,
-        tool=cfg.env.max_calls > 0,
-    )
+    paths = numbers.write_rows(cfg.run_dir / "data", cfg.train.seed, tool=cfg.env.max_calls > 0)
     if not data.prompt_dataset:
         data = data.model_copy(update={"prompt_dataset": str(paths[0])})
     if not held_out.dataset:

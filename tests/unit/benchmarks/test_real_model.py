@@ -45,8 +45,9 @@ def test_the_worst_seed_counts_and_the_best_prompt_before():
         made("no_tool", after=of(0.3, 0.4, 0.1), minutes=40.0, peak_pss_gb=9.0),
     ]
     found = summarise(runs)
-    assert found["accuracy_before"] == 0.2
-    assert summarise(runs, {"accuracy_before": 0.22})["accuracy_before"] == 0.22
+    assert found["accuracy_before"] == 0.15
+    assert summarise(runs, {"sampled": {"form": 0.22, "use_python": 0.9}})["accuracy_before"] == 0.22
+    assert summarise([], {"sampled": {"form": 0.22, "use_python": 0.24}})["accuracy_before"] == 0.24
     assert (found["greedy_after_min"], found["accuracy_after_min"], found["unseen_kinds_min"]) == (0.91, 0.81, 0.75)
     assert found["accuracy_no_tool"] == 0.4
     assert (found["minutes_max"], found["peak_pss_gb"]) == (29.0, 9.0)
