@@ -56,6 +56,8 @@ class Attempt:
         errors: The ledger's errors, failed groups by reason, and what the command said if it failed.
         before, after: By "sampled" and "greedy": accuracy on trained kinds, on those never trained, and by kind.
         steps: Accuracy of what was sampled for each update, with seconds of wall time and of the learner's step.
+        flags: Flags of the quickstart besides the arm's.
+        peak_by_process: The processes of `peak_pss_gb` that held at least 0.05 of it.
         cpu: Name of the processor.
         load: Average number of runnable processes of the machine at the start and at the end.
     """
@@ -75,6 +77,7 @@ class Attempt:
     after: dict[str, Any] = field(default_factory=dict)
     steps: list[dict[str, float]] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
+    peak_by_process: dict[str, float] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -119,6 +122,9 @@ def make(arm: str, seed: int, settings: str, flags: tuple[str, ...], run_dir: Pa
         cpu=cpu_name(),
         load=[round(load_before, 1), round(os.getloadavg()[0], 1)],
         flags=list(flags),
+        peak_by_process={
+            name: round(gib * 2**30 / 1e9, 2) for name, gib in pss.peak_by_process.items() if gib * 2**30 / 1e9 >= 0.05
+        },
     )
     if status:
         attempt.errors.append(f"exit code {status}: {_last_line(log)}")
