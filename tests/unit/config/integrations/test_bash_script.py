@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from openrlhf_tir.errors import ConfigError
@@ -133,3 +136,23 @@ def test_a_file_that_is_no_text_is_refused(content, tmp_path):
 @pytest.mark.parametrize("text", ["if", "run 'a", "run $(", "((", "case x in", "run ${X", "\0", "run `a`", "<<EOF"])
 def test_text_that_is_not_bash_raises_nothing(text):
     read(text)
+
+
+OWN = sorted((Path(__file__).parent / "scripts").glob("*.sh"))
+STUB = """#!/bin/sh
+{ printf '%s\\0' "${0##*/}" "$@"; printf '\\n\\0'; } >> "$STUB_LOG"
+"""
+
+
+@pytest.mark.parametrize("path", [path for path in OWN if path.stem != "slurm_wrapper"], ids=lambda path: path.stem)
+def test_training_commands_get_the_words_that_bash_itself_would_give_them(path, tmp_path):
+    """Bash runs the script with programs that only write down their words."""
+    for name in ("python", "python3", "deepspeed", "ray"):
+        (tmp_path / name).write_text(STUB)
+        (tmp_path / name).chmod(0o755)
+    log = tmp_path / "log"
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "STUB_LOG": str(log)}
+    subprocess.run(["bash", path], env=environ, cwd=tmp_path, capture_output=True, check=False)
+    started = [record.split("\0")[:-1] for record in log.read_text().split("\n\0")[:-1]]
+    read_words = [list(command.words) for command in read_script(path, environ=environ, cwd=tmp_path).commands]
+    assert [words for words in read_words if words[0] in ("python", "python3", "deepspeed", "ray")] == started
