@@ -40,6 +40,7 @@ COMMANDS = {
     "control": "change a run that is running: number of rollout actors, servers of environments",
     "audit": "what became of every prompt of a run: trained once, filtered, failed",
     "watch": "a live page of a run in the browser: progress, what waits, curves, timeline, samples",
+    "compare": "curves and a table of several runs, repetitions as a band, and the best checkpoint by a metric",
     "report": "write report.html and the curves of a run's directory again",
     "model": "make a language model that ships inside a package: bf16 safetensors, tokenizer, chat template",
     "toy-model": "make the tiny base model of the quickstart",

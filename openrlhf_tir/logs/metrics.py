@@ -15,6 +15,7 @@ from typing import Any, Self
 from ..config import Logger
 from .jsonl import PatientWriter, finite, read_rows, replace_rows, set_aside
 from .sinks import Mirror, TensorBoardSink, WandbSink
+from .tags import tag
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,8 @@ NOT_METRICS = ("step", "time")
 class MetricsLog:
     """Where the loop writes its metrics; a context manager.
 
-    `config` is what wandb shows beside the run. Raises ConfigError when a configured mirror is not installed.
+    `config` is what the mirrors show as the run's hyper-parameters. Raises ConfigError when a configured mirror is not
+    installed.
     """
 
     def __init__(self, run_dir: Path, logger: Logger, config: Mapping[str, Any] | None = None):
@@ -33,8 +35,10 @@ class MetricsLog:
         self._every = logger.logging_steps
         self._sinks: list[Mirror] = []
         if logger.tensorboard:
-            self._sinks.append(Mirror("TensorBoard", lambda: TensorBoardSink(Path(run_dir) / logger.tensorboard_dir)))
-        if logger.wandb.key:
+            self._sinks.append(
+                Mirror("TensorBoard", lambda: TensorBoardSink(Path(run_dir) / logger.tensorboard_dir, config))
+            )
+        if logger.wandb.key or logger.wandb.mode:
             self._sinks.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config or {})))
         self._writer = PatientWriter(self.path)
 
@@ -44,9 +48,14 @@ class MetricsLog:
         self._writer.write({"step": int(step), "time": time.time(), **values})
         if step % self._every and not _of_evaluation(values):
             return
-        present = {name: value for name, value in values.items() if value is not None}
+        present = {tag(name): value for name, value in values.items() if value is not None}
         for sink in self._sinks:
             sink.log(step, present)
+
+    def text(self, step: int, texts: Mapping[str, str]) -> None:
+        """Give the mirrors texts by tag, in Markdown; metrics.jsonl has none."""
+        for sink in self._sinks:
+            sink.text(step, texts)
 
     def truncate_after(self, step: int, evaluated: bool = True) -> int:
         """Forget steps > `step`, which a resume takes back; returns how many rows went. TensorBoard purges them too.

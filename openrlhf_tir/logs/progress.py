@@ -221,7 +221,10 @@ NO_FAULT = frozenset({"surplus", "end_of_run", "resume"})
 def environments_in(metrics: Mapping[str, float]) -> list[str]:
     """The environments of a row of an evaluation, where it tells several apart."""
     names = (name.split("/") for name in metrics)
-    return sorted({parts[1] for parts in names if len(parts) == 3 and parts[0] == "eval" and parts[2] == "accuracy"})
+    return sorted(
+        # a part of the reward may be called so: eval/reward/accuracy
+        {p[1] for p in names if len(p) == 3 and (p[0], p[2]) == ("eval", "accuracy") and p[1] != "reward"}
+    )
 
 
 def _pass_at(metrics: Mapping[str, float], prefix: str) -> list[str]:

@@ -42,6 +42,8 @@ class DropNotice:
         self.accepted_once = False
         self.reasons: Counter[str] = Counter()
         """Reason -> groups since the last accepted one."""
+        self.latest: tuple[str, GroupMeta, Any] | None = None
+        """(reason, group, payload) of the last group that was dropped or failed and whose texts are known."""
         self._pending = asyncio.Event()
         """Set while no group was accepted since one was dropped: only then there is something to look at."""
         self._since = 0.0
@@ -70,6 +72,7 @@ class DropNotice:
             self._pending.set()
         self.reasons[reason] += 1
         if meta is not None and payload is not None:
+            self.latest = reason, meta, payload
             self._latest[reason] = [*self._latest.get(reason, []), (meta, payload)][-SAMPLES:]
 
     def is_due(self, now: float) -> bool:

@@ -18,6 +18,12 @@ def ks_of(columns: Columns) -> list[int]:
     return sorted(int(name.removeprefix(PASS)) for name in columns if name.startswith(PASS))
 
 
+def names_of_evaluated(columns: Columns, k: int) -> list[str]:
+    """Environments that have pass@k of their own: those of a run with several."""
+    end = f"/pass_at_{k}"
+    return sorted(name.removeprefix("eval/").removesuffix(end) for name in columns if name.endswith(end))
+
+
 def held_out(columns: Columns, theme: Theme) -> Figure | None:
     """Above: one, some of k and all of n responses right. Below: each kind of problem, where there are a few."""
     ks = ks_of(columns)
@@ -29,7 +35,9 @@ def held_out(columns: Columns, theme: Theme) -> Figure | None:
     if not ks:
         return None
     few = 2 <= len(kinds) <= MOST
-    figure, axes = new_figure(2.9 * (1 + few), rows=1 + few)
+    envs = [env for env in names_of_evaluated(columns, ks[-1]) if env]
+    rows = 1 + few + bool(envs)
+    figure, axes = new_figure(2.9 * rows, rows=rows)
     shown = ks if len(ks) <= 3 else [ks[0], ks[len(ks) // 2], ks[-1]]
     line(axes[0], columns, f"eval/pass_hat_{ks[-1]}", f"all of {ks[-1]}", theme.series[4])
     line(axes[0], columns, "eval/accuracy", "one", theme.series[0])
@@ -37,7 +45,11 @@ def held_out(columns: Columns, theme: Theme) -> Figure | None:
         line(axes[0], columns, f"{PASS}{k}", f"some of {k}", colour)
     for kind, colour in zip(kinds if few else (), theme.series, strict=False):
         line(axes[1], columns, f"{KIND}{kind}{OF_KIND}", kind, colour)
-    for ax, title in zip(axes, ("Right responses", "One response, by kind of problem"), strict=False):
+    for env, colour in zip(envs[:MOST], theme.series, strict=False):
+        line(axes[-1], columns, f"eval/{env}/pass_at_{ks[-1]}", env, colour)
+    titles = ["Right responses", *(["One response, by kind of problem"] if few else [])]
+    titles += [f"pass@{ks[-1]}, by environment"] if envs else []
+    for ax, title in zip(axes, titles, strict=True):
         ax.set(title=title, ylim=(0, 1.02), ylabel="held-out problems")
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
     return finish(figure, axes)

@@ -193,5 +193,6 @@ def _by_env(
                 calls=float(np.average([m.stats["calls"] for m in metas], weights=[len(m.correct) for m in metas])),
                 samples=sum(len(m.correct) for m in metas),
                 failed=sum(n if isinstance(end, str) else sum(end.failures.values()) for end in of_env),
+                pass_at=_by_k(metas, n, pass_at_k),
             )
     return found

@@ -19,6 +19,8 @@ class EnvResult:
     calls: float
     samples: int
     failed: int
+    pass_at: dict[int, float] = field(default_factory=dict)
+    """k, from 2 to n -> pass@k over this environment's problems."""
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ def evaluation_row(sampled: EvalResult) -> dict[str, float]:
             f"eval/{env}/accuracy": figures.accuracy,
             f"eval/{env}/code_ratio": figures.code_ratio,
             f"eval/{env}/calls": figures.calls,
+            **{f"eval/{env}/pass_at_{k}": value for k, value in figures.pass_at.items()},
         }
     return {name: value for name, value in row.items() if value is not None}
 

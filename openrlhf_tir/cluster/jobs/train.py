@@ -30,6 +30,7 @@ from ...pipeline.lane.keeper import fast_lane
 from ...pipeline.live import Live
 from ...pipeline.loop import Pipeline
 from ...pipeline.observer import Observer
+from ...pipeline.tracker_samples import TrackerSamples
 from ...replay.ledger import Ledger, audit
 from ...report import summary as summaries
 from ...report.build import build_report
@@ -338,8 +339,10 @@ async def _attempt(
         )
         try:
             live = Live(pipeline.scheduler, observer, progress, cfg.pipeline.fill_batches)
+            texts = TrackerSamples(pipeline.scheduler, pipeline.drop_notice, services.rollout, metrics.text)
             async with (
                 _watched(services, timeline, live),
+                background("samples for trackers", texts.run, attempts=FOR_EVER),
                 fast_lane(cfg, pipeline.scheduler, PoolLanes(services.pool)),
             ):
                 await pipeline.run(resume=resume)

@@ -215,14 +215,17 @@ def check_memory(cfg: Config, machine: Machine, *, learner: bool = True) -> list
 
 def check_loggers(cfg: Config, machine: Machine) -> None:
     """What the configured loggers import is installed, and wandb has its key."""
-    key = cfg.logger.wandb.key
-    if key and not machine.has_module("wandb"):
+    key, mode = cfg.logger.wandb.key, cfg.logger.wandb.mode
+    if (key or mode) and not machine.has_module("wandb"):
         raise ConfigError(
-            "logger.wandb.key is set, but wandb is not installed. pip install wandb, or leave the key unset."
+            f"logger.wandb.{'key' if key else 'mode'} is set, but wandb is not installed. pip install wandb, or leave"
+            " it unset."
         )
-    if key == "env" and not os.environ.get("WANDB_API_KEY"):
+    offline = mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled")
+    if key == "env" and not offline and not os.environ.get("WANDB_API_KEY"):
         raise ConfigError(
-            "logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, or leave logger.wandb.key unset."
+            "logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, leave logger.wandb.key unset, or set"
+            " logger.wandb.mode = 'offline', which needs no key."
         )
     if cfg.logger.tensorboard and not machine.has_module("tensorboard"):
         raise ConfigError(

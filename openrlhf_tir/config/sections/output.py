@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, field_validator
 
 from ..numbers import bytes_of
@@ -12,7 +14,16 @@ OF_AVERAGE = "_ema"
 
 
 class LoggerWandb(Section):
-    key: str | None = Field(None, description="API key, or the string 'env' to use WANDB_API_KEY; unset: no wandb")
+    key: str | None = Field(
+        None, description="API key, or the string 'env' to use WANDB_API_KEY; unset, and no mode: no wandb"
+    )
+    mode: Literal["online", "offline"] | None = Field(
+        None,
+        description=(
+            "offline: needs no key and no network, and writes run_dir/wandb, which `wandb sync` uploads later; online:"
+            " with the key that `wandb login` has stored; unset: as logger.wandb.key says"
+        ),
+    )
     org: str | None = None
     group: str | None = None
     project: str = "openrlhf_tir"

@@ -186,7 +186,7 @@ def scalars(directory):
 def test_tensorboard_gets_every_finite_scalar(tmp_path):
     with MetricsLog(tmp_path, Logger()) as log:
         log.log(1, {"accuracy": 0.5, "ess": float("nan")})
-    assert scalars(tmp_path / "tensorboard") == {(1, "accuracy"): 0.5}
+    assert scalars(tmp_path / "tensorboard") == {(1, "rollout/accuracy"): 0.5}
 
 
 def test_mirrors_get_every_nth_step_and_every_evaluation(tmp_path):
@@ -194,7 +194,11 @@ def test_mirrors_get_every_nth_step_and_every_evaluation(tmp_path):
         log.log(1, {"accuracy": 0.25})
         log.log(2, {"accuracy": 0.5})
         log.log(3, {"accuracy": 0.75, "eval/accuracy": 1.0})
-    assert sorted(scalars(tmp_path / "tensorboard")) == [(2, "accuracy"), (3, "accuracy"), (3, "eval/accuracy")]
+    assert sorted(scalars(tmp_path / "tensorboard")) == [
+        (2, "rollout/accuracy"),
+        (3, "eval/accuracy"),
+        (3, "rollout/accuracy"),
+    ]
     assert metrics.read(tmp_path)["accuracy"] == [0.25, 0.5, 0.75]
 
 
@@ -207,7 +211,7 @@ def test_tensorboard_shows_a_resumed_run_once(tmp_path):
     with MetricsLog(tmp_path, Logger()) as log:
         log.truncate_after(1)
         log.log(2, {"loss": 9.0})
-    shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("loss")
+    shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("learner/loss")
     assert [(e.step, e.value) for e in shown] == [(1, 1.0), (2, 9.0)]
 
 
@@ -248,9 +252,40 @@ def test_a_resume_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
         with MetricsLog(tmp_path, logger, {"seed": 7}) as log:
             log.log(step, {"loss": 0.5})
     assert fake.inits[0]["id"] == fake.inits[1]["id"]
-    assert fake.inits[0]["config"] == {"seed": 7}
-    assert fake.rows == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.5}]
+    assert fake.inits[0]["config"] == {"seed": 7.0}
+    assert fake.rows == [{"step": 1, "learner/loss": 0.5}, {"step": 2, "learner/loss": 0.5}]
     assert fake.keys == ["secret", "secret"]
+
+
+def test_wandb_offline_needs_no_key_and_logs_in_nowhere(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    for i, wandb in enumerate((LoggerWandb(mode="offline"), LoggerWandb(mode="offline", key="env"))):
+        fake = FakeWandb()
+        monkeypatch.setitem(sys.modules, "wandb", fake)
+        with MetricsLog(tmp_path / str(i), Logger(tensorboard=False, wandb=wandb)) as log:
+            log.log(1, {"loss": 0.5})
+        assert fake.inits[0]["mode"] == "offline" and fake.keys == [] and len(fake.rows) == 1
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with MetricsLog(tmp_path / "env", Logger(tensorboard=False, wandb=LoggerWandb(key="env"))):
+        assert fake.keys == []
+
+
+def test_the_trackers_get_the_recipe_as_hyper_parameters_and_texts_of_samples(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import metadata
+
+    config = {"train": {"seed": 7, "overwrite": False}, "filter": {"names": ["a", "b"]}, "eval": {"dataset": None}}
+    with MetricsLog(tmp_path, Logger(), config) as log:
+        log.log(1, {"accuracy": 0.5})
+        log.text(1, {"rollout/sample_accepted": "**right**"})
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    (text,) = events.Tensors("rollout/sample_accepted")
+    assert text.step == 1 and text.tensor_proto.string_val[0] == b"**right**"
+    assert events.SummaryMetadata("rollout/sample_accepted").plugin_data.plugin_name == "text"
+    about = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    start = metadata.parse_session_start_info_plugin_data(about)
+    assert start.hparams["train.seed"].number_value == 7 and start.hparams["train.overwrite"].bool_value is False
+    assert start.hparams["filter.names"].string_value == '["a", "b"]' and "eval.dataset" not in start.hparams
 
 
 def test_wandb_key_from_the_environment_must_be_there(tmp_path, monkeypatch):
@@ -286,5 +321,5 @@ def test_threads_that_share_a_writer_write_every_row_once(tmp_path):
 def test_event_files_go_where_they_are_asked_to(tmp_path):
     with MetricsLog(tmp_path / "run", Logger(tensorboard_dir=str(tmp_path / "events"))) as log:
         log.log(1, {"accuracy": 0.5})
-    assert scalars(tmp_path / "events") == {(1, "accuracy"): 0.5}
+    assert scalars(tmp_path / "events") == {(1, "rollout/accuracy"): 0.5}
     assert not (tmp_path / "run" / "tensorboard").exists()

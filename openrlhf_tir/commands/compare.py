@@ -1,0 +1,64 @@
+"""compare: several runs -> their curves in one page, a table in the terminal, and the best checkpoint by a metric."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="directories of runs, finished or not")
+    parser.add_argument(
+        "--best",
+        default="eval/accuracy",
+        metavar="METRIC",
+        help="say which run and update is the best by this metric of metrics.jsonl [eval/accuracy]",
+    )
+    parser.add_argument("--lowest", action="store_true", help="with --best: the lowest value is the best")
+    parser.add_argument(
+        "--metric", action="append", default=[], metavar="METRIC", help="draw this one as well; may be repeated"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("compare.html"), metavar="FILE", help="the page of curves [compare.html]"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..errors import ConfigError
+    from ..logs.printable import printable
+    from ..report.compare import arms_of, best_of, read_runs, table_of, write_page
+
+    runs = read_runs(list(dict.fromkeys(args.runs)))
+    arms = arms_of(runs)
+    try:
+        path = write_page(args.out, arms, args.best, args.lowest, args.metric)
+    except OSError as error:
+        raise ConfigError(f"--out {args.out} cannot be written: {error.strerror or error}. Choose another.") from None
+    head, rows = table_of(arms, args.best, args.lowest)
+    table = Table()
+    for i, column in enumerate(head):
+        table.add_column(Text(printable(column)), justify="left" if i < 2 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console = Console()
+    # A table that is cut to a terminal's width is no use in a pipe.
+    (console if console.is_terminal else Console(width=max(160, console.width))).print(table)
+    found = [(run, best) for run in runs if (best := best_of(run, args.best, args.lowest)) is not None]
+    if found:
+        run_, best = (min if args.lowest else max)(found, key=lambda pair: pair[1].value)
+        kept = f"checkpoint: {best.checkpoint}" if best.checkpoint else "no checkpoint of that update is kept"
+        console.print(
+            f"{'lowest' if args.lowest else 'best'} {args.best}: {best.value:.4g}, {run_.name} at update {best.step};"
+            f" {kept}",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
+    else:
+        console.print(f"no run has {args.best}: --best names another metric", highlight=False, markup=False)
+    console.print(f"curves: {path}", soft_wrap=True, highlight=False, markup=False)
+    return 0
