@@ -90,7 +90,16 @@ class LearnerRank:
         return self.inner.version
 
     def step(self, batch: TrainBatch, *groups: Any) -> dict[str, float]:
-        return self.inner.step(batch, list(groups))
+        from ..learner.utilisation import gpu_metrics, tokens_of
+        from ..model_size import parameters
+
+        begun = time.monotonic()
+        metrics = self.inner.step(batch, list(groups))
+        seconds = time.monotonic() - begun
+        cfg = self.inner.cfg
+        # Each epoch takes the whole batch through the model once. A part that was accumulated early is not in it.
+        tokens = tokens_of([item.meta for item in batch.items]) * cfg.train.max_epochs
+        return metrics | gpu_metrics(parameters(cfg.actor.model_name_or_path), tokens, seconds, self.world_size)
 
     def accumulate(self, part: TrainBatch, *groups: Any) -> None:
         self.inner.accumulate(part, list(groups))

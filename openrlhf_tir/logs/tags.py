@@ -20,7 +20,7 @@ GROUPS: dict[str, str] = {
     "weights": r"(canary|push|pushes)_(?!s$).*",
     "engines": (
         r"rolling|buffered|acceptance|depth_cap|lane_.*|actors|open|running|waiting|placed|aside|width|preemptions"
-        r"|tokens_per_s"
+        r"|tokens_per_s|gpu_.*|mfu"
     ),
     "time": r".*_s",
     "learner": r".*",

@@ -15,7 +15,7 @@ from .scheduler import RolloutScheduler
 log = logging.getLogger(__name__)
 EVERY_S = 30.0
 CHARACTERS = 4000
-"""Of a prompt's end, and of a response's beginning."""
+"""Characters of a prompt's end, and of a response's beginning, that are shown."""
 ACCEPTED, DROPPED = "rollout/sample_accepted", "groups/sample_dropped"
 
 

@@ -134,7 +134,12 @@ def named(path: str, function: str) -> set[str]:
 def learner_and_engines() -> set[str]:
     """What needs DeepSpeed or Ray: read from the source. The end-to-end tests look at rows of real runs."""
     roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_") | VALUES
-    learner = named("learner/zero3.py", "_update") | named("learner/updates/metrics.py", "over_updates") | roles
+    learner = (
+        named("learner/utilisation.py", "gpu_metrics")
+        | named("learner/zero3.py", "_update")
+        | named("learner/updates/metrics.py", "over_updates")
+        | roles
+    )
     engines = named("cluster/rollout_actor.py", "load") | named("actors/seat.py", "figures")
     engines |= named("actors/router.py", "totals")
     return learner | named("cluster/pool.py", "engine_stats") | engines

@@ -28,6 +28,7 @@ from tests.contract.docs.docs_blocks import glossary
         ("push_s", "time/push_s"),
         ("wall_s", "time/wall_s"),
         ("tokens_per_s", "engines/tokens_per_s"),
+        ("gpu_memory_gib", "engines/gpu_memory_gib"),
         ("of_a_learner_of_ones_own", "learner/of_a_learner_of_ones_own"),
     ],
 )
