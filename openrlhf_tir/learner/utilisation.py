@@ -24,7 +24,7 @@ PEAK_TFLOPS = {
 }
 """Part of a device's name -> dense bf16 TFLOP/s by NVIDIA's data sheet. The longest part that fits counts."""
 FLOPS_PER_PARAMETER = 6.0
-"""Of a token: 2 forward, 4 backward. Attention and recomputed activations are left out, as is usual for MFU."""
+"""Operations for one token: 2 forward, 4 backward. Attention and recomputed activations are left out, as is usual."""
 
 
 def peak_flops(device: str) -> float | None:

@@ -127,6 +127,8 @@ class Heartbeat:
         self.clock = clock
         self.started = clock()
         self.status: Status | None = None
+        self._last_status: Status | None = None
+        """Stays when the run is over, for who reads status.json then."""
         self.in_place: Callable[[str], None] | None = None
         """Where a live display shows the line instead of printing it; None: lines are printed."""
         self.notice: tuple[str, ...] = ()
@@ -141,6 +143,7 @@ class Heartbeat:
     def show(self, status: Status | None) -> None:
         """Replace the figures of the training run; None: none is running."""
         self.status = status
+        self._last_status = status or self._last_status
 
     @contextmanager
     def doing(self, what: str) -> Iterator[Callable[[str], None]]:
@@ -181,7 +184,7 @@ class Heartbeat:
         """The content of status.json."""
         stages = self._stages
         stage = stages[-1] if stages else None
-        status = self.status
+        status = self._last_status
         return {
             "time": time.time(),
             "pid": os.getpid(),

@@ -89,7 +89,7 @@ class LivePage:
     def state(self) -> dict[str, str]:
         """What the page asks for every few seconds: the part that changes all the time, and the versions of the
         others."""
-        condition, step = self._condition()
+        condition, _, step = self._condition()
         return {
             "title": f"{step} {self.name} · {condition}".strip(),
             "now": self.now(),
@@ -105,12 +105,13 @@ class LivePage:
             self._look()
             columns = self._columns
         done = max((s for s in columns.get("step", ()) if s is not None), default=0)
-        condition, _ = self._condition()
+        condition, detail, _ = self._condition()
         running = condition == "running"
         step, total = status.get("step", done), status.get("max_steps", 0)
         return html.render(
             "watch_now.html",
             condition=condition,
+            detail=detail,
             running=running,
             good=running or condition == "finished",
             doing=_doing(facts, status) if running else "",
@@ -200,21 +201,22 @@ class LivePage:
             plot.file, plot.title, plot.caption, url, f"{url}&dark=1", f"{url}&narrow=1", f"{url}&dark=1&narrow=1"
         )
 
-    def _condition(self) -> tuple[str, str]:
-        """How the run is, in a word or a sentence, and "7/24" where the step is known."""
+    def _condition(self) -> tuple[str, str, str]:
+        """How the run is, in a few words; the error that ended it, if one did; and "7/24" where the step is known."""
         facts = heartbeat.read(self.run_dir)
         if facts is None:
             finished = (self.run_dir / summary.FILE).exists()
-            return ("finished" if finished else "not running: it says nothing of itself"), ""
+            return ("finished" if finished else "not running"), "", ""
         status = facts.get("status") or {}
         step = f"{status.get('step', 0)}/{status.get('max_steps', 0)}" if status else ""
         if "ended" in facts:
             ended = str(facts["ended"])
-            return (ended if ended in ("finished", "stopped") else f"failed: {ended}"), step
+            return (ended, "", step) if ended in ("finished", "stopped") else ("failed", ended, step)
         silent = self._clock() - facts["time"]
         if silent > STALE_S:
-            return f"no sign of life for {clock_text(silent)}: killed, suspended, or its disk refuses", step
-        return "running", step
+            what = "It was killed or suspended, or its disk refuses what it writes."
+            return f"no sign of life for {clock_text(silent)}", what, step
+        return "running", "", step
 
     def _trained_last(self) -> list[Sample]:
         step = last_step_of(self.run_dir)

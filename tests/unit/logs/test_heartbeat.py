@@ -110,6 +110,7 @@ def test_the_status_file_says_what_is_done_and_how_it_ended(tmp_path, error, sai
             facts = heartbeat.read(run_dir)
             assert "ended" not in facts
             heartbeat.show(STATUS)
+            heartbeat.show(None)
             heartbeat.notice(["WARNING: nothing was accepted"])
             if error:
                 raise error

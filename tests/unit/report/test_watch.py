@@ -131,7 +131,7 @@ def test_a_figure_is_a_picture_of_the_width_that_is_asked_for(client, tmp_path):
         ({}, 600, "no sign of life for 10:00"),
         ({"ended": "finished"}, 600, "finished"),
         ({"ended": "stopped"}, 600, "stopped"),
-        ({"ended": "StallError: nothing moved"}, 600, "failed: StallError: nothing moved"),
+        ({"ended": "StallError: nothing moved"}, 600, "StallError: nothing moved"),
     ],
 )
 def test_the_page_tells_a_run_that_runs_from_one_that_ended_and_one_that_was_killed(
