@@ -1,11 +1,9 @@
-"""Selection-bias meter: does what is trained look like what was dispatched? By response length, difficulty and
-environment.
+"""Selection-bias meter: compares what is trained with what was dispatched, by response length, difficulty, environment.
 
-    rolled      groups whose attempt came to an end: kept, filtered, or failed for good (a prompt that is issued again
-                counts when it ends)
-    kept        those that the filters let through; one that is issued again although it was kept (surplus) is taken
-                back, and counts when it ends
-    trained     those that a learner step took
+    rolled      groups whose attempt ended: kept, filtered, or failed for good (a repeated attempt counts at its end)
+    kept        groups that the filters kept; one that is dispatched again although it was kept (surplus) is subtracted,
+                and counts at the end of its next attempt
+    trained     groups that a learner step trained
 
 rolled -> kept is what the filters do on purpose. kept -> trained must do nothing: were the first finished taken instead
 of the oldest dispatched, or groups dropped for age, long and slow ones would be missing there. Per step the counts go
@@ -39,6 +37,7 @@ def difficulty_bin(correct: list[bool]) -> str:
 
 
 def bins(meta: GroupMeta | None) -> dict[str, str]:
+    """Return the group's bin of length, difficulty and environment. A group without metadata failed."""
     if meta is None:
         return {"length": UNKNOWN, "difficulty": UNKNOWN, "env": UNKNOWN}
     return {
@@ -52,31 +51,38 @@ class SelectionMeter:
     """Counts between two steps, and over the run for the distance."""
 
     def __init__(self, envs: Sequence[str] = ()) -> None:
-        """`envs`: the environments within which length and difficulty are looked at as well."""
+        """Create a meter.
+
+        Args:
+            envs: Environments within which length and difficulty are compared as well.
+        """
         self.envs = tuple(envs)
         self._step: Counter[tuple[str, str, str]] = Counter()
         self._run: Counter[tuple[str, str, str]] = Counter()
 
     def ended(self, end: str, meta: GroupMeta | None) -> None:
-        """A group's attempt ended as `end`; "requeued" comes again and is not counted."""
+        """Count a group that has left the engines. One that is requeued is dispatched again and not counted."""
         if end in ("buffered", "filtered", "failed"):
             self._count("rolled", meta)
         if end == "buffered":
             self._count("kept", meta)
 
     def left(self, end: str, meta: GroupMeta) -> None:
-        """A group that was counted as kept leaves as `end`: "requeued" it comes again; "failed" it was rolled and kept
-        all the same."""
+        """Count a kept group that is dropped before it was trained.
+
+        A requeued one is dispatched again, so it is subtracted. A failed one was rolled and kept all the same.
+        """
         if end == "requeued":
             self._count("rolled", meta, -1)
             self._count("kept", meta, -1)
 
     def trained(self, metas: Iterable[GroupMeta]) -> None:
+        """Count the groups of a trained batch."""
         for meta in metas:
             self._count("trained", meta)
 
     def restored(self, meta: GroupMeta) -> None:
-        """A group that waited in a checkpoint: the rows before it have counted it, this process has not."""
+        """Count a buffered group of a checkpoint: the rows before it have counted it, this process has not."""
         for by, name in (bins(meta) | self._within(meta)).items():
             self._run[by, name, "kept"] += 1
 

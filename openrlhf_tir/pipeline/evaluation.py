@@ -1,12 +1,13 @@
-"""Evaluation during training: the engines' weights -> metrics. It never ends a run: it is repeated, or reported as
-failed.
+"""Evaluation during training: measures the engines' weights on held-out problems, beside the rollouts.
+
+An evaluation never ends a run: it is repeated, or recorded as failed.
 
     push of v --> begin --------- held-out problems, beside the rollouts ---------> recorded as of v
                     |
                     +--> the learner trains on what staleness admits; the next push waits for the end of it all
                     +--> sync, eval.wait: the learner waits
 
-While it is open the engines keep their weights: each of its samples is of version v. That is a push_every as long as
+While it runs the engines keep their weights, so each of its samples is of version v. That is a push_every as long as
 staleness has room for, W + 1 batches (scheduler/staleness.py), so nothing is ever too old. A checkpoint of v is written
 when the figures are there, as the best or not; one of a later version waits for them, so that no crash loses an
 evaluation that a resume would not make again.
@@ -31,9 +32,9 @@ from .observer import Observer
 
 log = logging.getLogger(__name__)
 PAUSE_S = 5.0
-"""Seconds before the second try, then growing (backoff.py): what took an engine or a server down needs a moment."""
+"""Seconds before the second try, then growing (backoff.py): an engine or server that went down needs time to return."""
 GIVE_UP_S = 30.0
-"""Seconds that a measurement has to end once it is cancelled."""
+"""Seconds that a cancelled measurement has to end."""
 FAILED = "eval/failed_samples"
 T = TypeVar("T")
 
@@ -41,7 +42,20 @@ T = TypeVar("T")
 async def attempt(
     measure: Callable[[], Coroutine[Any, Any, T]], what: str, *, tries: int, timeout_s: float
 ) -> T | EvaluationFailed:
-    """What `measure` gives, or why none of the `tries` gave it. Raises ConfigError only: that is the user's to mend."""
+    """Measure, with repetitions.
+
+    Args:
+        measure: Makes one measurement.
+        what: What is measured, for log messages.
+        tries: Attempts at most.
+        timeout_s: Seconds of one attempt.
+
+    Returns:
+        The result, or the failure of the last attempt.
+
+    Raises:
+        ConfigError: The measurement cannot work as configured, so repeating it cannot help.
+    """
     for left in reversed(range(tries)):
         running = await _ended(measure(), timeout_s)
         late = not running.done() or running.cancelled()
@@ -69,10 +83,10 @@ async def attempt(
 
 
 async def _ended(measuring: Coroutine[Any, Any, T], timeout_s: float) -> asyncio.Task[T]:
-    """The measurement as a task that has ended, cancelled when it took too long.
+    """Run a measurement as a task of its own, cancel it when it takes too long, and return the ended task.
 
-    A task of its own: a task group that fails while it is cancelled tells of the failure only (Python < 3.13). In our
-    task that would swallow the cancellation of a run that is ending, which would then wait for ever.
+    Why a task of its own: a task group that fails while it is cancelled raises the failure only (Python < 3.13). In the
+    caller's task that would swallow the cancellation of a run that is ending, which would then wait for ever.
     """
     running = asyncio.create_task(measuring, name="evaluation")
     try:
@@ -85,7 +99,7 @@ async def _ended(measuring: Coroutine[Any, Any, T], timeout_s: float) -> asyncio
 
 
 def _inner(error: BaseException) -> BaseException:
-    """The first error of a task group's."""
+    """Return the first error of a task group. Raises it if it is a ConfigError."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ConfigError):
@@ -95,19 +109,25 @@ def _inner(error: BaseException) -> BaseException:
 
 @dataclass(slots=True, eq=False)
 class Evaluation:
-    """One, from its beginning on."""
+    """One evaluation, from its start.
+
+    Attributes:
+        version: The version that is measured.
+        running: The task that measures.
+        score: The metric ckpt.best_metric_key; None before the end, or if the evaluation has no such metric.
+    """
 
     version: int
     running: asyncio.Task[None] = field(init=False)
     score: float | None = None
-    """The figure of ckpt.best_metric_key; None: not yet, or there is none."""
 
     async def ended(self) -> None:
+        """Wait for the end."""
         await asyncio.wait({self.running})
 
 
 class Evaluator:
-    """`measure` gives the figures of the engines' weights; one evaluation at a time, as a task of `tasks`."""
+    """Starts evaluations, one at a time, and records their metrics."""
 
     def __init__(
         self,
@@ -116,33 +136,48 @@ class Evaluator:
         observer: Observer,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        self.key, self.tries, self.timeout_s = cfg.ckpt.best_metric_key, cfg.eval.max_tries, cfg.eval.timeout_s
+        """Create an evaluator.
+
+        Args:
+            cfg: The run's configuration.
+            measure: Measures the engines' weights and returns metrics; None if the run has no evaluation.
+            observer: Records the metrics.
+            tasks: Runs the evaluations.
+        """
+        self.key = cfg.ckpt.best_metric_key
+        self.tries = cfg.eval.max_tries
+        self.timeout_s = cfg.eval.timeout_s
         self.waits = cfg.eval.wait or cfg.batches_ahead == 0
-        """The learner waits for each; without a batch ahead it has nothing else to do."""
-        self.measure, self.observer, self.tasks = measure, observer, tasks
-        self.owes: set[int] = set()
-        """Versions whose evaluation is due, and not recorded yet. A checkpoint of one says so (resume.py)."""
+        """True if the learner waits for each evaluation. Without a batch ahead it has nothing else to do."""
+        self.measure = measure
+        self.observer = observer
+        self.tasks = tasks
+        self.pending: set[int] = set()
+        """Versions whose evaluation is due and not recorded yet. A checkpoint of such a version says so (resume.py)."""
         self.latest: Evaluation | None = None
         self.given_up = False
-        """The latest was given up, as the run ends."""
+        """True if the latest evaluation was given up because the run ends."""
         self._known = False
-        """An evaluation of this run had a figure of that key."""
+        """True once an evaluation of this run had the metric `key`."""
 
     @property
     def open(self) -> bool:
-        """Whether one is under way. Meanwhile no weights are pushed, so that all its samples are of one version."""
+        """True while an evaluation runs. Meanwhile no weights are pushed, so that all its samples are of one
+        version."""
         return self.latest is not None and not self.latest.running.done()
 
     async def begin(self, version: int) -> None:
-        """Evaluate the weights that were just pushed, if that is due. Returns with its end where the learner waits."""
-        if version in self.owes:
+        """Start the evaluation of the weights that were just pushed, if it is pending; wait for its end if
+        configured."""
+        if version in self.pending:
             self.latest = Evaluation(version)
             self.latest.running = self.tasks.create_task(self._run(self.latest), name=f"evaluation of {version}")
             if self.waits:
                 await self.ended()
 
     async def ended(self) -> float:
-        """Until none is open: the trainer's wait. Returns the seconds it took; never, where the run ends over it."""
+        """Wait until no evaluation runs, and return the seconds that it took. Never returns if the run ends
+        meanwhile."""
         if self.latest is None or not self.open:
             return 0.0
         since = asyncio.get_running_loop().time()
@@ -153,17 +188,20 @@ class Evaluator:
         return asyncio.get_running_loop().time() - since
 
     def of(self, version: int) -> Evaluation | None:
-        """The evaluation of this version, if it is the latest."""
+        """Return the evaluation of this version if it is the latest, else None."""
         return self.latest if self.latest is not None and self.latest.version == version else None
 
     def may_beat(self, best: float, evaluation: Evaluation) -> bool:
-        """Whether its weights are the best so far, or may turn out to be."""
+        """Return True if the evaluation's weights are better than `best`, or may turn out to be."""
         undecided = not evaluation.running.done() and self.key != "none"
         return undecided or (evaluation.score is not None and evaluation.score > best)
 
     async def give_up(self, version: int) -> None:
-        """A run that ends, at `version`, waits for no evaluation. A resume makes up for one of that version; one of an
-        earlier version, whose weights are no more, has failed."""
+        """Cancel the running evaluation because the run ends at `version`.
+
+        A resume repeats an evaluation of that version. An evaluation of an earlier version, whose weights are gone, is
+        recorded as failed.
+        """
         if self.latest is None or not self.open:
             return
         self.given_up = True
@@ -181,12 +219,15 @@ class Evaluator:
         evaluation.score = await self.evaluate(evaluation.version)
 
     async def evaluate(self, version: int) -> float | None:
-        """Records the figures, or how many samples are missing; returns that of ckpt.best_metric_key, if there is one.
+        """Measure, record the metrics or the number of missing samples, and return the metric ckpt.best_metric_key.
 
-        Raises ConfigError when no evaluation has such a figure. One may be missing: that of an environment all of whose
-        samples were lost, or of a part of the reward that no sample has this time.
+        Returns None if the evaluation failed or lacks that metric: it may belong to an environment all of whose samples
+        were lost, or to a part of the reward that no sample has this time.
+
+        Raises:
+            ConfigError: The first complete evaluation has no such metric.
         """
-        assert self.measure is not None, "asked for an evaluation without a measurement"
+        assert self.measure is not None, "an evaluation is due, but the run has no measurement"
         with self.observer.evaluating(version):
             figures = await attempt(self.measure, f"version {version}", tries=self.tries, timeout_s=self.timeout_s)
         if isinstance(figures, EvaluationFailed):
@@ -209,6 +250,6 @@ class Evaluator:
         return figures[self.key]
 
     def _record(self, version: int, figures: dict[str, float]) -> None:
-        """Under the version that was measured, whatever the learner has come to meanwhile."""
+        """Record metrics under the version that was measured, which the learner may have left behind meanwhile."""
         self.observer.evaluated(version, figures)
-        self.owes.discard(version)
+        self.pending.discard(version)

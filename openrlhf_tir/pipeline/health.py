@@ -1,8 +1,10 @@
-"""Health: runs that go nowhere are ended by name. Counts of events, never of seconds, so a slow machine ends nothing.
+"""Health: end runs that go nowhere, by name. It counts events, never seconds, so a slow machine ends nothing.
 
-groups in a row that a fault ended for good   > B                         StallError     something outside is down
-groups in a row that were dropped or failed   train.max_unused_batches    Unproductive   nothing to learn from is rolled
-steps in a row without a finite gradient      train.max_nonfinite_steps   Diverged       loss or weights are broken"""
+counted in a row                        limit                       error          meaning
+groups that failed for good             a batch of groups           StallError     something outside is down
+groups that were filtered or failed     train.max_unused_batches    Unproductive   no group could be learned from
+steps without a finite gradient         train.max_nonfinite_steps   Diverged       loss or weights are broken
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from ..types import BatchItem, Group, GroupMeta, GroupState, StepReport
 
 log = logging.getLogger(__name__)
 MIN_UNUSED = 256
-"""Groups: with small batches bad luck would end a healthy run. At 5 % acceptance 256 in a row have a chance of 2e-6."""
+"""Groups that must be unused in a row at least. With small batches bad luck would end a healthy run; at an acceptance
+of 5 % the probability of 256 in a row is 2e-6."""
 EXAMPLE_TIMEOUT_S = 30.0
 """Deadline for fetching one group from the object store, of which a few lines are printed: the run ends without the
 example if it takes longer."""
@@ -29,19 +32,32 @@ NAMED = 8
 
 
 class Health:
+    """Counts failures in a row and raises when a limit is exceeded. One per run."""
+
     def __init__(self, cfg: Config) -> None:
         self.B, self.max_nonfinite = cfg.rollout.batch_size, cfg.train.max_nonfinite_steps
         batches = cfg.train.max_unused_batches
-        # an outage is a StallError first: it may end
+        # More than a batch, so that an outage is a StallError first.
         self.max_unused = max(batches * self.B, self.B + 1, MIN_UNUSED) if batches else None
         self.failed_in_a_row = 0
         self.nonfinite_in_a_row = 0
         self.unused: Counter[str] = Counter()
-        """Reason -> groups that ended without being accepted, since the last that was."""
+        """Groups that were not accepted since the last accepted one, by reason."""
         self._example: tuple[str, GroupMeta, Any] | None = None
 
     def settled(self, end: GroupState, meta: GroupMeta | None, payload: Any, failed: str | None, tries: int) -> None:
-        """A rolled group moved on to `end`. Raises StallError when more than a batch in a row failed for good."""
+        """Count a group that has left the engines.
+
+        Args:
+            end: Its new state.
+            meta: Its metadata, if it was evaluated.
+            payload: Reference to its trajectories.
+            failed: Code of the fault, if there was one.
+            tries: Attempts so far.
+
+        Raises:
+            StallError: More groups than a batch failed for good in a row.
+        """
         if end == GroupState.BUFFERED:
             self.unused.clear()
         elif end in (GroupState.FILTERED, GroupState.FAILED):
@@ -49,7 +65,7 @@ class Health:
             self.unused[reason] += 1
             if meta is not None:
                 self._example = reason, meta, payload
-        # those have a count and words of their own (method_errors.py)
+        # Faults of user code have a count and an error of their own (method_errors.py).
         if end == GroupState.FAILED and failed not in METHOD_REASONS:
             self.failed_in_a_row += 1
         elif failed is None:
@@ -62,10 +78,11 @@ class Health:
 
     @property
     def unproductive(self) -> bool:
+        """True if so many groups in a row were not accepted that the run should end."""
         return self.max_unused is not None and self.unused.total() >= self.max_unused
 
     async def why_unproductive(self, rollout: Rollout) -> Unproductive:
-        """The error to raise: counts per reason and one group as an example."""
+        """Return the error to raise, with counts per reason and one group as an example."""
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.unused.most_common())
         return Unproductive(
             f"None of the last {self.unused.total()} groups could be trained: {reasons}. {await self._shown(rollout)}"
@@ -85,18 +102,26 @@ class Health:
         try:
             async with asyncio.timeout(EXAMPLE_TIMEOUT_S):
                 (group,) = await rollout.fetch([payload])
-        except Exception as e:  # its process may be gone; the finding is what must be reported
+        except Exception as e:  # The engine's process may be gone. The counts must be reported all the same.
             return f"{said} (its text is not to be had: {type(e).__name__})."
         return f"{said}; {_excerpt(group)}."
 
     def trained(self, report: StepReport) -> None:
-        """To be told of each step with a finite gradient; of several updates some may have been left out."""
+        """Record a step with a finite gradient. Of several updates some may have been left out."""
         self.nonfinite_in_a_row = 0
         for why in report.left_out:
             log.warning("The gradient of one of the batch's updates is not finite, it is left out. %s", why)
 
     def not_finite(self, report: StepReport, items: list[BatchItem]) -> None:
-        """A step without finite gradient changed nothing. Raises Diverged after train.max_nonfinite_steps in a row."""
+        """Record a step without a finite gradient, which changed nothing.
+
+        Args:
+            report: What the learner says of the step.
+            items: The groups of the batch.
+
+        Raises:
+            Diverged: train.max_nonfinite_steps steps in a row had none.
+        """
         self.nonfinite_in_a_row += 1
         names = ", ".join(str(item.meta.key) for item in items[:NAMED]) + (
             f" and {len(items) - NAMED} more" if len(items) > NAMED else ""

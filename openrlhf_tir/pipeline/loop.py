@@ -241,11 +241,11 @@ class Pipeline:
                 self.health.not_finite(report, batch_items)
                 return
             if scheduler.crossed(self.cfg.eval.steps):
-                self.evaluator.owes.add(self.version)
+                self.evaluator.pending.add(self.version)
         self.health.trained(report)
         self.observer.selection.trained(item.meta for item in batch_items)
         try:
-            evaluation_pending = self.version in self.evaluator.owes
+            evaluation_pending = self.version in self.evaluator.pending
             if scheduler.push_is_due(evaluation_running=self.evaluator.open, evaluation_pending=evaluation_pending):
                 start += await self.evaluator.ended()  # Waiting for an evaluation is not the learner's work.
                 await self.push()

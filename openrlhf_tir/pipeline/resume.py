@@ -1,13 +1,17 @@
-"""The one cut: what a checkpoint takes from a running pipeline, and how a resume puts it back.
+"""Saver: when a checkpoint is taken, what goes into it, and how a resume puts it back.
 
-`save` reads the state and sends the learner its call without awaiting in between, so slots, flights, replay, ledger
-line and weights belong together. What was buffered or in hand stays buffered; what was rolling is issued again as a new
-attempt; whatever happened after the cut is rolled back in the ledger.
+    take      scheduler.snapshot() and the call to the learner, without an await in between, so that groups, ledger and
+              weights belong together; the learner's ranks copy their state to host memory, and training waits for that
+    commit    in the background: the buffered groups are fetched, everything is written, the checkpoint becomes valid
 
-A version that is being evaluated is copied at once, and written when the figures say whether it is the best, or where a
-checkpoint was due in any case.
+After a resume buffered groups and those of the current batch are buffered, the prompts of rolling groups are dispatched
+again as new attempts, and whatever happened after the snapshot is rolled back in the ledger.
 
-A disk that refuses (full, gone) costs that checkpoint: it is said, the one before stays, training goes on."""
+A version that is being evaluated is copied at once. It is written when its score shows that it is the best, or if a
+checkpoint was due anyway.
+
+A disk that refuses (full, gone) costs that checkpoint: an error is logged, the one before stays, training goes on.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +33,14 @@ from .observer import Observer
 from .scheduler import AcceptedGroup, RolloutScheduler, SchedulerSnapshot
 
 log = logging.getLogger(__name__)
-OWED = "evaluation_owed"
-"""Fact of a checkpoint: its version's evaluation was due, and is to be made after the resume's first push."""
+EVALUATION_PENDING = "evaluation_owed"
+"""Fact of a checkpoint: the evaluation of its version was pending. The resume makes it after its first push."""
 
 
 class Saver:
-    """One checkpoint at a time: host memory holds at most one copy of the learner's state. `tasks` sees what fails in
-    the background.
+    """Takes checkpoints, one at a time, so that host memory holds at most one copy of the learner's state.
 
-    With ckpt.disable_ds a save is a no-op, and there is nothing to resume from. complete: adds to an exported model
-    what the learner does not know of (ckpt.save_hf).
+    With ckpt.disable_ds nothing is saved, and there is nothing to resume from.
     """
 
     def __init__(
@@ -53,52 +55,77 @@ class Saver:
         tasks: asyncio.TaskGroup,
         complete: Callable[[Path], None],
     ) -> None:
+        """Create a saver.
+
+        Args:
+            cfg: The run's configuration.
+            scheduler: Gives the snapshots.
+            learner: Saves and loads weights, optimizer and random state.
+            rollout: Fetches the buffered groups, and stores them again after a resume.
+            checkpoints: The checkpoint directory.
+            observer: Writes spans; forgets rows that a resume has rolled back.
+            evaluator: Knows which evaluation runs or is pending.
+            tasks: Runs the background writes. What fails there ends the run.
+            complete: Adds to an exported model what the learner does not know of (ckpt.save_hf).
+        """
         self.settings = cfg
-        self.writes, self.every, self.exports = not cfg.ckpt.disable_ds, cfg.ckpt.save_steps, cfg.ckpt.save_hf
-        self.evaluates, self.complete = cfg.eval.steps > 0, complete
-        self.scheduler, self.learner, self.rollout = scheduler, learner, rollout
-        self.checkpoints, self.observer, self.evaluator, self.tasks = checkpoints, observer, evaluator, tasks
+        self.writes = not cfg.ckpt.disable_ds
+        self.every = cfg.ckpt.save_steps
+        self.exports = cfg.ckpt.save_hf
+        self.evaluates = cfg.eval.steps > 0
+        self.complete = complete
+        self.scheduler = scheduler
+        self.learner = learner
+        self.rollout = rollout
+        self.checkpoints = checkpoints
+        self.observer = observer
+        self.evaluator = evaluator
+        self.tasks = tasks
         self.ready = False
-        """The state is that of the run: a new one, or restored. Before, a checkpoint would hold nothing."""
+        """True once the scheduler's state is that of the run, new or restored. Before, there is nothing to save."""
         self.copying = False
-        """The learner's ranks copy their state."""
+        """True while the learner's ranks copy their state."""
         self._one = asyncio.Lock()
-        """Held until a checkpoint is on its way: the trainer, a stop and the watchdog's rescue may ask for the same
-        one, and would write the same files."""
+        """Held until a checkpoint is on its way. The trainer, a stop and the watchdog's rescue may ask for the same
+        checkpoint, and would write the same files."""
         self.best = checkpoints.best()[1]
         """Score of the best checkpoint."""
         self.saved: tuple[int, int] | None = None
         """`RolloutScheduler.progress` at the last snapshot that is committed, or is being written."""
         self.safe: tuple[int, int] | None = None
-        """The same of the last that is committed."""
+        """The same for the last snapshot that was committed."""
         self.committing: asyncio.Task[Any] | None = None
-        """The checkpoint that is being written, or was last."""
+        """The task that writes a checkpoint, or wrote the last one."""
 
     async def save(self) -> None:
-        """What is due at this version. Called when no step is under way."""
+        """Take the checkpoint and the export that are due at this version. Call it while no step is under way."""
         due = self.scheduler.crossed(self.every)
         await self._checkpoint(due)
         if due and self.exports:
             await self.export()
 
     async def _checkpoint(self, due: bool) -> None:
-        """Begin one if it is due, or if an evaluation finds these weights the best, or may. The learner may step when
-        this returns, `committing` ends when it is safe."""
-        judged = self.evaluator.of(self.scheduler.version)
-        candidate = judged is not None and self.evaluator.may_beat(self.best, judged)
+        """Begin a checkpoint if it is due, or if an evaluation may find these weights the best.
+
+        The learner may step when this returns; the task `committing` ends when the checkpoint is safe.
+        """
+        evaluation = self.evaluator.of(self.scheduler.version)
+        candidate = evaluation is not None and self.evaluator.may_beat(self.best, evaluation)
         if not self.writes or not (due or candidate):
             return
-        if judged is None:
+        if evaluation is None:
+            # One of an earlier version may run. No crash may lose its score, which a resume could not measure again.
             await self.evaluator.ended()
         with self.observer.phase("checkpoint", self.scheduler.version):
             async with self._one:
                 await self.settled()
-                if candidate or self.saved != self.scheduler.progress:  # else a rescue has taken it meanwhile
+                if candidate or self.saved != self.scheduler.progress:  # Otherwise a rescue has taken it.
                     await self._take(due)
 
     async def _take(self, due: bool) -> None:
-        """By the holder of the lock, when nothing is being written."""
-        snapshot, self.saved = self.scheduler.snapshot(), self.scheduler.progress
+        """Take a snapshot and begin to write it. Only with the lock held, while nothing is being written."""
+        snapshot = self.scheduler.snapshot()
+        self.saved = self.scheduler.progress
         self.copying = True
         try:
             await self.checkpoints.take(snapshot.version, self.learner)
@@ -108,11 +135,13 @@ class Saver:
         finally:
             self.copying = False
             self.scheduler.notify()
-        judged = self.evaluator.of(snapshot.version)
-        self.committing = self.tasks.create_task(self._commit(snapshot, due, judged), name=f"commit {snapshot.version}")
+        evaluation = self.evaluator.of(snapshot.version)
+        self.committing = self.tasks.create_task(
+            self._commit(snapshot, due, evaluation), name=f"commit {snapshot.version}"
+        )
 
     async def export(self) -> None:
-        """The weights as a model beside the checkpoints (ckpt.save_hf). A disk that refuses costs this one."""
+        """Write the weights as a model beside the checkpoints (ckpt.save_hf). A disk that refuses costs this export."""
         directory = self.checkpoints.export_of(self.scheduler.version)
         with self.observer.phase("checkpoint", self.scheduler.version):
             try:
@@ -133,8 +162,10 @@ class Saver:
             await asyncio.wait({self.committing})
 
     async def finish(self) -> None:
-        """Everything up to now is in a checkpoint that is safe, or it was said why not. What has begun to step
-        meanwhile is in none."""
+        """Make sure that everything up to now is in a safe checkpoint, or an error was logged.
+
+        If the learner has begun a step meanwhile, the checkpoint before it counts.
+        """
         await self.evaluator.ended()
         if not self.writes:
             return
@@ -146,31 +177,32 @@ class Saver:
             await self.settled()
 
     def give_up(self) -> None:
-        """What is being written is not waited for any longer; it does not become a checkpoint."""
+        """Stop waiting for the checkpoint that is being written. It does not become valid."""
         if self.committing:
             self.committing.cancel()
 
-    async def _commit(self, snapshot: SchedulerSnapshot, due: bool, judged: Evaluation | None) -> None:
-        """In the background. What fails here ends the run, as its task group sees it; a disk that refuses does not."""
+    async def _commit(self, snapshot: SchedulerSnapshot, due: bool, evaluation: Evaluation | None) -> None:
+        """Write a snapshot, in the background. A disk that refuses costs this checkpoint; other errors end the run."""
         ledger, before = self.scheduler.ledger, self.best
         try:
             groups = await self.rollout.fetch([item.payload for _, item in snapshot.accepted])
-            if judged is not None:
-                await judged.ended()
-            score = judged.score if judged is not None and self.evaluator.may_beat(self.best, judged) else None
-            # Known only now: an evaluation of this version was under way when the cut was taken.
-            owed = snapshot.version in self.evaluator.owes
-            if not due and score is None and not owed:
+            if evaluation is not None:
+                await evaluation.ended()
+            is_best = evaluation is not None and self.evaluator.may_beat(self.best, evaluation)
+            score = evaluation.score if evaluation is not None and is_best else None
+            # Known only now: an evaluation of this version was running when the snapshot was taken.
+            pending = snapshot.version in self.evaluator.pending
+            if not due and score is None and not pending:
                 await self._drop(snapshot)
                 return
             start = time.time()
             if score is not None:
                 self.best = score
-            await asyncio.to_thread(ledger.sync)  # what the checkpoint counts on must not be younger than it
+            await asyncio.to_thread(ledger.sync)  # The ledger's lines must be on disk before the checkpoint.
             rows = [
                 (attempt, item.meta, group) for (attempt, item), group in zip(snapshot.accepted, groups, strict=True)
             ]
-            facts = {**scheduler_state.to_facts(snapshot, self.settings), OWED: owed}
+            facts = {**scheduler_state.to_facts(snapshot, self.settings), EVALUATION_PENDING: pending}
             await self.checkpoints.commit(snapshot.version, facts, rows, self.learner, score)
         except OSError as e:
             self.best = before
@@ -178,18 +210,18 @@ class Saver:
             return
         self.safe = self.saved
         ledger.committed(snapshot.version, snapshot.ledger_mark.lines)
-        # this line is for the audit: the checkpoint is whole, and stands on what was synced before
+        # This line is for the audit only: the checkpoint is complete without it.
         await asyncio.to_thread(ledger.try_to_sync)
         self.observer.spans("ckpt", [(start, time.time())], f"write {snapshot.version}")
 
     async def _drop(self, snapshot: SchedulerSnapshot) -> None:
-        """Taken for an evaluation that does not find it the best: what the ranks have written of it goes."""
+        """Discard a checkpoint that was taken only for an evaluation, which did not find it the best."""
         await self.learner.written()
         self.saved = self.safe
         self.checkpoints.discard(snapshot.version)
 
     def _refused(self, snapshot: SchedulerSnapshot, error: OSError) -> None:
-        """CheckpointFailed says itself how much room it needs; any other is of the ledger's disk."""
+        """Log that a disk refused a checkpoint, and discard it."""
         self.saved = None
         self.checkpoints.discard(snapshot.version)
         said = str(error).rstrip(".")
@@ -201,10 +233,10 @@ class Saver:
         )
 
     def last_committed(self) -> str:
-        """The checkpoint that a resume would begin with, for a person."""
+        """Return a sentence that names the checkpoint from which a resume would begin."""
         try:
             path = self.checkpoints.latest()
-        except CheckpointDamaged as e:  # this is told beside something else, which it must not replace
+        except CheckpointDamaged as e:  # The sentence is part of another message, which it must not replace.
             return str(e)
         return (
             f"The last checkpoint is {path}; --resume goes on from it."
@@ -213,7 +245,8 @@ class Saver:
         )
 
     async def rescue(self) -> str:
-        """A checkpoint of a run that stalled, if the learner is idle; says what became of it."""
+        """Take a checkpoint of a run that stalled, if the learner is idle. Return a sentence about what became of
+        it."""
         if not self.writes:
             return "No checkpoint is written, as ckpt.disable_ds says."
         if self.scheduler.learner_is_busy or self.copying or not self.ready:
@@ -227,7 +260,7 @@ class Saver:
         )
 
     async def restore(self) -> None:
-        """Back to the last checkpoint's cut, or to the beginning if none was committed."""
+        """Continue from the last checkpoint, or from the beginning if none was committed."""
         path = self.checkpoints.latest()
         if path is None:
             self.scheduler.start_over()
@@ -240,8 +273,9 @@ class Saver:
         ]
         self.scheduler.restore(scheduler_state.from_facts(facts, version, accepted))
         self.safe = self.saved = self.scheduler.progress
-        if owed := bool(facts.get(OWED)) and self.evaluates:
-            self.evaluator.owes.add(version)
+        pending = bool(facts.get(EVALUATION_PENDING)) and self.evaluates
+        if pending:
+            self.evaluator.pending.add(version)
         for _, item in accepted:
             self.observer.selection.restored(item.meta)
-        self.observer.rewind(version, evaluated=not owed)
+        self.observer.rewind(version, evaluated=not pending)

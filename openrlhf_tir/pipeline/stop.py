@@ -1,10 +1,10 @@
-"""Stop: a run that is asked to end does so in good order. A signal or the job's time limit asks; the loop answers.
+"""Stop: end a run in good order when a signal or the job's time limit asks for it.
 
-    ask ---> nothing more is dispatched ---> the running step ends, or the grace does ---> checkpoint at the boundary
-    ---> Stopped
+    ask ---> nothing more is dispatched ---> the running step ends, or the grace period does ---> checkpoint at the
+    boundary ---> Stopped
 
-A push, an evaluation and a drain are given up: a resume begins with a push, and with the evaluation of the version that
-was saved, if that was due. Only a step and the copy of the learner's state are waited for, because in their middle
+A push, an evaluation and a drain are cancelled: a resume begins with a push, and with the evaluation of the saved
+version if that was pending. Only a step and the copy of the learner's state are waited for, because in their middle
 there is nothing to save.
 """
 
@@ -21,35 +21,40 @@ from .scheduler import RolloutScheduler
 
 
 class StopRequest:
-    """One per process, made before anything is started. `asked` is the reason, for a person; None: go on.
+    """Tells the loop that the run is asked to stop. One per process, created before anything is started.
 
-    `interrupt` is called when nobody listens: while models load, or after the loop has ended.
+    Attributes:
+        grace_s: Seconds that an orderly stop may take (train.stop_grace_s).
+        interrupt: Called by `ask` if the loop does not run: while models load, or after the loop has ended.
+        asked: Why the run is asked to stop, as text for the user; None while it is not.
     """
 
     def __init__(self, grace_s: float, interrupt: Callable[[], object] = lambda: None) -> None:
-        self.grace_s, self.interrupt = grace_s, interrupt
-        self._listening = False
+        self.grace_s = grace_s
+        self.interrupt = interrupt
         self.asked: str | None = None
+        self._loop_runs = False
         self._event = asyncio.Event()
         self._asked_at = 0.0
 
     def ask(self, why: str) -> None:
-        """The first reason counts. Belongs to the event loop's thread."""
+        """Ask the run to stop. The first reason counts. Call it on the event loop's thread."""
         if self.asked is None:
-            self.asked, self._asked_at = why, asyncio.get_running_loop().time()
+            self.asked = why
+            self._asked_at = asyncio.get_running_loop().time()
             self._event.set()
-            if not self._listening:
+            if not self._loop_runs:
                 self.interrupt()
 
     @property
     def deadline(self) -> float:
-        """When the stop must be over, in the event loop's seconds; defined only once a stop was asked for."""
+        """Event loop time at which the stop must be over. Only once a stop was asked for."""
         return self._asked_at + self.grace_s
 
     async def hold_if_asked(self) -> None:
-        """Wait for ever once a stop was asked for; whoever winds the run down cancels the caller.
+        """Return at once, or never return if a stop was asked for; `wind_down` then cancels the caller.
 
-        Called where new work of the learner would begin, with no await in between. Without it the loop, which goes on
+        Call it where new work of the learner would begin, with no await in between. Without it the loop, which goes on
         by itself at the end of a step or of a checkpoint's copy, could be in the middle of the next step before
         `wind_down` is scheduled at all.
         """
@@ -57,19 +62,29 @@ class StopRequest:
             await asyncio.get_running_loop().create_future()
 
     async def or_done(self, task: asyncio.Task[Any]) -> bool:
-        """Wait for the request or the task's end. Whether the task has still to be stopped."""
+        """Wait until a stop is asked for or the task ends. Return True if the task has still to be stopped."""
         asked = asyncio.create_task(self._event.wait(), name="stop request")
-        self._listening = True
+        self._loop_runs = True
         try:
             await asyncio.wait({asked, task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._listening = False
+            self._loop_runs = False
             asked.cancel()
         return not task.done()
 
 
 async def wind_down(training: asyncio.Task[Any], scheduler: RolloutScheduler, saver: Saver, stop: StopRequest) -> str:
-    """Stop `training` at the next boundary and save there, within the grace. Says what can be resumed from."""
+    """Stop the run at the next boundary and save there.
+
+    Args:
+        training: The trainer's task.
+        scheduler: The run's scheduler.
+        saver: Takes the checkpoint.
+        stop: The request, with the grace period.
+
+    Returns:
+        A sentence that names the checkpoint from which the run can be resumed.
+    """
     started = time.monotonic()
     try:
         async with asyncio.timeout_at(stop.deadline):

@@ -1,5 +1,4 @@
-"""Watchdog: nothing progressed for too long -> name the blocked edge, dump every task's stack to a file, save what can
-be saved, abort."""
+"""Watchdog: when nothing has progressed for too long, name what blocks the run, save what can be saved, and abort."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from .diagnosis import stacks
 log = logging.getLogger(__name__)
 DUMP = "stall.txt"
 RESCUE_TIMEOUT_S = 300.0
-"""What stalled the run may stall its last checkpoint too."""
+"""Seconds for the last checkpoint: what stalled the run may stall it too."""
 
 
 class Watchdog:
-    """`beat` on all groups and phases. `describe` names who waits for what; `rescue` writes a checkpoint.
+    """Ends a run in which no group and no phase has ended for `timeout_s` seconds.
 
     Time in which this process was suspended (SIGSTOP, a paused container) does not count: nothing could progress.
     """
@@ -27,18 +26,34 @@ class Watchdog:
     def __init__(
         self, timeout_s: float, describe: Callable[[], str], rescue: Callable[[], Awaitable[str]], run_dir: Path
     ) -> None:
-        self.timeout_s, self.describe, self.rescue, self.dump = timeout_s, describe, rescue, run_dir / DUMP
+        """Create a watchdog.
+
+        Args:
+            timeout_s: Seconds without progress after which the run ends (pipeline.stall_timeout_s).
+            describe: Returns text that says who waits for what.
+            rescue: Writes a checkpoint if possible, and returns text that says what became of it.
+            run_dir: Directory for the stacks of all tasks.
+        """
+        self.timeout_s = timeout_s
+        self.describe = describe
+        self.rescue = rescue
+        self.dump = run_dir / DUMP
         self._last = 0.0
         """Awake time of the last beat."""
 
     def beat(self) -> None:
+        """Record progress: a group or a phase of the trainer has ended."""
         self._last = awake_time()
 
     async def run(self) -> None:
-        """Raises StallError `timeout_s` after the last beat."""
+        """Watch until cancelled.
+
+        Raises:
+            StallError: Nothing has progressed for `timeout_s` seconds.
+        """
         self.beat()
         while (left := self._last + self.timeout_s - awake_time()) > 0:
-            # In parts, of which one that lasts too long shows that this process was suspended meanwhile.
+            # Sleep in slices. A slice that lasts too long shows that this process was suspended meanwhile.
             part_s = min(left, self.timeout_s / SLICES)
             began = awake_time()
             await asyncio.sleep(part_s)
@@ -50,7 +65,7 @@ class Watchdog:
         )
 
     def _dumped(self, said: str) -> str:
-        """A disk that refuses may be what stalled the run."""
+        """Write the stacks of all tasks, and return a sentence about it. A full disk may be what stalled the run."""
         try:
             self.dump.write_text(f"{said}\n\n{stacks()}")
         except OSError as e:

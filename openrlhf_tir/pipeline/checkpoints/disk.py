@@ -1,5 +1,7 @@
-"""Disk: what it refuses while a run makes ready to resume, told as a fault that may pass. (What it refuses to a
-checkpoint later costs that one alone.)"""
+"""Faults of the disk while a run prepares to resume. They may pass, so they are raised as Unavailable.
+
+(A disk that refuses a later checkpoint costs that checkpoint only, see resume.py.)
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from ...errors import Unavailable
 
 @contextmanager
 def told(directory: Path) -> Iterator[None]:
-    """Also a decorator. Raises Unavailable for an OSError: the checkpoint is as it was, files being replaced whole."""
+    """Context manager and decorator for work on the checkpoint directory.
+
+    Raises:
+        Unavailable: The disk refused. The checkpoint is as it was, because files are only replaced as a whole.
+    """
     try:
         yield
     except OSError as e:

@@ -1,5 +1,6 @@
-"""A new ledger for a whole checkpoint whose own is lost or damaged: weeks of training are not given up for their
-bookkeeping.
+"""A new ledger for a complete checkpoint whose own ledger is lost or damaged (train.new_ledger).
+
+Weeks of training are not given up for their bookkeeping.
 
 The old ledger is set aside. The new one begins with the prompts that were open at the checkpoint's cut, so that each of
 them still ends once; the audit covers what comes after. The checkpoint is written anew beside itself (hard links of its
@@ -22,7 +23,16 @@ from .checkpoint import STATE, Checkpoints
 
 
 def begin(checkpoints: Checkpoints, path: Path, ledger: Path) -> tuple[Path, str]:
-    """`path` is verified but for its ledger. Returns the checkpoint to resume from, and what was done."""
+    """Begin a new ledger.
+
+    Args:
+        checkpoints: The checkpoint directory.
+        path: A checkpoint that is verified except for its ledger.
+        ledger: Path of the run's ledger.
+
+    Returns:
+        The checkpoint to resume from, and a sentence about what was done.
+    """
     state, rows = checkpoints.state(path), stored.read(path)
     aside = _set_aside(ledger)
     new = Ledger(ledger)

@@ -1,5 +1,6 @@
-"""Ranks: a run that resumes on another number of learner ranks than its checkpoint was saved by. Possible with ZeRO-3
-(learner/saved/reshard.py)."""
+"""Resuming on another number of learner ranks than the checkpoint was saved by. Possible with ZeRO-3
+(learner/saved/reshard.py).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ SETTINGS = "actor.num_nodes * actor.num_gpus_per_node"
 
 
 def refused(state: dict[str, Any], cfg: Config) -> str | None:
-    """`state` is a checkpoint's. Why this run's ranks cannot read it; None: they can."""
+    """Return why this run's ranks cannot read the checkpoint; None if they can.
+
+    Args:
+        state: The checkpoint's controller.json.
+        cfg: The configuration of this run.
+    """
     before, now = state["world_size"], cfg.actor.world_size
     if before == now:
         return None
@@ -24,7 +30,7 @@ def refused(state: dict[str, Any], cfg: Config) -> str | None:
 
 
 def said(state: dict[str, Any], cfg: Config) -> list[str]:
-    """For the start of a run that was not refused."""
+    """Return sentences for the start of the run, if `refused` returned None. Arguments as in `refused`."""
     before, now = state["world_size"], cfg.actor.world_size
     if before == now:
         return []

@@ -1,8 +1,9 @@
-"""Stored: the buffered groups of a checkpoint <-> replay.json (structure, text, numbers) and replay.safetensors
-(arrays). Nothing is executed on reading.
+"""The buffered groups of a checkpoint <-> replay.json (structure, text, numbers) and replay.safetensors (arrays).
 
-Exact: every array comes back with its dtype, shape and bits, every tuple as a tuple. Arrays of one dtype lie end to end
-in one tensor, as a group has hundreds; JSON points at them: {"!": "array", "of": ["int32", offset, [2, 3]]}."""
+Reading executes nothing. The result is exact: every array comes back with its dtype, shape and bits, every tuple as a
+tuple. A group has hundreds of arrays, so all arrays of one dtype lie end to end in one tensor, and JSON points at them:
+{"!": "array", "of": ["int32", offset, [2, 3]]}.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ Row = tuple[InFlightGroup, GroupMeta, Group]
 
 
 def write(directory: Path, rows: list[Row]) -> None:
-    """Raises CheckpointFailed for a value of a wrong kind, with where it stands; OSError when the disk refuses."""
+    """Write both files.
+
+    Raises:
+        CheckpointFailed: A value is of a type that cannot be stored; the message says where it is.
+        OSError: The disk refused.
+    """
     packer = _Packer()
     text = json.dumps([packer.pack(list(row), f"group {row[0].key}") for row in rows])
     (directory / JSON).write_text(text)
@@ -55,7 +61,11 @@ def write(directory: Path, rows: list[Row]) -> None:
 
 
 def read(directory: Path) -> list[Row]:
-    """What `write` wrote. Raises CheckpointDamaged for files that it did not write."""
+    """Read what `write` wrote.
+
+    Raises:
+        CheckpointDamaged: The files were not written by `write`, or were damaged.
+    """
     try:
         tensors = load_file(directory / TENSORS)
         return [tuple(_unpack(row, tensors)) for row in json.loads((directory / JSON).read_text())]
@@ -66,7 +76,7 @@ def read(directory: Path) -> list[Row]:
 
 
 class _Packer:
-    """Values -> JSON; arrays are collected by dtype in `parts`."""
+    """Turns values into JSON, and collects their arrays by dtype in `parts`."""
 
     def __init__(self) -> None:
         self.parts: dict[str, list[np.ndarray]] = {}

@@ -1,8 +1,9 @@
-"""Policy: which engines are lanes, and which responses go there. Facts in, a decision out; no clock, no I/O.
+"""Which engines are fast-lane engines ("lanes"), and which responses move there. Pure decisions: no clock, no I/O.
 
-A response moves when the time until the gate asks for its group is only just enough for the longest rest it may have,
-at a lane's speed: most end before, and those who go on need no lane sooner. Who is latest goes first; nobody does while
-no place is free."""
+A response moves when the time until the gate asks for its group only just suffices for the longest rest it may have at
+a lane's speed. Most responses finish before that, and those that continue need no lane sooner. The response with the
+least slack moves first; none moves while no place is free.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,24 @@ from ...types import GroupKey
 from .sizing import Size
 
 MAX_MOVES = 2
-"""How often a response may move: to a lane, and to another if that is none any more. Each computes its prefix again."""
+"""Moves of a response at most: to a lane, and to another one if the first stops being a lane. Each move computes the
+response's prefix again."""
 PATIENCE = 3
-"""Sizings in a row that must ask for fewer lanes before there are: one with new groups takes long to become a lane."""
+"""Sizings in a row that must ask for fewer lanes before one is given up: an engine with new groups takes long to become
+a lane again."""
 
 
 @dataclass(slots=True)
 class Response:
-    """One that is under way. `tokens` of the model so far; `left_s` until its group is asked for."""
+    """A response that is under way.
+
+    Attributes:
+        key: Its group and its number in the group.
+        engine: Name of the engine that writes it.
+        tokens: Model tokens so far.
+        left_s: Seconds until the gate asks for its group.
+        moves: How often it was moved.
+    """
 
     key: tuple[GroupKey, int]
     engine: str
@@ -31,15 +42,25 @@ class Response:
 
 
 class LanePolicy:
+    """Decides which engines are lanes and which responses move to them.
+
+    Attributes:
+        lanes: Names of the engines that are lanes.
+        places: Sequences that a lane is kept at.
+    """
+
     def __init__(self) -> None:
         self.lanes: set[str] = set()
         self.places = 0
-        """Sequences that a lane is kept at."""
         self._fewer = 0
 
     def resize(self, size: Size, load: Mapping[str, int]) -> None:
-        """So many lanes from now on. `load`: responses of each engine that is up. The emptiest become lanes, so that
-        they soon are fast."""
+        """Set the number of lanes. The emptiest engines become lanes, so that they are fast soon.
+
+        Args:
+            size: Number of lanes and of their places.
+            load: Responses on each engine that is up.
+        """
         self.gone(load)
         self.places = size.places or self.places
         self._fewer = self._fewer + 1 if size.lanes < len(self.lanes) else 0
@@ -50,7 +71,7 @@ class LanePolicy:
         self.lanes.update(others[: max(0, min(size.lanes, len(load) - 1) - len(self.lanes))])
 
     def gone(self, up: Collection[str]) -> None:
-        """Only engines that are up are lanes, and one at least is none."""
+        """Remove lanes that are not up, and keep at least one engine that is no lane."""
         self.lanes &= set(up)
         while self.lanes and len(self.lanes) >= len(up):
             self.lanes.remove(max(self.lanes))
@@ -58,7 +79,13 @@ class LanePolicy:
     def moves(
         self, responses: Sequence[Response], longest: float, lane_token_s: float
     ) -> list[tuple[tuple[GroupKey, int], str]]:
-        """(response, lane), the latest first."""
+        """Return which responses move to which lane, the one with the least slack first.
+
+        Args:
+            responses: The responses under way.
+            longest: Tokens that a response is planned for.
+            lane_token_s: Seconds per token on a lane.
+        """
         load = Counter(r.engine for r in responses)
         room = {e: self.places - load[e] for e in sorted(self.lanes)}
         late = [

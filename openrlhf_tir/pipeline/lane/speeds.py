@@ -1,36 +1,42 @@
-"""Speeds: seconds of a token of one response on an engine that n of them share, a + b n.
+"""How long a token of one response takes on an engine that n responses share: a + b n seconds.
 
-A step of an engine reads all weights once, whoever takes part (a), and works for each sequence (b). As measured by the
-progress of responses, so that pushes, prefixes that are computed again and tool calls are in it: a response waits for
-all of them. It waits for a place too: of an engine to which more come than it has places, all are sharers, and a token
-of each takes so much longer."""
+A step of an engine reads all weights once, however many sequences take part (a), and does work for each sequence (b).
+It is measured by the progress of responses, so it includes pushes, prefixes that are computed again and tool calls: a
+response waits for all of them. It also waits for a place. If an engine has more responses than places, all of them
+count as sharers, and a token of each takes longer accordingly.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 ALONE = 0.4
-"""Seconds of a token of a lone response, of those on a full engine: believed until both were measured."""
+"""Seconds per token of a lone response, relative to those on a full engine. Assumed until both were measured."""
 HALF_LIFE = 200_000.0
-"""Tokens after which what was measured before counts half."""
+"""Tokens after which earlier measurements count half."""
 ENOUGH = 20_000.0
-"""Tokens after which a measurement is believed."""
+"""Tokens that a measurement needs before it is used."""
 
 
 @dataclass(slots=True)
 class Measured:
+    """Decaying sums of what responses wrote.
+
+    Attributes:
+        tokens: Tokens written.
+        seconds: Seconds that the responses took, added up over responses.
+        shared: The same seconds, each times the number of sequences that shared the engine.
+    """
+
     tokens: float = 0.0
     seconds: float = 0.0
     shared: float = 0.0
-    """Seconds, each times the number of sequences that shared the engine in it."""
 
     def add(self, tokens: float, seconds: float, shared: float) -> None:
         keep = 0.5 ** (tokens / HALF_LIFE)
-        self.tokens, self.seconds, self.shared = (
-            keep * self.tokens + tokens,
-            keep * self.seconds + seconds,
-            keep * self.shared + shared,
-        )
+        self.tokens = keep * self.tokens + tokens
+        self.seconds = keep * self.seconds + seconds
+        self.shared = keep * self.shared + shared
 
 
 class Speeds:
