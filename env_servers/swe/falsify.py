@@ -83,7 +83,7 @@ EMPTY = ((list, "[0]"), (tuple, "(0,)"), (dict, "{0: 0}"))
 """An empty container -> one that is not."""
 Change = tuple[Edit, ...]
 """Edits that falsify one assertion together."""
-Making = Callable[[], "Change | None"]
+ChangeMaker = Callable[[], "Change | None"]
 """Makes a change, with new random values each time; None where the values at hand do not allow it."""
 
 
@@ -111,7 +111,7 @@ class Falsifier:
         """
         self._files = files
         self._choice = choice
-        self._changes: dict[tuple[str, str], list[Making]] = {}
+        self._changes: dict[tuple[str, str], list[ChangeMaker]] = {}
         known = _functions_in(content for path, content in seen.items() if "test" in path)
         self._known: set[tuple[str, str]] = set()
         self._literal_tables: set[tuple[str, str]] = set()
@@ -120,9 +120,9 @@ class Falsifier:
             if module is None or not path.endswith(".py"):
                 continue
             for name, function in module.tests():
-                makings = module.makings(function)
-                choice.shuffle(makings)
-                self._changes[path, name] = makings
+                change_makers = module.change_makers(function)
+                choice.shuffle(change_makers)
+                self._changes[path, name] = change_makers
                 if ast.dump(function) in known:
                     self._known.add((path, name))
                 if all(_is_literal_table(decorator) for decorator in function.decorator_list):
@@ -131,7 +131,7 @@ class Falsifier:
     @property
     def most_changes(self) -> int:
         """The number of assertions of the test that has most of them."""
-        return max((len(makings) for makings in self._changes.values()), default=0)
+        return max((len(change_makers) for change_makers in self._changes.values()), default=0)
 
     @property
     def plain_names(self) -> frozenset[str]:
@@ -166,9 +166,9 @@ class Falsifier:
         edits: dict[str, list[Edit]] = {}
         tests = set()
         for path, name in chosen:
-            makings = self._changes[path, name]
-            for attempt in range(len(makings)):
-                change = makings[(number + attempt) % len(makings)]()
+            change_makers = self._changes[path, name]
+            for attempt in range(len(change_makers)):
+                change = change_makers[(number + attempt) % len(change_makers)]()
                 taken = edits.setdefault(path, [])
                 if change is not None and not _overlap(change, taken):
                     taken += change
@@ -259,23 +259,23 @@ class _Module:
             if statement.name.startswith("test") and not is_fixture:
                 yield above + statement.name, statement
 
-    def makings(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Making]:
+    def change_makers(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ChangeMaker]:
         """Return what falsifies the test: a change for each assertion, or a false assertion before its first line.
 
         A test that has none of its own has those of the functions of its file that it calls.
         """
-        found = self._makings_in(function)
-        if not found:
+        change_makers = self._change_makers_in(function)
+        if not change_makers:
             called = [self._helpers[name] for name in self._called(function) if name in self._helpers]
-            found = [making for helper in called for making in self._makings_in(helper)]
-        return found or [partial(self._false_line, function)]
+            change_makers = [maker for helper in called for maker in self._change_makers_in(helper)]
+        return change_makers or [partial(self._false_line, function)]
 
-    def _makings_in(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Making]:
+    def _change_makers_in(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ChangeMaker]:
         return [
-            making
+            change_maker
             for statement in self._reached(function)
-            for making in self._of_statement(statement, function)
-            if making() is not None
+            for change_maker in self._of_statement(statement, function)
+            if change_maker() is not None
         ]
 
     def _reached(self, function: ast.AST) -> Iterator[ast.stmt]:
@@ -334,7 +334,7 @@ class _Module:
 
     # Statements
 
-    def _of_statement(self, statement: ast.stmt, function: ast.AST) -> Iterator[Making]:
+    def _of_statement(self, statement: ast.stmt, function: ast.AST) -> Iterator[ChangeMaker]:
         if isinstance(statement, ast.Assert):
             yield from self._of_condition(statement.test, function)
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
@@ -344,7 +344,7 @@ class _Module:
                 if isinstance(item.context_expr, ast.Call):
                     yield from self._of_context(item.context_expr)
 
-    def _of_condition(self, test: ast.expr, function: ast.AST) -> Iterator[Making]:
+    def _of_condition(self, test: ast.expr, function: ast.AST) -> Iterator[ChangeMaker]:
         """Yield changes of a condition that holds."""
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
             for value in test.values:
@@ -353,7 +353,7 @@ class _Module:
         special = self._special(test, function)
         yield special if special is not None and special() is not None else partial(self._negated, test)
 
-    def _special(self, test: ast.expr, function: ast.AST) -> Making | None:
+    def _special(self, test: ast.expr, function: ast.AST) -> ChangeMaker | None:
         """Return a change of a value that the condition compares with, which finds what is equal to everything too."""
         if isinstance(test, ast.Call) and _last_name(test.func) == "isclose" and len(test.args) == 2:
             return self._of_distance(test.args, _number(_keyword(test, "abs_tol")) or 0.0)
@@ -371,7 +371,7 @@ class _Module:
             return self._of_membership(left, right)
         return None
 
-    def _of_equality(self, left: ast.expr, right: ast.expr, function: ast.AST, *, exact: bool) -> Making | None:
+    def _of_equality(self, left: ast.expr, right: ast.expr, function: ast.AST, *, exact: bool) -> ChangeMaker | None:
         for side in (right, left):
             expected = self._expected(side, function)
             # identity of texts and numbers is no value's: only True and False are certain
@@ -379,7 +379,7 @@ class _Module:
                 return expected
         return None if exact else partial(self._wrapped, right)
 
-    def _of_tolerance(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> Making | None:
+    def _of_tolerance(self, operator: ast.cmpop, left: ast.expr, right: ast.expr) -> ChangeMaker | None:
         """abs(x - 744) < 1e-6"""
         less = isinstance(operator, ast.Lt | ast.LtE)
         near, tolerance = (left, _number(right)) if less else (right, _number(left))
@@ -394,21 +394,21 @@ class _Module:
                 return partial(self._beyond, side, number, tolerance)
         return None
 
-    def _of_distance(self, sides: Sequence[ast.expr], tolerance: float) -> Making | None:
+    def _of_distance(self, sides: Sequence[ast.expr], tolerance: float) -> ChangeMaker | None:
         for side in reversed(sides):
             number = _number(side)
             if number is not None:
                 return partial(self._far_from, side, number, tolerance)
         return None
 
-    def _of_membership(self, left: ast.expr, right: ast.expr) -> Making | None:
+    def _of_membership(self, left: ast.expr, right: ast.expr) -> ChangeMaker | None:
         if _is_searchable(left):
             return partial(self._another_word, left)
         if isinstance(right, ast.Tuple | ast.List | ast.Set) and right.elts and all(map(_is_literal, right.elts)):
             return partial(self._none_of, right.elts)
         return None
 
-    def _of_method(self, call: ast.Call, function: ast.AST) -> Iterator[Making]:
+    def _of_method(self, call: ast.Call, function: ast.AST) -> Iterator[ChangeMaker]:
         """Yield changes of a method of unittest."""
         name = _last_name(call.func)
         if any(isinstance(arg, ast.Starred) for arg in call.args):
@@ -435,7 +435,7 @@ class _Module:
         elif EQUAL_FUNCTION.match(name) and len(call.args) >= 2 and _is_literal(call.args[1]):
             yield partial(self._far_literal, call.args[1])
 
-    def _of_context(self, call: ast.Call) -> Iterator[Making]:
+    def _of_context(self, call: ast.Call) -> Iterator[ChangeMaker]:
         """Yield changes of pytest.raises and its kin, as a context or called."""
         name = _last_name(call.func)
         pattern = _keyword(call, "match")
@@ -451,7 +451,7 @@ class _Module:
 
     # Expected values
 
-    def _expected(self, node: ast.expr, function: ast.AST) -> Making | None:
+    def _expected(self, node: ast.expr, function: ast.AST) -> ChangeMaker | None:
         """Return a change of an expression that another value is equal to; None for one that is computed."""
         if _is_literal(node):
             return partial(self._literal, node)
@@ -473,7 +473,7 @@ class _Module:
             return self._of_name(node.id, function)
         return None
 
-    def _of_name(self, name: str, function: ast.AST) -> Making | None:
+    def _of_name(self, name: str, function: ast.AST) -> ChangeMaker | None:
         """Return a change of the literals that a name stands for, where it is used for nothing else."""
         uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
         if sum(isinstance(n.ctx, ast.Load) for n in uses) != 1:

@@ -3,12 +3,14 @@
     a repository of ours -> one small change (mutate.py) -> hidden tests fail on it, and say what the issue is -> the
     patch back is resolved
 
-A change that no hidden test catches, or that only makes them hang, is no task. Bugs in about a tenth of the lines are
-held out, whatever the seed: they are made with --split held_out only, for evaluation.
+A change that no hidden test catches, or that only makes the tests hang, is no task. Bugs in about a tenth of the lines
+are held out, whatever the seed: they are made with --split held_out only, for evaluation.
 
---rows FILE makes prompts of rows that you have instead: SWE-Gym's, SWE-bench's, or with a repository and hidden tests
-in the row. With --mirror DIR each of the former is tried on its repository there, the latter always: its tests on the
-repository as it is, and its gold patch, which has to get 1. A row that fails is told with its line, and left out."""
+--rows FILE makes prompts of rows that you have instead: rows of SWE-Gym or SWE-bench, or rows that bring a repository
+and hidden tests. Rows that bring a repository are always tried, the others if --mirror DIR has their repositories. To
+try a row is to run its tests on the repository as it is, where they must fail, and with its gold patch, which must get
+1. A row that fails is reported with its line and left out.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ import argparse
 import asyncio
 import functools
 import hashlib
+import itertools
 import json
 import random
 import sys
@@ -45,13 +48,15 @@ Split = Literal["train", "held_out", "all"]
 
 
 def held_out(name: str, path: str, line: int) -> bool:
-    """Whether bugs of this line are for evaluation: a line is wholly on one side, since two changes of it are alike."""
+    """Return True if bugs in this line are for evaluation. All bugs of a line are, or none: two of them are alike."""
     return hashlib.sha256(f"{name} {path} {line}".encode()).digest()[0] % 10 == 0
 
 
 def candidates(repos: list[str], seed: int, split: Split = "train") -> Iterator[tuple[str, str, Mutant]]:
-    """(repository, path, mutant): the repositories take turns, each in an order of the seed, every change of the split
-    once."""
+    """Yield (repository, path, mutant), every change of the split once.
+
+    The repositories take turns, each with its changes in an order that the seed decides.
+    """
     waiting = []
     for name in repos:
         own = [
@@ -74,6 +79,7 @@ def _mutants_of(text: str) -> tuple[Mutant, ...]:
 
 
 def sources_of(source: Source) -> dict[str, str]:
+    """Return the code of a repository without its tests, path -> text."""
     return {
         path: content.decode()
         for path, (_, content) in source.tree.items()
@@ -84,7 +90,12 @@ def sources_of(source: Source) -> dict[str, str]:
 async def verified(
     grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, hint: str, frame: openhands.Frame
 ) -> dict[str, Any] | None:
-    """The row, or None for a change that no hidden test catches. RuntimeError: its gold patch does not resolve it."""
+    """Return a change as a row, or None for one that no hidden test catches.
+
+    Raises:
+        RuntimeError: The change's own gold patch does not resolve it: a fault of the grader.
+        SandboxError: The tests could not be run.
+    """
     source = bundled(name)
     broken = {**source.tree, path: (source.tree[path][0], mutant.source.encode())}
     report = await grader.evaluate_tree(broken, source.suite)
@@ -123,18 +134,19 @@ async def rows(
     split: Split = "train",
     frame: openhands.Frame = openhands.OURS,
 ) -> AsyncIterator[dict[str, Any]]:
-    """At most `count` rows, in an order that does not depend on `workers`. Raises SandboxError."""
+    """Yield at most `count` rows, in an order that does not depend on `workers`. Raises SandboxError."""
     sandbox = new_sandbox(evaluations=workers)
     grader = Grader(sandbox, places=2 * workers, test_s=TEST_S)
-    made, waiting = 0, candidates(repos, seed, split)
+    yielded = 0
+    waiting = candidates(repos, seed, split)
     try:
-        while made < count:
-            batch = [c for _, c in zip(range(min(2 * workers, count - made)), waiting, strict=False)]
+        while yielded < count:
+            batch = list(itertools.islice(waiting, min(2 * workers, count - yielded)))
             if not batch:
                 return
             for row in await asyncio.gather(*(verified(grader, *c, protocol, hint, frame) for c in batch)):
                 if row is not None:
-                    made += 1
+                    yielded += 1
                     yield row
     finally:
         await sandbox.close()
@@ -214,7 +226,8 @@ async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
         ValueError: A row is malformed; the text names its line.
         SandboxError: The rows could not be tried.
     """
-    given, frame = [], _frame_of(args)
+    given = []
+    frame = _frame_of(args)
     for number, line in enumerate(args.rows.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
             try:
@@ -308,24 +321,25 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _frame_of(args: argparse.Namespace) -> openhands.Frame:
-    """Return what stands around the task in the prompts. Raises ValueError for rows that are not OpenHands'."""
+    """Return what stands around the task in the prompts. Raises ValueError for --prompt-rows of another form."""
     return openhands.from_rows(args.prompt_rows) if args.prompt_rows else openhands.OURS
 
 
 def filled(path: Path) -> int:
-    """Lines of the file that hold something."""
+    """Return the number of lines that hold something."""
     return sum(bool(line.strip()) for line in path.read_text(encoding="utf-8").splitlines())
 
 
 async def write(args: argparse.Namespace) -> int:
-    """-> how many rows there are. Minutes for hundreds of them: a bar on stderr."""
-    count, total = 0, filled(args.rows) if args.rows else args.count
+    """Write the rows and return their number. Hundreds of them take minutes: a bar on stderr shows how far it is."""
+    count = 0
+    total = filled(args.rows) if args.rows else args.count
     progress = Progress("of the rows, each tried" if args.mirror or not args.rows else "of the rows")
     with args.out.open("w", encoding="utf-8") as f:
-        made = (
-            rows_of(args)
-            if args.rows
-            else rows(
+        if args.rows:
+            source = rows_of(args)
+        else:
+            source = rows(
                 args.count,
                 args.seed,
                 args.repos,
@@ -335,8 +349,7 @@ async def write(args: argparse.Namespace) -> int:
                 args.split,
                 _frame_of(args),
             )
-        )
-        async for row in made:
+        async for row in source:
             f.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += 1
             progress.update(count / total)

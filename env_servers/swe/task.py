@@ -1,4 +1,4 @@
-"""SweTask: a row's task, checked. What `reset` is told, as JSON; three kinds:
+"""SweTask: the task of one row, checked. It is what `reset` is given, as JSON, and has one of three forms:
 
 bundled    {"repo": "roman", "files": {"roman/parse.py": "..."}}
            a repository of `repos/` with some files replaced: the bug
@@ -21,24 +21,26 @@ from env_servers.python_tir.files import MOST_ENTRIES, NAME_BYTES, PATH_BYTES
 
 
 def _listed(value: Any) -> Any:
-    """SWE-bench keeps its lists as JSON texts."""
+    """Return a list that may be given as JSON text, as SWE-bench keeps its own."""
     return json.loads(value) if isinstance(value, str) else value
 
 
 TestNames = Annotated[list[str], BeforeValidator(_listed)]
 NAME, TEST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*"), re.compile(r"(test_[A-Za-z0-9_]+|conftest)\.py")
-"""The form of a repository's name, which is a directory of a session; and of the name of a file of its hidden tests,
-which all lie in one directory."""
+"""The forms of a repository's name, which becomes a directory of the session, and of the name of a file of hidden
+tests, all of which lie in one directory."""
 MOST_BYTES = 1 << 20
-"""The size of a whole repository with its tests, at most. What is larger comes from a mirror or an image."""
+"""The largest repository that a row may bring, with its tests. A larger one comes from a mirror or an image."""
 
 
 class SweTask(BaseModel):
+    """What a session works on, and what judges its patch."""
+
     model_config = ConfigDict(extra="ignore")
     repo: str = Field(min_length=1)
     files: dict[str, str] = Field(
         default_factory=dict,
-        description="path -> content; bundled: in place of the repository's own, whole: all there are",
+        description="path -> content; bundled: files that replace the repository's own; whole: all files",
     )
     tests: dict[str, str] = Field(default_factory=dict, description="whole: name -> content of the hidden tests")
     base_commit: str | None = Field(None, pattern=r"^[0-9A-Za-z][0-9A-Za-z._/-]*$")
@@ -115,6 +117,7 @@ class SweTask(BaseModel):
 
     @property
     def is_row(self) -> bool:
+        """True for the third form, whose repository comes from elsewhere."""
         return bool(self.base_commit or self.test_patch or self.fail_to_pass or "/" in self.repo)
 
 
