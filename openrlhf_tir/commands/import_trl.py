@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
         return NO
     out = Path(args.out or f"{path.stem}.toml")
     functions, rows = f"{out.stem}_functions.py", f"{out.stem}_rows.jsonl"
-    recipe = import_trl(script, path.stem, functions, rows, args.gpus)
+    # Code is found beside the recipe that names it, data where a command is started: that may be elsewhere.
+    recipe = import_trl(script, path.stem, functions, str((out.parent / rows).absolute()), args.gpus)
     draft = recipe.draft
     problems = Problems()
     beside = {

@@ -150,6 +150,7 @@ def test_rows_that_stand_in_the_script_are_written_out(imported):
 )
 def test_a_data_set_is_named_or_a_sentence_says_how_to_write_it_out(imported, dataset, named, said):
     _, path, told = imported(SCRIPT.replace("Dataset.from_list(rows)", dataset))
+    named = str(path.parent / named) if named == "r_rows.jsonl" else named
     assert f'prompt_dataset = "{named}"' in path.read_text()
     assert ("train_dataset=" in told or "split=" in told) == said
 
