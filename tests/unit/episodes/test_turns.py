@@ -277,3 +277,10 @@ def test_torl_compat_tells_silent_code_that_it_timed_out():
         == "\ntimeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'\n```\n"
     )
     assert ToRL(max_calls=1).insertion(" ") == "\n(no output: print what you want to see)\n```\n"
+
+
+async def test_a_plain_response_is_one_text_whatever_looks_like_a_call_in_it():
+    text = "```python\nprint(1)\n```\n<answer>2</answer> <tool_call>{}</tool_call>"
+    traj, actions = await play(make(Env(protocol="plain", max_calls=0)), [(text, None)])
+    assert actions == [] and traj.calls == [] and traj.text == text
+    assert make(Env(protocol="plain", max_calls=0)).stops == ()
