@@ -48,7 +48,7 @@ class MethodState:
         self._balanced = {name: LENGTH_BALANCE in e.filter.order for name, e in cfg.environments.items()}
         self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
         self._ended: list[tuple[int, int, list[CounterUpdate]]] = []
-        """(dispatch number, prompt, changes) of the groups that ended since the last batch was trained."""
+        """(sequence number, prompt, updates) of the groups that ended since the last batch was trained."""
 
     def placed(self, task: Task, prompt: int, update: int) -> Task:
         """The task with what the run knows now; copies, since the counters go on changing."""

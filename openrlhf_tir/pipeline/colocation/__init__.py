@@ -1,1 +1,1 @@
-"""Learner and engines on same GPUs (train.colocate_all): whose turn it is (turns.py), who takes which (sides.py)."""
+"""Learner and engines on the same GPUs (train.colocate_all): whose turn it is (turns.py), who takes it (sides.py)."""

@@ -1,5 +1,5 @@
-"""Sides: the loop's rollout and publisher, which take a turn on the shared GPUs before they work. The loop itself knows
-nothing of it.
+"""The loop's rollout and publisher, which take a turn on the shared GPUs before they work. The loop does not know of
+it.
 
 prompts -> run_group (sampling) ... the last group ends -> changing (learning): step -> publish (pushing): verified ->
 run_group (sampling) ..."""
@@ -17,14 +17,17 @@ from .turns import Turns
 
 
 class TurnsRollout:
-    """Groups are sampled in the engines' turn, which lasts until all have ended."""
+    """A rollout whose groups are sampled in the engines' turn, which lasts until all of them have ended."""
 
     def __init__(self, inner: Rollout, turns: Turns) -> None:
         self.inner, self.turns = inner, turns
 
     async def run_group(self, key: GroupKey, task: Task, *mode: Any) -> tuple[GroupMeta, Any]:
-        """`mode`: an evaluation's. A rank that dies as it leaves its turn is no fault of the group: an ExceptionGroup,
-        which the loop does not take for one."""
+        """Run a group in the engines' turn.
+
+        A learner rank that dies as it leaves its turn is no fault of the group. It is raised as an ExceptionGroup,
+        which the loop does not take for a fault of the group.
+        """
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(self.turns.sampling())
@@ -49,13 +52,21 @@ class TurnsPublisher:
     def __init__(
         self, inner: Publisher, turns: Turns, phase: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """`phase`: what the loop is seen in while the learner comes to its turn; while it leaves it, the push is on."""
+        """Create a publisher.
+
+        Args:
+            inner: The publisher that does the work.
+            turns: The turns on the GPUs.
+            phase: The phase that the loop reports while it waits for the learner's turn.
+        """
         self.inner, self.turns, self.phase = inner, turns, phase
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """The learner's turn first, then the publisher's lock: an engine that is starting joins under that lock, and
-        the turn waits for it."""
+        """Take the learner's turn first, then the publisher's lock.
+
+        An engine that is starting joins under that lock, and the learner's turn waits for it.
+        """
         async with AsyncExitStack() as held:
             with self.phase():
                 await held.enter_async_context(self.turns.learning())
@@ -63,6 +74,6 @@ class TurnsPublisher:
             yield
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
-        """Each engine wakes as it takes the push, its KV cache for the canary."""
+        """Push in a turn of its own. Each engine wakes when it takes the push, its KV cache for the canary."""
         async with self.turns.pushing():
             return await self.inner.publish(version, must_differ=must_differ)

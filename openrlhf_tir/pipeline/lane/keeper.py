@@ -1,4 +1,4 @@
-"""Keeper: looks at the run once a tick, asks sizing and policy, moves responses. All that acts of the fast lane."""
+"""The keeper of the fast lane: once a tick it measures, sizes, decides and moves responses. Only it acts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,24 @@ from .sizing import Cluster, Size, best_size
 from .speeds import Speeds
 
 TICK_S = 2.0
-"""Some 40 tokens of a response on a full engine: what a move can come too late by."""
+"""Seconds between two looks, some 40 tokens of a response on a full engine: a move may come that much too late."""
 MIN_ENDED = 64
-"""Responses that must have ended before there are lanes: before, nothing is known of lengths."""
+"""Responses that must have finished before there are lanes: before, nothing is known about lengths."""
 SETTLED = 1.25
-"""Times its places: a lane with more sequences is still being emptied, and its speed says nothing of lanes."""
+"""A lane with more sequences than this multiple of its places is still being emptied: its speed is not that of a
+lane."""
 
 
 class UnderWay(Protocol):
-    """One response that an actor is writing, and whether the engine or a tool has it."""
+    """A response that is under way, on an engine or with a tool.
+
+    Attributes:
+        group: Key of its group.
+        sample: Its number in the group.
+        engine: Name of the engine that writes it.
+        tokens: Model tokens so far.
+        moves: How often it was moved.
+    """
 
     @property
     def group(self) -> GroupKey: ...
@@ -45,19 +54,25 @@ class MovingRollout(Protocol):
     """A Rollout whose responses can go on at another engine: simulation/rollout.py, cluster/lanes.py."""
 
     async def under_way(self) -> Sequence[Any]:
-        """An UnderWay of each response that has begun and not ended."""
+        """Return an `UnderWay` for each response that has begun and not finished."""
 
     async def move(self, response: Any, engine: str) -> bool:
-        """Stop an UnderWay of the last look where it is, and have it go on there. False when it has ended, or the
-        engine is gone."""
+        """Stop a response of the last look where it is, and continue it on `engine`.
+
+        Return False if it has finished meanwhile, or if the engine is gone.
+        """
 
     def reserve(self, lanes: Collection[str], live: Mapping[str, int]) -> None:
-        """These engines get no new groups; the others by how many responses are under way on each, `live`. Empty: as
-        without a lane."""
+        """Give these engines no new groups, and the others new groups by their number of responses.
+
+        Args:
+            lanes: Names of the fast-lane engines. Empty: route as without a fast lane.
+            live: Responses under way on each engine.
+        """
 
     @property
     def engines(self) -> Sequence[str]:
-        """Those that are up and stay; perhaps none."""
+        """Names of the engines that are up and stay; perhaps none."""
 
 
 @asynccontextmanager
@@ -70,8 +85,16 @@ async def fast_lane(
     slots: int | None = None,
     tick_s: float = TICK_S,
 ) -> AsyncIterator[None]:
-    """Kept while the body runs, where pipeline.fast_lane asks for one; the run can do without it. `longest`, `slots`:
-    of a workload, where they are not the configuration's; `tick_s`: between two looks, where time is scaled."""
+    """Keep a fast lane while the body runs, if pipeline.fast_lane asks for one. The run can do without it.
+
+    Args:
+        cfg: The run's configuration.
+        scheduler: The run's scheduler.
+        rollout: Moves responses between engines.
+        longest: Model tokens of a response at most; by default rollout.max_new_tokens.
+        slots: Sequences of a full engine; by default vllm.max_num_seqs.
+        tick_s: Seconds between two looks.
+    """
     if cfg.pipeline.fast_lane == "off":
         yield
         return
@@ -88,11 +111,13 @@ async def fast_lane(
     try:
         async with background("fast lane", keeper.run, attempts=FOR_EVER):
             yield
-    finally:  # what comes after the run, an evaluation, has all engines
+    finally:  # An evaluation after the run has all engines.
         rollout.reserve((), {})
 
 
 class LaneKeeper:
+    """Measures lengths and speeds, decides on the lanes, and moves responses to them."""
+
     def __init__(
         self,
         scheduler: RolloutScheduler,
@@ -104,8 +129,17 @@ class LaneKeeper:
         fixed: int | None = None,
         tick_s: float = TICK_S,
     ) -> None:
-        """`longest`: model tokens of a response at most; `slots`: sequences of a full engine; `responses` of a batch;
-        `fixed` lanes, None: as many as pay."""
+        """Create a keeper.
+
+        Args:
+            scheduler: The run's scheduler.
+            rollout: Moves responses between engines.
+            longest: Model tokens of a response at most.
+            slots: Sequences of a full engine.
+            responses: Responses of a batch.
+            fixed: Number of lanes; None for as many as pay off.
+            tick_s: Seconds between two looks.
+        """
         self.scheduler, self.rollout, self.slots, self.responses, self.fixed = (
             scheduler,
             rollout,
@@ -124,20 +158,26 @@ class LaneKeeper:
         scheduler.on_evaluated = self.finished
 
     def finished(self, meta: GroupMeta) -> None:
-        """A group was judged: kept or not, its lengths count."""
+        """Count the lengths of a group that was evaluated, kept or not."""
         self.lengths.finished(meta.model_tokens)
 
     async def run(self) -> None:
+        """Look once a tick, until cancelled."""
         while True:
             await asyncio.sleep(self.tick_s)
             try:
                 await self.tick(asyncio.get_running_loop().time())
             except Exception:
-                # lanes that nobody fills would be idle: until a look succeeds again all engines get groups
+                # Lanes that nobody fills would idle. Until a look succeeds again, all engines get groups.
                 self.rollout.reserve((), {})
                 raise
 
     async def tick(self, now: float) -> None:
+        """Look once.
+
+        Args:
+            now: Event loop time in seconds.
+        """
         live = await self.rollout.under_way()
         load = Counter({e: 0 for e in self.rollout.engines})
         load.update(r.engine for r in live if r.engine in load)
@@ -180,7 +220,7 @@ class LaneKeeper:
         self.policy.resize(self.size, load)
 
     def _measure(self, live: Sequence[UnderWay], load: Counter[str], now: float) -> None:
-        """Speeds, from the tokens since the last look of those that stayed where they were."""
+        """Measure speeds from what the responses that stayed on their engine have written since the last look."""
         if self._then is not None:
             seconds: defaultdict[str, float] = defaultdict(float)
             tokens: Counter[str] = Counter()

@@ -1,5 +1,4 @@
-"""Sizing: how many engines should be lanes, and with how many places? The division under which steps can follow each
-other fastest.
+"""Sizing: how many engines should be lanes, and with how many places, for the shortest time between two steps.
 
 With steps every P seconds, of which the learner takes T once the batch is whole and the push p, a group has W(P) = (S +
 1 - LATE) P - T - p for its longest response, which is x tokens: the first k on a full engine, the rest on a lane. A
@@ -22,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 LATE = 0.5
-"""Part of a period for which groups start after the push whose version they have, on average."""
+"""Share of a period by which groups start, on average, after the push of their version."""
 SHARES = (0.125, 0.1875, 0.25)
-"""The shares of a full engine's sequences that a lane may have."""
+"""Places of a lane that are tried, as shares of a full engine's sequences."""
 WORTH = 0.03
-"""A lane that shortens the period by less is not worth its moves."""
+"""Share by which lanes must shorten the period to be worth their moves."""
 LONGEST_PERIOD = 16.0
 """The longest period that is compared, in multiples of T + p."""
 ROUNDS = 12
@@ -35,9 +34,18 @@ ROUNDS = 12
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`engines` of `slots` sequences each; a batch is `responses` and its step takes `step_s`, push included; of that
-    `before_s` more are spent on it before it is whole (pipeline.early_accumulation); `ahead`: batches (W in
-    scheduler/staleness.py)."""
+    """The engines and the learner, as far as sizing needs them.
+
+    Attributes:
+        engines: Number of engines.
+        slots: Sequences of a full engine.
+        responses: Responses rolled per batch.
+        step_s: Seconds of a step, push included.
+        ahead: Whole batches that may be trained between a group's dispatch and its own batch (scheduler/staleness.py).
+        a_s: Seconds per token of a lone response.
+        b_s: Seconds per token that each sharer of an engine adds.
+        before_s: Seconds of the learner's work on a batch before it is complete (pipeline.early_accumulation).
+    """
 
     engines: int
     slots: int
@@ -54,7 +62,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`lanes` engines of `places` each; steps then follow each other every `period_s`."""
+    """A division of the engines.
+
+    Attributes:
+        lanes: Number of fast-lane engines.
+        places: Sequences of each.
+        period_s: Seconds between two steps that this division allows.
+    """
 
     lanes: int
     places: int
@@ -64,8 +78,16 @@ class Size:
 def best_size(
     cluster: Cluster, positions_K: np.ndarray, survival_K: np.ndarray, longest: float, most: int, least: int = 0
 ) -> Size:
-    """`survival_K`: share of responses that are longer than `positions_K`; `longest` tokens are planned for. At least
-    `least`, at most `most` lanes."""
+    """Return the division with the shortest period; none if lanes gain too little.
+
+    Args:
+        cluster: The engines and the learner.
+        positions_K: Lengths in tokens.
+        survival_K: Share of responses that are longer than each of `positions_K`.
+        longest: Tokens that the longest response is planned for.
+        most: Lanes at most.
+        least: Lanes at least.
+    """
     beyond_K = np.append(np.cumsum((0.5 * (survival_K[1:] + survival_K[:-1]) * np.diff(positions_K))[::-1])[::-1], 0.0)
     found = [Size(0, 0, _period(cluster, 0, 0, positions_K, beyond_K, longest))] if not least else []
     for m in range(max(1, least), most + 1):
