@@ -28,6 +28,7 @@ from openrlhf_tir.http_guard.connections import ConnectionLimits
 from openrlhf_tir.http_guard.guard import BodyLimits, Guard
 from openrlhf_tir.http_guard.json_body import answer_malformed
 from openrlhf_tir.http_guard.leaving import answer_leavers, unless_client_leaves
+from openrlhf_tir.loop_watch import LoopWatch
 from openrlhf_tir.protocol import (
     NOT_NEEDED,
     EnvSchema,
@@ -38,8 +39,10 @@ from openrlhf_tir.protocol import (
     StepReply,
     StepRequest,
 )
+from openrlhf_tir.user_code import Overrun
 
 from .admission import Admission, CapacityFull
+from .defects import CODE_DEFECT, Defects, without_exit
 from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
 from .replies import fit_reset, fit_step
@@ -89,8 +92,13 @@ class EnvService:
         self, factory: Callable[[], Env], config: ServingConfig, gauges: Mapping[str, Callable[[], float]]
     ) -> None:
         self.config, self.draining = config, False
+        self.defects = Defects(factory)
+        self.watch = LoopWatch({self.defects.file} if self.defects.file else ())
         self.admission = Admission(config.workers, config.max_queue)
         self.sessions = Sessions(factory, cap=config.max_sessions, ttl_s=config.session_ttl_s)
+        self.sessions.on_given_up = self._given_up
+        self.waited_at: dict[int, str] = {}
+        """id of a reset's request -> where the user's class waited when it was given up."""
         own: dict[str, Callable[[], float]] = {
             "sessions": self.sessions.__len__,
             "running": lambda: self.admission.running,
@@ -105,12 +113,17 @@ class EnvService:
             async with asyncio.timeout(request.deadline_s):
                 return await session.step(request, self._execute, self.config.kept_replies)
         except TimeoutError:
-            return _reply(request, outcome="timeout")
+            answer = session.answers.get(request.step_id)
+            return self._late(request, self.defects.waits_at(answer.task if answer else None))
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 session.leave(request.step_id)
                 raise
             raise NoSession(f"session {request.session_id!r} was closed while step {request.step_id} ran") from None
+
+    def _given_up(self, request: ResetRequest, reset: asyncio.Task[str]) -> None:
+        if at := self.defects.waits_at(reset):
+            self.waited_at[id(request)] = at
 
     async def step_or_outcome(self, request: StepRequest) -> StepReply:
         """A step of a batch: the refusal of one item is its outcome, so that it does not refuse the others."""
@@ -129,7 +142,8 @@ class EnvService:
             async with asyncio.timeout_at(give_up) as deadline:
                 async with session.serial, self.admission.slot() as session.env.place:
                     session.begin(request.step_id)
-                    step = await session.env.step(request.action, give_up - clock())
+                    with self.watch.allows(request.deadline_s):
+                        step = await without_exit(session.env.step(request.action, give_up - clock()))
             if not isinstance(step, Step):
                 raise TypeError(_not_what_is_expected(session.env, "step", step, "an env_servers.env.Step"))
             reply = StepReply(
@@ -147,15 +161,20 @@ class EnvService:
         except CapacityFull as e:
             self._note(session, request, "capacity", clock() - start, error=e.reason)
             raise
-        except Exception as e:
+        except (Exception, Overrun) as e:
             # the boundary: whatever an environment raises is its own fault, told to the trainer as env_error
             if isinstance(e, TimeoutError) and deadline.expired():
-                reply = _reply(request, outcome="timeout")
+                reply = self._late(request, self.defects.waits_at(None, e.__cause__))
             else:
                 log.exception("the environment failed", extra=self._who(session, request))
-                reply = _reply(request, outcome="env_error", signals={"error": f"{type(e).__name__}: {e}"})
+                signals = self.defects.signals(e, "step") or {"error": f"{type(e).__name__}: {e}"}
+                reply = _reply(request, outcome="env_error", signals=signals)
         self._note(session, request, reply.outcome, clock() - start)
         return reply
+
+    def _late(self, request: StepRequest, at: str | None) -> StepReply:
+        """The reply for a step that missed its deadline; `at`: where the user's class waited."""
+        return _reply(request, outcome="timeout", signals={"waits_at": at} if at else {})
 
     def _note(self, session: Session, request: StepRequest, outcome: Outcome, seconds: float, **more: str) -> None:
         self.metrics.count(outcome, seconds)
@@ -204,10 +223,12 @@ def create_env_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         sweeper = asyncio.create_task(service.expire_forever(), name="expire sessions")
+        service.watch.start()
         try:
             yield
         finally:
             sweeper.cancel()
+            service.watch.stop()
             await service.sessions.close_all()
             if on_stop is not None:
                 await on_stop()
@@ -228,26 +249,40 @@ def create_env_app(
             )
         try:
             async with asyncio.timeout(config.reset_timeout_s) as deadline:
-                session, observation = await service.sessions.open(body)
+                with service.watch.allows(config.reset_timeout_s):
+                    session, observation = await service.sessions.open(body)
         except (CapacityFull, Conflict):
             raise
-        except MALFORMED_TASK as e:
-            raise HTTPException(422, f"task: {type(e).__name__}: {e}") from e
-        except Exception as e:  # as in _execute: the environment's own failure
+        except (Exception, Overrun) as e:  # as in _execute: the environment's own failure
+            late = isinstance(e, TimeoutError) and deadline.expired()
+            at = service.waited_at.pop(id(body), None)
+            defect = None if late else service.defects.signals(e, "reset")
+            if isinstance(e, MALFORMED_TASK) and defect is None:
+                raise HTTPException(422, f"task: {type(e).__name__}: {e}") from e
             log.exception("the environment failed in reset", extra={"env": config.env, "session": body.session_id})
-            if isinstance(e, TimeoutError) and deadline.expired():
-                late = f"env_error: reset was not over within {config.reset_timeout_s:g} s, and was given up."
-                raise HTTPException(500, late) from e
+            if defect:
+                raise _Defect(defect) from e
+            if late:
+                words = f"env_error: reset was not over within {config.reset_timeout_s:g} s, and was given up."
+                if at:
+                    raise HTTPException(504, f"{words} It waited at {at}.") from e
+                raise HTTPException(500, words) from e
             raise HTTPException(500, f"env_error: reset failed with {type(e).__name__}: {e}") from e
         if not isinstance(observation, str):
             await service.sessions.close(session.id)
-            raise HTTPException(500, f"env_error: {_not_what_is_expected(session.env, 'reset', observation, 'text')}")
+            words = _not_what_is_expected(session.env, "reset", observation, "text")
+            if defect := service.defects.signals(TypeError(words), "reset"):
+                raise _Defect(defect)
+            raise HTTPException(500, f"env_error: {words}")
         try:
             reply = ResetReply(session_id=session.id, observation=observation, server=config.server_url)
             return fit_reset(reply)
         except ValueError as e:
             await service.sessions.close(session.id)
-            raise HTTPException(500, f"env_error: reset gives an observation that cannot be sent: {e}") from e
+            words = f"reset gives an observation that cannot be sent: {e}"
+            if defect := service.defects.signals(ValueError(words), "reset"):
+                raise _Defect(defect) from e
+            raise HTTPException(500, f"env_error: {words}") from e
 
     @app.post("/step")
     async def step(body: StepRequest, request: Request) -> StepReply:
@@ -313,7 +348,20 @@ def create_env_app(
     return app
 
 
+class _Defect(Exception):
+    """A defect of the user's class in `reset`, as the signals that a step would have."""
+
+    def __init__(self, signals: dict[str, Any]) -> None:
+        super().__init__(signals["error"])
+        self.signals = signals
+
+
 def _answer_errors(app: FastAPI) -> None:
+    @app.exception_handler(_Defect)
+    async def defect(request: Request, e: _Defect) -> JSONResponse:
+        detail = f"env_error: {e.signals[CODE_DEFECT]}: {e}"
+        return JSONResponse({"detail": detail, "outcome": "env_error", "signals": e.signals}, 500)
+
     @app.exception_handler(NoSession)
     async def no_session(request: Request, e: NoSession) -> JSONResponse:
         return JSONResponse({"detail": str(e)}, 404)

@@ -27,6 +27,7 @@ from typing import Any
 from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
 
 from .admission import CapacityFull
+from .defects import without_exit
 from .env import Env
 
 Execute = Callable[["Session", StepRequest], Coroutine[Any, Any, StepReply]]
@@ -121,6 +122,8 @@ class Sessions:
     ) -> None:
         self._factory, self.cap, self.ttl_s, self._clock = factory, cap, ttl_s, clock
         self._by_id: OrderedDict[str, Session] = OrderedDict()  # least recently used first
+        self.on_given_up: Callable[[ResetRequest, asyncio.Task[str]], None] = lambda request, reset: None
+        """Told of a reset that failed, or is given up while it runs."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -144,7 +147,7 @@ class Sessions:
                 raise CapacityFull(f"{len(self._by_id)} open sessions", retry_after_s=1)
             session = self._by_id[session_id] = Session(session_id, self._factory(), opened_by, last_used=self._clock())
             session.reset = asyncio.create_task(
-                session.env.reset(request.task, request.seed), name=f"reset {session_id}"
+                without_exit(session.env.reset(request.task, request.seed)), name=f"reset {session_id}"
             )
         elif session.opened_by != opened_by:
             raise Conflict(f"session {session_id!r} is open for another task or seed. Use a new session_id.")
@@ -152,6 +155,7 @@ class Sessions:
         try:
             return session, await asyncio.shield(session.reset)
         except BaseException:
+            self.on_given_up(request, session.reset)
             await self.close(session_id)
             raise
 

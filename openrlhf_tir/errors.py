@@ -33,6 +33,7 @@
     |  |  |- FilterError       a filter raised, or returned no verdict
     |  |  |- TurnError         a turn protocol raised, or answered with something else than a turn
     |  |  |- AgentError        an agent file raised, or returned what cannot be trained
+    |  |  |- EnvironmentCodeError  an environment's class raised, blocked its server, or returned what is no reply
     |  |- CheckpointFailed    a checkpoint could not be written; the older ones stay, training may go on
     |- CheckpointDamaged      what a resume needs is not on disk as it was written; names the file and what to resume
                               from instead
@@ -187,9 +188,14 @@ class DeltaRefused(WeightsUnverified):
 
 
 class MethodError(InfraError):
-    """A function of the method failed: there is no reward. `str(e)` names file, line and what was expected."""
+    """A function of the method failed: there is no reward. `str(e)` names file, line and what was expected.
+
+    Attributes:
+        traceback: The traceback of the user's own code, from its first frame on; empty where nothing was raised.
+    """
 
     reason = "method_error"
+    traceback: str = ""
 
 
 class RewardError(MethodError):
@@ -208,11 +214,19 @@ class AgentError(MethodError):
     reason = "agent_error"
 
 
+class EnvironmentCodeError(MethodError):
+    """The code of an environment is wrong. Its server is up: another try would end the same way."""
+
+    reason = "environment_code_error"
+
+
 SUSPENDED = "suspended"
 """Why a group failed that ran while its process was suspended, and lost trajectories or calls to deadlines that went on
 meanwhile. It is issued again, at no cost in train.max_reissues."""
-METHOD_REASONS = frozenset({RewardError.reason, FilterError.reason, TurnError.reason, AgentError.reason})
-"""Reasons of failure that lie in the method's own code: trying again helps seldom, and the user must hear of it."""
+METHOD_REASONS = frozenset(
+    {RewardError.reason, FilterError.reason, TurnError.reason, AgentError.reason, EnvironmentCodeError.reason}
+)
+"""Reasons of failure that lie in the method's own code: another try would end the same way, and the user must know."""
 
 
 class CheckpointFailed(InfraError, OSError):

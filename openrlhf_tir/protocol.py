@@ -14,6 +14,8 @@ Outcomes, and what the trainer makes of them:
     model_error  the action was wrong (syntax, exception, its own    observation, trained
                  time limit: signals["error_type"] == "time_limit")
     env_error    the environment broke                              trajectory failed, never a reward
+                 with signals["code_defect"] = "file:line": its      the same, and no outage: it is not tried again
+                 author's code is wrong
     timeout      server or network missed `deadline_s`              trajectory failed, never a reward
     capacity     the server is full (HTTP 429)                      tried again, no failure
 """

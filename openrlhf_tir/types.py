@@ -451,6 +451,7 @@ class Trajectory:
         failed: Code of the fault if infrastructure or user code failed. Such a trajectory has no reward and is never
             trained.
         why: The fault as a sentence; empty if the trajectory did not fail.
+        traceback: The traceback of the user code that raised, if it failed so.
         reward: The reward, once it was scored.
         parts: Named values behind the reward; their means become metrics.
         masked: Why a valid trajectory is not trained; empty if it is. It still counts in its group's statistics.
@@ -467,6 +468,7 @@ class Trajectory:
     stop_reason: str | int | None = None
     failed: str | None = None
     why: str = ""
+    traceback: str = ""
     reward: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
     masked: str = ""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from env_servers.flags import seconds
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
@@ -39,6 +40,13 @@ def parser() -> argparse.ArgumentParser:
         " (default: %(default)s)"
     )
     p.add_argument("--options", type=table, default="{}", metavar="JSON", help=options)
+    p.add_argument(
+        "--reset-timeout",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="a reset that takes longer is given up (default: %(default)s)",
+    )
     add_serving_flags(p, workers=8)
     return p
 
@@ -79,6 +87,7 @@ def main() -> None:
         env=args.name,
         stateful=bool(getattr(cls, "stateful", True)),
         tools=list(getattr(cls, "tools", [])),
+        reset_timeout_s=args.reset_timeout,
         **said,
     )
     serve(create_env_app(functools.partial(cls, **keywords), config), args)

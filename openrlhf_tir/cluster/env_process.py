@@ -26,8 +26,11 @@ SERVERS = {
 SERVERS |= {name: f"env_servers.adapters.{name}" for name in ("mcp", "openenv", "verl_tool", "gem", "bfcl", "tau")}
 WITH_WORKERS = ("python_tir", "search", "math", "swe", "puzzles", "bfcl")
 """Servers of ours that env.workers is told; the others answer at once, and have a default of many."""
-OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds", "workers", "name")
+OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds", "workers", "name", "reset-timeout")
 """Flags of a server that the run sets itself, or has a setting for."""
+RESET_SHARE = 0.9
+"""Share of env.reset_timeout_s after which a reset of a class of the user's own is given up: its caller still waits,
+and hears where the class does."""
 OWN = "env_servers.own"
 """The server of a class of the user's own, env.file."""
 START_TIMEOUT_S = 120.0
@@ -85,6 +88,8 @@ def server_flags(e: Environment) -> list[str]:
             e.env.file,
             "--name",
             e.serves,
+            "--reset-timeout",
+            f"{e.env.reset_timeout_s * RESET_SHARE:g}",
             *(["--options", json.dumps(e.env.server_options)] if e.env.server_options else []),
         ]
     elif e.serves in WITH_WORKERS:

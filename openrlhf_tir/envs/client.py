@@ -30,7 +30,7 @@ from ..backoff import backoff_s, jittered
 from ..config import Env
 from ..errors import EnvError, EnvFull, EnvLost, EnvTimeout, InfraError
 from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
-from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, EnvNonsense, Full, Unreachable
+from .http import CODE_DEFECT, CONNECT_TIMEOUT_S, Broken, EnvHttp, EnvNonsense, Full, Unreachable
 from .session import HttpSession
 from .stage_times import StageTimes
 from .step_batches import StepBatches
@@ -220,9 +220,9 @@ class EnvClient:
                 server.credits.answered()
             if step is None:
                 return reply
-            if step.outcome == "env_error":
+            if step.outcome == "env_error" and CODE_DEFECT not in step.signals:
                 self.urls.failed(server, ticket, f"outcome env_error: {step.signals.get('error', 'no reason given')}")
-            elif step.outcome in TRAINABLE_OUTCOMES:
+            elif step.outcome in TRAINABLE_OUTCOMES or CODE_DEFECT in step.signals:
                 self.urls.succeeded(server, ticket)
             return reply
         except (Broken, EnvNonsense, EnvTimeout) as e:

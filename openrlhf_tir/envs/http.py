@@ -15,20 +15,24 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
-from ..errors import EnvError, EnvLost, EnvTimeout
+from ..errors import EnvError, EnvironmentCodeError, EnvLost, EnvTimeout
 from ..protocol import MAX_REPLY_BYTES, StepReply, StepRequest
 from .refusals import seconds
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
+REFUSAL_BYTES = 1 << 15
+"""What is read of a body that says why there is no answer: room for a traceback."""
+CODE_DEFECT = "code_defect"
+"""The signal, "file:line", of a reply that says that the environment's code is wrong (protocol.py)."""
 Wire = TypeVar("Wire", bound=BaseModel)
 
 
@@ -141,7 +145,12 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
     retry_after = response.headers.get("Retry-After")
     if response.status == 429:
         return Full(seconds(retry_after))
-    said = excerpt(await response.content.read(200))
+    body = await response.content.read(REFUSAL_BYTES)
+    said = excerpt(body)
+    if response.status == 500 and (defect := _defect_of(body, url)):
+        return defect
+    if response.status == 504:
+        return EnvTimeout(f"{url}: {said}. Make reset quicker, or raise env.reset_timeout_s.")
     if response.status >= 500:
         return Broken(f"HTTP {response.status}: {said}", None if retry_after is None else seconds(retry_after))
     if response.status == 401:
@@ -152,6 +161,27 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
     if response.status == 404 and url.endswith("/step"):
         return EnvLost(f"{url} does not know the session any more (HTTP 404): {said}. Was the server restarted?")
     return EnvError(f"{url} answered HTTP {response.status}: {said}")
+
+
+def _defect_of(body: bytes, url: str) -> EnvironmentCodeError | None:
+    """The defect of the environment's code that an answer of /reset tells of."""
+    try:
+        told = json.loads(body)
+        return code_defect(url, told.get("signals", {}))
+    except (ValueError, AttributeError):
+        return None
+
+
+def code_defect(env: str, signals: Mapping[str, Any]) -> EnvironmentCodeError | None:
+    """Return the error behind signals that say that the environment's code is wrong; None if they do not."""
+    if CODE_DEFECT not in signals:
+        return None
+    error = EnvironmentCodeError(
+        f"Environment {env}: {signals[CODE_DEFECT]}: {signals.get('error', 'no reason given')}."
+        " It is a bug in that line, or a task that it does not expect."
+    )
+    error.traceback = str(signals.get("traceback", ""))
+    return error
 
 
 async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:

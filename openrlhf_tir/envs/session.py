@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ..errors import EnvError, EnvLost, EnvTimeout, InfraError
 from ..protocol import TRAINABLE_OUTCOMES, ResetReply, ResetRequest, StepReply, StepRequest
 from .hedge import hedged
-from .http import Broken, Full
+from .http import Broken, Full, code_defect
 from .urls import EnvServer
 
 if TYPE_CHECKING:
@@ -147,10 +147,13 @@ class HttpSession:
         if reply.outcome in TRAINABLE_OUTCOMES:
             return reply
         if reply.outcome == "timeout":
+            at = f" It waits at {reply.signals['waits_at']}." if "waits_at" in reply.signals else ""
             raise EnvTimeout(
-                f"{server.url}/step missed its deadline of {c.step_timeout_s:g} s."
+                f"{server.url}/step missed its deadline of {c.step_timeout_s:g} s.{at}"
                 " Add env workers, or raise env.step_timeout_s."
             )
+        if defect := code_defect(self._env, reply.signals):
+            raise defect
         raise EnvError(
             f"{server.url}/step failed with outcome {reply.outcome}: {reply.signals.get('error', 'no reason given')}"
         )

@@ -136,6 +136,7 @@ async def run_episode(
             _cut(traj, codec, limits.max_new_tokens)
     except InfraError as e:
         traj.failed, traj.why = e.reason, str(e)
+        traj.traceback = getattr(e, "traceback", "")
     return traj
 
 

@@ -183,7 +183,7 @@ class GroupRunner:
         if not select(g.ended, n).settled:
             g.ended = [t or Trajectory(i, prompt_ids, failed=late) for i, t in enumerate(g.ended)]
         group = Group(key, task, select(g.ended, n).members)
-        failed = failed_as(group, 1 if mode else r.min_valid)
+        failed = failed_as(group, 1 if mode else r.min_valid, user_code=mode is None)
         if g.suspended and mode is None and any(_may_be_late(t) for t in group.trajectories):
             # The deadlines of others (calls, sessions, the code's own time limit) went on while nobody could work. What
             # they left of the group would be its short responses.
@@ -284,6 +284,7 @@ class GroupRunner:
                 traj.parts |= {"correct": float(correct), **parts}
         except InfraError as e:
             traj.failed, traj.why = e.reason, str(e)[:WHY_CHARS]
+            traj.traceback = getattr(e, "traceback", "")
         g.each(traj)
         return traj
 

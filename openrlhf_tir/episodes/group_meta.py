@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from ..errors import METHOD_REASONS
 from ..rewards.checking.answer_text import model_text
 from ..types import Group, GroupMeta, Trajectory, Verdict
 
@@ -27,8 +28,14 @@ HALF = 0.5
 """Above it a trajectory is correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
 
 
-def failed_as(group: Group, min_valid: int) -> str | None:
-    """Why the whole group cannot be used: the commonest fault, when fewer than `min_valid` trajectories are valid."""
+def failed_as(group: Group, min_valid: int, *, user_code: bool = True) -> str | None:
+    """Return why the whole group cannot be used; None if it can be.
+
+    Fewer than `min_valid` valid trajectories: the commonest fault. With `user_code`, as in training: one trajectory
+    that user code failed. A reward that raises for wrong answers would leave a group of right ones.
+    """
+    if user_code and (bugs := Counter(t.failed for t in group.trajectories if t.failed in METHOD_REASONS)):
+        return bugs.most_common(1)[0][0]
     if len(group.valid) >= min_valid:
         return None
     return Counter(t.failed for t in group.trajectories if t.failed).most_common(1)[0][0]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import plugins
 from ..config import Filter
@@ -70,6 +70,8 @@ class OwnFilter:
     """A filter of one's own by its name, so that it can be asked in another process."""
 
     name: str
+    user_code: ClassVar[bool] = True
+    """It is interrupted where it is when it uses up its time (rewards/workers.py)."""
 
     @property
     def __name__(self) -> str:

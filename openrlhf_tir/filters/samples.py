@@ -8,7 +8,7 @@ mask is set after the advantages are known; it counts neither in the loss nor in
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import plugins
 from ..errors import FilterError
@@ -45,6 +45,8 @@ class SampleFilter:
     """Masks by name; one of one's own can be asked in another process."""
 
     name: str
+    user_code: ClassVar[bool] = True
+    """It is interrupted where it is when it uses up its time (rewards/workers.py)."""
 
     @property
     def __name__(self) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 
 from ..backoff import backoff_s
 from ..config import Config
-from ..errors import InfraError, Stopped
+from ..errors import METHOD_REASONS, InfraError, Stopped
 from ..learner.minibatches import train_batch
 from ..ports import Learner, Prompts, Publisher, Rollout
 from ..replay.ledger import Ledger
@@ -183,7 +183,7 @@ class Pipeline:
         if failure is None and meta is not None:
             now = asyncio.get_running_loop().time()
             self.scheduler.group_evaluated(group, meta, now, self.rollout.engine_stats())
-        else:
+        elif failure not in METHOD_REASONS:
             # What is down needs time to come back. The group keeps its slot meanwhile.
             await asyncio.sleep(backoff_s(group.retries, cap_s=self.cfg.train.max_backoff_s))
         del self.rollouts[group.sequence_number]

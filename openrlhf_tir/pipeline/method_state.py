@@ -3,7 +3,7 @@
 counters      the numbers that rewards read and ask to be changed (rewards/context.py); told with each group that is
               issued. What the groups of a batch ask for counts from the next batch on, in the order of dispatch
 length balance    the lengths of the latest kept groups, for ZeroTIR's filter over many groups
-errors        how many prompts in a row failed by the method's own code; not kept over a resume
+errors        groups that failed by the method's own code; not kept over a resume
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MethodState:
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg
         self.counters = Counters()
-        self.errors = MethodErrors(cfg.reward.max_failed_groups)
+        self.errors = MethodErrors(cfg.reward.max_failed_groups, cfg.train.max_user_code_failures)
         self._balanced = {name: LENGTH_BALANCE in e.filter.order for name, e in cfg.environments.items()}
         self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
         self._ended: list[tuple[int, int, list[CounterUpdate]]] = []
@@ -83,6 +83,7 @@ class MethodState:
         Called at a step boundary: without staleness what a reward reads must not depend on which group ended first,
         and a sum of floats depends on the order of its terms.
         """
+        self.errors.updated = True
         ended, self._ended = sorted(self._ended, key=lambda entry: entry[0]), []
         for _, prompt, changes in ended:
             self.counters.apply(prompt, changes)

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from .. import plugins
-from ..errors import ConfigError, FilterError, InfraError, MethodError, RewardError
+from ..errors import ConfigError, FilterError, InfraError, MethodError, RewardError, VerifierError
 from ..types import Group, RewardParts, Verdict
+from ..user_code import Overrun, is_outage, traceback_of
 
 REASON = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What a filter may call its reason: it stands in metrics' names, behind a slash."""
@@ -27,15 +28,27 @@ SHOWN = 120
 
 @contextmanager
 def named(place: plugins.Place, name: str, function: Callable[..., Any], error: type[MethodError]):
-    """Whatever `function` raises in this block becomes `error`, with its line. What is no fault of its own passes."""
+    """Turn whatever `function` raises in this block into `error`, with its line and traceback.
+
+    What is no fault of its own passes: an error of ours. A service that it asks and that does not answer is a
+    VerifierError, which is infrastructure.
+    """
     try:
         yield
     except (InfraError, ConfigError):
         raise
-    except Exception as e:
-        at = plugins.raised_at(e, plugins.source_file(function)) or plugins.location(function)
+    except (Exception, SystemExit, Overrun) as e:
+        file = plugins.source_file(function)
+        at = plugins.raised_at(e, file) or plugins.location(function)
+        message = f"{place.setting} = {name!r}: {at}: {type(e).__name__}: {e}."
+        if isinstance(e, Exception) and is_outage(e):
+            raise VerifierError(f"{message} What it asks does not answer.") from e
         remedy = "It is a bug in that line, or a row of the data that it does not expect."
-        raise error(f"{place.setting} = {name!r}: {at}: {type(e).__name__}: {e}. {remedy}") from e
+        if isinstance(e, Overrun):
+            remedy = "Make it quicker, or raise that."
+        failure = error(f"{message} {remedy}")
+        failure.traceback = traceback_of(e, file)
+        raise failure from e
 
 
 def wrong_result(

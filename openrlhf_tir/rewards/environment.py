@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..errors import EnvError, unknown
+from ..errors import EnvironmentCodeError, unknown
 from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
 from .math_outcome import call_facts
@@ -28,14 +28,14 @@ def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> R
 
     parts: env_done (the environment ended the episode), env_rewards (replies with a reward), and those of `call_facts`;
     besides, for each name in option `signals` (one, or several in a list), the last number or truth that the replies
-    had as a signal of that name, 0 where none had: recorded, and no part of the reward. Raises EnvError where the
-    environment ended the episode and none of its replies had a reward."""
+    had as a signal of that name, 0 where none had: recorded, and no part of the reward. Raises EnvironmentCodeError
+    where the environment ended the episode and none of its replies had a reward."""
     if strange := set(context.options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'env'.")
     given = [call.reward for call in trajectory.calls if call.reward is not None]
     ended = bool(trajectory.calls) and trajectory.calls[-1].done
     if ended and not given:
-        raise EnvError(
+        raise EnvironmentCodeError(
             f"the environment ended the episode and gave no reward: all {len(trajectory.calls)} replies have null (NaN"
             " arrives as null too). Give the last reply a number, 0 where nothing was achieved, or choose a"
             " reward.name that judges the response itself."

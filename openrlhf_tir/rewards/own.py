@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import plugins
 from ..config.integrations.reward_signatures import convention_of
@@ -24,6 +24,8 @@ from .context import RewardContext
 @dataclass(frozen=True)
 class _Own:
     name: str
+    user_code: ClassVar[bool] = True
+    """It is interrupted where it is when it uses up its time (workers.py)."""
 
     @property
     def __name__(self) -> str:

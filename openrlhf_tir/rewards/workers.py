@@ -18,10 +18,12 @@ import multiprocessing
 import resource
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import VerifierError
+from ..user_code import Overrun
 from .checking import symbolic
 
 if TYPE_CHECKING:
@@ -36,7 +38,22 @@ more on a starved host."""
 CLOSE_S = 10.0
 """Within so long the workers are killed, as a rule in a moment: one that is just being started is waited for by pebble,
 without a bound of its own."""
+INTERRUPT_AT = 0.95
+"""Share of the deadline after which user code is interrupted: before its worker is killed, so that it can say where."""
+STARVED = 0.5
+"""Share of its time that a call has waited for a core, from which on it is late by the machine's doing."""
+KILL_AFTER_S = 1.0
+"""CPU seconds after an interrupt within which user code has to be over."""
 log = logging.getLogger(__name__)
+
+
+class Limits(NamedTuple):
+    """What one call may use, and the settings that say so."""
+
+    cpu_s: float | None
+    wall_s: float
+    cpu_name: str
+    wall_name: str
 
 
 class CpuSpent(VerifierError):
@@ -90,11 +107,12 @@ class Workers:
         from pebble import ProcessExpired
 
         death: BaseException | None = None
+        limits = Limits(self.cpu_s, self.wall_s, self._cpu_name, self._wall_name)
         async with self._turns:  # so that a call that is handed over finds a worker that is free
             for _ in range(ATTEMPTS):
                 pool = self._started()
                 # from when a worker takes it
-                call = pool.schedule(_budgeted, args=(self.cpu_s, function, *args), timeout=self.wall_s)
+                call = pool.schedule(_budgeted, args=(limits, function, *args), timeout=self.wall_s)
                 try:
                     async with asyncio.timeout(self.take_s + self.wall_s):
                         return await asyncio.wrap_future(call)
@@ -177,14 +195,59 @@ def _stopping(pool: Any) -> threading.Thread:
     return thread
 
 
-def _budgeted(cpu_s: float | None, function: Callable[..., Any], *args: Any) -> Any:
-    """In the worker: the kernel kills this process when the call has used `cpu_s` seconds of CPU, its own and the
-    system's for it."""
-    signal.setitimer(signal.ITIMER_PROF, cpu_s or 0)
+def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
+    """In the worker: the kernel kills this process when the call has used up its CPU, its own and the system's for it.
+
+    User code (`user_code = True` on the callable) is first interrupted where it is, so that the error has its file and
+    line; the kill follows for code that no signal handler can stop.
+    """
+    own = getattr(function, "user_code", False)
+    if own and limits.cpu_s is not None:
+        signal.signal(signal.SIGPROF, _interrupts(f"it used up {limits.cpu_name} = {limits.cpu_s:g} s of CPU"))
+    if own:
+        said = f"it was not over within {limits.wall_name} = {limits.wall_s:g} s"
+        signal.signal(signal.SIGALRM, _interrupts(said, starved=_starvation()))
+        signal.setitimer(signal.ITIMER_REAL, limits.wall_s * INTERRUPT_AT)
+    signal.setitimer(signal.ITIMER_PROF, limits.cpu_s or 0)
     try:
         return function(*args)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        if own:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+
+
+def _starvation() -> Callable[[], bool]:
+    """Return a function that says whether this thread has waited for a core, most of the time since now."""
+    began = time.monotonic()
+    waited = _waited_s()
+    return lambda: _waited_s() - waited > (time.monotonic() - began) * STARVED
+
+
+def _waited_s() -> float:
+    """Seconds for which this thread was ready to run and had no core; 0 where the kernel does not count them."""
+    try:
+        with open("/proc/thread-self/schedstat") as stat:
+            return int(stat.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _interrupts(said: str, starved: Callable[[], bool] = lambda: False) -> Callable[[int, Any], None]:
+    """Return a signal handler that raises Overrun in what runs, and lets the next signal kill the process.
+
+    On a starved host it does nothing: that the call is late is then the machine's doing (`Late`).
+    """
+
+    def handler(number: int, frame: Any) -> None:
+        if starved():
+            return
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, KILL_AFTER_S)
+        raise Overrun(said)
+
+    return handler
 
 
 def _start_worker(cpu_s: float | None, prepare: Callable[[], None]) -> None:

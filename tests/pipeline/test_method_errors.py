@@ -1,42 +1,64 @@
-"""A method's own code that fails: one bad row is a failed prompt, a bad function ends the run by name."""
+"""User code that fails: before the first update it ends the run, later a bad row is a failed prompt, and a bad function
+ends the run by name, or after the number of failures that the user sets."""
 
 from __future__ import annotations
 
-from openrlhf_tir.errors import MethodBroken
+import pytest
+
+from openrlhf_tir.errors import METHOD_REASONS, MethodBroken
 from tests.pipeline.fakes import FakeLearner, FakeRollout, group_of, pipeline, what_stops
 from tests.pipeline.fakes import run as run_virtual
 
 
 class BrokenFor(FakeRollout):
-    """Every sample of a prompt fails by the reward when `broken(prompt)`."""
+    """Every sample of a prompt fails by user code when `broken(prompt)`, from the version `since` on."""
 
-    def __init__(self, broken, reason="reward_error"):
+    def __init__(self, broken, reason="reward_error", since=1):
         super().__init__()
-        self.broken, self.reason = broken, reason
+        self.broken, self.reason, self.since = broken, reason, since
+        self.failed = []
 
     async def run_group(self, key, task):
         meta, group = await super().run_group(key, task)
-        if self.broken(key.prompt):
+        if self.version >= self.since and self.broken(key.prompt):
+            self.failed.append(key)
             meta, group = group_of(key, self.version, failed=self.reason)
             meta.failures = {self.reason: 2}
             meta.why = {self.reason: "reward.name = 'mine.py:score': mine.py:4: KeyError: 'x'."}
         return meta, group
 
 
+@pytest.mark.parametrize("reason", sorted(METHOD_REASONS))
+def test_the_first_group_that_user_code_fails_before_the_first_update_ends_the_run(tmp_path, reason):
+    rollout = BrokenFor(lambda prompt: prompt == 1, reason, since=0)
+    p = pipeline(tmp_path, rollout=rollout)
+    said = what_stops(p, MethodBroken)
+    assert reason in said and "mine.py:4: KeyError: 'x'" in said
+    assert p.version == 0 and len(rollout.failed) == 1
+
+
 def test_a_reward_that_fails_every_group_ends_the_run_with_its_last_error(tmp_path):
     p = pipeline(tmp_path, rollout=BrokenFor(lambda prompt: True))
     said = what_stops(p, MethodBroken)
-    assert "3 prompts in a row failed as 'reward_error'" in said and "mine.py:4: KeyError: 'x'" in said
+    assert "3 prompts in a row" in said and "reward_error" in said and "mine.py:4: KeyError: 'x'" in said
+    assert p.version >= 1
 
 
 def test_a_reward_that_fails_every_group_is_named_however_small_the_batch(tmp_path):
-    """B = 1, one group at a time, no second tries: two failed in a row are one short of reward.max_failed_groups."""
     p = pipeline(tmp_path, mode="sync", B=1, reissues=0, rollout=BrokenFor(lambda prompt: True))
-    assert "3 prompts in a row failed as 'reward_error'" in what_stops(p, MethodBroken)
+    assert "3 prompts in a row" in what_stops(p, MethodBroken)
 
 
-def test_a_row_that_the_reward_does_not_expect_fails_alone(tmp_path):
-    learner = FakeLearner()
-    p = pipeline(tmp_path, rollout=BrokenFor(lambda prompt: prompt == 5), learner=learner, max_steps=6, reissues=2)
+def test_a_row_that_the_reward_does_not_expect_fails_alone_and_is_not_tried_again(tmp_path):
+    learner, rollout = FakeLearner(), BrokenFor(lambda prompt: prompt == 15)
+    p = pipeline(tmp_path, rollout=rollout, learner=learner, max_steps=12, reissues=2)
     run_virtual(p.run())
-    assert p.version == 6 and 5 not in {key.prompt for _, key, _ in learner.trained}
+    assert p.version == 12 and 15 not in {key.prompt for _, key, _ in learner.trained}
+    assert [key.attempt for key in rollout.failed] == [0]
+
+
+def test_a_run_ends_at_the_number_of_failures_that_the_user_sets(tmp_path):
+    rollout = BrokenFor(lambda prompt: prompt % 8 == 7)
+    p = pipeline(tmp_path, rollout=rollout, max_steps=60, train={"max_user_code_failures": 2})
+    assert "train.max_user_code_failures = 2" in what_stops(p, MethodBroken)
+    assert len(rollout.failed) == 2

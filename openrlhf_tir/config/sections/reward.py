@@ -136,8 +136,8 @@ class Reward(Section):
         3,
         ge=1,
         description=(
-            "so many prompts one after the other whose groups failed by an error in reward, filter or protocol end the"
-            " run, with the last one"
+            "abort the run after this many consecutive prompts fail in user code (reward, filter, protocol, environment"
+            " class, agent file); until the first update the first one ends it"
         ),
     )
 

@@ -164,6 +164,15 @@ class Train(Section):
             " say why, show one, and stop; 0: never"
         ),
     )
+    max_user_code_failures: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "end the run once so many groups have failed by an error in user code (reward, filter, protocol,"
+            " environment class, agent file) since the first update; until then the first one ends it. Unset: only"
+            " reward.max_failed_groups in a row"
+        ),
+    )
     max_nonfinite_steps: int = Field(
         3,
         ge=1,

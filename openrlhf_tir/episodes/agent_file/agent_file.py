@@ -38,6 +38,7 @@ class _Worker:
             "max_length": cfg.data.max_len,
             "reset_timeout_s": cfg.env.reset_timeout_s,
             "step_timeout_s": cfg.env.step_timeout_s,
+            "idle_s": cfg.rollout.agent_idle_s,
         }
         idle_s = max(cfg.rollout.agent_idle_s, cfg.env.reset_timeout_s + cfg.env.step_timeout_s)
         self.process = Process(

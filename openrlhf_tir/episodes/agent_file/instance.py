@@ -82,11 +82,11 @@ async def _deadline(call: str, deadlines: Deadlines) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(deadlines[call]) as clock:
             yield
-    except TimeoutError:
+    except TimeoutError as e:
         if not clock.expired():
             raise  # its own
         said = f"{call} of the agent instance was not over within env.{call}_timeout_s = {deadlines[call]:g} s."
-        raise CallLate(f"{said} Make it quicker, or raise that.") from None
+        raise CallLate(f"{said} Make it quicker, or raise that.") from e.__cause__
 
 
 def _show(value: Any) -> str:

@@ -17,11 +17,13 @@ from pathlib import Path
 
 from ...backoff import backoff_s, jittered
 from ...deadlines import Deadline, within
-from ...errors import AgentError, AgentLost, ConfigError, EnvLost, EnvTimeout, InfraError
+from ...errors import AgentError, AgentLost, ConfigError, EnvError, EnvLost, EnvTimeout, InfraError
 from .wire import Message, frame, read
 
 PONG = Deadline(30.0, "PONG")
 """A process whose event loop is free answers in milliseconds, on a starved host in seconds."""
+WHERE_S = 1.0
+"""Seconds within which a process that is not blocked says where a run waits."""
 LOG_END = 600
 """Characters of a worker's log that a message shows."""
 
@@ -41,6 +43,9 @@ class Run:
     answers: set[asyncio.Task[None]] = field(default_factory=set)
     fault: InfraError | None = None
     silence: asyncio.TimerHandle | None = None
+    waits: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the process has said where the run waits."""
+    waits_at: str | None = None
 
 
 @dataclass(eq=False)
@@ -93,9 +98,13 @@ class Process:
             raise self._fault[1]  # asked from a thread of the file's own, or beside it: the engine's fault, most likely
         if said["late"]:
             raise EnvTimeout(said["error"])
-        raise AgentError(
+        if said["outage"]:
+            raise EnvError(f"train.agent_func_path: {said['error']}. What it asks does not answer.")
+        error = AgentError(
             f"train.agent_func_path: {said['error']}. It is a bug in that line, or a task that it does not expect."
         )
+        error.traceback = said["traceback"]
+        raise error
 
     @property
     def identity(self) -> str:
@@ -163,6 +172,10 @@ class Process:
     def _handle(self, message: Message) -> None:
         if "pong" in message:
             self._pong.set()
+        elif "waits" in message:
+            if run := self.runs.get(message["waits"]):
+                run.waits_at = message["at"]
+                run.waits.set()
         elif "done" in message:
             run = self.runs.get(message["done"])
             if run and not run.said.done():
@@ -210,13 +223,24 @@ class Process:
             run.silence = asyncio.get_running_loop().call_later(self.idle.seconds, self._silent, run)
 
     def _silent(self, run: Run) -> None:
-        if not run.said.done():
-            run.said.set_exception(
-                AgentLost(f"execute of the agent file was not heard of for {self.idle}. See {self.log}, or raise that.")
-            )
-        task = asyncio.create_task(self._kill_if_blocked(), name="ping agent file")
+        task = asyncio.create_task(self._give_up(run), name="ping agent file")
         self._answers[-run.number] = task  # held, or it may be collected
         task.add_done_callback(lambda task: self._answers.pop(-run.number, None))
+
+    async def _give_up(self, run: Run) -> None:
+        """End a run that was silent for too long, with the line where it waits, and its process if that is blocked."""
+        self._send({"where": run.number})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WHERE_S):
+                await run.waits.wait()
+        if not run.said.done():
+            at = f" It waits at {run.waits_at}." if run.waits_at else ""
+            run.said.set_exception(
+                AgentLost(
+                    f"execute of the agent file was not heard of for {self.idle}.{at} See {self.log}, or raise that."
+                )
+            )
+        await self._kill_if_blocked()
 
     async def _kill_if_blocked(self) -> None:
         self._pong.clear()

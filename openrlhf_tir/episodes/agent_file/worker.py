@@ -2,9 +2,10 @@
 ends with its actor.
 
 <- {"start": ...}      -> {"ready": true} or {"error": why}
-<- {"run": i, ...}     -> {"done": i, "result": ..., "calls": [...]} or {"done": i, "error": why, "late": bool}
+<- {"run": i, ...}     -> {"done": i, "result": ..., "calls": [...]} or {"done": i, "error": why, ...}
 <- {"cancel": i}
 -> {"generate": k, "run": i or null, "prompt", "sampling"}, {"abort": k}      <- {"completion": k, ...}
+<- {"where": i}        -> {"waits": i, "at": "file:line" or null}
 <- {"ping": true}      -> {"pong": true}          unless the file blocks the event loop
 """
 
@@ -21,6 +22,8 @@ from typing import Any
 
 from ... import plugins
 from ...errors import ConfigError
+from ...loop_watch import LoopWatch
+from ...user_code import Overrun, is_outage, suspended_at, traceback_of
 from .answer import answer
 from .instance import CallLate, Deadlines, recorded
 from .llm_engine import RUN, LlmEngine, Run, sampling_params
@@ -32,6 +35,8 @@ class Worker:
     def __init__(self, executor: Any, tokenizer: Any, start: Message, send: Any) -> None:
         self.executor, self.tokenizer, self.send = executor, tokenizer, send
         self.file, self.max_length = plugins.source_file(type(executor)), start["max_length"]
+        self.idle_s = float(start["idle_s"])
+        self.watch = LoopWatch({self.file} if self.file else ())
         self.engine = LlmEngine(send, tokenizer)
         self.runs: dict[int, asyncio.Task[None]] = {}
         accepts = inspect.signature(executor.execute).parameters
@@ -53,13 +58,18 @@ class Worker:
         elif "cancel" in message:
             if task := self.runs.get(message["cancel"]):
                 task.cancel()
+        elif "where" in message:
+            task = self.runs.get(message["where"])
+            at = suspended_at(task.get_coro(), self.file) if task else None
+            self.send({"waits": message["where"], "at": at})
         elif "ping" in message:
             self.send({"pong": True})
 
     async def _run(self, message: Message) -> None:
         run = Run(message["run"])
         RUN.set(run)
-        late = False
+        late = outage = False
+        trace = ""
         values = (
             message["prompt"],
             message["label"],
@@ -69,13 +79,18 @@ class Worker:
             self.engine,
         )
         try:
-            result = await self.executor.execute(**dict(zip(ARGUMENTS, values, strict=True)), **self.images)
+            with self.watch.allows(self.idle_s):
+                result = await self.executor.execute(**dict(zip(ARGUMENTS, values, strict=True)), **self.images)
             said: Message = {"result": answer(result)}
         except CallLate as e:
-            said, late = {"error": str(e)}, True
-        except (Exception, SystemExit) as e:
+            at = plugins.raised_at(e.__cause__, self.file) if e.__cause__ else None
+            said, late = {"error": f"{at}: {e}" if at else str(e)}, True
+        except (Exception, SystemExit, Overrun) as e:
+            outage = isinstance(e, Exception) and is_outage(e)
+            trace = traceback_of(e, self.file)
             said = {"error": f"{plugins.raised_at(e, self.file) or self.file}: {type(e).__name__}: {e}"}
-        self.send({"done": run.number, "calls": run.calls, "late": late, **said})
+        facts = {"calls": run.calls, "late": late, "outage": outage, "traceback": trace}
+        self.send({"done": run.number, **facts, **said})
 
 
 async def _serve(connection: socket.socket) -> None:
@@ -95,6 +110,7 @@ async def _serve(connection: socket.socket) -> None:
         await asyncio.sleep(0)
         await writer.drain()
         return
+    worker.watch.start()
     send({"ready": True})
     while (message := await read(reader)) is not None:
         worker.handle(message)

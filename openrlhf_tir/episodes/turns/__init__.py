@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ... import plugins
 from ...errors import ConfigError, TurnError
+from ...user_code import Overrun, traceback_of
 
 if TYPE_CHECKING:
     from ...config import Env
@@ -267,7 +268,10 @@ class OwnProtocol:
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except Exception as e:
-            at = plugins.raised_at(e, plugins.source_file(self._cls))
+        except (Exception, SystemExit, Overrun) as e:
+            file = plugins.source_file(self._cls)
+            at = plugins.raised_at(e, file)
             remedy = "It is a bug in that line, or a text that it does not expect."
-            raise TurnError(f"env.protocol = {self._name!r}: {at}: {type(e).__name__}: {e}. {remedy}") from e
+            error = TurnError(f"env.protocol = {self._name!r}: {at}: {type(e).__name__}: {e}. {remedy}")
+            error.traceback = traceback_of(e, file)
+            raise error from e

@@ -32,7 +32,7 @@ from enum import StrEnum
 from typing import Any
 
 from ...config import Config
-from ...errors import SUSPENDED, ConservationError, PipelineError
+from ...errors import METHOD_REASONS, SUSPENDED, ConservationError, PipelineError
 from ...ports import Prompts
 from ...replay.ledger import Ledger
 from ...replay.lines import BEGINNING
@@ -319,14 +319,23 @@ class RolloutScheduler:
             return False
         may_replace = self._prompts_name_replacements is not False
         if failure is not None or meta is None:
-            fails_for_good = failure != SUSPENDED and group.retries >= self._settings.train.max_reissues
-            return may_replace and fails_for_good
+            return may_replace and not self._is_retried(group, failure)
         if not meta.verdict.keep:
             return may_replace
         # Where a bound on rolling groups, and not the batch, decides when the next prompt is dispatched, an accepted
         # group makes room for one as well.
         frees_a_slot = self._max_rolling() < self.rule.batch_groups
         return self.method.looks_at_others(meta) or (may_replace and frees_a_slot)
+
+    def _is_retried(self, group: InFlightGroup, failure: str | None) -> bool:
+        """Return True if a group that failed is dispatched again.
+
+        One that user code failed is not: the code is the same, and a new sample that avoids the bug would be chosen by
+        it.
+        """
+        if failure == SUSPENDED:
+            return True
+        return failure not in METHOD_REASONS and group.retries < self._settings.train.max_reissues
 
     def is_oldest_unfinished(self, group: InFlightGroup) -> bool:
         """Return True if every group that was dispatched before this one has finished for good."""
@@ -401,10 +410,9 @@ class RolloutScheduler:
                 " checkpoint and report this."
             )
         if failure is not None:
-            # A suspended job costs its groups calls, which says nothing of the prompt.
-            counts_as_retry = failure != SUSPENDED
-            if not counts_as_retry or group.retries < self._settings.train.max_reissues:
-                state = self._requeue(group, failure, counts_as_retry=counts_as_retry)
+            if self._is_retried(group, failure):
+                # A suspended job costs its groups calls, which says nothing of the prompt.
+                state = self._requeue(group, failure, counts_as_retry=failure != SUSPENDED)
             else:
                 state = self._end(group, GroupState.FAILED, None, failure)
         elif meta is None:

@@ -39,6 +39,9 @@ class RewardFile:
 
 
 class _Call:
+    user_code = True
+    """It is interrupted where it is when it uses up its time (rewards/workers.py)."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.__name__ = name.rpartition("/")[2]

@@ -77,9 +77,21 @@ async def test_a_group_whose_process_dies_fails_as_a_whole(agent_of, quick):
     assert meta.failed == "env_lost" and {t.failed for t in group.trajectories} == {"env_lost"}
 
 
-async def test_a_file_that_blocks_is_lost_and_its_process_replaced(agent_of, quick):
+async def test_a_file_that_blocks_its_process_is_interrupted_at_the_line_that_runs(agent_of, quick):
+    agent, engine = await agent_of(CUSTOM, **{"rollout.agent_idle_s": 0.5})
+    agent.workers[0].process.idle = Deadline(60.0, "rollout.agent_idle_s")
+    line = next(i for i, text in enumerate(CUSTOM.splitlines(), 1) if "time.sleep" in text)
+    with pytest.raises(AgentError, match=rf"agent.py:{line}: Overrun") as raised:
+        await one(agent, engine, "block")
+    assert "time.sleep" in raised.value.traceback
+    assert (await one(agent, engine)).reward == 0.5
+    assert agent.workers[0].process.starts == 1
+
+
+async def test_a_file_that_cannot_be_interrupted_is_lost_and_its_process_replaced(agent_of, quick):
     soon = {"env.reset_timeout_s": 0.2, "env.step_timeout_s": 0.2, "rollout.agent_idle_s": 0.4}
-    agent, engine = await agent_of(CUSTOM, **soon)
+    masked = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+    agent, engine = await agent_of(f"{masked}{CUSTOM}", **soon)
     agent.workers[0].process.pong = Deadline(0.4, "PONG")
     with pytest.raises(AgentLost, match=r"not heard of for rollout.agent_idle_s = 0.4 s"):
         await one(agent, engine, "block")

@@ -60,10 +60,8 @@ async def test_a_file_alone_names_its_class_whose_keywords_are_options_and_what_
         assert opened["observation"] == "up to 7"
         _, reply, _ = await http.step(opened["session_id"], 0, "x")
         assert reply["outcome"] == "env_error"
-        assert (
-            reply["signals"]["error"]
-            == f"TypeError: {copy}:11: Bad.step returned None (NoneType), not an env_servers.env.Step"
-        )
+        assert reply["signals"]["code_defect"] == f"{copy}:11"
+        assert reply["signals"]["error"] == "Bad.step returned None (NoneType), not an env_servers.env.Step"
         assert (await http.send("POST", "/reset", json={}))[0] == 429, "max_sessions is the server's"
 
 

@@ -12,7 +12,20 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
-    {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes", "inert"},
+    {
+        "types",
+        "protocol",
+        "errors",
+        "http_guard",
+        "machine",
+        "plugins",
+        "config",
+        "backoff",
+        "exit_codes",
+        "inert",
+        "user_code",
+        "loop_watch",
+    },
     {
         "ports",
         "rendezvous",
@@ -51,6 +64,7 @@ TORCH_FREE = {
     "evaluation", "exit_codes", "filters", "host_plan", "http_guard", "inert", "logs", "memory_plan", "model_size",
     "pipeline", "plugins", "ports", "process_watch", "protocol", "replay", "report", "reproduce", "rewards",
     "serving", "simulation", "sizes", "suspension", "types",
+    "user_code", "loop_watch",
 }  # fmt: skip
 ENV_MAY_SHARE = {
     # One guard between the network and every HTTP server, so that a hole is closed once.
@@ -62,6 +76,9 @@ ENV_MAY_SHARE = {
     # The class is looked up as every function of one's own is. Standard library only.
     # A tool's schema is what transformers makes of its type hints and docstring, as in TRL. Imported when one is made.
     "env_servers/own/": {"openrlhf_tir.plugins", "transformers.utils"},
+    # One way to say where user code failed, and whether it is an outage. Standard library only.
+    "env_servers/defects.py": {"openrlhf_tir.plugins", "openrlhf_tir.user_code"},
+    "env_servers/serving.py": {"openrlhf_tir.loop_watch", "openrlhf_tir.user_code"},
     # One remedy for a machine without user namespaces, for a run's checks and for the server. Standard library only.
     "env_servers/python_tir/isolation/": {"openrlhf_tir.machine"},
     # One back-off for everything that retries. Standard library only.

@@ -1,0 +1,66 @@
+"""User code that failed: a defect has a line and a traceback, an outage is none, and what does not end is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from openrlhf_tir.loop_watch import LoopWatch
+from openrlhf_tir.user_code import Overrun, is_outage, suspended_at, traceback_of
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (ConnectionRefusedError(), True),
+        (TimeoutError(), True),
+        (FileNotFoundError("data.json"), False),
+        (KeyError("x"), False),
+        (AssertionError(), False),
+    ],
+)
+def test_a_service_that_does_not_answer_is_an_outage_and_a_wrong_path_is_none(error, outage):
+    assert is_outage(error) is outage
+
+
+def test_the_traceback_begins_in_the_users_file(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def outer():\n    return inner()\n\ndef inner():\n    return {}['x']\n")
+    scope: dict = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    with pytest.raises(KeyError) as raised:
+        scope["outer"]()
+    shown = traceback_of(raised.value, str(file))
+    assert shown.count("File ") == 2 and f'{file}", line 2' in shown and f'{file}", line 5' in shown
+
+
+async def test_where_a_suspended_coroutine_waits_is_known():
+    async def waits():
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(waits())
+    await asyncio.sleep(0)
+    line = waits.__code__.co_firstlineno + 1
+    assert suspended_at(task.get_coro(), __file__) == f"{__file__}:{line}"
+    assert suspended_at(task.get_coro(), "another.py") is None
+    task.cancel()
+
+
+def blocks():
+    while True:
+        time.sleep(0.01)
+
+
+async def test_what_blocks_the_loop_in_a_watched_file_is_interrupted_where_it_runs():
+    watch = LoopWatch([__file__])
+    watch.start()
+    try:
+        with pytest.raises(Overrun) as raised, watch.allows(0.2):
+            blocks()
+        assert "blocks" in {frame.name for frame in raised.traceback}
+        with watch.allows(0.2):
+            await asyncio.sleep(0.6)  # who awaits blocks nobody
+    finally:
+        watch.stop()
