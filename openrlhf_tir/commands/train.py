@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
+from ..config import Config
 from ..config.flags import add_config_flags
 from ..exit_codes import status_of
 from . import config_and_problems
@@ -13,7 +15,9 @@ from .restarts import run_with_restarts
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded"
+        "--check-only",
+        action="store_true",
+        help="check everything, play scripted episodes through environments, rewards and filters, and stop",
     )
     parser.add_argument(
         "--die-with-parent",
@@ -41,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     for fact in check(cfg, problems=problems):
         print(f"check: {fact}", flush=True)
     if args.check_only:
-        return 0
+        return _rehearsed(cfg)
     if cfg.train.max_restarts:
         return status_of(run_with_restarts(sys.argv[1:], cfg.train, cfg.run_dir / cfg.ckpt.path / "latest"))
     from ..cluster.run_lock import run_lock
@@ -54,4 +58,30 @@ def run(args: argparse.Namespace) -> int:
         from ..cluster.jobs.main import train  # takes seconds: a directory in use is refused before
 
         train(cfg)
+    return 0
+
+
+def _rehearsed(cfg: Config) -> int:
+    """Play episodes without a model; say what was seen. Raises MethodBroken where user code failed."""
+    from ..errors import MethodBroken, Unavailable
+    from ..pipeline.checkpoints.lineage import checkpoints_of, resumable
+    from .rehearsal import rehearse
+    from .rehearsal.show import fault_lines, lines_of
+
+    if cfg.train.resume and Path(cfg.actor.model_name_or_path).expanduser().is_dir():
+        from ..cluster.jobs.chat_tools import with_tools
+        from ..cluster.jobs.inputs import load_inputs
+
+        resumable(cfg, checkpoints_of(cfg), load_inputs(with_tools(cfg)).prompts.tasks)  # the data too are the same
+    found = rehearse(cfg, lambda line: print(f"check: {line}", flush=True))
+    for line in lines_of(found):
+        print(line, flush=True)
+    for line in fault_lines(found.faults):
+        print(line, flush=True)
+    bugs = [fault for fault in found.faults if fault.in_user_code]
+    if bugs:
+        raise MethodBroken(f"{len(bugs)} error(s) in your code; the first: {bugs[0].words}")
+    if found.faults:
+        raise Unavailable(f"Not all episodes could be played: {found.faults[0].words}")
+    print(f"all checks passed ({found.episodes} episodes played)" if found.episodes else "all checks passed")
     return 0

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from openrlhf_tir.commands.rehearsal import Rehearsal
 from tests.model_files import weights
 
 from .runs import ON_CPU
@@ -24,6 +25,12 @@ def ready(tmp_path):
     data = tmp_path / "d.jsonl"
     data.write_text('{"prompt": "1+1?", "label": "2"}\n' * 2)
     return {**ON_CPU, "actor.model_name_or_path": str(model), "data.prompt_dataset": str(data)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_played(monkeypatch):
+    """These runs have no tokenizer; what `--check-only` plays is in tests/unit/commands/rehearsal."""
+    monkeypatch.setattr("openrlhf_tir.commands.rehearsal.rehearse", lambda cfg, progress: Rehearsal())
 
 
 class FakeEnv(http.server.BaseHTTPRequestHandler):

@@ -1,0 +1,14 @@
+"""Rehearsal: whole episodes through the run's environments, rewards and filters before a model is loaded.
+
+    first rows -> scripts (what a model might write) -> ScriptedEngine -> GroupRunner, as in a run -> rewards, filters
+               -> estimator and policy loss on what came out
+
+`train --check-only` ends with it: everything of the user's is called with a right answer, a wrong one, none, calls,
+calls that cannot be read and a response that is cut, so that its mistakes are told with file and line."""
+
+from __future__ import annotations
+
+from .play import rehearse
+from .result import Fault, Rehearsal
+
+__all__ = ["Fault", "Rehearsal", "rehearse"]

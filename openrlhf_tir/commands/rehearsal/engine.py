@@ -1,0 +1,62 @@
+"""ScriptedEngine: an engine that writes what a script says, in the policy's own tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...types import Completion, Finish, Sampling
+
+LOGPROB = -0.5
+"""Of every token: no model was asked."""
+EPISODE = re.compile(r"#(\d+)/")
+ROOM = 1 << 20
+"""Tokens of a segment that nothing limits."""
+
+
+class ScriptedEngine:
+    """An Engine (ports.py). Which episode of a group a request belongs to is read from its request_id."""
+
+    def __init__(self, codec: Any, eos: int | None, *, special: Callable[[str], bool] = lambda text: False) -> None:
+        """`eos`: the token that ends a response. `special`: whether a text's special tokens are meant, as in a chat."""
+        self.codec, self.eos, self.special = codec, eos, special
+        self.turns: list[list[str]] = []
+        """What the episodes of the group that runs will write."""
+        self._left: dict[int, str] = {}
+
+    def begin(self, turns: Sequence[Sequence[str]]) -> None:
+        """Take the scripts of another group."""
+        self.turns = [list(of_episode) for of_episode in turns]
+        self._left = {}
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
+        """Write the next turn of the episode, or what a stop string has left of the turn before."""
+        number = EPISODE.search(request_id)
+        episode = int(number[1]) if number else 0
+        text = self._left.pop(episode, "")
+        if not text.strip():
+            turns = self.turns[episode] if episode < len(self.turns) else []
+            text = turns.pop(0) if turns else ""
+        completion, left = self.complete(text, sampling.stop, sampling.max_tokens)
+        self._left[episode] = left
+        return completion
+
+    def complete(self, text: str, stops: Sequence[str], max_tokens: int = ROOM) -> tuple[Completion, str]:
+        """Return what an engine returns for a text, and what is left of the text behind the stop string."""
+        ends = [(text.index(stop) + len(stop), stop) for stop in stops if stop in text]
+        end, stop = min(ends, default=(len(text), None))
+        written, left = text[:end], text[end:]
+        encode = self.codec.encode_rendered if self.special(written) else self.codec.encode
+        ids = list(encode(written))
+        finish: Finish = "stop"
+        if len(ids) > max_tokens:
+            ids, finish, stop, left = ids[:max_tokens], "length", None, ""
+            written = self.codec.decode(ids)
+        elif stop is None and self.eos is not None and len(ids) < max_tokens:
+            ids.append(self.eos)
+        token_ids = np.asarray(ids, np.int32)
+        logprobs = np.full(len(ids), LOGPROB, np.float32)
+        return Completion(token_ids, logprobs, np.zeros(len(ids), np.int32), written, finish, stop), left

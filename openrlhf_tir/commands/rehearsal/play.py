@@ -1,0 +1,310 @@
+"""Play: the episodes of a rehearsal, from the environments' servers to the estimator. Nothing is left on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import os
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import filters, plugins
+from ...algorithms.advantages import ESTIMATOR
+from ...config import Config, own_files
+from ...config.environments import Environment, one
+from ...config.paths import local_path
+from ...engines.codec import HfCodec
+from ...envs.several import EnvClients
+from ...episodes import turns
+from ...episodes.agent_file.agent_file import AgentFile
+from ...episodes.chats import chats_of
+from ...episodes.group import GroupRunner
+from ...episodes.judge import Judge
+from ...errors import METHOD_REASONS, ConfigError, InfraError, MethodError, TirError
+from ...filters import OwnFilter
+from ...filters.samples import SAMPLE_FILTER, SampleFilter
+from ...loop_watch import LoopWatch
+from ...rewards.pool import RewardPools
+from ...rewards.workers import Workers
+from ...types import KEEP, Group, GroupKey, Segment, Task, Trajectory
+from .engine import ScriptedEngine
+from .result import Rehearsal
+from .scripts import Script, scripts_of, short_scripts_of
+from .tried import TriedEstimator, TriedLoss, estimator_inputs
+
+STEP_S = 6.0
+"""Seconds for a step or reset of an environment of the user's own: a minute is all that the rehearsal may take."""
+START_S = 40.0
+"""Seconds for the servers to start. One that builds an index takes longer, and is not played."""
+GROUP_S = 40.0
+"""Seconds for the episodes of one row."""
+MAX_ROWS = 512
+"""Rows that are looked through for one of each environment."""
+MORE_ROWS = 3
+"""Further rows of each environment, of which a right and a wrong answer are played."""
+TORCH_S = 60.0
+"""Seconds for a policy loss, torch's import in its process not counted."""
+
+
+def rehearse(cfg: Config, progress: Callable[[str], None] = lambda line: None) -> Rehearsal:
+    """Play the scripts on the first rows of each environment, and call all user code with what comes out.
+
+    Args:
+        cfg: A configuration that passed the other checks.
+        progress: Told what is done next, a line each.
+
+    Raises:
+        ConfigError: A server of the run's own cannot be started.
+    """
+    found = Rehearsal()
+    directory = local_path(cfg.actor.model_name_or_path, "actor.model_name_or_path")
+    if not directory.is_dir():
+        found.notes.append(
+            f"no episode was played: the tokenizer of {cfg.actor.model_name_or_path} is not on this machine yet"
+        )
+        return found
+    with tempfile.TemporaryDirectory(prefix="openrlhf_tir_rehearsal_") as scratch:
+        asyncio.run(_Rehearsal(_shortened(cfg, Path(scratch)), found, progress).run())
+    return found
+
+
+def _shortened(cfg: Config, scratch: Path) -> Config:
+    """The configuration with a scratch run directory, and with deadlines that let a hang be told within a minute."""
+
+    def patient(section: Any) -> dict[str, Any]:
+        if not (cfg.train.agent_func_path or getattr(section, "file", None)):
+            return {}
+        times = {name: getattr(section, name) for name in ("step_timeout_s", "reset_timeout_s")}
+        return {name: min(value or STEP_S, STEP_S) for name, value in times.items()}
+
+    rollout = {"oversample": 0, "min_valid": 1, "early_stop": False, "straggler_s": None, "drift_check": 0.0}
+    rollout |= {"group_deadline_s": GROUP_S, "agent_idle_s": STEP_S, "agent_workers": 1, "per_request_seeds": False}
+    reward = {"verify_deadline_s": min(cfg.reward.verify_deadline_s, 2 * STEP_S), "workers": 2}
+    reward |= {"remote_timeout_s": min(cfg.reward.remote_timeout_s, 2 * STEP_S), "remote_retries": 0}
+    changed = {
+        "run_dir": scratch,
+        "rollout": cfg.rollout.model_copy(update=rollout),
+        "reward": cfg.reward.model_copy(update=reward),
+        "env": cfg.env.model_copy(update=patient(cfg.env)),
+        "envs": {name: section.model_copy(update=patient(section)) for name, section in cfg.envs.items()},
+        "train": cfg.train.model_copy(update={"start_wait_s": 0.0}),
+    }
+    return cfg.model_copy(update=changed)
+
+
+class _Rehearsal:
+    def __init__(self, cfg: Config, found: Rehearsal, progress: Callable[[str], None]) -> None:
+        from ...cluster.jobs.inputs import tokenizer_of
+
+        self.cfg, self.found, self.progress = cfg, found, progress
+        self.tokenizer = tokenizer_of(cfg)
+        self.codec = HfCodec(self.tokenizer)
+        self.engine = ScriptedEngine(self.codec, self.tokenizer.eos_token_id)
+        self.keys = itertools.count()
+        self.watch = LoopWatch([str(path) for path in own_files.files_of(cfg)], always_s=STEP_S)
+
+    async def run(self) -> None:
+        from ...cluster.jobs.chat_tools import with_tools
+
+        self.cfg = cfg = with_tools(self.cfg)
+        self.watch.start()
+        async with AsyncExitStack() as owned:
+            owned.callback(self.watch.stop)
+            tasks = self._tasks()
+            self.pools = RewardPools(cfg.environments, None, decode=self.codec.spell)
+            owned.push_async_callback(self.pools.stop)
+            self.judge = Judge(cfg, self.pools.workers)
+            await self.pools.workers.warm()  # a worker's start is no part of an episode's time
+            urls = await owned.enter_async_context(self._servers())
+            if urls is None:
+                return
+            envs = EnvClients.of(cfg.environments, urls, token=os.environ.get(cfg.env.token_env), owner="rehearsal")
+            owned.push_async_callback(envs.close)
+            writers = await self._agents(owned)
+            chats = None if writers else chats_of(cfg, self.codec, self.tokenizer)
+            self.chats = chats
+            self.runner = GroupRunner(
+                cfg, self.engine, self.codec, envs, self.pools, lambda group: KEEP, "rehearsal", writers, chats
+            )
+            for name, of_env in tasks.items():
+                await self._environment(one(cfg.environments, name), of_env)
+            await self._learner_code()
+
+    def _tasks(self) -> dict[str, list[Task]]:
+        """Return the first rows of each environment, as a run renders them."""
+        from ...cluster.jobs.inputs import prompts_of
+
+        data = self.cfg.data.model_copy(update={"max_samples": min(self.cfg.data.max_samples or MAX_ROWS, MAX_ROWS)})
+        longest = self.cfg.data.max_len - self.cfg.rollout.max_new_tokens
+        tasks: dict[str, list[Task]] = {}
+        prompts = prompts_of(self.cfg, data, self.tokenizer, longest).tasks
+        for task in prompts:
+            of_env = tasks.setdefault(task.env, [])
+            if len(of_env) <= MORE_ROWS:
+                of_env.append(task)
+        if not tasks:
+            raise ConfigError(
+                f"None of the first {MAX_ROWS} prompts of {', '.join(data.datasets)} can be used: with data.max_len ="
+                f" {self.cfg.data.max_len} and rollout.max_new_tokens = {self.cfg.rollout.max_new_tokens} a prompt may"
+                f" have {longest} tokens. Raise data.max_len."
+            )
+        return tasks
+
+    @asynccontextmanager
+    async def _servers(self) -> AsyncIterator[dict[str, list[str]] | None]:
+        """The environments' servers, started as a run starts them; None where that takes too long here."""
+        from ...cluster.env_process import env_urls
+
+        if self.cfg.rollout.agent == "external":
+            yield {}
+            return
+        self.progress("starting the environments")
+        async with AsyncExitStack() as kept:
+            try:
+                async with asyncio.timeout(START_S):
+                    urls = await kept.enter_async_context(env_urls(self.cfg))
+            except TimeoutError:
+                self.found.notes.append(f"no episode was played: an environment did not start within {START_S:g} s")
+                yield None
+                return
+            yield urls
+
+    async def _agents(self, owned: AsyncExitStack) -> AgentFile | None:
+        if not self.cfg.train.agent_func_path:
+            return None
+        self.progress("starting the agent file")
+        agents = AgentFile(self.cfg, self.cfg.actor.model_name_or_path, self.engine, self.codec, "rehearsal")
+        owned.push_async_callback(agents.stop)
+        await agents.start()
+        return agents
+
+    async def _environment(self, e: Environment, tasks: list[Task]) -> None:
+        """Play all scripts on the first row, and the short ones on a few more."""
+        for number, task in enumerate(tasks):
+            if self.found.faults:
+                return
+            chats = self.runner._chats_of(task)
+            task = chats.task(task) if chats else task
+            most = self.cfg.rollout.max_new_tokens
+            self.engine.special = (lambda text: True) if chats else (lambda text: False)
+            scripts = self._scripts(task, e) if number == 0 else short_scripts_of(task, self.engine.complete, most)
+            of_row = "" if number == 0 else f" ({task.row or f'row {number + 1}'})"
+            self.progress(f"environment {e.name}: {len(scripts)} episodes{of_row}")
+            group = await self._group(task, scripts, of_row)
+            if number == 0:
+                self.found.groups[e.name] = group
+                self.found.scripts[e.name] = [script.title for script in scripts]
+            await self._judged(group, e)
+
+    def _scripts(self, task: Task, e: Environment) -> list[Script]:
+        cfg = self.cfg
+        protocol = None if cfg.by_agent else (lambda: turns.make(e.env))
+        return scripts_of(task, e, protocol, self.engine.complete, cfg.rollout.max_new_tokens)
+
+    async def _group(self, task: Task, scripts: list[Script], of_row: str) -> Group:
+        """Run one group whose i-th episode writes the i-th script. What fails is recorded."""
+        key = GroupKey(0, next(self.keys))
+        self.engine.begin([script.turns for script in scripts])
+        if self.cfg.rollout.agent == "external":
+            group = Group(key, task, await asyncio.gather(*(self._alone(task, i, s) for i, s in enumerate(scripts))))
+        else:
+            n = {"n_samples_per_prompt": len(scripts)}
+            self.runner.cfg = self.cfg.model_copy(update={"rollout": self.cfg.rollout.model_copy(update=n)})
+            _, group = await self.runner.run(key, task)
+        self.found.episodes += len(scripts)
+        for trajectory in group.trajectories:
+            if trajectory.failed:
+                during = scripts[trajectory.index].title + of_row
+                in_user_code = trajectory.failed in METHOD_REASONS or self._has_own_server(task)
+                why = trajectory.why
+                if not why:  # given up with its group: by nothing that is known of this episode
+                    why = f"not all episodes were over within {GROUP_S:g} s ({trajectory.failed})"
+                    in_user_code = False
+                self.found.failed(why, trajectory.traceback, during, in_user_code=in_user_code)
+        return group
+
+    def _has_own_server(self, task: Task) -> bool:
+        """Return True if the environment is a class of the user's own: then a step that does not end is its doing."""
+        return one(self.cfg.environments, task.env).env.file is not None or bool(self.cfg.train.agent_func_path)
+
+    async def _alone(self, task: Task, index: int, script: Script) -> Trajectory:
+        """A response that nothing follows, for a run in which an external agent writes them."""
+        trajectory = Trajectory(index, np.asarray(self.codec.encode_prompt(task.prompt), np.int32))
+        completion, _ = self.engine.complete(script.turns[0], (), self.cfg.rollout.max_new_tokens)
+        trajectory.segments = [Segment.of_model(completion)]
+        trajectory.finish_reason = completion.finish_reason
+        try:
+            trajectory.reward, correct, parts = await self.pools.score(trajectory, task)
+            trajectory.parts |= {"correct": float(correct), **parts}
+        except InfraError as e:
+            trajectory.failed, trajectory.why = e.reason, str(e)
+            trajectory.traceback = getattr(e, "traceback", "")
+        return trajectory
+
+    async def _judged(self, group: Group, e: Environment) -> None:
+        """Ask group reward and filters about all of the group, its right and its wrong answers, and one alone."""
+        valid = group.valid
+        right = [t for t in valid if t.parts["correct"] > 0.5]
+        wrong = [t for t in valid if t.parts["correct"] <= 0.5]
+        parts = {"all episodes": valid, "the right answers": right, "the wrong answers": wrong, "one": valid[:1]}
+        for title, members in parts.items():
+            if not members or self.found.faults:  # one at a time: a filter that does not end is waited for each time
+                continue
+            during = f"the judgement of {title}"
+            await self._called(partial(self.judge, _of(group, members)), during)
+            own: list[tuple[Any, dict[str, Any]]] = [
+                (OwnFilter(name), dict(e.filter.options))
+                for name in e.filter.order
+                if plugins.is_own(filters.FILTER, name)
+            ]
+            if e.filter.sample and plugins.is_own(SAMPLE_FILTER, e.filter.sample):
+                options = {"max_tokens": self.cfg.rollout.max_new_tokens, **e.filter.options}
+                own.append((SampleFilter(e.filter.sample), options))
+            for function, options in own:
+                await self._called(partial(self.pools.workers.run, function, _of(group, members), options), during)
+
+    async def _learner_code(self) -> None:
+        """Call an estimator and a policy loss of the user's own."""
+        advantage, actor = self.cfg.algo.advantage, self.cfg.actor
+        if plugins.is_own(ESTIMATOR, advantage.estimator):
+            self.progress("the advantage estimator")
+            for group in self.found.groups.values():
+                for title, members in {"a group": group.valid, "a group of one": group.valid[:1]}.items():
+                    if not members:
+                        continue
+                    masks = [t.is_model for t in members]
+                    inputs = estimator_inputs([t.scored for t in members], masks, advantage.gamma, advantage.options)
+                    tried = TriedEstimator(advantage.estimator)
+                    await self._called(partial(self.pools.workers.run, tried, inputs), f"the advantages of {title}")
+        if actor.policy_loss:
+            self.progress("the policy loss")
+            workers = Workers(1, None, TORCH_S)
+            workers.prepare = _import_torch
+            try:
+                loss = TriedLoss(actor.policy_loss, actor.clip, dict(actor.policy_loss_options))
+                await self._called(lambda: workers.run(loss), "the policy loss")
+            finally:
+                workers.close()
+
+    async def _called(self, call: Callable[[], Awaitable[Any]], during: str) -> None:
+        try:
+            await call()
+        except TirError as e:
+            in_user_code = isinstance(e, MethodError)
+            self.found.failed(str(e), getattr(e, "traceback", ""), during, in_user_code=in_user_code)
+
+
+def _of(group: Group, members: list[Trajectory]) -> Group:
+    """A copy of the group with these trajectories: a judge changes what it judges."""
+    return Group(group.key, group.task, copy.deepcopy(members))
+
+
+def _import_torch() -> None:
+    import torch  # noqa: F401

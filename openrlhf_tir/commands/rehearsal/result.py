@@ -1,0 +1,50 @@
+"""What a rehearsal has seen: episodes, and every distinct fault once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...types import Group
+
+
+@dataclass(slots=True)
+class Fault:
+    """One thing that failed, in user code or outside of it.
+
+    Attributes:
+        words: The error in words, with file and line where it is user code.
+        traceback: The traceback of the user's code; empty where nothing of it was raised.
+        during: The episodes, or the step, in which it failed.
+        in_user_code: False for a server, a verifier or a time limit that user code is not known to be the cause of.
+    """
+
+    words: str
+    traceback: str
+    during: list[str]
+    in_user_code: bool
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """Attributes:
+    groups: By environment, the episodes of its first row, in the order of `scripts`.
+    scripts: By environment, what each episode was about.
+    notes: What could not be tried, and why.
+    """
+
+    groups: dict[str, Group] = field(default_factory=dict)
+    scripts: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    episodes: int = 0
+    _faults: dict[str, Fault] = field(default_factory=dict)
+
+    def failed(self, words: str, traceback: str, during: str, *, in_user_code: bool) -> None:
+        """Record a fault; one that was seen before in another episode is the same."""
+        fault = self._faults.setdefault(words, Fault(words, traceback, [], in_user_code))
+        if during not in fault.during:
+            fault.during.append(during)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """Those of user code first."""
+        return sorted(self._faults.values(), key=lambda fault: not fault.in_user_code)

@@ -1,0 +1,85 @@
+"""Tried: an estimator and a policy loss of the user's own, called in a worker process as the learner calls them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ... import plugins
+from ...algorithms.advantages import ESTIMATOR, AdvantageInputs, get_estimator
+from ...algorithms.losses import own as own_loss
+from ...errors import MethodBroken, MethodError
+from ...rewards import accept
+
+
+class LearnerCodeError(MethodError):
+    """An estimator or a policy loss of the user's own failed."""
+
+    reason = "learner_code_error"
+
+
+@dataclass(frozen=True)
+class TriedEstimator:
+    """One estimator on one group: rewards [G] and masks [T]."""
+
+    name: str
+    user_code: ClassVar[bool] = True
+
+    @property
+    def __name__(self) -> str:
+        return self.name.rpartition(":")[2]
+
+    def __call__(self, inputs: AdvantageInputs) -> None:
+        """Raises LearnerCodeError with file, line and traceback."""
+        own = plugins.load(ESTIMATOR, self.name)
+        function = getattr(own, "fn", own)
+        with accept.named(ESTIMATOR, self.name, function, LearnerCodeError):
+            function(inputs)
+        try:
+            get_estimator(self.name)(inputs)
+        except MethodBroken as e:
+            raise LearnerCodeError(str(e)) from None
+
+
+@dataclass(frozen=True)
+class TriedLoss:
+    """One policy loss on a micro batch of [2, 5], with a padded row."""
+
+    name: str
+    clip: tuple[float, float]
+    options: dict[str, Any]
+    user_code: ClassVar[bool] = True
+
+    @property
+    def __name__(self) -> str:
+        return self.name.rpartition(":")[2]
+
+    def __call__(self) -> None:
+        """Raises LearnerCodeError with file, line and traceback."""
+        import torch
+
+        log_probs = torch.full((2, 5), -0.5, requires_grad=True)
+        old = torch.full((2, 5), -0.4)
+        mask = torch.tensor([[1.0, 1, 1, 1, 0], [1, 0, 0, 1, 1]])
+        advantages = torch.tensor([[1.0], [-1.0]]).expand(2, 5) * mask
+        inputs = own_loss.LossInputs(log_probs, old, old.clone(), advantages, mask, self.clip, self.options)
+        function = plugins.load(own_loss.POLICY_LOSS, self.name)
+        with accept.named(own_loss.POLICY_LOSS, self.name, function, LearnerCodeError):
+            function(inputs)
+        try:
+            (own_loss.load(self.name)(inputs) * mask).sum().backward()
+        except MethodBroken as e:
+            raise LearnerCodeError(str(e)) from None
+        if log_probs.grad is None or not bool(torch.isfinite(log_probs.grad).all()):
+            at = plugins.location(function)
+            raise LearnerCodeError(f"actor.policy_loss = {self.name!r}: {at}: its gradient is not finite.")
+
+
+def estimator_inputs(
+    rewards: list[float], masks: list[np.ndarray], gamma: float, options: dict[str, Any]
+) -> AdvantageInputs:
+    """Return what the learner would give an estimator for one group, the batch being this group alone."""
+    rewards_G = np.asarray(rewards, np.float64)
+    return AdvantageInputs(rewards_G, masks, gamma, options, rewards_G)
