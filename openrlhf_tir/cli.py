@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 from types import ModuleType
 
 from .config.flags import Parser, check_unknown
@@ -31,6 +32,9 @@ COMMANDS = {
     ),
     "data": "check, convert, decontaminate or select problems before a run",
     "play": "print one episode, or what a step of a run trained or dropped, the trained tokens coloured",
+    "recipes": "list the recipes that ship with the package",
+    "rewards": "list the rewards and filters that have a name",
+    "envs": "list the environments that a run can start",
     "show-config": "print the configuration that a recipe and flags add up to",
     "check-env": "check that an environment server keeps the protocol",
     "simulate": (
@@ -56,6 +60,12 @@ def build_parser(only: str | None = None) -> Parser:
     """The parser; `only` builds the options of that command alone, which keeps `--help` fast."""
     parser = Parser(
         prog="openrlhf-tir", description="Asynchronous pipeline RL for tool-using language models.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"openrlhf-tir {version('openrlhf-tir')}",
+        help="print the version, and exit",
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, required=True)
     for name, summary in COMMANDS.items():

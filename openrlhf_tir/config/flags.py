@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from ..errors import ConfigError
-from . import foreign_names, openrlhf_flags
+from . import foreign_names, openrlhf_flags, short_help
 from .effects.check import without_effect
 from .paths import shown
 from .problems import Problems
@@ -59,6 +59,9 @@ class Parser(argparse.ArgumentParser):
         """Whether it has configuration flags: then those of every environment that the command line names are added
         before it is read."""
         self._envs: set[str] = set()
+        self.config_actions: list[argparse.Action] = []
+        """Its configuration flags, of which the short help names a few."""
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="everything that there is to say, and exit")
 
     def parse_known_args(self, args=None, namespace=None):
         words = (word.lstrip("-").removeprefix("no-").partition("=")[0] for word in args or () if word.startswith("--"))
@@ -73,8 +76,27 @@ class Parser(argparse.ArgumentParser):
             namespace.parser = self  # of the innermost command
         return namespace, extra
 
+    def format_help(self) -> str:
+        """Return the help: all of it where that is one screen, else the short one; `--help-all` has the rest."""
+        everything = super().format_help()
+        if len(everything.splitlines()) <= short_help.LINES and not self.config_actions:
+            return everything
+        return short_help.short_help(self, self.config_actions)
+
+    def format_help_all(self) -> str:
+        """Return the help with every argument and its default."""
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message[0].upper()}{message[1:]}. See `{self.prog} --help`.")
+
+
+class _HelpAll(argparse.Action):
+    """Print all of the help, and exit."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        print(parser.format_help_all() if isinstance(parser, Parser) else parser.format_help(), end="")
+        parser.exit()
 
 
 class _Set(argparse.Action):
@@ -141,6 +163,11 @@ def add_config_flags(
         if isinstance(parser, Parser):
             parser.takes_envs = True
     parser.set_defaults(unknown=())
+    if isinstance(parser, Parser):
+        first = set(SHORT) | {"--recipe"}
+        parser.config_actions = [
+            a for a in parser._actions if isinstance(a, _Set | _Compat) and not first.intersection(a.option_strings)
+        ]
     for name in sorted(set(aliases) - settings.keys()):
         parser.add_argument(
             f"--{name}", action=_Alias, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS

@@ -84,7 +84,7 @@ def test_what_does_not_answer_now_has_an_exit_code_of_its_own(capsys):
 
 def test_help_names_every_field_with_its_default(capsys):
     with pytest.raises(SystemExit) as e:
-        main(["train", "--help"])
+        main(["train", "--help-all"])
     assert e.value.code == 0
     text = capsys.readouterr().out
     assert all(f"--{key}" in text for key in known_keys() if key != "run_dir")

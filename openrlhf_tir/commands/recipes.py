@@ -1,0 +1,29 @@
+"""recipes: the recipes that ship with the package, one sentence each."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .listed import print_list, sentence
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..config.settings import RECIPES
+
+    print_list(
+        ((path.stem, _comment(path)) for path in sorted(RECIPES.glob("*.toml"))),
+        "Use one: openrlhf-tir train --recipe NAME ...; print it: openrlhf-tir show-config --recipe NAME --changes.",
+    )
+    return 0
+
+
+def _comment(path: Path) -> str:
+    """Return the first sentence of the comment that a recipe begins with."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return sentence(" ".join(line.removeprefix("#").strip() for line in lines[:first]))
