@@ -28,8 +28,10 @@ from ..config.integrations.reward_signatures import UnknownSignature, convention
 from ..config.method_summary import method_summary
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
+from ..config.recipe_paths import RULE
 from ..config.sections.sequence_parallel import heads_fault
 from ..data import templates
+from ..data.hub import is_cached, offline_by
 from ..episodes import turns
 from ..errors import ConfigError
 from ..filters.samples import SAMPLE_FILTER
@@ -148,10 +150,7 @@ def check_names(cfg: Config, problems: Problems) -> None:
             )
     for name in openrlhf_files(cfg).values():
         if _missing(name):
-            problems.add(
-                f"{name.rpartition(':')[0]} does not exist. A path is relative to the recipe that names it, on the"
-                " command line to the current directory."
-            )
+            problems.add(f"{name.rpartition(':')[0]} does not exist. {RULE}")
     with problems.caught():
         if cfg.actor.policy_loss is not None:
             plugins.load(POLICY_LOSS, cfg.actor.policy_loss)
@@ -313,10 +312,18 @@ def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
             or ("/" in name and path.parent.is_dir())
         ):
             raise ConfigError(
-                f"Model directory {name!r} does not exist. Correct actor.model_name_or_path, or make a small model with"
-                " `openrlhf-tir toy-model`."
+                f"Model directory {name!r} does not exist (looked at {shorten(str(path.absolute()))}). {RULE} Correct"
+                " actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`."
             )
-        return None, [f"model {name} is not a directory here; it will be taken from the hub or its cache"]
+        if is_cached(name):
+            return None, [f"model {name} is no directory here; it is in the hub's cache"]
+        if runs_here(cfg) and (variable := offline_by()):
+            raise ConfigError(
+                f"actor.model_name_or_path = {name!r} is no directory (looked at {shorten(str(path.absolute()))}), and"
+                f" not in the hub's cache, from which alone it can be had while {variable} is set. {RULE} Correct it,"
+                f" or download the model before, or unset {variable}."
+            )
+        return None, [f"model {name} is no directory here; it will be downloaded from the hub"]
     if not (path / "config.json").is_file():
         raise ConfigError(
             f"{path} has no config.json, so it is no model. Point actor.model_name_or_path at a HF model directory."

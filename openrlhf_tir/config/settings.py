@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from ..errors import ConfigError
-from . import own_files, rules
+from . import own_files, recipe_paths, rules
 from .paths import asked, local_path, shown
 from .problems import Problems
 from .schema import WITHOUT_RULES, Config
@@ -160,6 +160,8 @@ def read_recipe(
     parent = table.pop("extends", None)
     table = _clip_for_both_sides(_known(table, path, problems))
     table = own_files.renamed(table, own_files.absolute(path.parent))
+    if path.parent != RECIPES:  # those of the package name what is on the hub, or what a run has left
+        table = recipe_paths.beside(table, path.parent)
     if parent is None:
         return table
     if not isinstance(parent, str):

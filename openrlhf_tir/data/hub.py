@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 from ..errors import ConfigError, Unavailable
@@ -10,6 +11,24 @@ NETWORK = (ConnectionError, TimeoutError, socket.gaierror)
 OFFLINE = "OfflineModeIsEnabled"
 """huggingface_hub's, a ConnectionError: HF_HUB_OFFLINE is set and the files are not cached. Waiting does not help."""
 MOST_CAUSES = 20
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+TRUE = ("1", "ON", "YES", "TRUE")
+
+
+def offline_by() -> str | None:
+    """Return the environment variable that keeps the hub's libraries offline; None while they may ask the hub."""
+    return next((name for name in OFFLINE_VARIABLES if os.environ.get(name, "").upper() in TRUE), None)
+
+
+def is_cached(model: str) -> bool:
+    """Return True if the hub's cache on this machine has a model's configuration."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(model, "config.json"), str)
+    except HFValidationError:
+        return False
 
 
 def fault_of(error: BaseException) -> type[ConfigError] | type[Unavailable]:

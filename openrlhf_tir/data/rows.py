@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..config.paths import asked, local_path, shorten, shown
+from ..config.recipe_paths import RULE
 from ..errors import ConfigError, DataError
 from .bad_rows import Bad, refuse
-from .hub import fault_of
+from .hub import fault_of, offline_by
 from .json_rows import read_json
 
 Row = tuple[str, dict[str, Any]]
@@ -71,12 +72,15 @@ def place_of(source: str) -> Literal["file", "directory", "datasets"]:
     looked_at = shorten(str(asked(path, Path.absolute, SETTING)))
     raise ConfigError(
         f"Data set {shown(source)} does not exist (looked at {looked_at})."
-        f" Set {SETTING} to a file, a directory, or a name on the hub."
+        f" {RULE} Set {SETTING} to a file, a directory, or a name on the hub."
     )
 
 
 def _looks_local(source: str) -> bool:
-    return source.startswith(("/", ".", "~")) or source.endswith(SUFFIXES) or source.count("/") > 1
+    if source.startswith(("/", ".", "~")) or source.endswith(SUFFIXES) or source.count("/") > 1:
+        return True
+    # "data/taks": the directory is there, so what is missing is a file of it and no name on the hub
+    return "/" in source and asked(Path(source).parent, Path.is_dir, SETTING)
 
 
 def files_read(source: str, split: str) -> list[Path]:
@@ -162,7 +166,7 @@ def dataset_of(source: str, split: str) -> Any:
         # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
         raise fault_of(e)(
             f"Data set {shown(source)} is no local file or directory, and datasets could not load it:"
-            f" {type(e).__name__}: {shorten(str(e))}. Check the name or the network."
+            f" {type(e).__name__}: {shorten(str(e))}. {_remedy()}"
         ) from e
     if isinstance(data, dict):
         if split not in data:
@@ -171,6 +175,12 @@ def dataset_of(source: str, split: str) -> Any:
             )
         data = data[split]
     return data
+
+
+def _remedy() -> str:
+    if variable := offline_by():
+        return f"{variable} is set, so that only what is in the cache can be had. {RULE}"
+    return f"Check the name or the network. {RULE}"
 
 
 def _read_datasets(source: str, split: str) -> Iterator[Row]:

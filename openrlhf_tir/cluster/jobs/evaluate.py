@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CONCURRENT_GROUPS = 32
 EVAL_EPOCH = -1
 ACTOR_RETRIES = 120
+ALL_KINDS = "all"
+"""The kind that all problems are of, those that name none among them."""
 MAX_FAILED = 0.02
 """Share of samples that may be lost to infrastructure before the figures are refused: they were of other problems."""
 
@@ -141,7 +143,9 @@ def summarise(
     kinds: dict[str, list[GroupMeta]] = {}
     for t, m in measured:
         if m.correct:  # a group without a valid sample says nothing of its kind
-            kinds.setdefault(str(t.meta.get("kind", "all")), []).append(m)
+            kinds.setdefault(str(t.meta.get("kind", ALL_KINDS)), []).append(m)
+    if len(kinds) > 1:  # beside the kinds, all problems; of one kind alone it would say the same twice
+        kinds[ALL_KINDS] = [m for m in metas if m.correct]
     return EvalResult(
         accuracy=float(correct.mean()),
         code_ratio=_code_ratio(metas, without_calls),

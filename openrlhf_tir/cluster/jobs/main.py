@@ -38,6 +38,9 @@ from .play import play as _play
 from .toy import ToyBase, make_base
 from .train import run_training
 
+PIPE_WIDTH = 240
+"""Columns of a table that is written to a pipe or a file."""
+
 
 def train(cfg: Config, setup_s: float = 0.0) -> Summary:
     """The `train` command, and the quickstart of a real model, whose set-up took `setup_s` seconds."""
@@ -91,6 +94,8 @@ def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
             return await evaluate_plan(services, plan, tasks)
 
     console = Console()
+    if not console.is_terminal:  # a pipe has no width: no column is left out for it
+        console.width = PIPE_WIDTH
     for line in dict.fromkeys(fact for asked in plan.asked for fact in asked.facts):
         console.print(line, soft_wrap=True, highlight=False)
     results = _run(go())

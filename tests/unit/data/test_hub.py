@@ -7,7 +7,7 @@ import socket
 import datasets
 import pytest
 
-from openrlhf_tir.data.hub import fault_of
+from openrlhf_tir.data.hub import OFFLINE_VARIABLES, fault_of
 from openrlhf_tir.data.rows import read_rows
 from openrlhf_tir.errors import ConfigError, Unavailable
 
@@ -44,5 +44,10 @@ def test_a_data_set_of_a_hub_that_does_not_answer_may_be_had_later(monkeypatch):
         raise ConnectionResetError(104, "Connection reset by peer")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(Unavailable, match="Check the name or the network"):
+    for variable in OFFLINE_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(Unavailable, match="somebody/something"):
+        list(read_rows("somebody/something", "train"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(Unavailable, match="HF_HUB_OFFLINE is set"):
         list(read_rows("somebody/something", "train"))

@@ -11,6 +11,7 @@ import pytest
 from openrlhf_tir.commands.checks import host as host_checks
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
+from openrlhf_tir.data.hub import OFFLINE_VARIABLES
 from openrlhf_tir.errors import ConfigError, DataError, Unavailable
 from openrlhf_tir.learner.attention.choice import attention_implementation
 from tests.free_port import free_port
@@ -81,11 +82,19 @@ def test_what_cannot_work_is_refused(ready, overrides, expected):
     assert expected in refused(ready, **overrides)
 
 
-def test_a_hub_name_is_allowed_with_a_remark(ready):
-    assert any(
-        "taken from the hub" in f
-        for f in check(load(None, {**ready, "actor.model_name_or_path": "Qwen/Qwen2.5-7B"}), machine=CPU)
-    )
+def test_a_hub_name_is_allowed_with_a_remark(ready, monkeypatch):
+    for variable in OFFLINE_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    facts = check(load(None, {**ready, "actor.model_name_or_path": "nobody/no-model"}), machine=CPU)
+    assert any("nobody/no-model" in fact and "hub" in fact for fact in facts)
+
+
+@pytest.mark.parametrize("name", ["nobody/no-model", "no-model"])
+def test_a_name_that_is_neither_here_nor_cached_is_refused_where_the_hub_may_not_be_asked(ready, monkeypatch, name):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    said = refused(ready, actor__model_name_or_path=name)
+    assert "HF_HUB_OFFLINE" in said and name in said and "relative to the recipe" in said
 
 
 def test_a_directory_without_config_or_tokenizer_is_no_model(ready, tmp_path):
