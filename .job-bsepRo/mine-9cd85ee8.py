@@ -1,0 +1,2 @@
+def score(t, task, c):
+    return 1.0
