@@ -91,9 +91,11 @@ def scripts_of(
     for call in calls:
         found.append(Script(f"a call, then the right answer: {_short(call)}", [call, answer]))
     if calls:
-        turns = [calls[i % len(calls)] for i in range(max(2, min(e.env.max_calls, 8)))]
+        # the label is the first action: in a game it may win, and nothing would follow it
+        last_first = calls[::-1]
+        turns = [last_first[i % len(calls)] for i in range(max(2, min(e.env.max_calls, 8)))]
         found.append(Script("calls until they are used up, then a wrong answer", [*turns, wrong]))
-        found.append(Script("two calls of the same kind, then nothing", [calls[0], calls[0], ""]))
+        found.append(Script("two calls of the same kind, then nothing", [calls[-1], calls[-1], ""]))
         found.append(Script("a call, then a response that is cut", [calls[0], long]))
     broken = _broken(protocol, complete) if protocol else []
     found += [Script(f"a call that cannot be read: {_short(text)}", [text, answer]) for text in broken]
