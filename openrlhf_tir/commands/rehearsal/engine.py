@@ -11,7 +11,7 @@ import numpy as np
 from ...types import Completion, Finish, Sampling
 
 LOGPROB = -0.5
-"""Of every token: no model was asked."""
+"""The log-prob of every token: no model was asked."""
 EPISODE = re.compile(r"#(\d+)/")
 ROOM = 1 << 20
 """Tokens of a segment that nothing limits."""
