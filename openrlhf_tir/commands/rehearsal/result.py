@@ -46,5 +46,5 @@ class Rehearsal:
 
     @property
     def faults(self) -> list[Fault]:
-        """Those of user code first."""
-        return sorted(self._faults.values(), key=lambda fault: not fault.in_user_code)
+        """Those of user code first, and of these what raised: others may only have waited for it."""
+        return sorted(self._faults.values(), key=lambda fault: (not fault.in_user_code, not fault.traceback))
