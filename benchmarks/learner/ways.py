@@ -62,10 +62,10 @@ class Padded(Ours):
 
     def __init__(self, model: str, rank: int, ranks: int, port: int) -> None:
         super().__init__(model, rank, ranks, port, packed=False)
-        self.learner.passes.micro_batches = self._in_order  # type: ignore[method-assign]  # the whole difference
+        self.learner.runner.micro_batches = self._in_order  # type: ignore[method-assign]  # the whole difference
 
     def _in_order(
-        self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False, share_prompts: bool = False
+        self, rows: Sequence[Row], names: Mapping[str, type], *, scoring: bool = False, share_prompts: bool = False
     ) -> Iterator[tuple[list[int], MicroBatch]]:
         import torch
         import torch.distributed as dist

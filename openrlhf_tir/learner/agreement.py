@@ -1,8 +1,8 @@
-"""Agreement: one rank's fault is every rank's. A rank that leaves a collective method alone keeps the others in it
-until their deadline.
+"""Let a disk error of one rank fail the collective call on every rank.
 
-what the disk refuses between two collectives is kept, and the rank goes through the rest with the others
-agree(fault)                collective: then all raise it, or none
+A rank that leaves a collective method alone keeps the other ranks waiting in it until their deadline. So code between
+two collectives stores its OSError, runs the remaining collectives with the others, and passes the error to `agree`,
+after which either every rank raises or none does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ import torch.distributed as dist
 
 
 def agree(fault: OSError | None) -> None:
-    """Collective. Raises OSError on every rank when one or more have met a fault: the first one's, with its rank."""
+    """Raise OSError on every rank if any rank passes an error. Collective.
+
+    Args:
+        fault: The error of this rank; None if it had none.
+
+    Raises:
+        OSError: The error of the lowest rank that had one, with its number in the message.
+    """
     faults: list[tuple[int | None, str] | None] = [None] * dist.get_world_size()
     dist.all_gather_object(faults, None if fault is None else (fault.errno, str(fault)))
-    for rank, said in enumerate(faults):
-        if said is not None:
-            raise OSError(said[0] or errno.EIO, f"learner rank {rank}: {said[1]}") from fault
+    for rank, error in enumerate(faults):
+        if error is not None:
+            error_number, message = error
+            raise OSError(error_number or errno.EIO, f"learner rank {rank}: {message}") from fault

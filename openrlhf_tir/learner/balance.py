@@ -1,12 +1,13 @@
-"""Balance: which rank trains which trajectory. GroupMeta of the batch -> rank_of. Pure, no torch: the controller runs
-it.
+"""Decide which learner rank trains which trajectory, from the metadata of the batch. No torch: the controller runs it.
 
-Longest processing time first: the costliest sequence goes to the rank with the least to do so far. The busiest rank
-then holds at most one (the last placed) sequence more than the average, and a ZeRO-3 step is as slow as its busiest
-rank.
+The rule is longest processing time first: the costliest sequence goes to the rank with the least work so far. The
+busiest rank then exceeds the average by at most one sequence, the last one placed. That matters because a ZeRO-3 step
+takes as long as its busiest rank.
 
-    cost(L) = L + L^2 / parity        operations of a sequence of L tokens, in those of a token without attention
-                                      (model_size.attention_parity)
+    cost(L) = L + L^2 / parity
+
+is the work for a sequence of L tokens, in units of the work for one token without attention. `parity` is the length at
+which attention costs as much as everything else (model_size.attention_parity).
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from ..types import GroupMeta
 
 
 def lpt(costs: Sequence[float], bins: int) -> list[int]:
-    """The bin of each item. Deterministic: equal costs keep their order, equal bins fill from the lowest."""
+    """Distribute items over bins by longest processing time first, and return the bin of each item.
+
+    The result is deterministic: equal costs keep their order, and among equally full bins the lowest is filled first.
+    """
     loads = [(0.0, b) for b in range(bins)]
-    placed = [0] * len(costs)
+    bin_of = [0] * len(costs)
     for item in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        load, chosen = heapq.heappop(loads)
-        placed[item] = chosen
-        heapq.heappush(loads, (load + costs[item], chosen))
-    return placed
+        load, emptiest = heapq.heappop(loads)
+        bin_of[item] = emptiest
+        heapq.heappush(loads, (load + costs[item], emptiest))
+    return bin_of
 
 
 def assign_ranks(
@@ -37,30 +41,33 @@ def assign_ranks(
     *,
     share_prompts: bool = False,
 ) -> dict[tuple[int, int], int]:
-    """rank_of[(b, i)] for the i-th *valid* trajectory of the b-th group, balanced by the cost of its prompt and
-    response and of its branches.
+    """Assign every valid trajectory of a batch to a rank, balanced by the cost of its prompt, response and branches.
 
-    A masked one costs nothing.
+    Masked trajectories cost nothing, because they are not trained.
 
     Args:
-        samples: Those of one update; default: all.
-        parity: As above; infinite: cost is the number of tokens.
-        share_prompts: A rank computes a prompt once for all responses to it that it trains. Groups then stay whole
-            where that makes the busiest rank less busy than spreading their trajectories.
+        metas: Metadata of the batch's groups.
+        world_size: Number of ranks; with sequence parallelism, of sequence-parallel groups.
+        samples: The trajectories to assign, as pairs (b, i): the i-th valid trajectory of group b. Default: all.
+        parity: See the module's docstring. Infinite: the cost is the number of tokens.
+        share_prompts: A rank computes a prompt once for all of its responses. A group then stays on one rank if that
+            makes the busiest rank less busy than distributing its trajectories.
+
+    Returns:
+        The rank of each (b, i).
     """
-    keys = (
-        [(b, i) for b, meta in enumerate(metas) for i in range(len(meta.response_tokens))]
-        if samples is None
-        else list(samples)
-    )
+    if samples is None:
+        keys = [(b, i) for b, meta in enumerate(metas) for i in range(len(meta.response_tokens))]
+    else:
+        keys = list(samples)
     costs = [_cost(metas[b], i, parity) for b, i in keys]
-    spread = lpt(costs, world_size)
+    distributed = lpt(costs, world_size)
     if not share_prompts or world_size == 1:
-        return dict(zip(keys, spread, strict=True))
+        return dict(zip(keys, distributed, strict=True))
     prompt_costs = [_sequence_cost(meta.prompt_tokens, parity) for meta in metas]
 
     def shared_costs(owners: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
-        """Cost of each (group, owner): one prompt, and the rest of the group's trajectories that this owner has."""
+        """Return the cost of each (group, owner): one prompt, and the responses of that group that the owner trains."""
         total: dict[tuple[int, int], float] = {}
         for (b, owner), cost in zip(owners, costs, strict=True):
             if cost:
@@ -68,19 +75,22 @@ def assign_ranks(
         return total
 
     def busiest(ranks: Sequence[int]) -> float:
+        """Return the load of the busiest rank if the keys go to these ranks."""
         loads = [0.0] * world_size
         for (_, rank), cost in shared_costs([(b, rank) for (b, _), rank in zip(keys, ranks, strict=True)]).items():
             loads[rank] += cost
         return max(loads)
 
-    of_groups = shared_costs([(b, 0) for b, _ in keys])
+    group_costs = shared_costs([(b, 0) for b, _ in keys])
     groups = sorted({b for b, _ in keys})
-    rank_of_group = dict(zip(groups, lpt([of_groups.get((b, 0), 0.0) for b in groups], world_size), strict=True))
-    whole = [rank_of_group[b] for b, _ in keys]
-    return dict(zip(keys, whole if busiest(whole) <= busiest(spread) else spread, strict=True))
+    rank_of_group = dict(zip(groups, lpt([group_costs.get((b, 0), 0.0) for b in groups], world_size), strict=True))
+    undivided = [rank_of_group[b] for b, _ in keys]
+    chosen = undivided if busiest(undivided) <= busiest(distributed) else distributed
+    return dict(zip(keys, chosen, strict=True))
 
 
 def _cost(meta: GroupMeta, i: int, parity: float) -> float:
+    """Return the cost of the i-th valid trajectory of a group; 0 if it is masked."""
     if meta.masked and meta.masked[i]:
         return 0.0
     branches = meta.branch_tokens[i] if meta.branch_tokens else 0

@@ -11,7 +11,7 @@ ARCHITECTURE = re.compile(r"(\d+\.\d+)[af]?(\+PTX)?")
 
 
 def known_architectures(arch_list: str) -> str:
-    """Return a TORCH_CUDA_ARCH_LIST that DeepSpeed 0.19's builder can read; empty if there is nothing that it can.
+    """Return the entries of a TORCH_CUDA_ARCH_LIST that DeepSpeed 0.19's builder can parse; empty if there are none.
 
     The builder parses every entry as two integers. CUDA images set 9.0a, whose letter allows instructions that
     DeepSpeed's kernels do not use.
@@ -33,9 +33,10 @@ def prepare_compilation(
     if arch_list := environ.get("TORCH_CUDA_ARCH_LIST"):
         if known := known_architectures(arch_list):
             environ["TORCH_CUDA_ARCH_LIST"] = known
-        else:  # the builder then asks the devices
+        else:
+            # Without the variable the builder reads the architectures from the devices.
             del environ["TORCH_CUDA_ARCH_LIST"]
-    # CUDA's minor versions are compatible with each other, and DeepSpeed's list of those that are ends at 12.9
+    # CUDA's minor versions are compatible with each other, but DeepSpeed's list of compatible versions ends at 12.9.
     if nvcc_major is not None and torch_cuda is not None and nvcc_major == int(torch_cuda.partition(".")[0]):
         environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
 

@@ -1,11 +1,13 @@
-"""Device states: what of a rank leaves the GPU while engines sample on it (train.colocate_all): Adam's moments, fp32
-masters, gradients. The weights stay.
+"""Move the optimizer's state off the GPU while engines sample on it (train.colocate_all).
 
-    offload ->  ...  -> onload ->  a step, or the loading of a checkpoint
+Adam's moments, the fp32 master weights and the gradients move to host memory. The weights stay on the GPU.
 
-DeepSpeed moves them (engine.offload_states, reload_states of 0.19.8, ZeRO-3 with its own FusedAdam); with
-ds.adam_offload its own optimiser has them in host memory already, and only what gradients are gathered in moves. Never
-run on a GPU: signatures are checked against the installed DeepSpeed by a test."""
+    offload -> engines sample -> onload -> optimizer step, or loading of a checkpoint
+
+DeepSpeed does the moving: `engine.offload_states` and `reload_states` of 0.19.8, which need ZeRO-3 and its own
+FusedAdam. With ds.adam_offload the optimizer's states are in host memory anyway, and only the gradient buffers move.
+This code has never run on a GPU; a test compares its calls with the signatures of the installed DeepSpeed.
+"""
 
 from __future__ import annotations
 
@@ -16,38 +18,47 @@ from typing import Any, Protocol
 from ..errors import PipelineError
 
 Engines = Callable[[], Mapping[str, Any]]
-"""The DeepSpeed engines of this rank by name, as they are now: policy, critic."""
+"""Returns the current DeepSpeed engines of this rank by name: the policy's, and the critic's if there is one."""
 BUFFER = "_offload_buffer"
-"""In the names under which DeepSpeed keeps the host copies of Adam's moments, in the optimiser's own state."""
+"""Part of the keys under which DeepSpeed stores the host copies of Adam's moments in the optimizer's own state."""
 
 
 class DeviceStates(Protocol):
-    """Calls are idempotent, and collective."""
+    """Where the optimizer's state of this rank is. The methods are collective and idempotent."""
 
-    def offload(self) -> None: ...
-    def onload(self) -> None: ...
-    def needed(self, what: str) -> None:
-        """Raises PipelineError while they are offloaded: `what` needs them."""
+    def offload(self) -> None:
+        """Move the state to host memory."""
 
-    def saved(self) -> Any:
-        """In it the optimisers' states are those of a rank that never offloads: what a checkpoint is to hold."""
+    def onload(self) -> None:
+        """Move the state back onto the GPU."""
+
+    def require_on_device(self, operation: str) -> None:
+        """Raise PipelineError if the state is offloaded. `operation` names what needs it, for the message."""
+
+    def without_host_copies(self) -> Any:
+        """Return a context in which the optimizers' states look as if nothing was ever offloaded.
+
+        A checkpoint is saved in it.
+        """
 
 
-class _Turns:
-    """What both kinds know: where the states are."""
+class _OffloadFlag:
+    """Remembers whether the state is offloaded. Common to both implementations."""
 
     def __init__(self) -> None:
         self.offloaded = False
 
-    def needed(self, what: str) -> None:
+    def require_on_device(self, operation: str) -> None:
         if self.offloaded:
             raise PipelineError(
-                f"{what} of a learner rank whose states are in host memory: it is the engines' turn on the GPU."
-                " A bug in the turns."
+                f"{operation} was requested while the optimizer's state of this learner rank is in host memory: the"
+                " engines have the GPU now. This is a bug in the order of the calls; please report it."
             )
 
 
-class DeepSpeedStates(_Turns):
+class DeepSpeedStates(_OffloadFlag):
+    """Moves the states of DeepSpeed engines on a GPU."""
+
     def __init__(self, engines: Engines) -> None:
         super().__init__()
         self.engines = engines
@@ -65,37 +76,42 @@ class DeepSpeedStates(_Turns):
         ]
         for engine in self.engines().values():
             engine.offload_states(include=moved)
-        self._settled()
+        self._release_memory()
         self.offloaded = True
 
     def onload(self) -> None:
         if not self.offloaded:
             return
-        self._settled()
+        self._release_memory()
         for engine in self.engines().values():
             engine.reload_states()
-        self._settled()
+        self._release_memory()
         self.offloaded = False
 
     @contextmanager
-    def saved(self) -> Iterator[None]:
-        """DeepSpeed's host copies of the moments are entries of the optimiser's state beside the moments themselves: a
-        checkpoint would hold them twice, and a resume would take them to the GPU."""
-        kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    def without_host_copies(self) -> Iterator[None]:
+        """Take DeepSpeed's host copies of the moments out of the optimizers' states inside the block.
+
+        They lie beside the moments themselves: a checkpoint would contain them twice, and a resume would load the
+        copies onto the GPU.
+        """
+        removed: list[tuple[dict[str, Any], dict[str, Any]]] = []
         for engine in self.engines().values():
             for state in engine.optimizer.optimizer.state.values():
                 copies = {key: state.pop(key) for key in [k for k in state if BUFFER in str(k)]}
-                kept.append((state, copies))
+                removed.append((state, copies))
         try:
             yield
         finally:
-            for state, copies in kept:
+            for state, copies in removed:
                 state.update(copies)
 
     @staticmethod
-    def _settled() -> None:
-        """Every rank has freed or filled its memory, and torch keeps none of it for itself: the process beside this one
-        is to have it."""
+    def _release_memory() -> None:
+        """Wait until every rank has moved its state, and return torch's cached GPU memory to the driver.
+
+        The engine is another process: it cannot use what torch keeps cached here.
+        """
         import torch
 
         torch.cuda.synchronize()
@@ -103,8 +119,8 @@ class DeepSpeedStates(_Turns):
         torch.distributed.barrier()
 
 
-class StandInForTests(_Turns):
-    """Where there is no GPU nothing is moved: the order of the calls is kept to, and written down."""
+class StandInForTests(_OffloadFlag):
+    """Takes the place of `DeepSpeedStates` where there is no GPU. It moves nothing; it checks and records the calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,9 +135,10 @@ class StandInForTests(_Turns):
         self.calls.append("onload")
 
     @contextmanager
-    def saved(self) -> Iterator[None]:
+    def without_host_copies(self) -> Iterator[None]:
         yield
 
 
 def device_states(engines: Engines, device: str) -> DeviceStates:
+    """Return the implementation for `device`: "cpu", or "cuda:N"."""
     return StandInForTests() if device == "cpu" else DeepSpeedStates(engines)

@@ -1,12 +1,13 @@
-"""EMA: an exponential moving average of the policy's weights, beside them. Never sampled from or trained; exported, and
-in checkpoints.
+"""Keep an exponential moving average (EMA) of the policy's weights. It is exported and saved, never sampled or trained.
 
-    ema = beta * ema + (1 - beta) * w        after every optimizer step; w: the float32 master weights; at the beginning
-                                             ema = w
+    ema <- beta * ema + (1 - beta) * w
 
-Each rank keeps that of its own shard, in float32 and in host memory: element by element, so that the number of ranks
-changes nothing. A step whose gradient is not finite is none, and averages nothing. With LoRA the adapters are averaged,
-as nothing else moves."""
+after every optimizer step, where w are the fp32 master weights; at the start ema = w.
+
+Each rank averages its own shard, in float32 and in host memory. The average is elementwise, so the number of ranks does
+not change it. A step that was skipped because its gradient was not finite is not averaged. With LoRA only the adapters
+change, so only they are averaged.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +21,29 @@ import torch
 from .saved.shards import Shards
 
 
-def masters(engine: deepspeed.DeepSpeedEngine) -> list[torch.Tensor]:
-    """This rank's share of the fp32 weights that the optimizer steps: flat, one per (ZeRO-3: sub) group."""
+def master_weights(engine: deepspeed.DeepSpeedEngine) -> list[torch.Tensor]:
+    """Return this rank's share of the fp32 weights that the optimizer updates.
+
+    Each tensor is flat; there is one per parameter group, or per sub group with ZeRO-3.
+    """
     optimizer = engine.optimizer
-    return (
-        optimizer.fp32_partitioned_groups_flat
-        if engine.zero_optimization_stage() == 3
-        else optimizer.single_partition_of_fp32_groups
-    )
+    if engine.zero_optimization_stage() == 3:
+        return optimizer.fp32_partitioned_groups_flat
+    return optimizer.single_partition_of_fp32_groups
 
 
-def spread_masters(engine: deepspeed.DeepSpeedEngine) -> None:
-    """Collective. The weights that compute become the master weights, rounded, as after an optimizer step."""
+def copy_masters_to_model(engine: deepspeed.DeepSpeedEngine) -> None:
+    """Overwrite the model's weights with the rounded master weights, as an optimizer step does at its end. Collective.
+
+    DeepSpeed has a method for it below ZeRO-3 only. For ZeRO-3 these are the same steps, on its private attributes.
+    """
     optimizer = engine.optimizer
     if engine.zero_optimization_stage() != 3:
         optimizer.update_lp_params()
         return
     optimizer.checkpoint_event_prologue()
     for group, (rounded, master) in enumerate(
-        zip(optimizer.fp16_partitioned_groups_flat, masters(engine), strict=True)
+        zip(optimizer.fp16_partitioned_groups_flat, master_weights(engine), strict=True)
     ):
         rounded.data.copy_(master.data)
         parts = optimizer.unflatten(rounded, optimizer.fp16_partitioned_groups[group])
@@ -48,22 +53,28 @@ def spread_masters(engine: deepspeed.DeepSpeedEngine) -> None:
 
 
 class WeightAverage:
+    """The moving average of one rank's shard of an engine's weights."""
+
     def __init__(self, engine: deepspeed.DeepSpeedEngine, beta: float) -> None:
-        self.engine, self.beta = engine, beta
-        self.flat = [master.detach().to("cpu", torch.float32, copy=True) for master in masters(engine)]
+        self.engine = engine
+        self.beta = beta
+        self.flat = [master.detach().to("cpu", torch.float32, copy=True) for master in master_weights(engine)]
+        """The average, in the layout of `master_weights`."""
 
     @torch.no_grad()
     def update(self) -> None:
-        """After an optimizer step."""
-        for ema, master in zip(self.flat, masters(self.engine), strict=True):
-            # As ema + (1 - beta) (w - ema): beta and 1 - beta, each rounded, do not add up to 1, and that error grows
-            # to 1e-4 at .9999.
+        """Add the current weights to the average. Call it after each optimizer step."""
+        for ema, master in zip(self.flat, master_weights(self.engine), strict=True):
+            # Computed as ema + (1 - beta) (w - ema). In the form beta * ema + (1 - beta) * w the two rounded factors do
+            # not add up to 1, and the error grows to 1e-4 at beta = 0.9999.
             ema.lerp_(master.detach().to("cpu", torch.float32), 1.0 - self.beta)
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
-        """Collective. Within the block the model computes, and is written, with the average; afterwards with its own
-        weights, bit for bit."""
+        """Put the average into the model inside the block, and the weights back afterwards, bit for bit. Collective.
+
+        The model then computes with the average, and what is written from it is the average.
+        """
         self._exchange()
         try:
             yield
@@ -72,38 +83,48 @@ class WeightAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        for ema, master in zip(self.flat, masters(self.engine), strict=True):
+        for ema, master in zip(self.flat, master_weights(self.engine), strict=True):
             weights = master.detach().to("cpu", copy=True)
             master.data.copy_(ema)
             ema.copy_(weights)
-        spread_masters(self.engine)
+        copy_masters_to_model(self.engine)
 
     def files(self, rank: int) -> dict[str, list[torch.Tensor]]:
-        """What a checkpoint keeps of it: the name of this rank's file, and what is in it."""
-        return {_file(rank): self.flat}
+        """Return what a checkpoint stores of the average: the name of this rank's file and its content."""
+        return {_file_name(rank): self.flat}
 
     @torch.no_grad()
     def load(self, directory: Path, policy: Path, *, rank: int, world_size: int, saved: int) -> None:
-        """After the weights. policy: the directory of its engine's files, `saved` ranks wrote it. From a checkpoint
-        without an average it begins anew."""
-        if not (directory / _file(0)).is_file():
-            parts = masters(self.engine)
+        """Load the average from a checkpoint, which may be of another number of ranks. Load the weights before it.
+
+        If the checkpoint has no average, the average starts at the loaded weights.
+
+        Args:
+            directory: The checkpoint.
+            policy: The directory in it that holds the files of the policy's engine.
+            rank: This rank.
+            world_size: Number of ranks of this run.
+            saved: Number of ranks that wrote the checkpoint.
+        """
+        if not (directory / _file_name(0)).is_file():
+            parts = master_weights(self.engine)
         elif saved == world_size:
             parts = _read(directory, rank)
         else:
             shards = Shards(policy, saved, rank, world_size)
-            flat, names = [_read(directory, r) for r in range(saved)], self.engine.param_names
+            flat = [_read(directory, r) for r in range(saved)]
+            names = self.engine.param_names
             parts = [
-                torch.cat([shards.of(flat, names[param]) for param in params])
+                torch.cat([shards.own_part(flat, names[param]) for param in params])
                 for params in self.engine.optimizer.fp16_groups
             ]
         for ema, part in zip(self.flat, parts, strict=True):
             ema.copy_(part.detach())
 
 
-def _file(rank: int) -> str:
+def _file_name(rank: int) -> str:
     return f"ema_rank{rank}.pt"
 
 
 def _read(directory: Path, rank: int) -> list[torch.Tensor]:
-    return torch.load(directory / _file(rank), map_location="cpu", mmap=True, weights_only=True)
+    return torch.load(directory / _file_name(rank), map_location="cpu", mmap=True, weights_only=True)

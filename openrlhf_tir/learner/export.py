@@ -1,8 +1,8 @@
-"""Export: what a model directory holds besides its weights. config.json, generation_config.json and the tokenizer, on
-rank 0.
+"""Write the small files of an exported model: config.json, generation_config.json and the tokenizer. Rank 0 only.
 
-How the run asked its questions (the chat template, the stop strings) is added by cluster/jobs/exported.py, which knows
-the turn protocol."""
+cluster/jobs/exported.py adds how the run asked its questions (chat template, stop strings), because only the jobs know
+the turn protocol.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from transformers import AutoTokenizer, GenerationConfig, PretrainedConfig, PreT
 
 
 def write_model_files(config: PretrainedConfig, source: str, directory: Path) -> None:
-    """`source`: the directory or name the policy started from, whose tokenizer is copied, and whose end-of-text tokens
-    stay in force."""
+    """Write the configuration and the tokenizer of a model into `directory`.
+
+    Args:
+        config: The model's configuration.
+        source: Directory or hub name of the model that the run started from. Its tokenizer is copied, and its
+            end-of-text tokens are kept.
+        directory: Where to write; created if missing.
+
+    Raises:
+        OSError: The disk refuses to write, or `source` has no tokenizer.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = copy.deepcopy(config)
-    config.use_cache = True  # off in training; a reader wants its generation fast
+    config.use_cache = True  # training turns it off, but whoever loads the export wants fast generation
     config.save_pretrained(directory)
     tokenizer = AutoTokenizer.from_pretrained(source)
     generation = GenerationConfig.from_model_config(config)
@@ -27,12 +36,18 @@ def write_model_files(config: PretrainedConfig, source: str, directory: Path) ->
 
 
 def end_tokens(config: PretrainedConfig, source: str, tokenizer: PreTrainedTokenizerBase) -> int | list[int] | None:
-    """Every token that ended a response in the rollouts: those of the source's generation_config.json (config.json
-    where it has none) and the tokenizer's own. One number where there is one, None where there is none."""
+    """Return every token that ended a response in the rollouts.
+
+    These are the end-of-text tokens of the source's generation_config.json, or of `config` if it has no such file,
+    and the tokenizer's own.
+
+    Returns:
+        A number if there is one such token, a list if there are several, None if there is none.
+    """
     try:
-        given = GenerationConfig.from_pretrained(source).eos_token_id
-    except OSError:  # a model without the file
-        given = config.eos_token_id
-    found = [given] if isinstance(given, int) else [*(given or ())]
-    unique = list(dict.fromkeys(i for i in (*found, tokenizer.eos_token_id) if i is not None))
+        configured = GenerationConfig.from_pretrained(source).eos_token_id
+    except OSError:  # the source has no generation_config.json
+        configured = config.eos_token_id
+    tokens = [configured] if isinstance(configured, int) else [*(configured or ())]
+    unique = list(dict.fromkeys(i for i in (*tokens, tokenizer.eos_token_id) if i is not None))
     return unique[0] if len(unique) == 1 else unique or None

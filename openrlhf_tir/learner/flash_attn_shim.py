@@ -1,10 +1,8 @@
-"""flash-attn names that openrlhf imports, on machines that cannot have flash-attn. Present only while openrlhf is being
-imported.
+"""Let openrlhf be imported on machines without flash-attn, with stubs that exist only during the import.
 
-openrlhf.models.ring_attn_utils imports five helpers at module level, of which four are plain indexing and one
-(all_gather) belongs to ring attention, which is not used here. The stubs must be gone afterwards: with them in place
-transformers would believe that flash-attn is installed and choose its kernels. Where flash-attn is installed, nothing
-is stubbed.
+openrlhf.models.ring_attn_utils imports five helpers of flash-attn at module level. Four are plain indexing; the fifth,
+`all_gather`, belongs to ring attention, which is not used here. The stubs must disappear after the import: transformers
+would take them for an installed flash-attn and choose its kernels. Where flash-attn is installed, there are no stubs.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ def _ring_attention_only(*_args, **_kwargs):
 
 
 def _stubs() -> dict[str, dict[str, object]]:
+    """Return the attributes of each stub module by the module's name."""
     from einops import rearrange
     from transformers.modeling_flash_attention_utils import _pad_input, _unpad_input
 
@@ -44,14 +43,17 @@ def _stubs() -> dict[str, dict[str, object]]:
 
 @contextmanager
 def flash_attn_importable() -> Iterator[None]:
-    """Within the block `from flash_attn.bert_padding import ...` works. Import transformers before: it looks for it."""
+    """Make `from flash_attn.bert_padding import ...` work inside the block.
+
+    Import transformers before it: transformers checks for flash-attn when it is imported.
+    """
     if importlib.util.find_spec("flash_attn") is not None:
         yield
         return
     stubs = _stubs()
     for name, attributes in stubs.items():
         module = ModuleType(name)
-        # A real spec: transformers' find_spec raises ValueError on a module whose __spec__ is None.
+        # The spec is set because transformers' find_spec raises ValueError on a module whose __spec__ is None.
         module.__spec__ = ModuleSpec(name, loader=None, is_package=True)
         module.__path__ = []
         vars(module).update(attributes)

@@ -1,20 +1,22 @@
-"""Linear head: hidden states [T, H], vocabulary matrix [V, H], targets [T] -> log-probs and entropies [T], never a
-tensor of [T, V] unless memory is given for it.
+"""Compute log-probs and entropies of target tokens from hidden states, without a [T, V] tensor of logits.
 
-With logits l = h W^T / temperature, p = softmax(l), for target y of a token:
+With hidden states h [T, H], the vocabulary matrix W [V, H], logits l = h W^T / temperature and p = softmax(l), a token
+with target y has
 
     log p_y = l_y - lse(l)              d log p_y / dl = 1_y - p
     H       = lse(l) - sum_j p_j l_j    dH / dl_j      = -p_j (l_j - lse(l) + H)
 
-Tokens that top-k, top-p or min-p cut (truncation.py) have l = -inf: p = 0, and no gradient.
+where lse is logsumexp and H the entropy. Tokens that top-k, top-p or min-p exclude (truncation.py) have l = -inf, so
+p = 0 and no gradient.
 
-Forward and backward walk over the tokens in chunks. The backward computes a chunk's logits again, a fourth product of
-matrices beside three, unless the forward kept them: as many chunks as `keep_bytes` holds, as the product gave them, so
-that it changes no bit. Exact: no approximation, and what is accumulated over chunks (the gradient of W) is accumulated
-in float32.
+Forward and backward process the tokens in chunks. The backward computes a chunk's logits again, which adds a fourth
+matrix product to three, unless the forward stored them: it stores those of the first chunks, as many as fit into
+`keep_bytes`, exactly as the matrix product returned them, so storing changes no bit. Nothing is approximated, and the
+gradient of W is accumulated over chunks in float32.
 
-Tokens outside `wanted` (prompt and tool output, whose log-probs no loss looks at) are not computed: 0 in both outputs,
-without gradient."""
+Tokens outside the mask `wanted` (prompt and tool output, whose log-probs enter no loss) are skipped. Both of their
+outputs are 0, without gradient.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +30,28 @@ import torch
 from .truncation import Truncation
 
 CHUNK_TOKENS = 256
-"""Tokens of a chunk, at least: each chunk reads W and reads and writes its gradient, which few do not outweigh."""
+"""Least number of tokens in a chunk. Every chunk reads W and reads and writes its gradient, and with fewer tokens that
+traffic outweighs the computation."""
 CHUNK_BYTES = 64 << 20
-"""Bytes of a chunk's logits in float32, at least. At the peak two arrays of a chunk's size exist."""
+"""Least size of a chunk's float32 logits in bytes. At the peak two arrays of a chunk's size exist."""
 CUDA_CHUNK_TOKENS = 2048
-"""`CHUNK_TOKENS` of a CUDA device: smaller products leave most of the card idle, and W's gradient in float32, which
-every chunk reads and writes, would be most of the traffic."""
+"""`CHUNK_TOKENS` on a CUDA device. Smaller products leave most of the card idle, and reading and writing W's float32
+gradient in every chunk would be most of the memory traffic."""
 
 
 class Scores(NamedTuple):
-    """Both float32, of the targets' shape."""
+    """Log-probs and entropies, both float32 in the shape of the targets."""
 
     log_probs: torch.Tensor
     entropy: torch.Tensor
 
 
 class _Chunked(torch.autograd.Function):
-    """apply(hidden [T, H], weight [V, H], bias [V] or None, targets [T] int64, temperature, entropy_grad, truncation,
-    keep_bytes) -> log_probs [T], entropy [T]."""
+    """The chunked head as an autograd function.
+
+    apply(hidden [T, H], weight [V, H], bias [V] or None, targets [T] int64, temperature, entropy_grad, truncation,
+    keep_bytes) -> log_probs [T], entropy [T]
+    """
 
     @staticmethod
     def forward(
@@ -61,30 +67,36 @@ class _Chunked(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         log_probs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
-        entropy, lse = torch.empty_like(log_probs), torch.empty_like(log_probs)
+        entropy = torch.empty_like(log_probs)
+        lse = torch.empty_like(log_probs)
         scratch = _scratch(2, hidden, weight, dtype)
-        kept: list[torch.Tensor] = []
+        stored_products: list[torch.Tensor] = []
         for part in _parts(len(hidden), weight):
             product = None
             if min(part.stop, len(hidden)) * len(weight) * weight.element_size() <= keep_bytes:
                 product = torch.nn.functional.linear(hidden[part], weight, bias)
-                kept.append(product)
+                stored_products.append(product)
             logits = _logits(hidden[part], weight, bias, temperature, scratch[0], product)
-            cut = truncation.cut(logits, targets[part]) if truncation else None
-            if cut is not None:
-                logits.masked_fill_(cut, -torch.inf)
-            # as exact as logsumexp, in half its time on a CPU; torch's softmax adds up 152k of them with errors of 1e-5
+            excluded = truncation.cut(logits, targets[part]) if truncation else None
+            if excluded is not None:
+                logits.masked_fill_(excluded, -torch.inf)
+            # This is as exact as torch.logsumexp and takes half its time on a CPU. torch's softmax is not used because
+            # its sum over 152k entries has errors of 1e-5.
             top = logits.amax(-1)
             exps = torch.sub(logits, top[:, None], out=scratch[1][: len(logits)]).exp_()
             total = exps.sum(-1)
             lse[part] = top + total.log()
             log_probs[part] = logits.gather(-1, targets[part, None]).squeeze(-1) - lse[part]
-            logits = logits if cut is None else logits.masked_fill_(cut, 0.0)
+            # An excluded token has p = 0 and l = -inf; their product in the entropy would be NaN.
+            logits = logits if excluded is None else logits.masked_fill_(excluded, 0.0)
             entropy[part] = lse[part] - exps.mul_(logits).sum(-1) / total
-        ctx.save_for_backward(hidden, targets, lse, entropy, *kept)
-        # Not saved like the others: under ZeRO-3 the parameter is cut up after this module's forward and put together
-        # before its backward, in place.
-        ctx.weight, ctx.bias, ctx.temperature, ctx.entropy_grad = weight, bias, temperature, entropy_grad
+        ctx.save_for_backward(hidden, targets, lse, entropy, *stored_products)
+        # The parameters are kept as attributes and not by save_for_backward: ZeRO-3 frees them in place after this
+        # module's forward and gathers them again, in place, before its backward.
+        ctx.weight = weight
+        ctx.bias = bias
+        ctx.temperature = temperature
+        ctx.entropy_grad = entropy_grad
         ctx.truncation = truncation
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
@@ -94,23 +106,27 @@ class _Chunked(torch.autograd.Function):
     def backward(
         ctx: Any, d_log_probs: torch.Tensor, d_entropy: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden, targets, lse, entropy, *kept = ctx.saved_tensors
-        weight, bias, temperature = ctx.weight, ctx.bias, ctx.temperature
+        hidden, targets, lse, entropy, *stored_products = ctx.saved_tensors
+        weight = ctx.weight
+        bias = ctx.bias
+        temperature = ctx.temperature
         d_entropy = d_entropy if ctx.entropy_grad else None
-        d_hidden, scratch = torch.empty_like(hidden), _scratch(1 + (d_entropy is not None), hidden, weight, lse.dtype)
-        d_weight = torch.zeros(weight.shape, dtype=lse.dtype, device=weight.device) if ctx.needs_input_grad[1] else None
-        d_bias = (
-            torch.zeros(bias.shape, dtype=lse.dtype, device=bias.device)
-            if bias is not None and ctx.needs_input_grad[2]
-            else None
-        )
-        for part, product in zip_longest(_parts(len(hidden), weight), kept):
+        d_hidden = torch.empty_like(hidden)
+        # The gradient of the entropy needs log p and p at the same time, the log-prob's only p.
+        scratch = _scratch(1 + (d_entropy is not None), hidden, weight, lse.dtype)
+        d_weight = None
+        if ctx.needs_input_grad[1]:
+            d_weight = torch.zeros(weight.shape, dtype=lse.dtype, device=weight.device)
+        d_bias = None
+        if bias is not None and ctx.needs_input_grad[2]:
+            d_bias = torch.zeros(bias.shape, dtype=lse.dtype, device=bias.device)
+        for part, product in zip_longest(_parts(len(hidden), weight), stored_products):
             logits = _logits(hidden[part], weight, bias, temperature, scratch[0], product)
-            cut = ctx.truncation.cut(logits, targets[part]) if ctx.truncation else None
+            excluded = ctx.truncation.cut(logits, targets[part]) if ctx.truncation else None
             log_all = logits.sub_(lse[part, None])
             probs = torch.exp(log_all, out=scratch[-1][: len(log_all)])
-            if cut is not None:
-                probs.masked_fill_(cut, 0.0)
+            if excluded is not None:
+                probs.masked_fill_(excluded, 0.0)
             factor = d_log_probs[part].neg()[:, None]
             if d_entropy is not None:
                 d_logits = (
@@ -138,7 +154,10 @@ class _Chunked(torch.autograd.Function):
 
 
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """total += a @ b; in one pass over `total` [V, H], which is larger than a chunk, where the types are the same."""
+    """Compute total += a @ b in place.
+
+    `total` [V, H] is larger than a chunk, so it is read and written only once where the dtypes allow it.
+    """
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
@@ -146,19 +165,22 @@ def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def _chunk(weight: torch.Tensor) -> int:
-    """Return the tokens of a chunk for this head [V, H]."""
+    """Return the number of tokens in a chunk for this head [V, H]."""
     least = CUDA_CHUNK_TOKENS if weight.is_cuda else CHUNK_TOKENS
     return max(least, CHUNK_BYTES // (4 * len(weight)))
 
 
 def _parts(tokens: int, weight: torch.Tensor) -> Iterator[slice]:
+    """Return the slice of the tokens that each chunk covers; the last may end beyond `tokens`."""
     size = _chunk(weight)
     return (slice(i, i + size) for i in range(0, tokens, size))
 
 
 def _scratch(arrays: int, hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """[arrays, chunk, V]: what every chunk is computed in. New memory for each would be given back and zeroed again by
-    the kernel each time, on a CPU."""
+    """Return working memory [arrays, chunk, V] that all chunks share.
+
+    If every chunk allocated its own, a CPU would return it to the kernel and have it zeroed again each time.
+    """
     return torch.empty(arrays, min(len(hidden), _chunk(weight)), len(weight), dtype=dtype, device=hidden.device)
 
 
@@ -167,13 +189,27 @@ def _logits(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     temperature: float,
-    into: torch.Tensor,
+    scratch: torch.Tensor,
     product: torch.Tensor | None,
 ) -> torch.Tensor:
-    """[chunk, V] within `into`, at least float32: the product in the weights' precision, as the model itself computes
-    it, the rest above it. `product`: as it was kept; None: it is computed."""
-    logits = into[: len(hidden)]
-    if product is None and bias is None and hidden.dtype == weight.dtype == into.dtype:
+    """Compute a chunk's logits, divided by the temperature, in `scratch`.
+
+    The matrix product has the precision of the weights, as in the model itself; everything after it has that of
+    `scratch`, at least float32.
+
+    Args:
+        hidden: [chunk, H].
+        weight: [V, H].
+        bias: [V] or None.
+        temperature: Temperature of the rollout.
+        scratch: [at least chunk, V]; overwritten.
+        product: The matrix product [chunk, V] that the forward stored; None: compute it.
+
+    Returns:
+        [chunk, V], a view of `scratch`.
+    """
+    logits = scratch[: len(hidden)]
+    if product is None and bias is None and hidden.dtype == weight.dtype == scratch.dtype:
         torch.mm(hidden, weight.T, out=logits)
     else:
         logits.copy_(torch.nn.functional.linear(hidden, weight, bias) if product is None else product)
@@ -192,44 +228,69 @@ def chunked_scores(
     wanted: torch.Tensor | None = None,
     keep_bytes: int = 0,
 ) -> Scores:
-    """hidden [..., H]; targets [...] int64; wanted [...] bool, None: all. Entropy has a gradient only when asked.
+    """Return the log-prob of each target token and the entropy of its distribution.
 
-    `keep_bytes`: of logits that are kept for the backward pass, where there will be one."""
-    asked = temperature, entropy_grad, truncation, keep_bytes if torch.is_grad_enabled() else 0
-    shape, flat, labels = targets.shape, hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    Args:
+        hidden: [..., H].
+        weight: [V, H].
+        targets: [...] int64.
+        bias: [V]; None: the head has none.
+        temperature: The logits are divided by it.
+        truncation: Tokens that are excluded from the distribution; None: none are.
+        entropy_grad: True if the entropy needs a gradient, which takes a second array of a chunk's size.
+        wanted: [...] bool: the tokens to compute; None: all.
+        keep_bytes: Bytes of logits that the forward may store for the backward. Ignored while gradients are off.
+
+    Returns:
+        Log-probs and entropies [...]; 0 where `wanted` is False.
+    """
+    kept = keep_bytes if torch.is_grad_enabled() else 0
+    shape = targets.shape
+    flat_hidden = hidden.reshape(-1, hidden.shape[-1])
+    flat_targets = targets.reshape(-1)
     if wanted is None:
-        found = _Chunked.apply(flat, weight, bias, labels, *asked)
-        return Scores(*(x.view(shape) for x in found))
-    places = wanted.reshape(-1).nonzero().squeeze(-1)
-    found = _Chunked.apply(flat[places], weight, bias, labels[places], *asked)
-    return Scores(*(x.new_zeros(len(labels)).index_copy(0, places, x).view(shape) for x in found))
+        scores = _Chunked.apply(flat_hidden, weight, bias, flat_targets, temperature, entropy_grad, truncation, kept)
+        return Scores(*(x.view(shape) for x in scores))
+    indices = wanted.reshape(-1).nonzero().squeeze(-1)
+    scores = _Chunked.apply(
+        flat_hidden[indices], weight, bias, flat_targets[indices], temperature, entropy_grad, truncation, kept
+    )
+    return Scores(*(x.new_zeros(len(flat_targets)).index_copy(0, indices, x).view(shape) for x in scores))
 
 
 class ScoringHead:
-    """Makes a model's output layer answer with scores instead of logits while it is told the targets.
+    """Makes a model's output layer return scores in place of logits while `scoring` is active.
 
-    The layer stays where it is, so DeepSpeed gathers its weight around the call as ever. What the model returns as
-    logits is then
-    [..., 2]: log-prob and entropy of each position's target.
+    The layer stays where it is in the model, so DeepSpeed gathers its weight around the call as usual. While `scoring`
+    is active, what the model returns as logits is [..., 2]: log-prob and entropy of each position's target.
     """
 
     def __init__(self, layer: torch.nn.Linear, keep_bytes: int = 0) -> None:
-        self._plain, self._keep_bytes = layer.forward, keep_bytes
-        self._asked: dict[str, Any] | None = None
+        """Replace the layer's forward method. `keep_bytes`: see `chunked_scores`."""
         self._layer = layer
+        self._plain_forward = layer.forward
+        self._keep_bytes = keep_bytes
+        self._arguments: dict[str, Any] | None = None
         layer.forward = self._forward
 
     @contextmanager
-    def scoring(self, targets: torch.Tensor, **asked: Any) -> Iterator[None]:
-        """`targets` [b, L]: of the positions the model runs on in the block; `asked`: else of chunked_scores."""
-        self._asked = {"targets": targets, **asked}
+    def scoring(self, targets: torch.Tensor, **options: Any) -> Iterator[None]:
+        """Make the layer return scores inside the block.
+
+        Args:
+            targets: [b, L] int64: the targets of the positions that the model runs on in the block.
+            options: Further arguments of `chunked_scores`.
+        """
+        self._arguments = {"targets": targets, **options}
         try:
             yield
         finally:
-            self._asked = None
+            self._arguments = None
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        if self._asked is None:
-            return self._plain(hidden)
-        layer, kept = self._layer, self._keep_bytes
-        return torch.stack(chunked_scores(hidden, layer.weight, bias=layer.bias, keep_bytes=kept, **self._asked), -1)
+        if self._arguments is None:
+            return self._plain_forward(hidden)
+        scores = chunked_scores(
+            hidden, self._layer.weight, bias=self._layer.bias, keep_bytes=self._keep_bytes, **self._arguments
+        )
+        return torch.stack(scores, -1)

@@ -1,14 +1,12 @@
-"""LoRA (arXiv 2106.09685): a low-rank update of linear layers trains, the layers themselves do not. What the learner
-needs besides peft:
+"""What the learner needs for LoRA besides peft: which weights to write, and a check of the targets.
 
-    checked(model, asked)     every target was found, and each is a linear layer
-    hf_weights(module)        the model's weights under their HF names, each with the update that is to be added to it
-    adapter_weights(module)   the updates alone, under peft's names
+LoRA (arXiv 2106.09685) trains a low-rank update of linear layers and freezes the layers themselves:
 
-    W' = W + alpha / rank * B A         computed in float32 while a tensor is gathered, and rounded to W's dtype once
+    W' = W + alpha / rank * B A
 
-Engines get W' and know nothing of adapters. In bf16 a change below the last of W's 8 bits is lost in the rounding, so
-what samples differs from what trains by up to that: the diagnostics show it as engine mismatch.
+W' is computed in float32 while a tensor is gathered, and rounded once to W's dtype. Engines receive W' and know nothing
+of adapters. In bf16 a change below the last of W's 8 bits is lost in the rounding, so the sampling weights differ from
+the trained ones by up to that much; the diagnostics show it as engine mismatch.
 """
 
 from __future__ import annotations
@@ -24,80 +22,96 @@ from ..config.sections.learner import ALL_LINEAR, target_fault
 from ..errors import ConfigError
 
 ADAPTER = "default"
-"""peft's name of the one adapter."""
+"""peft's name of the only adapter."""
 PREFIX = "base_model.model."
+"""What peft puts before the names of the model's weights."""
 
 
-class Update(NamedTuple):
-    """scale * b @ a, of the layer's shape [out, in]."""
+class LowRankUpdate(NamedTuple):
+    """The update scale * b @ a of a linear layer, in the layer's shape [out, in]."""
 
     a: nn.Parameter
+    """[rank, in]"""
     b: nn.Parameter
+    """[out, rank]"""
     scale: float
 
 
 class Weight(NamedTuple):
+    """A weight that is pushed, exported or saved, under the name that loaders expect."""
+
     name: str
     tensor: torch.Tensor
-    update: Update | None = None
+    """The weight itself, or with ZeRO-3 this rank's handle of it: empty until it is gathered."""
+    update: LowRankUpdate | None = None
+    """The LoRA update that has to be added; None for weights without an adapter."""
 
     @property
     def gathered(self) -> list[nn.Parameter]:
-        """What ZeRO-3 must put together before `value`."""
+        """The parameters that ZeRO-3 must gather before `value` is called."""
         params = [self.tensor, *self.update[:2]] if self.update else [self.tensor]
         return [p for p in params if isinstance(p, nn.Parameter)]
 
     def value(self) -> torch.Tensor:
-        """The tensor as a model without adapters has it."""
+        """Return the tensor that a model without adapters would have."""
         if self.update is None:
             return self.tensor.data
         a, b, scale = self.update
         return (self.tensor.data.float() + scale * (b.data.float() @ a.data.float())).to(self.tensor.dtype)
 
 
-def adapted(module: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
+def adapter_layers(module: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
+    """Return the layers that have an adapter, with their names."""
     return ((name, layer) for name, layer in module.named_modules() if isinstance(layer, LoraLayer))
 
 
 def hf_weights(module: nn.Module) -> list[Weight]:
-    """Sorted by name. A tied tensor appears once, under its first name: loaders expect no lm_head beside the embeddings
-    it is tied to."""
+    """Return the model's weights under their Hugging Face names, sorted by name, each with its LoRA update.
+
+    A tied tensor appears once, under its first name: loaders expect no lm_head beside the embeddings it is tied to.
+    """
     updates = {
-        f"{name}.base_layer.weight": Update(
+        f"{name}.base_layer.weight": LowRankUpdate(
             layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, layer.scaling[ADAPTER]
         )
-        for name, layer in adapted(module)
+        for name, layer in adapter_layers(module)
     }
     seen: set[int] = set()
-    out = []
+    weights = []
     for name, tensor in module.state_dict(keep_vars=True).items():
         if id(tensor) not in seen and ".lora_" not in name:
             seen.add(id(tensor))
-            out.append(
-                Weight(
-                    name.removeprefix(PREFIX).replace(".base_layer.", ".") if updates else name,
-                    tensor,
-                    updates.get(name),
-                )
-            )
-    return sorted(out, key=lambda w: w.name)
+            hf_name = name.removeprefix(PREFIX).replace(".base_layer.", ".") if updates else name
+            weights.append(Weight(hf_name, tensor, updates.get(name)))
+    return sorted(weights, key=lambda weight: weight.name)
 
 
 def adapter_weights(module: nn.Module) -> list[Weight]:
-    """As peft.PeftModel.from_pretrained expects them; empty for a model without adapters."""
+    """Return the adapters' weights under the names that peft.PeftModel.from_pretrained expects, sorted by name.
+
+    The list is empty for a model without adapters.
+    """
     state = module.state_dict(keep_vars=True)
     return [
         Weight(name.replace(f".{ADAPTER}.", "."), tensor) for name, tensor in sorted(state.items()) if ".lora_" in name
     ]
 
 
-def checked(model: nn.Module, targets: Sequence[str]) -> None:
-    """Raises ConfigError for a target that no layer has, or whose layer is not one matrix product in the model."""
-    found = dict(adapted(model))
+def check_targets(model: nn.Module, targets: Sequence[str]) -> None:
+    """Check that every configured target matched a layer, and that all adapted layers can be merged.
+
+    Args:
+        model: The model with its adapters.
+        targets: ds.lora.target_modules.
+
+    Raises:
+        ConfigError: No layer has the name of a target, or a target is the model's input or output, or no linear layer.
+    """
+    layers = dict(adapter_layers(model))
     for target in [] if list(targets) == [ALL_LINEAR] else targets:
-        if not any(name == target or name.endswith(f".{target}") for name in found):
-            raise unmatched(target, model)
-    for name, layer in found.items():
+        if not any(name == target or name.endswith(f".{target}") for name in layers):
+            raise unmatched_target(target, model)
+    for name, layer in layers.items():
         if not isinstance(layer.get_base_layer(), nn.Linear) or layer is model.get_output_embeddings():
             raise ConfigError(
                 f"ds.lora.target_modules names {name.rpartition('.')[2]!r}, which is"
@@ -106,12 +120,13 @@ def checked(model: nn.Module, targets: Sequence[str]) -> None:
             )
 
 
-def unmatched(target: str, model: nn.Module) -> ConfigError:
+def unmatched_target(target: str, model: nn.Module) -> ConfigError:
+    """Return the error for a target that no layer matches; it lists the names that exist."""
     linear = sorted(
         {
             name.removesuffix(".base_layer").rpartition(".")[2]
-            for name, m in model.named_modules()
-            if isinstance(m, nn.Linear)
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear)
         }
     )
     known = [name for name in linear if name not in ("lm_head", ADAPTER)]

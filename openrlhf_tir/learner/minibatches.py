@@ -1,11 +1,11 @@
-"""Mini-batches: a rollout batch -> the updates that it is cut into. Pure, no torch: the controller runs it.
+"""Cut a rollout batch into the mini-batches of its updates. No torch: the controller runs it.
 
-    batch of n samples --train.max_epochs times: shuffle, cut--> parts of about train.batch_size --balance.py--> which
-    rank trains what
+    batch of n samples -> [train.max_epochs times: shuffle, cut into parts of about train.batch_size]
+                       -> [balance.py: which rank trains what] -> TrainBatch
 
-The order is drawn from (train.seed, version, epoch), so a resumed run cuts as the other would have, and before anything
-is known of ranks, so that any number of them trains the same parts. A trajectory that failed is not there to be
-trained: the parts are then smaller, never fewer. A critic with updates of its own has parts of its own, cut likewise.
+The shuffle depends on (train.seed, version, epoch) only. So a resumed run makes the same parts as an uninterrupted one,
+and any number of ranks trains the same parts. Failed trajectories are left out before the cut: the parts get smaller,
+but their number stays. A critic with its own number of updates has its own parts, cut in the same way.
 """
 
 from __future__ import annotations
@@ -22,37 +22,49 @@ from ..types import BatchItem, GroupMeta, TrainBatch
 from .balance import assign_ranks
 
 Sample = tuple[int, int]
-"""(b, i): valid trajectory i of group b."""
+"""(b, i): the i-th valid trajectory of group b."""
 
 
 def train_batch(cfg: Config, version: int, items: list[BatchItem]) -> TrainBatch:
-    """What the learner is given at `version`.
+    """Build the learner's batch: the groups, and which rank trains which trajectory in which update.
 
-    A rank owns what it computes for the whole batch. That is what it trains, where the policy trains everything once
-    and in several parts; else the parts of the critic, each of which is then spread evenly."""
-    metas, ranks = [item.meta for item in items], cfg.shards
+    Besides the updates, a rank *owns* some trajectories of the batch: it computes their critic values and reference
+    log-probs. Where the policy trains every sample once, in several updates, a rank owns what it trains. Otherwise
+    ownership follows the critic's parts, so that each of those is balanced; trajectories in neither are balanced over
+    the whole batch.
+
+    Args:
+        cfg: The configuration.
+        version: Learner version at the start of the batch.
+        items: The groups' metadata and payload references.
+    """
+    metas = [item.meta for item in items]
     parts = [
         part
         for epoch in range(cfg.train.max_epochs)
         for part in cut(metas, cfg.minibatches, (cfg.train.seed, version, epoch))
     ]
-    balanced = partial(
+    balance = partial(
         assign_ranks,
         metas,
-        ranks,
+        cfg.shards,
         parity=attention_parity(cfg.actor.model_name_or_path),
         share_prompts=cfg.shares_prompts,
     )
-    cuts = [balanced(part) for part in parts] if cfg.updates_per_batch > 1 else ()
-    owned = (
-        cuts if cuts and cfg.train.max_epochs == 1 else [balanced(part) for part in critic_parts(cfg, version, metas)]
-    )
-    whole = balanced() | {sample: rank for each in owned for sample, rank in each.items()}
-    return TrainBatch(version, items, whole, cuts)
+    updates = [balance(part) for part in parts] if cfg.updates_per_batch > 1 else ()
+    if updates and cfg.train.max_epochs == 1:
+        owners = updates
+    else:
+        owners = [balance(part) for part in critic_parts(cfg, version, metas)]
+    rank_of = balance() | {sample: rank for part in owners for sample, rank in part.items()}
+    return TrainBatch(version, items, rank_of, updates)
 
 
 def critic_parts(cfg: Config, version: int, metas: Sequence[GroupMeta]) -> list[list[Sample]]:
-    """What each update of the critic trains, in each of its epochs; none without a critic, or if one trains all."""
+    """Return the samples of each update that the critic makes in one of its epochs.
+
+    The list is empty if there is no critic, or if it makes one update of the whole batch.
+    """
     updates = cfg.critic.updates or cfg.minibatches
     if updates == 1 or not get_estimator(cfg.algo.advantage.estimator).critic:
         return []
@@ -60,7 +72,16 @@ def critic_parts(cfg: Config, version: int, metas: Sequence[GroupMeta]) -> list[
 
 
 def cut(metas: Sequence[GroupMeta], parts: int, seed: tuple[int, int, int]) -> list[list[Sample]]:
-    """The samples that can be trained, shuffled, in `parts` of nearly equal number; fewer if samples are fewer."""
+    """Shuffle the samples that can be trained and cut them into `parts` parts of nearly equal size.
+
+    A sample can be trained if it has tokens of the policy and is not masked. If there are fewer samples than parts,
+    each is a part of its own.
+
+    Args:
+        metas: Metadata of the batch's groups.
+        parts: Number of parts.
+        seed: (train.seed, version, epoch).
+    """
     samples = [
         (b, i)
         for b, meta in enumerate(metas)

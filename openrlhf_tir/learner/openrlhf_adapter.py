@@ -1,13 +1,13 @@
-"""The only module that imports openrlhf (0.11.2, exact pin). What it gives: models, losses and the DeepSpeed strategy,
-on CPU and CUDA alike.
+"""Adapt openrlhf's models, losses and DeepSpeed strategy, on CPU and CUDA. The only module that imports openrlhf.
 
-    PolicyModel         openrlhf's Actor; also fp32; returns log-probs and entropy of every position
-    value_model         openrlhf's critic: a transformer with a head of one number per position; also fp32
-    ZeroStrategy        openrlhf's DeepspeedStrategy; also gloo on CPU; no C++ build on the way to the first step
-    PolicyLoss, SFTLoss, ValueLoss, aggregate_loss    as they are
+    PolicyModel         openrlhf's Actor; fp32 as well; returns log-probs and entropy of every position
+    value_model         openrlhf's critic: a transformer with a head of one number per position; fp32 as well
+    ZeroStrategy        openrlhf's DeepspeedStrategy; gloo on CPU as well; compiles no C++ before the first step
+    PolicyLoss, SFTLoss, ValueLoss, aggregate_loss    unchanged
     policy_loss(cfg)    PolicyLoss with this project's configuration
 
-tests/unit/test_openrlhf_signatures.py holds the signatures relied on here, so an upgrade fails there and not in a run.
+The version is pinned to 0.11.2. tests/unit/house/test_openrlhf_signatures.py checks the signatures that this module
+relies on, so that an incompatible upgrade fails there and not in a run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import deepspeed
 import deepspeed.ops
-import peft  # noqa: F401  before the stubs, see flash_attn_importable
+import peft  # noqa: F401  imported before the stubs of flash_attn_importable exist
 import torch
 import torch.distributed as dist
 import transformers.integrations.deepspeed
@@ -41,9 +41,9 @@ from .attention.packed import SDPA_PACKED, SequenceLayout, check_packing, set_la
 from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .compile_environment import nvcc_major, prepare_compilation
 from .flash_attn_shim import flash_attn_importable
-from .host_memory import bounded
+from .host_memory import limit_buffers
 from .linear_head import ScoringHead
-from .lora import checked, unmatched
+from .lora import check_targets, unmatched_target
 from .optim import muon
 from .packing import MicroBatch
 from .roles.value_head import has_scalar_head
@@ -61,15 +61,15 @@ __all__ = [
 ]  # fmt: skip
 
 CPU_ROW_MULTIPLE = 64
-"""Tokens to a multiple of which packed rows are filled up on a CPU. oneDNN compiles and keeps a kernel for every shape:
-with rows of any length a rank of a model with 5 million parameters grew by 11 MB an update."""
+"""On a CPU packed rows are padded to a multiple of this many tokens. oneDNN compiles and keeps a kernel for each shape:
+with rows of any length a rank of a model with 5 million parameters grew by 11 MB with every update."""
 PERSISTENT_BELOW = DeepSpeedZeroConfig().param_persistence_threshold
-"""Parameters of fewer elements are not cut up over the ranks (DeepSpeed's default)."""
+"""ZeRO-3 keeps parameters with fewer elements than this whole on every rank (DeepSpeed's default)."""
 
 
 @contextmanager
 def _fp32_allowed() -> Iterator[None]:
-    """Actor looks up its dtype in a table that knows bf16 and fp16 only; within the block it knows fp32 too."""
+    """Let openrlhf's models load in fp32 inside the block: their table of dtypes has only bf16 and fp16."""
     original = openrlhf_utils.convert_to_torch_dtype
     openrlhf_utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else original(name)
     try:
@@ -79,14 +79,14 @@ def _fp32_allowed() -> Iterator[None]:
 
 
 @contextmanager
-def _targets_told(actor: Actor, cfg: Config) -> Iterator[None]:
-    """peft's complaint about targets of which none is there, in our words."""
+def _explained_lora_error(actor: Actor, cfg: Config) -> Iterator[None]:
+    """Turn peft's error for LoRA targets of which none exists into a ConfigError that lists the existing ones."""
     try:
         yield
-    except ValueError as e:
-        if not cfg.ds.lora.rank or "not found in the base model" not in str(e):
+    except ValueError as error:
+        if not cfg.ds.lora.rank or "not found in the base model" not in str(error):
             raise
-        raise unmatched(", ".join(cfg.ds.lora.target_modules), actor.model) from e
+        raise unmatched_target(", ".join(cfg.ds.lora.target_modules), actor.model) from error
 
 
 def _attention(cfg: Config) -> str:
@@ -98,12 +98,26 @@ def _attention(cfg: Config) -> str:
 
 
 class PolicyModel(Actor):
-    """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (0.6 off)."""
+    """openrlhf's Actor, loaded from actor.model_name_or_path, which returns scores in place of logits.
+
+    use_cache is off: with a cache, packed sequences see each other, and log-probs were wrong by up to 0.6.
+    """
 
     def __init__(self, cfg: Config, strategy: ZeroStrategy, *, frozen: bool = False) -> None:
-        """`frozen`: never trained, so without gradient or checkpointed activation; may be offloaded (ref.offload)."""
+        """Load the model.
+
+        Args:
+            cfg: The configuration.
+            strategy: The strategy that will wrap the model in a DeepSpeed engine.
+            frozen: True for the reference: no gradients, no LoRA, no checkpointed activations. Its weights may stay in
+                host memory between forward passes (ref.offload).
+
+        Raises:
+            ConfigError: The model cannot be trained with these settings (packing, LoRA targets, sequence parallelism,
+                auxiliary loss), or its logits are not those of one linear layer.
+        """
         lora = cfg.ds.lora if not frozen else Lora()
-        with _fp32_allowed(), _targets_told(self, cfg):
+        with _fp32_allowed(), _explained_lora_error(self, cfg):
             super().__init__(
                 cfg.actor.model_name_or_path,
                 attn_implementation=_attention(cfg),
@@ -122,31 +136,33 @@ class PolicyModel(Actor):
         if cfg.ds.packing_samples:
             check_packing(self.model)
         if lora.rank:
-            checked(self.model, lora.target_modules)
+            check_targets(self.model, lora.target_modules)
         if cfg.actor.aux_loss_coef and not getattr(self.model.config, "output_router_logits", False):
             raise ConfigError(
-                f"actor.aux_loss_coef = {cfg.actor.aux_loss_coef:g} balances the experts of a mixture, and"
-                f" {type(self.model).__name__} has none that say how they were chosen. Leave it out."
+                f"actor.aux_loss_coef = {cfg.actor.aux_loss_coef:g} balances the experts of a mixture, but"
+                f" {type(self.model).__name__} has no experts, or does not report how they were chosen. Leave it out."
             )
         self.aux_loss: torch.Tensor | None = None
-        """How unevenly the last forward pass used the experts of a mixture; None for other models."""
-        self.truncation, self.sequence_parallel = Truncation.of(cfg), strategy.sequence_parallel
-        fills = strategy.device == "cpu" and cfg.ds.ring_attn_size == 1 and not cfg.actor.aux_loss_coef
-        self.row_multiple = CPU_ROW_MULTIPLE if fills else 1
-        """Packed rows are filled up to a multiple of so many tokens. The balance of experts would count the filling."""
+        """[] float: how unevenly the last forward pass used the experts of a mixture; None for other models."""
+        self.truncation = Truncation.of(cfg)
+        self.sequence_parallel = strategy.sequence_parallel
+        # The balance of a mixture's experts would count the padding as tokens.
+        pads_rows = strategy.device == "cpu" and cfg.ds.ring_attn_size == 1 and not cfg.actor.aux_loss_coef
+        self.row_multiple = CPU_ROW_MULTIPLE if pads_rows else 1
+        """Packed rows are padded to a multiple of this many tokens."""
         self.shares_prompts = cfg.shares_prompts and self.model.config._attn_implementation == SDPA_PACKED
-        """Whether rows with the same prompt may compute it once."""
+        """True if rows with the same prompt may compute it once."""
         self.hf_config = self.model.config
         self.head = ScoringHead(_output_layer(self.model), cfg.ds.keep_logits_mib << 20)
         join_small_layers(self.model)
         if frozen:
-            self._offload = cfg.ref.offload  # where openrlhf's strategy looks for it
+            self._offload = cfg.ref.offload  # openrlhf's strategy reads this attribute
             self.requires_grad_(False)
         elif cfg.actor.gradient_checkpointing_enable:
-            self.gradient_checkpointing_enable(_recomputing(cfg))
+            self.gradient_checkpointing_enable(_checkpointing_options(cfg))
 
     def log_probs(self, micro: MicroBatch, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        """[b, L-1] float32: entry t is the log-prob of token t+1, temperature 1; 0 where `wanted` [b, L-1] is False."""
+        """Return the log-probs at temperature 1, without truncation, [b, L-1] float32; see `score`."""
         return self.score(micro, wanted=wanted, as_sampled=False)[0]
 
     def score(
@@ -157,52 +173,62 @@ class PolicyModel(Actor):
         wanted: torch.Tensor | None = None,
         as_sampled: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(log_probs, entropy), both [b, L-1] float32: entry t is about token t+1, and 0 where `wanted` [b, L-1] bool
-        is False.
+        """Return log-probs and entropies of a micro batch. The logits of all positions never exist at the same time.
 
-        `as_sampled`: of the distribution that the rollout samples from (its temperature, top-k, top-p, min-p), else of
-        the plain softmax. Entropy carries a gradient only when asked to. The logits of all positions never exist at
-        once (linear_head.py)."""
+        Args:
+            micro: The micro batch.
+            entropy_grad: True if the entropies need a gradient.
+            wanted: [b, L-1] bool: the tokens to compute; None: all.
+            as_sampled: Use the distribution that the rollout samples from (its temperature, top-k, top-p and min-p);
+                False: the plain softmax.
+
+        Returns:
+            Log-probs and entropies, both [b, L-1] float32. Entry t is about token t+1; it is 0 where `wanted` is False.
+        """
         sequences = micro.sequences
         targets = sequences.roll(-1, dims=1)
         if wanted is not None:
-            wanted = torch.nn.functional.pad(wanted, (0, 1))  # what follows the last token is never wanted
-        how: dict[str, Any] = {"entropy_grad": entropy_grad}
+            wanted = torch.nn.functional.pad(wanted, (0, 1))  # the last position predicts no token
+        options: dict[str, Any] = {"entropy_grad": entropy_grad}
         if as_sampled:
-            how |= {"temperature": self.temperature, "truncation": self.truncation}
+            options |= {"temperature": self.temperature, "truncation": self.truncation}
         if self.packing_samples:
-            log_probs, entropy = self._score_packed(micro, targets, wanted, how)
+            log_probs, entropy = self._score_packed(micro, targets, wanted, options)
         else:
             mask = micro.attention_mask
             positions = (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 1)
-            log_probs, entropy = self._scores(sequences, positions, targets, wanted, how, mask)
+            log_probs, entropy = self._scores(sequences, positions, targets, wanted, options, mask)
         return log_probs[:, :-1], entropy[:, :-1]
 
     def _score_packed(
-        self, micro: MicroBatch, targets: torch.Tensor, wanted: torch.Tensor | None, how: dict[str, Any]
+        self, micro: MicroBatch, targets: torch.Tensor, wanted: torch.Tensor | None, options: dict[str, Any]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[b, L] each: the micro batch is computed as one row [1, T], of which each rank of a sequence-parallel group
-        has a slice."""
-        source, positions = _packed_places(micro)
-        cut = self.sequence_parallel
-        filling = -len(source) % self.row_multiple
+        """Compute a micro batch as one row [1, T], and return log-probs and entropies [b, L].
+
+        Each rank of a sequence-parallel group computes a slice of the row.
+        """
+        source, positions = _packed_indices(micro)
+        parallel = self.sequence_parallel
+        padding = -len(source) % self.row_multiple
 
         def packed(values: torch.Tensor) -> torch.Tensor:
+            """Return this rank's slice of the packed row, [1, S], from padded values [b, L]."""
             row = values.flatten()[source][None]
-            return cut.slice(torch.nn.functional.pad(row, (0, filling)))
+            return parallel.slice(torch.nn.functional.pad(row, (0, padding)))
 
         inputs = packed(micro.sequences)
-        # what fills the row up is a sequence of its own, which no other token sees
-        filled = torch.cat([positions, torch.arange(filling, device=positions.device)[None]], dim=1)
-        sliced = cut.positions(filled)
+        # The padding is a sequence of its own, which no other token sees.
+        padded_positions = torch.cat([positions, torch.arange(padding, device=positions.device)[None]], dim=1)
+        sliced_positions = parallel.positions(padded_positions)
         if micro.packed:
-            lengths = list(micro.packed.lengths) + [filling] * bool(filling)
-            continues = list(micro.packed.continues) + [-1] * bool(filling)
-            set_layout(sliced, SequenceLayout.of_segments(lengths, continues, sliced.device))
-        answers = self._scores(inputs, sliced, packed(targets), None if wanted is None else packed(wanted), how, None)
+            lengths = list(micro.packed.lengths) + [padding] * bool(padding)
+            continues = list(micro.packed.continues) + [-1] * bool(padding)
+            set_layout(sliced_positions, SequenceLayout.of_segments(lengths, continues, sliced_positions.device))
+        packed_wanted = None if wanted is None else packed(wanted)
+        scores = self._scores(inputs, sliced_positions, packed(targets), packed_wanted, options, None)
         shape = micro.sequences.shape
-        whole = (cut.gather(answer, filled.shape[1])[0, : len(source)] for answer in answers)
-        log_probs, entropy = (x.new_zeros(shape.numel()).index_copy(0, source, x).view(shape) for x in whole)
+        rows = (parallel.gather(values, padded_positions.shape[1])[0, : len(source)] for values in scores)
+        log_probs, entropy = (row.new_zeros(shape.numel()).index_copy(0, source, row).view(shape) for row in rows)
         return log_probs, entropy
 
     def _scores(
@@ -211,19 +237,19 @@ class PolicyModel(Actor):
         positions: torch.Tensor,
         targets: torch.Tensor,
         wanted: torch.Tensor | None,
-        how: dict[str, Any],
+        options: dict[str, Any],
         mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the model with its head scoring `targets` instead of making logits; all arguments and results [b, L]."""
-        with self.head.scoring(targets, wanted=wanted, **how):
-            out = self.model(inputs, attention_mask=mask, position_ids=positions)
-        self.aux_loss = out.get("aux_loss")
-        log_probs, entropy = out["logits"].unbind(-1)
+        """Run the model with its head scoring `targets` in place of logits. All arguments and results are [b, L]."""
+        with self.head.scoring(targets, wanted=wanted, **options):
+            output = self.model(inputs, attention_mask=mask, position_ids=positions)
+        self.aux_loss = output.get("aux_loss")
+        log_probs, entropy = output["logits"].unbind(-1)
         return log_probs, entropy
 
 
-def _packed_places(micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where the tokens of the packed row are in the flattened sequences [T], and their position ids [1, T]."""
+def _packed_indices(micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the index of each token of the packed row in the flattened sequences, [T], and its position id, [1, T]."""
     if micro.packed:
         return micro.packed.source, micro.packed.positions
     source = micro.attention_mask.flatten().nonzero().squeeze(-1)
@@ -232,10 +258,13 @@ def _packed_places(micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def join_small_layers(model: torch.nn.Module) -> None:
-    """Treat a decoder layer as one unit when DeepSpeed keeps all its weights on every rank anyway (each below its
-    persistence threshold): hooks per submodule would gather nothing, and cost a third of a 0.2 M model's step."""
+    """Make each decoder layer one unit for ZeRO-3 if all of its weights are so small that every rank keeps them.
+
+    DeepSpeed's hooks on the submodules would then gather nothing, but take a third of a step of a model with 0.2
+    million parameters.
+    """
     names = set(model._no_split_modules or ())
-    layers = [m for m in model.modules() if type(m).__name__ in names]
+    layers = [module for module in model.modules() if type(module).__name__ in names]
     if layers and all(
         getattr(p, "ds_numel", p.numel()) < PERSISTENT_BELOW for layer in layers for p in layer.parameters()
     ):
@@ -243,10 +272,16 @@ def join_small_layers(model: torch.nn.Module) -> None:
 
 
 def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
-    """openrlhf's critic from critic.model_name_or_path, or from the policy's with a new head: called with (sequences,
-    mask [b, L-1], attention_mask) it gives [b, L-1] values, entry t of the prefix that ends before token t+1.
+    """Load openrlhf's critic from critic.model_name_or_path, or from the policy's model with a new head.
 
-    A new head is drawn from train.seed alone, so that it is the same on any number of ranks.
+    A new head depends on train.seed only, so that it is the same with any number of ranks.
+
+    Returns:
+        A model that is called with (sequences [b, L], mask [b, L-1], attention_mask [b, L]) and returns values
+        [b, L-1]. Entry t is the value of the prefix that ends before token t+1.
+
+    Raises:
+        ConfigError: With packing, the sequences of a row would see each other in this model.
     """
     name = cfg.critic.model_name_or_path or cfg.actor.model_name_or_path
     with _fp32_allowed():
@@ -264,43 +299,47 @@ def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
         check_packing(model)
     join_small_layers(model)
     if name == cfg.actor.model_name_or_path or not has_scalar_head(name, model.value_head_prefix):
-        _new_head(getattr(model, model.value_head_prefix).weight, cfg.train.seed)
+        _initialize_head(getattr(model, model.value_head_prefix).weight, cfg.train.seed)
     if cfg.actor.gradient_checkpointing_enable:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=_recomputing(cfg))
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=_checkpointing_options(cfg))
     return model
 
 
-def _recomputing(cfg: Config) -> dict[str, bool]:
-    """How torch recomputes activations."""
+def _checkpointing_options(cfg: Config) -> dict[str, bool]:
+    """Return the options of torch's activation checkpointing."""
     return {"use_reentrant": cfg.actor.gradient_checkpointing_reentrant}
 
 
-def _new_head(weight: torch.nn.Parameter, seed: int) -> None:
-    """Normal of standard deviation 1 / (hidden size + 1), as openrlhf's."""
+def _initialize_head(weight: torch.nn.Parameter, seed: int) -> None:
+    """Draw a value head from a normal distribution of standard deviation 1 / (hidden size + 1), as openrlhf does."""
     with deepspeed.zero.GatheredParameters([weight], modifier_rank=0):
-        drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
-        weight.data.copy_(drawn / (weight.shape[-1] + 1))
+        values = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
+        weight.data.copy_(values / (weight.shape[-1] + 1))
 
 
 def _output_layer(model: torch.nn.Module) -> torch.nn.Linear:
-    """Raises ConfigError for a model whose logits are more than one matrix product, as log-probs would be of others."""
+    """Return the layer that computes the logits.
+
+    Raises:
+        ConfigError: The logits are more than the output of one linear layer, so `ScoringHead` would compute other ones.
+    """
     layer = model.get_output_embeddings()
     capped = getattr(model.config, "final_logit_softcapping", None) or getattr(model.config, "logit_scale", None)
     if not isinstance(layer, torch.nn.Linear) or capped:
         raise ConfigError(
-            f"{type(model).__name__} turns hidden states into logits by"
-            f" {type(layer).__name__}{' and a cap or scale' if capped else ''}; the learner knows models whose head is"
-            " one linear layer (Qwen, Llama, Mistral, ...). Choose another actor.model_name_or_path."
+            f"{type(model).__name__} computes its logits with {type(layer).__name__}"
+            f"{' and a cap or scale' if capped else ''}, but the learner supports only models whose head is one linear"
+            " layer (Qwen, Llama, Mistral, ...). Choose another actor.model_name_or_path."
         )
     return layer
 
 
 class ZeroStrategy(DeepspeedStrategy):
-    """openrlhf's strategy on whichever device torch has. A step takes as many micro batches as the caller runs."""
+    """openrlhf's DeepSpeed strategy on the device that torch has. The caller decides the micro batches of each step."""
 
     def __init__(self, cfg: Config) -> None:
-        # dynamic_batch_enable: DeepSpeed is configured with accumulation 1 and does not divide the loss
-        # (see algorithms/aggregate.py).
+        # With dynamic_batch_enable openrlhf configures DeepSpeed with gradient_accumulation_steps = 1, so that
+        # DeepSpeed does not divide the loss (see algorithms/aggregate.py).
         args = SimpleNamespace(ds=cfg.ds, train=SimpleNamespace(dynamic_batch_enable=True), local_rank=-1)
         super().__init__(
             seed=cfg.train.seed,
@@ -316,8 +355,15 @@ class ZeroStrategy(DeepspeedStrategy):
     def setup_distributed(
         self, rank: int, world_size: int, master_addr: str, master_port: int, timeout: timedelta = timedelta(minutes=60)
     ) -> None:
-        """Join the process group through the store that listens there (rendezvous.py); seeds torch, numpy and
-        python."""
+        """Join the process group, and seed torch, numpy and Python.
+
+        Args:
+            rank: This rank.
+            world_size: Number of ranks.
+            master_addr: Host of the store, which already listens (rendezvous.py).
+            master_port: Port of the store.
+            timeout: Deadline of every collective.
+        """
         seed = transformers.enable_full_determinism if self.full_determinism else transformers.set_seed
         seed(self.seed)
         local_rank = 0
@@ -327,70 +373,83 @@ class ZeroStrategy(DeepspeedStrategy):
             self.device = f"cuda:{local_rank}"
             compiles = self.colocated or self.args.ds.adam_offload
             prepare_compilation(nvcc_major() if compiles else None, torch.version.cuda)
-        # DeepSpeed looks for these in every initialize() and, when one is missing, goes looking for MPI.
+        # DeepSpeed reads these in every initialize(); if one is missing, it tries MPI.
         env = {
             "RANK": rank,
             "WORLD_SIZE": world_size,
             "LOCAL_RANK": local_rank,
             "MASTER_ADDR": master_addr,
             "MASTER_PORT": master_port,
-            "TORCHELASTIC_USE_AGENT_STORE": True,  # the store is there; else rank 0 would listen
+            "TORCHELASTIC_USE_AGENT_STORE": True,  # the store exists already; otherwise rank 0 would open one
         }
         os.environ.update({name: str(value) for name, value in env.items()})
-        # torch 2.13 renames the collectives that DeepSpeed 0.19 calls; it says so at every call.
+        # torch 2.13 renamed collectives that DeepSpeed 0.19 calls, and warns at every call.
         warnings.filterwarnings(
             "ignore", message=".*(reduce_scatter_tensor|all_gather_into_tensor)", category=FutureWarning
         )
-        # The op serves inference all-reduces only; without this line every fresh machine spends 45 s building it, in
-        # the first step.
+        # The op is for all-reduces of inference only. Without this line a fresh machine compiles it for 45 s, in the
+        # first step.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(
             dist_backend="nccl" if self.device != "cpu" else "gloo", timeout=timeout, rank=rank, world_size=world_size
         )
         self.world_size = world_size
-        cut = self.args.ds.ring_attn_size
+        group_size = self.args.ds.ring_attn_size
         self.ds_device_mesh = init_device_mesh(
-            self.device.split(":")[0], (world_size // cut, cut, 1), mesh_dim_names=("dp", "sp", "tp")
+            self.device.split(":")[0], (world_size // group_size, group_size, 1), mesh_dim_names=("dp", "sp", "tp")
         )
-        self.ring_attn_rank = 0  # openrlhf's ring attention, which needs flash-attn, is not used
-        if cut > 1:
+        self.ring_attn_rank = 0  # turns openrlhf's ring attention off, which needs flash-attn
+        if group_size > 1:
             self.sequence_parallel = SequenceParallel(self.ds_device_mesh["sp"].get_group())
 
     @property
     def shard(self) -> int:
-        """Which share of a batch this rank trains: that of all ranks of its sequence-parallel group."""
+        """Index of the share of a batch that this rank trains, together with its sequence-parallel group."""
         return dist.get_rank() // self.sequence_parallel.size
 
     def sum_over_rows(self, local: torch.Tensor) -> torch.Tensor:
-        """Adds up over the ranks what each says of its rows; rows that ranks share count once. Collective."""
+        """Return the sum over all ranks of what each computed on its rows. Collective.
+
+        The rows of a sequence-parallel group count once, although each of its ranks has them.
+        """
         total = self.sequence_parallel.once(local).clone()
         dist.all_reduce(total)
         return total
 
     def get_ds_train_config(self, optim_dict: dict | None = None, *, max_norm: float | None = None) -> dict:
-        """openrlhf's, with torch's AdamW: the same arithmetic as FusedAdam, and nothing to compile (unless states are
-        offloaded, or move: device_states.py)."""
+        """Return openrlhf's configuration with the changes below.
+
+        torch's AdamW takes the place of FusedAdam: it computes the same and needs no compilation. The exceptions are
+        states that are offloaded (ds.adam_offload) or moved (device_states.py).
+
+        Args:
+            optim_dict: Type and parameters of the optimizer; None for a model whose optimizer comes later.
+            max_norm: Gradients are clipped to this norm; None: openrlhf's default.
+        """
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
-        moves = self.colocated and self.device != "cpu"  # DeepSpeed moves the states of its own FusedAdam only
+        moves = self.colocated and self.device != "cpu"  # DeepSpeed can move only the states of its own FusedAdam
         if optim_dict is not None and not self.adam_offload and not moves:
             config["optimizer"]["params"]["torch_adam"] = True
         if optim_dict is not None and optim_dict["type"] == "Muon":
             config = muon.deepspeed_config(config)
         config["steps_per_print"] = None
-        # Sums over 64 to 256 micro batches lose 1 to 2 % in bf16.
-        # (DeepSpeed knows no float32 sums beside fp16 weights.)
+        # In bf16 the sum over 64 to 256 micro batches is wrong by 1 to 2 %. DeepSpeed has no float32 sums for fp16
+        # weights.
         if self.args.ds.param_dtype != "fp16":
             config["data_types"]["grad_accum_dtype"] = self.grad_accum_dtype or "fp32"
-        # DeepSpeed's own linear saves the memory of gathered weights; on CPU it is a tenth slower than torch's, and
-        # there is nothing to save.
+        # DeepSpeed's own linear layer saves the memory of gathered weights. On CPU it saves none and is a tenth slower
+        # than torch's.
         config["zero_optimization"]["memory_efficient_linear"] = self.device != "cpu"
-        # Muon orthogonalises whole matrices and gathers a sub-group's at a time: left as DeepSpeed has it.
+        # Muon needs whole matrices and gathers those of one sub group at a time, so it keeps DeepSpeed's size.
         is_muon = optim_dict is not None and optim_dict["type"] == "Muon"
-        bounded(config["zero_optimization"], self.device, sub_groups=not is_muon)
+        limit_buffers(config["zero_optimization"], self.device, sub_groups=not is_muon)
         return config
 
     def get_ds_eval_config(self, offload: bool = False) -> dict:
-        """openrlhf's; the batch size, which nothing frozen has, is one that fits any number of ranks."""
+        """Return openrlhf's configuration of a model that is not trained.
+
+        DeepSpeed checks its batch size although it does not use it; the value here is valid for any number of ranks.
+        """
         config = super().get_ds_eval_config(offload)
         del config["train_batch_size"]
         config["train_micro_batch_size_per_gpu"] = 1
@@ -402,8 +461,13 @@ class ZeroStrategy(DeepspeedStrategy):
     def prepare_training(
         self, model: torch.nn.Module, cfg: Config, optim: ActorConfig | Critic
     ) -> tuple[Any, torch.optim.Optimizer]:
-        """Wrap `model` in a DeepSpeed engine with the optimiser that `optim` says. The learning rate is set by the
-        caller before each step."""
+        """Wrap `model` in a DeepSpeed engine with the optimizer that `optim` configures.
+
+        The caller sets the learning rate before each step.
+
+        Returns:
+            The model (openrlhf's wrapper of the engine, or the engine), and the optimizer.
+        """
         settings = {
             "optim": optim.optim,
             "muon": {"lr": optim.muon.lr, "momentum": optim.muon.momentum},
@@ -422,19 +486,22 @@ class ZeroStrategy(DeepspeedStrategy):
 
 
 def policy_loss(cfg: Config) -> PolicyLoss:
-    """PolicyLoss as configured. A single is_correction_threshold is an upper bound, as on openrlhf's command line."""
-    adv = cfg.algo.advantage
-    bounds = adv.is_correction_threshold
+    """Return openrlhf's PolicyLoss as configured.
+
+    A single is_correction_threshold is an upper bound, as on openrlhf's command line.
+    """
+    advantage = cfg.algo.advantage
+    bounds = advantage.is_correction_threshold
     low, high = cfg.actor.clip
     return PolicyLoss(
         clip_eps_low=low,
         clip_eps_high=high,
         dual_clip=cfg.actor.dual_clip,
-        # sum-norm is a token mean over another count (aggregate.py)
+        # seq-mean-token-sum-norm is a token mean with another denominator (algorithms/aggregate.py)
         token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean",
         policy_loss_type=cfg.actor.policy_loss_type,
-        is_correction_level=adv.is_correction_level,
-        is_correction_mode=adv.is_correction_mode,
-        is_correction_gating=adv.is_correction_gating,
+        is_correction_level=advantage.is_correction_level,
+        is_correction_mode=advantage.is_correction_mode,
+        is_correction_gating=advantage.is_correction_gating,
         is_correction_threshold=(0.0, bounds[0]) if len(bounds) == 1 else bounds,
     )

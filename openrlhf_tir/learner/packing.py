@@ -1,7 +1,8 @@
-"""Packing: rows of unequal length -> micro batches of tensors. No row is dropped, and every rank gets the same number.
+"""Put rows of unequal length into micro batches of tensors. No row is dropped.
 
-L tokens of a row (prompt + response), b rows of a micro batch. Per-token fields are [L-1]: entry t belongs to token
-t+1, whose log-prob the model gives at position t. The layout serves RL, fine-tuning and scoring.
+L is the number of tokens of a row (prompt + response), b the number of rows of a micro batch. Per-token fields are
+[L-1]: entry t belongs to token t+1, whose log-prob the model computes at position t. RL, fine-tuning and scoring use
+the same layout.
 
 A packed micro batch can compute a prompt that several of its rows begin with once (`PackedTokens`). The responses of a
 group of eight then cost one prompt instead of eight, forwards and backwards, and every number stays what it was.
@@ -24,13 +25,15 @@ DUMMY_TOKENS = 2
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence. token_ids [L] int; fields: name -> [L-1], padded with 0 (False)."""
+    """One sequence of L tokens."""
 
     token_ids: np.ndarray
+    """[L] int."""
     fields: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Values per predicted token by name, [L-1] each; 0 (False) on the prompt."""
     prompt_tokens: int = 0
-    """Number of leading tokens that are the prompt: nobody asks for their log-probs, so that rows with the same prompt
-    can share its computation. 0 if every token counts."""
+    """Number of leading tokens that are the prompt. Their log-probs are not needed, so that rows with the same prompt
+    can share its computation. 0 if the log-probs of every token are needed."""
 
     @property
     def sharable_tokens(self) -> int:
@@ -62,22 +65,30 @@ class PackedTokens:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """sequences, attention_mask [b, L] int64, padded on the right with 0; fields: name -> [b, L-1]."""
+    """The tensors of some rows, padded on the right with 0 to the longest of them, L tokens."""
 
     sequences: torch.Tensor
+    """[b, L] int64: the token ids."""
     attention_mask: torch.Tensor
+    """[b, L] int64: 1 on tokens, 0 on padding."""
     fields: dict[str, torch.Tensor]
+    """[b, L-1] each, by name."""
     packed: PackedTokens | None = None
     """How the rows share their prompts; None where nothing is shared."""
 
 
 def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool = False) -> list[list[int]]:
-    """Indices per micro batch, longest first: rows of like length share a batch (little padding), and memory peaks at
-    once.
+    """Return the indices of the rows of each micro batch.
 
-    A micro batch holds at most max_tokens tokens; a row longer than that is alone. Padding counts as tokens, and there
-    are at most max_rows rows. `packed` rows make one long one, without padding and however many they are: each goes
-    into the first micro batch that has room (first fit decreasing, at most 11/9 of the fewest possible).
+    The longest rows come first: rows of similar length share a micro batch, which saves padding, and memory peaks in
+    the first one, so that a run that is too large fails early.
+
+    Args:
+        lengths: Tokens of each row.
+        max_rows: Most rows of a micro batch that is not packed.
+        max_tokens: Most tokens of a micro batch, padding included. A row that is longer is alone.
+        packed: The rows of a micro batch are computed as one long row without padding, however many they are. Each goes
+            into the first micro batch that has room (`first_fit`).
     """
     if packed:
         return first_fit(lengths, max_tokens)
@@ -172,11 +183,17 @@ def _packed_tokens(rows: Sequence[Row], width: int, device: str) -> PackedTokens
 
 
 def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, share_prompts: bool = False) -> MicroBatch:
-    """Stack `rows`; `names` gives the fields and their numpy types. No rows: one dummy row of zeros, which no mask
-    trains. `share_prompts`: say how the rows share their prompts.
+    """Build the micro batch of some rows.
 
-    Every rank must run the same number of forward and backward passes, because ZeRO-3 gathers weights collectively in
-    each."""
+    Without rows it has one dummy row of zeros, which is not trained because its fields are 0. Every rank must run the
+    same number of forward and backward passes, because ZeRO-3 gathers weights collectively in each.
+
+    Args:
+        rows: The rows.
+        names: The fields to include, with their numpy types.
+        device: The device of the tensors.
+        share_prompts: Compute a prompt that several rows begin with once (`MicroBatch.packed`).
+    """
     import torch
 
     width = max((len(row.token_ids) for row in rows), default=DUMMY_TOKENS)
@@ -186,12 +203,12 @@ def collate(rows: Sequence[Row], names: Mapping[str, type], device: str, *, shar
     fields: dict[str, np.ndarray] = {name: np.zeros((height, width - 1), dtype) for name, dtype in names.items()}
     if not rows:
         attention[:] = 1
-    for k, row in enumerate(rows):
+    for place, row in enumerate(rows):
         length = len(row.token_ids)
-        sequences[k, :length] = row.token_ids
-        attention[k, :length] = 1
+        sequences[place, :length] = row.token_ids
+        attention[place, :length] = 1
         for name in names:
-            fields[name][k, : length - 1] = row.fields[name]
+            fields[name][place, : length - 1] = row.fields[name]
     return MicroBatch(
         torch.from_numpy(sequences).to(device),
         torch.from_numpy(attention).to(device),

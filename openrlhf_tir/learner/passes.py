@@ -1,6 +1,6 @@
-"""Passes: rows of one rank -> forward and backward passes of one model, the same number on every rank.
+"""Run forward and backward passes of one model over the rows of one rank, in the same number on every rank.
 
-ZeRO-3 gathers weights collectively in each pass, so ranks with fewer micro batches run dummies.
+ZeRO-3 gathers weights collectively in each pass, so a rank with fewer micro batches than the others runs dummies.
 """
 
 from __future__ import annotations
@@ -19,37 +19,48 @@ from .optim.muon import muon_as, set_lr
 from .packing import MicroBatch, Row, collate, plan, plan_shared
 
 Forward = Callable[[MicroBatch], torch.Tensor]
-"""A micro batch -> a scalar loss to be differentiated, or a figure per position [b, L-1]."""
+"""Maps a micro batch to a scalar loss to differentiate, or to a number per position [b, L-1]."""
 
 
-class Passes:
+class MicroBatchRunner:
+    """Runs a model on rows: `accumulate` and `apply` train it, `score_rows` evaluates it. All methods are collective.
+
+    The models are the policy (`PolicyModel`), or the DeepSpeed engine of the critic.
+    """
+
     def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
-        self.cfg, self.strategy, self.device = cfg, strategy, strategy.device
+        self.cfg = cfg
+        self.strategy = strategy
+        self.device = strategy.device
 
     def micro_batches(
-        self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False, share_prompts: bool = False
+        self, rows: Sequence[Row], names: Mapping[str, type], *, scoring: bool = False, share_prompts: bool = False
     ) -> Iterator[tuple[list[int], MicroBatch]]:
         """Yield each micro batch: the indices of its rows, and its tensors with the fields `names`.
 
+        Every rank yields the same number; the last of some may be dummies without rows.
+
         Args:
-            asking: The passes are without gradients, so that more tokens may fit.
+            rows: The rows of this rank.
+            names: The fields to put into the micro batches, with their numpy types.
+            scoring: The passes have no gradients, so that more tokens may fit (rollout.micro_batch_size,
+                rollout.max_tokens_per_gpu).
             share_prompts: Rows with the same prompt compute it once.
         """
-        train, rollout = self.cfg.train, self.cfg.rollout
-        max_rows = train.micro_batch_size
-        max_tokens = train.max_tokens_per_gpu
-        if asking:
-            max_rows = rollout.micro_batch_size or max_rows
-            max_tokens = rollout.max_tokens_per_gpu or max_tokens
+        max_rows = self.cfg.train.micro_batch_size
+        max_tokens = self.cfg.train.max_tokens_per_gpu
+        if scoring:
+            max_rows = self.cfg.rollout.micro_batch_size or max_rows
+            max_tokens = self.cfg.rollout.max_tokens_per_gpu or max_tokens
         max_tokens *= self.cfg.ds.ring_attn_size
         if share_prompts:
             planned = plan_shared(rows, max_tokens=max_tokens)
         else:
             lengths = [len(row.token_ids) for row in rows]
             planned = plan(lengths, max_rows=max_rows, max_tokens=max_tokens, packed=self.cfg.ds.packing_samples)
-        most = torch.tensor(len(planned), device=self.device)
-        dist.all_reduce(most, dist.ReduceOp.MAX)
-        for indices in planned + [[]] * (int(most) - len(planned)):
+        largest_number = torch.tensor(len(planned), device=self.device)
+        dist.all_reduce(largest_number, dist.ReduceOp.MAX)
+        for indices in planned + [[]] * (int(largest_number) - len(planned)):
             yield indices, collate([rows[i] for i in indices], names, self.device, share_prompts=share_prompts)
 
     def accumulate(
@@ -62,47 +73,69 @@ class Passes:
         *,
         last: bool,
     ) -> float:
-        """Forward and backward of all micro batches; `last`: nothing more comes before the optimiser's step, which
-        DeepSpeed takes only after a pass that was told so. Returns the sum of the losses over micro batches and
-        ranks."""
-        engine, optim = self._of(model)
+        """Run forward and backward of all micro batches and accumulate the gradient.
+
+        Args:
+            model: The policy, or the critic's engine.
+            optimizer: Its optimizer.
+            rows: The rows of this rank.
+            names: The fields that `objective` needs, with their numpy types.
+            objective: Returns the scalar loss of a micro batch.
+            last: True if the optimizer's step comes next. DeepSpeed takes a step only after a backward pass that was
+                marked as the last one.
+
+        Returns:
+            The sum of the losses over micro batches and ranks.
+        """
+        engine, optim = self._engine_and_settings(model)
         model.train()
         summed = torch.zeros(1, dtype=torch.float64, device=self.device)
         shared = isinstance(model, PolicyModel) and model.shares_prompts
-        batches = (
-            list(self.micro_batches(rows, names, share_prompts=shared))
-            or [([], collate([], names, self.device))] * last
-        )
+        batches = list(self.micro_batches(rows, names, share_prompts=shared))
+        if last and not batches:
+            # No rank has rows, but the step needs a backward pass that is marked as the last one.
+            batches = [([], collate([], names, self.device))]
         with muon_as(optim, self.device):
-            for k, (_, micro) in enumerate(batches):
-                engine.set_gradient_accumulation_boundary(last and k == len(batches) - 1)
+            for number, (_, micro) in enumerate(batches):
+                engine.set_gradient_accumulation_boundary(last and number == len(batches) - 1)
                 loss = objective(micro)
                 self.strategy.backward(loss, model, optimizer)
                 summed += loss.detach()
         return self.strategy.sum_over_rows(summed).item()
 
     def apply(self, model: Any, optimizer: torch.optim.Optimizer, lr: float) -> None:
-        """The optimiser's step at `lr`, on what was accumulated."""
-        _, optim = self._of(model)
+        """Take the optimizer's step at learning rate `lr` with the accumulated gradient."""
+        _, optim = self._engine_and_settings(model)
         if self.device == "cpu":
-            give_back_freed()  # what the passes have freed would lie beside what the optimiser takes
+            # Otherwise the memory that the passes freed would stay with glibc, beside what the optimizer allocates.
+            give_back_freed()
         with muon_as(optim, self.device):
             set_lr(optimizer, lr, optim)
             self.strategy.optimizer_step(optimizer, model, None)
 
-    def _of(self, model: Any) -> tuple[Any, Actor | Critic]:
-        """The DeepSpeed engine, and the settings of its optimiser."""
-        return (model.model, self.cfg.actor) if isinstance(model, PolicyModel) else (model, self.cfg.critic)
-
-    def ask(
+    def score_rows(
         self, model: torch.nn.Module, rows: Sequence[Row], names: Mapping[str, type], forward: Forward
     ) -> list[np.ndarray]:
-        """`forward` of every row [L-1], without gradients, in evaluation mode."""
-        found: dict[int, np.ndarray] = {}
+        """Return `forward` of every row, [L-1] each, computed without gradients and in evaluation mode.
+
+        Args:
+            model: The policy, the reference, or the critic's engine.
+            rows: The rows of this rank.
+            names: The fields that `forward` needs, with their numpy types.
+            forward: Returns a number per position [b, L-1] of a micro batch.
+        """
+        scores: dict[int, np.ndarray] = {}
         model.eval()
         shared = isinstance(model, PolicyModel) and model.shares_prompts
         with torch.no_grad():
-            for indices, micro in self.micro_batches(rows, names, asking=True, share_prompts=shared):
-                answer = forward(micro).cpu().numpy()
-                found |= {i: answer[k, : len(rows[i].token_ids) - 1].copy() for k, i in enumerate(indices)}
-        return [found[i] for i in range(len(rows))]
+            for indices, micro in self.micro_batches(rows, names, scoring=True, share_prompts=shared):
+                padded = forward(micro).cpu().numpy()
+                for place, i in enumerate(indices):
+                    scores[i] = padded[place, : len(rows[i].token_ids) - 1].copy()
+        return [scores[i] for i in range(len(rows))]
+
+    def _engine_and_settings(self, model: Any) -> tuple[Any, Actor | Critic]:
+        """Return the model's DeepSpeed engine and the settings of its optimizer."""
+        if isinstance(model, PolicyModel):
+            return model.model, self.cfg.actor
+        return model, self.cfg.critic

@@ -1,8 +1,9 @@
-"""Rows: groups of trajectories -> the rows this rank trains, with their advantages. numpy only.
+"""Turn groups of trajectories into the rows that this rank trains, with their advantages. numpy only.
 
-TrainBatch + groups -> advantages per token (raw) -> [ranks add up their moments] -> whitened -> Row
+    TrainBatch + groups -> batch_samples: raw advantages per token -> local_moments, added up over the ranks
+                        -> to_rows: whitened advantages, one Row per sample
 
-Advantages and their whitening are of the whole batch, whatever number of updates it is cut into.
+Advantages and their whitening use the whole batch, however many updates it is cut into.
 """
 
 from __future__ import annotations
@@ -29,21 +30,28 @@ FIELDS: dict[str, type] = {
     "rollout_logprobs": np.float32,
     "lag": np.int32,
 }
-"""Per-token fields of a row. trained: weight in the loss, 0: not in it; sampled: written by the policy, so that its
-rollout log-prob and version mean something; lag: learner version - version of the weights that sampled it, 0 where not
-sampled."""
-OLD = "old_logprobs"
-"""One more, where pi_old is the learner's own policy at the start of the batch and the batch makes several updates."""
+"""The fields of a row that every loss needs, per token.
+
+trained: weight of the token in the loss; 0 if it is not trained. sampled: 1 if the policy wrote the token, so that it
+has a rollout log-prob and a version. lag: learner version minus the version of the weights that sampled the token; 0
+where not sampled."""
+OLD_LOGPROBS = "old_logprobs"
+"""One more field: log-probs of the policy at the start of the batch. It exists if actor.pi_old is "learner" and the
+batch makes several updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One chain of tokens before whitening: a trajectory, or a branch of one. trained [T] bool, advantages [T] float64
-    (rewards, where a critic is to judge them). facts: what the models beside the policy say of it (roles/beside.py),
-    [T] each, 0 where they say nothing.
+    """One chain of tokens before whitening: a trajectory, or a branch of one. T is the length of its response.
 
-    key: (b, i, c), chain c of the i-th valid trajectory of the batch's group b. masked: of its trajectory; it counts in
-    the statistics and is not trained.
+    Attributes:
+        key: (b, i, c): chain c of the i-th valid trajectory of group b of the batch.
+        trajectory: The chain.
+        trained: [T] bool: the tokens that are trained.
+        advantages: [T] float64, not whitened. With a critic these are rewards until the critic has evaluated them.
+        masked: True if its trajectory counts in the group's statistics but is not trained.
+        base_ppl: Perplexity of its policy tokens under the reference model; 1.0 until the reference has scored it.
+        model_fields: Further fields, [T] each, that the reference and the critic computed (roles/beside.py).
     """
 
     key: tuple[int, int, int]
@@ -52,33 +60,42 @@ class Sample:
     advantages: np.ndarray
     masked: bool = False
     base_ppl: float = 1.0
-    """Perplexity under the reference model, once that was asked."""
-    facts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    model_fields: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def counts(self) -> bool:
-        """Whether it has a token in the loss."""
+        """True if it has a token in the loss."""
         return bool(self.trained.any()) and not self.masked
 
 
 def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
-    """[T] bool. With `env_mask` only what the model wrote; without, tool output too."""
+    """Return which tokens of a response are trained, [T] bool.
+
+    With `env_mask` these are the tokens that the model wrote, without it the environment's tokens as well.
+    """
     is_model = trajectory.is_model
     return is_model if env_mask else np.ones_like(is_model)
 
 
-def env_masked(cfg: Config, version: int) -> bool:
-    """Whether tool output is left out of the loss of a batch that begins at `version`."""
+def masks_environment(cfg: Config, version: int) -> bool:
+    """Return True if a batch that begins at `version` leaves the environment's tokens out of the loss."""
     return cfg.train.env_mask and version >= cfg.train.env_mask_from
 
 
 def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estimator: Estimator) -> list[Sample]:
-    """The samples of all ranks, in batch order; `share` says which are whose. Group statistics see every valid
-    trajectory.
+    """Return the samples of all ranks, in batch order. `share` selects those of one rank.
 
-    A trajectory with branches counts once: an estimator sees the tokens of all of its chains as one mask, end to end,
-    its own last.
-    Raises DataError when a payload does not fit its metadata: training on it would pair rewards with other tokens.
+    The statistics of a group use every valid trajectory. A trajectory with branches counts once: the estimator sees the
+    tokens of all its chains as one mask, one chain after the other, its main chain last.
+
+    Args:
+        batch: The metadata.
+        groups: The payloads; groups[b] belongs to batch.items[b].
+        cfg: The configuration.
+        estimator: The advantage estimator.
+
+    Raises:
+        DataError: A payload does not match its metadata. Training on it would pair rewards with other tokens.
     """
     if len(groups) != len(batch.items):
         raise DataError(
@@ -86,8 +103,8 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
             " Pass groups[b] for batch.items[b]."
         )
     samples = []
-    of_all = np.array([r for item in batch.items for r in item.meta.rewards], np.float64)
-    masked = env_masked(cfg, batch.step)
+    batch_rewards = np.array([r for item in batch.items for r in item.meta.rewards], np.float64)
+    env_mask = masks_environment(cfg, batch.step)
     for b, (item, group) in enumerate(zip(batch.items, groups, strict=True)):
         valid = group.valid
         if group.key != item.meta.key or [t.index for t in valid] != list(item.meta.index):
@@ -95,36 +112,42 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
                 f"group {item.meta.key}, valid trajectories {item.meta.index}: the payload is of group {group.key},"
                 f" {[t.index for t in valid]}. Pass groups[b] for batch.items[b]."
             )
-        masks = [np.concatenate([trained_mask(s, masked) for s in t.sequences]) for t in valid]
+        masks = [np.concatenate([trained_mask(s, env_mask) for s in t.sequences]) for t in valid]
         rewards = np.asarray(item.meta.rewards, np.float64)
-        inputs = AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options, of_all)
-        if cfg.algo.advantage.credit == "turn":  # refused with agents, which alone have branches
+        inputs = AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options, batch_rewards)
+        if cfg.algo.advantage.credit == "turn":
+            # The configuration refuses this credit with agents, so no trajectory here has branches.
             weight = one(cfg.environments, group.task.env).reward.weights.get("env", 1.0)
-            turns, earned = [t.turns for t in valid], [t.earned(weight) for t in valid]
-            advantages = (
-                by_turn(inputs, turns, earned) if estimator.critic else per_turn(estimator.fn, inputs, turns, earned)
-            )
+            turns = [t.turns for t in valid]
+            earned = [t.earned(weight) for t in valid]
+            if estimator.critic:
+                advantages = by_turn(inputs, turns, earned)
+            else:
+                advantages = per_turn(estimator.fn, inputs, turns, earned)
         else:
             advantages = estimator.fn(inputs)
-        for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True)):
-            samples += _chains((b, i), t, m, a)
+        for i, (trajectory, mask, advantage) in enumerate(zip(valid, masks, advantages, strict=True)):
+            samples += _chains((b, i), trajectory, mask, advantage)
     return samples
 
 
 def _chains(key: tuple[int, int], trajectory: Trajectory, trained: np.ndarray, advantages: np.ndarray) -> list[Sample]:
-    """One sample for each chain of tokens; `trained` and `advantages` are of all of them, end to end."""
-    cuts = np.cumsum([s.response_tokens for s in trajectory.sequences])[:-1]
-    parts = zip(trajectory.sequences, np.split(trained, cuts), np.split(advantages, cuts), strict=True)
-    return [Sample((*key, c), s, m, a, bool(trajectory.masked)) for c, (s, m, a) in enumerate(parts)]
+    """Return one sample for each chain; `trained` and `advantages` cover all chains, one after the other."""
+    ends = np.cumsum([s.response_tokens for s in trajectory.sequences])[:-1]
+    parts = zip(trajectory.sequences, np.split(trained, ends), np.split(advantages, ends), strict=True)
+    return [
+        Sample((*key, c), chain, mask, advantage, bool(trajectory.masked))
+        for c, (chain, mask, advantage) in enumerate(parts)
+    ]
 
 
 def share(samples: Sequence[Sample], rank_of: RankOf, rank: int) -> list[Sample]:
-    """Those that `rank` trains, in batch order."""
+    """Return the samples that `rank` trains, in batch order."""
     return [s for s in samples if rank_of.get(s.key[:2]) == rank]
 
 
 def local_moments(samples: Sequence[Sample]) -> np.ndarray:
-    """[3] float64, this rank's share of the whitening statistics."""
+    """Return this rank's contribution to the whitening statistics, [3] float64. Masked samples are included."""
     return moments((s.advantages for s in samples), (s.trained for s in samples))
 
 
@@ -136,21 +159,30 @@ def to_rows(
     estimator: Estimator,
     old: Mapping[tuple[int, int, int], np.ndarray] | None = None,
 ) -> list[Row]:
-    """Rows of the samples that have a trained token and are not masked. `total`: the moments of all ranks, masked
-    samples included.
+    """Return a row for each sample that has a trained token and is not masked.
 
-    `version`: the learner's at this update; `old`: key -> [L-1] float32, the field OLD.
+    Args:
+        samples: The samples of this rank.
+        total: `local_moments`, added up over all ranks.
+        version: The learner's version at this update.
+        cfg: The configuration.
+        estimator: The advantage estimator.
+        old: The field OLD_LOGPROBS, [L-1] float32, by the sample's key; None: rows have no such field.
     """
-    mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm) if estimator.whiten else (0.0, 1.0)
-    coef = cfg.train.env_coef
-    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, coef, old) for s in samples if s.counts]
+    mean, scale = 0.0, 1.0
+    if estimator.whiten:
+        mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm)
+    env_coef = cfg.train.env_coef
+    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, env_coef, old) for s in samples if s.counts]
 
 
 def rows_of(
     samples: Sequence[Sample], rows: Sequence[Row], parts: Sequence[Sequence[tuple[int, int]]]
 ) -> list[list[Row]]:
-    """The `rows` that `to_rows` made of `samples`, by the part that their trajectory is in; all of them as one, where
-    there are no parts."""
+    """Distribute the `rows` that `to_rows` made of `samples` over `parts`, by the part that their trajectory is in.
+
+    Without parts, all rows are returned as one part.
+    """
     keyed = list(zip([s.key[:2] for s in samples if s.counts], rows, strict=True))
     return [[row for key, row in keyed if key in part] for part in map(set, parts)] or [list(rows)]
 
@@ -171,20 +203,26 @@ def _row(
         "rollout_logprobs": trajectory.logprobs,
         "lag": np.where(sampled, version - trajectory.versions, 0),
     }
-    row = laid_out(
-        trajectory, {name: values.astype(FIELDS[name]) for name, values in per_token.items()} | as_float32(sample.facts)
-    )
-    return row if old is None else replace(row, fields={**row.fields, OLD: old[sample.key]})
+    typed = {name: values.astype(FIELDS[name]) for name, values in per_token.items()}
+    row = build_row(trajectory, typed | as_float32(sample.model_fields))
+    return row if old is None else replace(row, fields={**row.fields, OLD_LOGPROBS: old[sample.key]})
 
 
-def as_float32(facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: values.astype(np.float32) for name, values in facts.items()}
+def as_float32(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the fields with their values converted to float32."""
+    return {name: values.astype(np.float32) for name, values in fields.items()}
 
 
-def laid_out(trajectory: Trajectory, per_token: Mapping[str, np.ndarray]) -> Row:
-    """A row of prompt and response; `per_token`: [T] of the response, laid out as fields [L-1] of their types.
+def build_row(trajectory: Trajectory, per_token: Mapping[str, np.ndarray]) -> Row:
+    """Return a row of prompt and response.
 
-    Response token 0 is predicted at position len(prompt) - 1, the first of the [L-1] layout being position 0."""
+    Response token 0 is predicted at position len(prompt) - 1, where position 0 is the first of the [L-1] layout. So
+    each field gets len(prompt) - 1 zeros in front.
+
+    Args:
+        trajectory: One chain of tokens.
+        per_token: Fields of the response, [T] each. They keep their dtype.
+    """
     prompt = trajectory.prompt_ids
     fields = {
         name: np.concatenate([np.zeros(len(prompt) - 1, values.dtype), values]) for name, values in per_token.items()

@@ -1,10 +1,12 @@
-"""Weight shards: a ZeRO-3 sharded model -> model.safetensors, or model-00001-of-00003.safetensors, ... with
-model.safetensors.index.json.
+"""Write the weights of a ZeRO-3 sharded model into files that plain transformers loads.
 
-Where to cut follows from names and shapes, before anything is gathered; each file is then streamed as weights_file.py
-does, so that no rank ever holds more than one bucket beside its shards. Files are made in a directory of their own,
-read back and compared with what was sent to the disk; only when all of them are whole do they take the place of an
-earlier export. A crash before that leaves the earlier one; there is never a mixture of two that loads."""
+The result is model.safetensors, or model-00001-of-00003.safetensors, ... with model.safetensors.index.json.
+
+Names and shapes decide where to cut, before anything is gathered. Each file is then streamed as in weights_file.py, so
+no rank holds more than one bucket beside its shards. The files are written into a directory of their own, read back and
+compared with what was written. Only when all of them are right do they replace an earlier export. A crash before that
+leaves the earlier export, and no mixture of two exports ever loads.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,19 @@ from .lora import Weight
 from .saved.background import write_text
 from .weights_file import BUCKET_BYTES, buckets, nbytes, write_file
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 STAGE = ".export"
+"""Name of the directory in which the files are written before they are moved to their place."""
 
 
 def file_names(n: int) -> list[str]:
-    """As transformers names them."""
+    """Return the names of n weight files, as transformers names them."""
     return [SINGLE] if n == 1 else [f"model-{i:05d}-of-{n:05d}.safetensors" for i in range(1, n + 1)]
 
 
 def index_of(parts: Sequence[Sequence[Weight]]) -> dict[str, object]:
-    """The content of model.safetensors.index.json; total_size is in bytes of tensors."""
+    """Return the content of model.safetensors.index.json. Its total_size is in bytes of tensors."""
     weight_map = {w.name: name for name, part in zip(file_names(len(parts)), parts, strict=True) for w in part}
     total = sum(nbytes(w) for part in parts for w in part)
     return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
@@ -49,31 +53,44 @@ def write_shards(
     max_bytes: int,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> None:
-    """Collective. Files of at most `max_bytes` of tensors each; a larger tensor has one to itself. Raises OSError on
-    every rank when rank 0's disk refuses, or does not give back what it was given."""
-    parts, stage = list(buckets(weights, max_bytes)), directory / STAGE
+    """Write the weights into `directory`, in files of at most `max_bytes`. Collective.
+
+    Args:
+        weights: The weights, in the order of the files.
+        directory: Where the files appear.
+        rank: This rank; rank 0 writes.
+        sharded: True with ZeRO-3: weights have to be gathered.
+        max_bytes: Most bytes of tensors in a file. A tensor that is larger has a file to itself.
+        bucket_bytes: Most bytes that are gathered at the same time.
+
+    Raises:
+        OSError: On every rank if rank 0's disk is full or fails, or does not return what was written.
+    """
+    parts = list(buckets(weights, max_bytes))
+    stage = directory / STAGE
     try:
-        agree(_fault_of(rank, _begin, stage, sum(map(nbytes, weights))))
+        agree(_error_on_rank_0(rank, _begin, stage, sum(map(nbytes, weights))))
         for name, part in zip(file_names(len(parts)), parts, strict=True):
             digest = write_file(part, stage / name, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
-            agree(_fault_of(rank, _compare, stage / name, digest))
-        agree(_fault_of(rank, _replace, stage, directory, index_of(parts)))
+            agree(_error_on_rank_0(rank, _compare, stage / name, digest))
+        agree(_error_on_rank_0(rank, _replace, stage, directory, index_of(parts)))
     finally:
         if rank == 0:
             shutil.rmtree(stage, ignore_errors=True)
 
 
-def _fault_of(rank: int, step: Callable[..., None], *args: Any) -> OSError | None:
-    """What rank 0's disk refuses of a step that it makes alone."""
+def _error_on_rank_0(rank: int, step: Callable[..., None], *args: Any) -> OSError | None:
+    """Run a step on rank 0 only, and return the OSError that it raised."""
     try:
         if rank == 0:
             step(*args)
-    except OSError as e:
-        return e
+    except OSError as error:
+        return error
     return None
 
 
 def _begin(stage: Path, need: int) -> None:
+    """Create an empty stage. Raises OSError if its disk has less than `need` bytes free."""
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
     if (free := free_bytes(stage)) < need:
@@ -81,17 +98,21 @@ def _begin(stage: Path, need: int) -> None:
 
 
 def _compare(path: Path, digest: str) -> None:
-    """Raises OSError when the file is not what was written."""
+    """Read a file back. Raises OSError if it is not what was written."""
     try:
         same = digest_file(path) == digest
-    except WeightsUnverified as e:
-        raise OSError(errno.EIO, str(e)) from e
+    except WeightsUnverified as error:
+        raise OSError(errno.EIO, str(error)) from error
     if not same:
-        raise OSError(errno.EIO, f"{path.name} does not hold what was written to it. Its disk has a fault")
+        raise OSError(errno.EIO, f"{path.name} does not contain what was written to it. Its disk is faulty")
 
 
 def _replace(stage: Path, directory: Path, index: dict[str, object]) -> None:
-    """One file takes the other's place in one step. Several: no model without an index, which is written last."""
+    """Move the files to their place and delete those of an earlier export.
+
+    A single file replaces the earlier one atomically. Several files are useless without their index, so the old index
+    is deleted first and the new one is written last.
+    """
     new = sorted(p.name for p in stage.iterdir())
     if len(new) > 1:
         (directory / INDEX).unlink(missing_ok=True)

@@ -1,12 +1,12 @@
-"""Weights file: a ZeRO-3 sharded model -> one safetensors file with HF names, written by rank 0 while tensors are
-gathered.
+"""Write a ZeRO-3 sharded model into one safetensors file with Hugging Face names, while its tensors are gathered.
 
     all ranks   gather a bucket ──> the next bucket ──> ...
-    rank 0      its threads: hash a chunk, write it where it belongs ──> the digest
+    rank 0      its threads: hash a chunk and write it to its place in the file ──> the digest
 
-Memory beyond the shards is one bucket on every rank, and two on the host of rank 0: the next is gathered while one is
-written. On CPUs, where what was gathered is what is written, a bucket is waited for. LoRA's updates are added to their
-layers meanwhile (lora.py). The file appears under its name only when complete (temporary name, fsync, rename).
+Beside the shards this takes the memory of one bucket on every rank, and of two on rank 0's host: while one is written,
+the next one is gathered. On CPUs there is no second copy of a bucket, so gathering waits until it is written. LoRA's
+updates are added to their layers meanwhile (lora.py). The file gets its name only when it is complete (temporary name,
+fsync, rename).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .pushes.last_push import LastPush
 
 BUCKET_BYTES = 512 * 2**20
 END = ""
-"""What stands in place of a tensor's name after the last tensor."""
+"""Key of the end of the last tensor among the offsets by tensor name."""
 DTYPES = {
     torch.float32: "F32",
     torch.float16: "F16",
@@ -43,44 +43,47 @@ DTYPES = {
     torch.int64: "I64",
     torch.bool: "BOOL",
 }
+"""safetensors' names of the dtypes."""
 Buckets = Iterator[list[tuple[Weight, torch.Tensor]]]
-"""Gathered tensors; those of a bucket are valid until the next is asked for."""
+"""Buckets of gathered tensors. Those of a bucket are valid until the next bucket is requested."""
 T = TypeVar("T")
 
 
 def full_shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape before ZeRO-3 cut it up."""
+    """Return the shape of the whole tensor, which ZeRO-3 may have partitioned."""
     return tuple(getattr(tensor, "ds_shape", tensor.shape))
 
 
 def nbytes(weight: Weight) -> int:
-    """Bytes of the whole tensor."""
+    """Return the size of the whole tensor in bytes."""
     tensor = weight.tensor
     return torch.Size(full_shape(tensor)).numel() * tensor.element_size()
 
 
 def buckets(weights: list[Weight], limit: int) -> Iterator[list[Weight]]:
-    """Consecutive weights of at most `limit` bytes together; a larger one is alone."""
+    """Yield consecutive weights of at most `limit` bytes together. A weight that is larger is a bucket of its own."""
     bucket: list[Weight] = []
     size = 0
-    for item in weights:
-        if bucket and size + nbytes(item) > limit:
+    for weight in weights:
+        if bucket and size + nbytes(weight) > limit:
             yield bucket
-            bucket, size = [], 0
-        bucket.append(item)
-        size += nbytes(item)
+            bucket = []
+            size = 0
+        bucket.append(weight)
+        size += nbytes(weight)
     if bucket:
         yield bucket
 
 
 def _header(weights: list[Weight]) -> bytes:
+    """Return the header of a safetensors file: the length of a JSON text, and that text."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for weight in weights:
-        size, tensor = nbytes(weight), weight.tensor
+        size = nbytes(weight)
         entries[weight.name] = {
-            "dtype": DTYPES[tensor.dtype],
-            "shape": list(full_shape(tensor)),
+            "dtype": DTYPES[weight.tensor.dtype],
+            "shape": list(full_shape(weight.tensor)),
             "data_offsets": [offset, offset + size],
         }
         offset += size
@@ -98,11 +101,7 @@ def write_weights(
     bucket_bytes: int = BUCKET_BYTES,
     last: LastPush | None = None,
 ) -> str | None:
-    """The model's. Collective. Returns the digest (weights/digest.py) on rank 0, None elsewhere. Raises OSError on
-    every rank when rank 0's disk refuses.
-
-    `last`, of rank 0: keeps a copy of what was written, for the next push to be a delta.
-    """
+    """Write all weights of a model into one file. Collective. See `write_file`."""
     return write_file(hf_weights(module), path, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes, last=last)
 
 
@@ -115,7 +114,22 @@ def write_file(
     bucket_bytes: int = BUCKET_BYTES,
     last: LastPush | None = None,
 ) -> str | None:
-    """See write_weights, which is this for all of a model's."""
+    """Write weights into one safetensors file. Collective; the file is complete on return.
+
+    Args:
+        weights: The weights, in the order of the file.
+        path: The file. Directories are created.
+        rank: This rank; rank 0 writes.
+        sharded: True with ZeRO-3: weights have to be gathered.
+        bucket_bytes: Most bytes that are gathered at the same time.
+        last: On rank 0: receives a copy of what was written, so that the next push can be a delta. None: no copy.
+
+    Returns:
+        The digest of the weights (weights/digest.py) on rank 0, None elsewhere.
+
+    Raises:
+        OSError: On every rank if rank 0's disk is full or fails.
+    """
     return on_rank_0(
         weights,
         lambda gathered: _write(weights, gathered, path, last),
@@ -128,104 +142,130 @@ def write_file(
 def on_rank_0(
     weights: list[Weight], work: Callable[[Buckets], T], *, rank: int, sharded: bool, bucket_bytes: int
 ) -> T | None:
-    """Collective: `work` on rank 0, with the gathered weights; the others take part in the gathering. OSError on one is
-    raised on all."""
+    """Run `work` on rank 0 with the gathered weights, while the other ranks take part in gathering. Collective.
+
+    Returns:
+        What `work` returned on rank 0, None elsewhere.
+
+    Raises:
+        OSError: On every rank if `work` raised one.
+    """
     gathered = _gathered(weights, sharded, bucket_bytes)
-    made, fault = None, None
+    result = None
+    fault = None
     if rank == 0:
         try:
-            made = work(gathered)
-        except OSError as e:
-            fault = e
-    for _ in gathered:  # to the end on all ranks: rank 0 may have stopped in the middle
-        pass
+            result = work(gathered)
+        except OSError as error:
+            fault = error
+    for _ in gathered:
+        pass  # every rank gathers to the end, because rank 0 may have stopped in the middle
     agree(fault)
-    return made
+    return result
 
 
 def _write(weights: list[Weight], gathered: Buckets, path: Path, last: LastPush | None) -> str:
+    """Write the file on rank 0 and return the digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     header = _header(weights)
-    begins = dict(
-        zip([*[w.name for w in weights], END], len(header) + np.cumsum([0, *map(nbytes, weights)]), strict=True)
-    )
+    names = [*[weight.name for weight in weights], END]
+    offsets = dict(zip(names, len(header) + np.cumsum([0, *map(nbytes, weights)]), strict=True))
     if last is not None:
-        last.begin({w.name: nbytes(w) for w in weights})
+        last.begin({weight.name: nbytes(weight) for weight in weights})
     try:
-        with _opened(partial) as out, hashing_threads() as pool:
+        with _open_partial(partial) as out, hashing_threads() as pool:
             fd = out.fileno()
-            os.truncate(fd, int(begins[END]))
-            store(fd, header, 0)
+            os.truncate(fd, int(offsets[END]))
+            write_at(fd, header, 0)
 
-            def hashed(weight: Weight, part: slice, data: np.ndarray) -> bytes:
-                store(fd, data, int(begins[weight.name]) + part.start)
+            def write_chunk(weight: Weight, part: slice, data: np.ndarray) -> bytes:
+                """Write a chunk of a tensor, copy it for the next delta, and return its hash."""
+                write_at(fd, data, int(offsets[weight.name]) + part.start)
                 if last is not None:
                     last.tensors[weight.name][part] = data
                 return chunk_hash(data)
 
-            digest = combine({w.name: of_tensor(w, hashes) for w, hashes in over_chunks(gathered, hashed, pool)})
+            results = map_chunks(gathered, write_chunk, pool)
+            digest = combine({weight.name: hash_of_tensor(weight, hashes) for weight, hashes in results})
             os.fsync(fd)
         os.replace(partial, path)
     except OSError:
         with suppress(OSError):
-            partial.unlink()  # a full disk gets its room back
+            partial.unlink()  # a full disk gets its space back
         raise
     if last is not None:
         last.digest = digest
-        delta.prepare(delta.compile_take_over, {DTYPES[w.tensor.dtype] for w in weights})
+        delta.prepare(delta.compile_take_over, {DTYPES[weight.tensor.dtype] for weight in weights})
     return digest
 
 
-def _opened(partial: Path) -> BinaryIO:
-    """For writing: the file of an earlier push where there is one to spare, else a new one. What has its memory already
-    is written twice as fast."""
+def _open_partial(partial: Path) -> BinaryIO:
+    """Open the file for writing: the spare file of an earlier push if there is one, otherwise a new file.
+
+    A file whose pages are allocated already is written twice as fast.
+    """
     with suppress(FileNotFoundError):
         os.replace(partial.with_name(SPARE), partial)
         return open(partial, "r+b")
     return open(partial, "wb")
 
 
-def of_tensor(weight: Weight, hashes: Iterable[bytes]) -> str:
-    """Its hash from those of its chunks."""
+def hash_of_tensor(weight: Weight, hashes: Iterable[bytes]) -> str:
+    """Return the hash of a tensor, given the hashes of its chunks in order."""
     return tensor_hash(DTYPES[weight.tensor.dtype], full_shape(weight.tensor), hashes)
 
 
-def store(fd: int, data: Any, at: int) -> None:
-    """All of `data`, bytes or [bytes] uint8, at byte `at` of the file; from any thread. Raises OSError."""
+def write_at(fd: int, data: Any, offset: int) -> None:
+    """Write all of `data` (bytes, or [bytes] uint8) at a byte offset of the file. May be called by any thread.
+
+    Raises:
+        OSError: The disk is full or fails.
+    """
     view = memoryview(data)
     while view:
-        n = os.pwrite(fd, view, at)
-        view, at = view[n:], at + n
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written
 
 
-def over_chunks(
+def map_chunks(
     gathered: Buckets, task: Callable[[Weight, slice, np.ndarray], T], pool: ThreadPoolExecutor
 ) -> Iterator[tuple[Weight, Iterator[T]]]:
-    """`task` on every chunk, [bytes] uint8, in the pool's threads, while the next bucket is gathered. Yields tensor by
-    tensor, in order, its chunks' results as they come: all of them are to be taken before the next tensor is asked
-    for. Raises what a task raised."""
-    before: list[tuple[Weight, list[Future[T]]]] = []
+    """Call `task` on every chunk of every tensor in the pool's threads, while the next bucket is gathered.
+
+    Args:
+        gathered: The buckets.
+        task: Called with the weight, the bytes of the tensor that the chunk covers, and the chunk [bytes] uint8.
+        pool: Runs the tasks.
+
+    Yields:
+        Each weight, in order, with the results of its chunks. Take all results before you request the next weight; an
+        exception of a task is raised there.
+    """
+    pending: list[tuple[Weight, list[Future[T]]]] = []
     for bucket in gathered:
-        now = []
+        started = []
         for weight, tensor in bucket:
             data = raw(tensor)[2]
-            now.append((weight, [pool.submit(task, weight, part, data[part]) for part in chunks(len(data))]))
-        yield from _results(before)
-        before = now
-        # no copy was made: the memory is given back when the next bucket is asked for
+            started.append((weight, [pool.submit(task, weight, part, data[part]) for part in chunks(len(data))]))
+        yield from _results(pending)
+        pending = started
+        # `raw` copies CUDA tensors only. The memory of others is released when the next bucket is requested, so their
+        # tasks have to end before.
         if not all(tensor.is_cuda for _, tensor in bucket):
-            yield from _results(before)
-            before = []
-    yield from _results(before)
+            yield from _results(pending)
+            pending = []
+    yield from _results(pending)
 
 
-def _results(begun: list[tuple[Weight, list[Future[T]]]]) -> Iterator[tuple[Weight, Iterator[T]]]:
-    for weight, futures in begun:
-        yield weight, (f.result() for f in futures)
+def _results(started: list[tuple[Weight, list[Future[T]]]]) -> Iterator[tuple[Weight, Iterator[T]]]:
+    for weight, futures in started:
+        yield weight, (future.result() for future in futures)
 
 
 def _gathered(weights: list[Weight], sharded: bool, bucket_bytes: int) -> Buckets:
+    """Gather the weights bucket by bucket. Collective."""
     for bucket in buckets(weights, bucket_bytes):
         with deepspeed.zero.GatheredParameters([p for weight in bucket for p in weight.gathered], enabled=sharded):
             yield [(weight, weight.value()) for weight in bucket]

@@ -1,12 +1,14 @@
-"""Zero3Rank: one rank of the learner. A plain class; cluster/ wraps it in a Ray actor per rank.
+"""One rank of the learner, as a plain class. cluster/ wraps it in one Ray actor per rank.
 
-Every method is collective: all ranks call it with the same arguments at the same time, because ZeRO-3 keeps a share of
-every weight on every rank. Raises of the constructor are ConfigErrors or what torch, deepspeed and the file system say.
+Methods are collective where nothing else is said: all ranks call them at the same time with the same arguments, because
+with ZeRO-3 every rank holds a share of every weight.
 
-    TrainBatch, groups -> samples of this rank -> [roles: reference, critic]
-                       -> (each update) rows of this rank -> micro batches -> forward, backward, ... -> one optimiser
-                       step
-                       -> [the critic's updates] -> metrics
+    step(TrainBatch, groups)
+        samples of this rank                            rows.py
+        -> scores of the reference and the critic       roles/
+        -> for each update: rows -> micro batches -> forward and backward -> one optimizer step
+        -> updates of the critic                        roles/critic.py
+        -> metrics of the global batch, the same on every rank
 """
 
 from __future__ import annotations
@@ -43,32 +45,47 @@ from .minibatches import critic_parts
 from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .packing import Row
-from .passes import Forward, Passes
+from .passes import Forward, MicroBatchRunner
 from .pushes.broadcast import broadcast_weights
 from .pushes.delta import write_delta
 from .pushes.last_push import LastPush
-from .roles.beside import Roles
+from .roles.beside import AuxiliaryModels
 from .roles.reference import log_probs
-from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, rows_of, share, to_rows
+from .rows import FIELDS, OLD_LOGPROBS, Sample, batch_samples, local_moments, rows_of, share, to_rows
 from .saved.background import BackgroundWriter
 from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
-from .updates.early import Begun, forget_gradients, gradients_divided
+from .updates.early import EarlyUpdate, discard_gradients, gradients_divided
 from .updates.metrics import over_updates
-from .updates.not_finite import faults, told
+from .updates.not_finite import describe_faults, find_faults
 from .weight_shards import write_shards
 from .weights_file import write_file, write_weights
 
 K = TypeVar("K")
 V = TypeVar("V")
 ADAPTER_DIRECTORY = "adapter"
+"""Directory of an exported model in which the LoRA adapter is, if there is one."""
 
 
 class Zero3Rank:
+    """One rank: its shards of the policy and the models beside it, their optimizers, and its part in every step."""
+
     def __init__(self, cfg: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
-        """Joins the process group, whose store listens at the master's address (rendezvous.py), loads
-        cfg.actor.model_name_or_path in shards, and makes the optimiser."""
-        self.rank, self.world_size = rank, world_size
+        """Join the process group, load this rank's shards of cfg.actor.model_name_or_path, and create the optimizer.
+
+        Args:
+            cfg: The configuration.
+            rank: This rank.
+            world_size: Number of ranks.
+            master_addr: Host of the process group's store, which already listens (rendezvous.py).
+            master_port: Port of the store.
+
+        Raises:
+            ConfigError: The model cannot be trained with these settings. Errors of torch, DeepSpeed and the file system
+                are raised as they are.
+        """
+        self.rank = rank
+        self.world_size = world_size
         self.strategy = ZeroStrategy(cfg)
         self.strategy.setup_distributed(rank, world_size, master_addr, master_port)
         self.device = self.strategy.device
@@ -76,290 +93,403 @@ class Zero3Rank:
         self._start(cfg)
 
     def reload(self, cfg: Config) -> None:
-        """Start anew in place: the weights of cfg.actor.model_name_or_path, a fresh optimiser, version 0."""
+        """Start again in this process: weights of cfg.actor.model_name_or_path, a new optimizer, version 0."""
         self.engine.destroy()
-        self.roles.destroy()
-        del self.model, self.optimizer, self.engine, self.roles, self.average
+        self.auxiliary.destroy()
+        del self.model, self.optimizer, self.engine, self.auxiliary, self.average
         gc.collect()
         self._start(cfg)
 
     def _start(self, cfg: Config) -> None:
-        self.cfg, self.estimator, self.lr_at = cfg, get_estimator(cfg.algo.advantage.estimator), rl_schedule(cfg)
-        self.passes = Passes(cfg, self.strategy)
+        self.cfg = cfg
+        self.estimator = get_estimator(cfg.algo.advantage.estimator)
+        self.lr_at = rl_schedule(cfg)
+        self.runner = MicroBatchRunner(cfg, self.strategy)
         self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg, cfg.actor)
         self.engine = self.model.model
-        self.roles = Roles(cfg, self.strategy, self.estimator)
+        self.auxiliary = AuxiliaryModels(cfg, self.strategy, self.estimator)
         self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.enable_ema else None
         self.states = device_states(self._engines, self.device)
         self.writer = BackgroundWriter()
         self.last = LastPush() if cfg.vllm.sync_delta else None
-        self.left_out: list[str] = []
-        self.begun: Begun | None = None
+        self.skipped_updates: list[str] = []
+        self.early: EarlyUpdate | None = None
+        """The batch of which some parts are accumulated already; None: no batch has begun."""
         for engine in self._engines().values():
             engine.checkpoint_engine = self.writer
         self._version = 0
 
     @property
     def version(self) -> int:
-        """Policy updates behind the current weights. Fine-tuning steps do not count: no rollout came between."""
+        """Number of policy updates behind the current weights. Steps of fine-tuning do not count."""
         return self._version
 
     def accumulate(self, batch: TrainBatch, groups: Sequence[Group]) -> None:
-        """Forward and backward of a part of the batch that the next `step` completes; no weight changes (early.py).
-        groups[b] is the payload of batch.items[b]. What fails makes all parts void."""
-        self.states.needed("A step")
-        self._begin(batch)
+        """Accumulate the gradient of a part of the batch that the next `step` completes (updates/early.py).
+
+        No weight changes. If this fails, all parts of the batch are discarded.
+
+        Args:
+            batch: The part; groups[b] is the payload of batch.items[b].
+            groups: The payloads.
+
+        Raises:
+            ConfigError: The configured algorithm needs the whole batch at once.
+        """
+        self.states.require_on_device("A step")
+        self._begin_early(batch)
         try:
-            self._add(batch, groups, last=False)
+            self._accumulate_part(batch, groups, last=False)
         except BaseException:
-            self._forget()
+            self._discard_early()
             raise
 
     def step(self, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
-        """The batch's updates, one optimiser step each. groups[b] is the payload of batch.items[b]. Returns the metrics
-        of the global batch, the same on every rank: loss, grad_norm (before clipping), lr, updates, and those of
-        algorithms/losses/diagnostics.py.
+        """Train on a batch: one optimizer step for each of its updates.
 
-        A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the
-        version does not count it. After `accumulate` the batch is what its parts left, and the update and its metrics
-        are of all of them."""
-        self.states.needed("A step")
-        self.left_out = []
-        if self.begun:
-            return self._completed(self.begun, batch, groups)
-        judged: dict[str, float] = {}
+        An update whose gradient is not finite is skipped: DeepSpeed leaves weights and optimizer as they are, and the
+        version does not count it. After `accumulate` the batch is the last part; the update and its metrics then cover
+        all parts.
+
+        Args:
+            batch: The batch; groups[b] is the payload of batch.items[b].
+            groups: The payloads.
+
+        Returns:
+            Metrics of the global batch, the same on every rank: loss, grad_norm (before clipping), lr, updates, those
+            of algorithms/losses/diagnostics.py, and those of the models beside the policy.
+
+        Raises:
+            DataError: A payload does not match its metadata.
+        """
+        self.states.require_on_device("A step")
+        self.skipped_updates = []
+        if self.early:
+            return self._complete_early(self.early, batch, groups)
+        auxiliary_metrics: dict[str, float] = {}
         samples = batch_samples(batch, groups, self.cfg, self.estimator)
-        mine = share(samples, batch.rank_of, self.strategy.shard)
-        if self.roles:
-            mine, judged = self.roles.judged(mine, self.model, self.passes, self._sum)
-            samples = self._with_judged(samples, mine)
-        total = self._sum(local_moments(mine))
-        if self._version < self.roles.freezing_steps:
+        own_samples = share(samples, batch.rank_of, self.strategy.shard)
+        if self.auxiliary:
+            own_samples, auxiliary_metrics = self.auxiliary.score_samples(
+                own_samples, self.model, self.runner, self._sum
+            )
+            samples = self._with_scores(samples, own_samples)
+        total = self._sum(local_moments(own_samples))
+        if self._version < self.auxiliary.freezing_steps:
+            # Only the critic is trained. The updates count as versions all the same; rl_schedule subtracts them.
             metrics = {"loss": 0.0, "grad_norm": 0.0, "lr": 0.0, "updates": float(len(batch.updates))}
         else:
-            metrics = self._policy_updates(batch, samples, mine, total)
+            metrics = self._policy_updates(batch, samples, own_samples, total)
         if metrics["updates"]:
-            rows = to_rows(mine, total, self._version, self.cfg, self.estimator)
-            parts = rows_of(mine, rows, critic_parts(self.cfg, batch.step, [item.meta for item in batch.items]))
-            metrics |= judged | self.roles.trained(
-                parts, metrics | judged, len(batch.rank_of), self._version, self.passes, self._trained_counts
+            rows = to_rows(own_samples, total, self._version, self.cfg, self.estimator)
+            parts = rows_of(own_samples, rows, critic_parts(self.cfg, batch.step, [item.meta for item in batch.items]))
+            metrics |= auxiliary_metrics | self.auxiliary.update(
+                parts, metrics | auxiliary_metrics, len(batch.rank_of), self._version, self.runner, self._trained_counts
             )
         self._version += int(metrics["updates"])
         give_back_freed()
         return metrics
 
     def _policy_updates(
-        self, batch: TrainBatch, samples: Sequence[Sample], mine: Sequence[Sample], total: np.ndarray
+        self, batch: TrainBatch, samples: Sequence[Sample], own_samples: Sequence[Sample], total: np.ndarray
     ) -> dict[str, float]:
-        """Metrics; `updates` says by how many the version is to move."""
-        old = self._old_logprobs(mine, total) if self.cfg.recomputes_old else None
+        """Make the policy's updates.
+
+        Args:
+            batch: The batch.
+            samples: The samples of all ranks; an update may train others here than `own_samples`.
+            own_samples: Those that this rank owns (minibatches.train_batch).
+            total: The whitening statistics of all ranks.
+
+        Returns:
+            Metrics. `updates` is the number of updates that changed the weights.
+        """
+        old = self._old_logprobs(own_samples, total) if self.cfg.recomputes_old else None
         kl = self._kl_in_loss()
-        names = self._fields(kl) | ({} if old is None else {OLD: np.float32})
-        tally, parts, version = Tally(self.device), [], self._version
+        names = self._field_types(kl) | ({} if old is None else {OLD_LOGPROBS: np.float32})
+        tally = Tally(self.device)
+        update_metrics: list[dict[str, float]] = []
+        version = self._version
         for rank_of in batch.updates:
             part = share(samples, rank_of, self.strategy.shard)
             rows = to_rows(part, total, version, self.cfg, self.estimator, old)
             counts = replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm)
-            parts.append(
-                self._update(
-                    rows, names, PolicyObjective(self.cfg, self.model, counts, tally, kl), counts, self.lr_at(version)
-                )
-            )
-            if math.isfinite(parts[-1]["grad_norm"]):
+            objective = PolicyObjective(self.cfg, self.model, counts, tally, kl)
+            update_metrics.append(self._update(rows, names, objective, counts, self.lr_at(version)))
+            if math.isfinite(update_metrics[-1]["grad_norm"]):
                 version += 1
             else:
-                self.left_out.append(self._not_finite(batch, part, rows, version))
-        return over_updates(parts) | self._told(tally, kl)
+                self.skipped_updates.append(self._describe_not_finite(batch, part, rows, version))
+        return over_updates(update_metrics) | self._diagnostics(tally, kl)
 
-    def _told(self, tally: Tally, kl: KlInLoss | None) -> dict[str, float]:
-        """What the micro batches of all ranks gathered, as metrics."""
+    def _diagnostics(self, tally: Tally, kl: KlInLoss | None) -> dict[str, float]:
+        """Add up over the ranks what the objective collected on micro batches, and return it as metrics."""
         for sums in (tally.sums, tally.gated, tally.distances, *([kl.sums] if kl else [])):
             sums.copy_(self.strategy.sum_over_rows(sums))
         dist.all_reduce(tally.maxima, dist.ReduceOp.MAX)
         return tally.metrics() | (kl.metrics() if kl else {})
 
-    def _begin(self, batch: TrainBatch) -> None:
-        """The first part begins a batch; what cannot be trained in parts is refused before a run starts."""
+    def _begin_early(self, batch: TrainBatch) -> None:
+        """Begin a batch with its first part, or do nothing if it has begun.
+
+        Raises:
+            ConfigError: The algorithm needs the whole batch at once. The configuration's checks refuse that before a
+                run starts, so this is a second line of defence.
+        """
         if self.estimator.whole_batch or len(batch.updates) > 1:
             raise ConfigError(
-                f"A part of the batch at version {batch.step} was to be trained, and"
-                f" {self.cfg.algo.advantage.estimator!r} in {len(batch.updates)} updates needs the whole of it. Set"
+                f"A part of the batch at version {batch.step} was to be trained, but"
+                f" {self.cfg.algo.advantage.estimator!r} in {len(batch.updates)} updates needs the whole batch. Set"
                 " pipeline.early_accumulation = 'off'."
             )
-        self.begun = self.begun or Begun(self.cfg, self.model, self.passes, self._version, self._kl_in_loss())
+        self.early = self.early or EarlyUpdate(self.cfg, self.model, self.runner, self._version, self._kl_in_loss())
 
-    def _add(self, batch: TrainBatch, groups: Sequence[Group], *, last: bool) -> None:
-        assert self.begun is not None, "a part has begun it"
-        mine = share(batch_samples(batch, groups, self.cfg, self.estimator), batch.rank_of, self.strategy.shard)
-        if self.roles:
-            mine, _ = self.roles.judged(mine, self.model, self.passes, self._sum)
-        rows = to_rows(mine, moments([], []), self._version, self.cfg, self.estimator)
-        counts, names = (
-            replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm),
-            self._fields(self.begun.kl),
-        )
-        self.begun.add((batch, mine, rows), counts, names, self.optimizer, last=last)
+    def _accumulate_part(self, batch: TrainBatch, groups: Sequence[Group], *, last: bool) -> None:
+        assert self.early is not None, "the first part has begun the batch"
+        own_samples = share(batch_samples(batch, groups, self.cfg, self.estimator), batch.rank_of, self.strategy.shard)
+        if self.auxiliary:
+            own_samples, _ = self.auxiliary.score_samples(own_samples, self.model, self.runner, self._sum)
+        # No moments: estimators that whiten need the whole batch and are refused.
+        rows = to_rows(own_samples, moments([], []), self._version, self.cfg, self.estimator)
+        counts = replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm)
+        names = self._field_types(self.early.kl)
+        self.early.add((batch, own_samples, rows), counts, names, self.optimizer, last=last)
 
-    def _completed(self, begun: Begun, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
-        """The one update of the parts so far and of `batch`, the last."""
+    def _complete_early(self, early: EarlyUpdate, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
+        """Make the one update of all parts; `batch` is the last part. Returns the metrics of all parts."""
         lr = self.lr_at(self._version)
         try:
-            self._add(batch, groups, last=True)
-            with gradients_divided(self.engine, begun.divisor):
+            self._accumulate_part(batch, groups, last=True)
+            with gradients_divided(self.engine, early.divisor):
                 norm = self._apply(lr)
         except BaseException:
-            self._forget()
+            self._discard_early()
             raise
-        self.begun = None
-        metrics = over_updates([{"loss": begun.loss, "grad_norm": norm, "lr": lr}])
-        metrics |= self._told(begun.tally, begun.kl)
+        self.early = None
+        metrics = over_updates([{"loss": early.loss, "grad_norm": norm, "lr": lr}])
+        metrics |= self._diagnostics(early.tally, early.kl)
         if metrics["updates"]:
-            metrics |= self.roles.trained(
-                [], metrics, begun.trajectories, self._version, self.passes, self._trained_counts
+            metrics |= self.auxiliary.update(
+                [], metrics, early.trajectories, self._version, self.runner, self._trained_counts
             )
         else:
-            self.left_out = [self._not_finite(*part, self._version) for part in begun.parts]
+            self.skipped_updates = [self._describe_not_finite(*part, self._version) for part in early.parts]
         self._version += int(metrics["updates"])
         give_back_freed()
         return metrics
 
-    def _forget(self) -> None:
-        """What was accumulated is void."""
-        if self.begun:
-            self.begun = None
-            forget_gradients(self.engine)
+    def _discard_early(self) -> None:
+        """Discard the parts that were accumulated, and their gradients."""
+        if self.early:
+            self.early = None
+            discard_gradients(self.engine)
 
     def _kl_in_loss(self) -> KlInLoss | None:
-        return KlInLoss(self.cfg, self.roles.coef.value, self.device) if self.cfg.algo.kl.use_loss else None
+        if not self.cfg.algo.kl.use_loss:
+            return None
+        return KlInLoss(self.cfg, self.auxiliary.coef.value, self.device)
 
     @staticmethod
-    def _fields(kl: KlInLoss | None) -> dict[str, type]:
-        """The fields of a row whose loss has that KL."""
+    def _field_types(kl: KlInLoss | None) -> dict[str, type]:
+        """Return the fields that rows need for a loss with or without a KL term, with their numpy types."""
         return FIELDS | ({} if kl is None else {KlInLoss.FIELD: np.float32})
 
-    def _not_finite(self, batch: TrainBatch, samples: Sequence[Sample], rows: Sequence[Row], version: int) -> str:
-        """Which tensor of which trajectory is not, of the samples that the update on `version` had of `batch`."""
-        scored = log_probs(self.model, self.passes, rows, of="trained")
-        return told(batch, version, self._gathered(dict.fromkeys(faults(samples, rows, scored))))
+    def _describe_not_finite(
+        self, batch: TrainBatch, samples: Sequence[Sample], rows: Sequence[Row], version: int
+    ) -> str:
+        """Return a sentence that names the tensors and trajectories that are not finite in a skipped update.
+
+        Args:
+            batch: The batch, or the part of it.
+            samples: The samples that this rank had in the update.
+            rows: Their rows.
+            version: The version that the update started from.
+        """
+        scores = log_probs(self.model, self.runner, rows, mask_field="trained")
+        faults = self._gathered(dict.fromkeys(find_faults(samples, rows, scores)))
+        return describe_faults(batch, version, faults)
 
     def why_left_out(self) -> list[str]:
-        """For each update of the last step whose gradient was not finite: which tensor of which
-        trajectory was not."""
-        return self.left_out
+        """Return a sentence for each update of the last step that was skipped: what in it was not finite."""
+        return self.skipped_updates
 
-    def _with_judged(self, samples: Sequence[Sample], mine: Sequence[Sample]) -> list[Sample]:
-        """`samples` with what this rank's roles said of `mine`, and, where other ranks will train them too, what theirs
-        said of the others."""
-        judged = {s.key: (s.advantages, s.facts, s.masked) for s in mine}
+    def _with_scores(self, samples: Sequence[Sample], own_samples: Sequence[Sample]) -> list[Sample]:
+        """Copy what the models beside the policy computed into the samples of all ranks.
+
+        In later epochs other ranks may train a sample than the one that scored it, so with several epochs the ranks
+        exchange their results.
+
+        Args:
+            samples: The samples of all ranks.
+            own_samples: Those of this rank, scored.
+        """
+        scores = {s.key: (s.advantages, s.model_fields, s.masked) for s in own_samples}
         if self.cfg.train.max_epochs > 1:
-            judged = self._gathered(judged)
-        return [
-            replace(s, advantages=judged[s.key][0], facts=judged[s.key][1], masked=judged[s.key][2])
-            if s.key in judged
-            else s
-            for s in samples
-        ]
+            scores = self._gathered(scores)
+        scored_samples = []
+        for sample in samples:
+            if sample.key in scores:
+                advantages, model_fields, masked = scores[sample.key]
+                sample = replace(sample, advantages=advantages, model_fields=model_fields, masked=masked)
+            scored_samples.append(sample)
+        return scored_samples
 
     def _trained_counts(self, rows: Sequence[Row]) -> GlobalCounts:
+        """Return the trained tokens and sequences of all ranks. `rows` are those of this rank."""
         return self._counts([row.fields["trained"].sum() for row in rows])
 
     def _old_logprobs(self, samples: Sequence[Sample], total: np.ndarray) -> dict[tuple[int, int, int], np.ndarray]:
-        """key -> [L-1] float32: log-probs before the batch's first update, of all samples that any rank trains."""
-        counting = [s for s in samples if s.counts]
-        rows = to_rows(counting, total, self._version, self.cfg, self.estimator)
-        mine = dict(zip([s.key for s in counting], log_probs(self.model, self.passes, rows, of="trained"), strict=True))
-        if self.cfg.train.max_epochs == 1:  # what is trained once is trained where it was scored
-            return mine
-        return self._gathered(mine)
+        """Return the log-probs before the batch's first update, [L-1] float32 by the sample's key.
+
+        They cover the samples that this rank trains. `samples` are those that it owns.
+        """
+        counted = [s for s in samples if s.counts]
+        rows = to_rows(counted, total, self._version, self.cfg, self.estimator)
+        scores = log_probs(self.model, self.runner, rows, mask_field="trained")
+        own_logprobs = dict(zip([s.key for s in counted], scores, strict=True))
+        if self.cfg.train.max_epochs == 1:
+            return own_logprobs  # with one epoch the rank that owns a sample also trains it
+        return self._gathered(own_logprobs)
 
     def sft_step(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], lr: float) -> dict[str, float]:
-        """One update of weighted cross entropy. rows: (token_ids [T], weights [T]); weights[t] is of token t, 0 masks
-        it, weights[0] is unused."""
-        self.states.needed("A step of fine-tuning")
-        mine = self._share_of(rows)
-        counts = self._counts([row.fields["weights"].sum() for row in mine])
-        return self._update(mine, {"weights": np.float32}, SftObjective(self.model, counts), counts, lr)
+        """Make one update of weighted cross entropy.
+
+        Args:
+            rows: Pairs of token ids [T] and weights [T], the same on every rank. weights[t] belongs to token t; 0 masks
+                it. weights[0] is not used, because no position predicts token 0.
+            lr: The learning rate.
+
+        Returns:
+            loss, grad_norm (before clipping) and lr.
+        """
+        self.states.require_on_device("A step of fine-tuning")
+        own_rows = self._share_of(rows)
+        counts = self._counts([row.fields["weights"].sum() for row in own_rows])
+        return self._update(own_rows, {"weights": np.float32}, SftObjective(self.model, counts), counts, lr)
 
     def sft_loss(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
-        """(sum of weight * -log p, sum of weights) over all rows, under the current weights: the loss of `sft_step` is
-        the first over the second."""
-        mine = self._share_of(rows)
-        scored = self.passes.ask(
+        """Evaluate the loss of `sft_step` over rows with the current weights, without training.
+
+        Returns:
+            The sums over all ranks of weight * -log p and of the weights. The loss is the first over the second.
+        """
+        own_rows = self._share_of(rows)
+        scores = self.runner.score_rows(
             self.model,
-            mine,
+            own_rows,
             {"weights": np.float32},
-            lambda m: self.model.log_probs(m, m.fields["weights"] > 0),
+            lambda micro: self.model.log_probs(micro, micro.fields["weights"] > 0),
         )
-        weights = [row.fields["weights"].astype(np.float64) for row in mine]
-        local = [-sum(float(w @ s) for w, s in zip(weights, scored, strict=True)), sum(float(w.sum()) for w in weights)]
-        total, weight = self._sum(np.array(local, np.float64))
+        weights = [row.fields["weights"].astype(np.float64) for row in own_rows]
+        loss_sum = -sum(float(w @ s) for w, s in zip(weights, scores, strict=True))
+        weight_sum = sum(float(w.sum()) for w in weights)
+        total, weight = self._sum(np.array([loss_sum, weight_sum], np.float64))
         return float(total), float(weight)
 
     def _share_of(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Row]:
-        """The rows of fine-tuning that this rank has, balanced by tokens."""
-        owner = lpt([len(ids) for ids, _ in rows], self.cfg.shards)
+        """Return the rows of fine-tuning that this rank trains, balanced by tokens."""
+        shard_of = lpt([len(ids) for ids, _ in rows], self.cfg.shards)
         return [
             Row(ids, {"weights": weights[1:]})
-            for (ids, weights), r in zip(rows, owner, strict=True)
-            if r == self.strategy.shard
+            for (ids, weights), shard in zip(rows, shard_of, strict=True)
+            if shard == self.strategy.shard
         ]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Log-prob of every token but the first, [T-1] float32 each, by the current weights. All ranks return all."""
-        owner = lpt([len(ids) for ids in sequences], self.cfg.shards)
-        mine = [i for i, r in enumerate(owner) if r == self.strategy.shard]
-        rows = [Row(np.asarray(sequences[i])) for i in mine]
-        scored = dict(
-            zip(
-                mine,
-                self.passes.ask(self.model, rows, {}, self.model.log_probs),
-                strict=True,
-            )
-        )
-        merged = self._gathered(scored)
+        """Return the log-prob of every token but the first under the current weights, at temperature 1.
+
+        Args:
+            sequences: Token ids of each sequence, the same on every rank.
+
+        Returns:
+            [T-1] float32 for each sequence, on every rank.
+        """
+        shard_of = lpt([len(ids) for ids in sequences], self.cfg.shards)
+        own_indices = [i for i, shard in enumerate(shard_of) if shard == self.strategy.shard]
+        rows = [Row(np.asarray(sequences[i])) for i in own_indices]
+        scores = self.runner.score_rows(self.model, rows, {}, self.model.log_probs)
+        merged = self._gathered(dict(zip(own_indices, scores, strict=True)))
         return [merged[i] for i in range(len(sequences))]
 
-    def _gathered(self, mine: dict[K, V]) -> dict[K, V]:
-        """The entries of all ranks."""
+    def _gathered(self, entries: dict[K, V]) -> dict[K, V]:
+        """Return the entries of all ranks in one dict."""
         parts: list[dict[K, V]] = [{}] * self.world_size
-        dist.all_gather_object(parts, mine)
+        dist.all_gather_object(parts, entries)
         return {key: value for part in parts for key, value in part.items()}
 
     def publish(self, path: str | Path) -> str | None:
-        """Full weights with HF names into one safetensors file; its digest on rank 0, None elsewhere. The file is
-        complete on return."""
+        """Write the full weights with Hugging Face names into one safetensors file, which is complete on return.
+
+        Returns:
+            The digest of the weights on rank 0, None elsewhere.
+
+        Raises:
+            OSError: On every rank if rank 0's disk is full or fails.
+        """
         return write_weights(
             self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3, last=self.last
         )
 
     def publish_changes(self, path: str | Path, base_version: int) -> DeltaDigest | None:
-        """What changed since the last of these two calls, which was of `base_version`, as a delta file; see
-        write_delta. On rank 0, None elsewhere."""
+        """Write what changed since the last `publish` or `publish_changes` into a delta file (pushes/delta.py).
+
+        Args:
+            path: The file.
+            base_version: The version of that last push.
+
+        Returns:
+            The digests of the delta on rank 0; None if a full push has to take its place. None on other ranks.
+
+        Raises:
+            OSError: On every rank if rank 0's disk is full or fails.
+        """
         sharded = self.cfg.ds.zero_stage == 3
         return write_delta(
             self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=sharded
         )
 
     def open_broadcast(self, address: str, receivers: int) -> BroadcastRendezvous:
-        """By rank 0 alone, on whose node `address` is; see Sender.open."""
+        """Open the rendezvous of the next broadcast; see Sender.open. Not collective: called on rank 0 only.
+
+        Args:
+            address: An address of rank 0's node that the engines reach.
+            receivers: Number of engine workers that will take part.
+        """
         return self.sender.open(self.cfg.vllm.sync_backend, address, receivers, self.cfg.timeouts.broadcast_s)
 
     def broadcast(self, push: str) -> BroadcastResult | None:
-        """Collective. Full weights with HF names to all receivers; what became of it on rank 0, None elsewhere."""
-        sharded, bucket = self.cfg.ds.zero_stage == 3, self.cfg.vllm.sync_bucket_mib << 20
+        """Send the full weights with Hugging Face names to all receivers.
+
+        Args:
+            push: The identity of the push.
+
+        Returns:
+            The result on rank 0, None elsewhere.
+        """
         return broadcast_weights(
-            self.engine.module, push, self.sender, rank=self.rank, sharded=sharded, bucket_bytes=bucket
+            self.engine.module,
+            push,
+            self.sender,
+            rank=self.rank,
+            sharded=self.cfg.ds.zero_stage == 3,
+            bucket_bytes=self.cfg.vllm.sync_bucket_mib << 20,
         )
 
     def export(self, directory: str | Path) -> None:
-        """A directory that plain transformers loads: config, weights, tokenizer; with LoRA `adapter/` besides, which
-        peft loads. The average of the weights and the critic beside it, where there are such and they are asked for."""
+        """Write a directory that plain transformers loads: configuration, weights and tokenizer.
+
+        With LoRA it also has `adapter/`, which peft loads. Next to it, in directories of their own, are the average of
+        the weights (train.enable_ema) and the critic (critic.save_value_network).
+
+        Raises:
+            OSError: On every rank if rank 0's disk is full or fails.
+        """
         self._export_policy(Path(directory))
         if self.average:
             with self.average.in_place_of_weights():
                 self._export_policy(Path(f"{directory}{OF_AVERAGE}"))
-        if self.roles.critic and self.cfg.critic.save_value_network:
-            agree(self.roles.critic.export(Path(f"{directory}_critic"), rank=self.rank))
+        if self.auxiliary.critic and self.cfg.critic.save_value_network:
+            agree(self.auxiliary.critic.export(Path(f"{directory}_critic"), rank=self.rank))
 
     def _export_policy(self, directory: Path) -> None:
         sharded = self.cfg.ds.zero_stage == 3
@@ -370,87 +500,114 @@ class Zero3Rank:
             sharded=sharded,
             max_bytes=self.cfg.ckpt.max_shard_bytes,
         )
-        adapter, of_adapter = adapter_weights(self.engine.module), directory / ADAPTER_DIRECTORY
+        adapter = adapter_weights(self.engine.module)
+        adapter_directory = directory / ADAPTER_DIRECTORY
         if adapter:
-            write_file(adapter, of_adapter / "adapter_model.safetensors", rank=self.rank, sharded=sharded)
+            write_file(adapter, adapter_directory / "adapter_model.safetensors", rank=self.rank, sharded=sharded)
         fault = None
         if self.rank == 0:
             try:
                 write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, directory)
                 if adapter:
-                    self.engine.module.peft_config[ADAPTER].save_pretrained(str(of_adapter))
-            except OSError as e:
-                fault = e
+                    self.engine.module.peft_config[ADAPTER].save_pretrained(str(adapter_directory))
+            except OSError as error:
+                fault = error
         agree(fault)
 
     def save(self, directory: str | Path) -> None:
-        """Copies this rank's state to host memory; training may go on. Files are complete when `written` has returned
-        on every rank."""
-        facts = {"version": self._version, **self.roles.state()}
-        more = self.average.files(self.rank) if self.average else {}
-        with self.states.saved():
+        """Copy this rank's state to host memory and start to write it to `directory`. Training may go on.
+
+        The files are complete when `written` has returned on every rank.
+
+        Raises:
+            OSError: On every rank if the disk of one refuses to create files.
+        """
+        counters = {"version": self._version, **self.auxiliary.state()}
+        extra_files = self.average.files(self.rank) if self.average else {}
+        with self.states.without_host_copies():
             save_rank(
                 self._engines(),
                 self.writer,
                 Path(directory),
                 rank=self.rank,
                 world_size=self.world_size,
-                facts=facts,
-                more=more,
+                counters=counters,
+                extra_files=extra_files,
             )
 
     def written(self) -> dict[str, tuple[int, str]]:
-        """Not collective, from another thread: blocks until what was saved is on disk. path -> (bytes, XXH3-128)."""
+        """Wait until what `save` started is on disk. Not collective; may be called from another thread.
+
+        Returns:
+            Size in bytes and XXH3-128 of each file of this rank by path.
+
+        Raises:
+            OSError: The disk is full or failed.
+        """
         return self.writer.written()
 
     def load(self, directory: str | Path) -> int:
-        """Returns the version. The checkpoint may be of another number of ranks. Raises ConfigError for one without the
-        critic that this run has."""
-        self.states.needed("The loading of a checkpoint")
-        self._forget()
+        """Load a checkpoint, which may be of another number of ranks, and return its version.
+
+        Raises:
+            ConfigError: The checkpoint is incomplete, or lacks the critic that this run has.
+            CheckpointDamaged: The file of a rank is missing.
+        """
+        self.states.require_on_device("The loading of a checkpoint")
+        self._discard_early()
         directory = Path(directory)
-        facts = load_rank(self._engines(), directory, rank=self.rank, world_size=self.world_size)
+        counters = load_rank(self._engines(), directory, rank=self.rank, world_size=self.world_size)
         if self.average:
             self.average.load(
-                directory, directory / POLICY, rank=self.rank, world_size=self.world_size, saved=facts["world_size"]
+                directory, directory / POLICY, rank=self.rank, world_size=self.world_size, saved=counters["world_size"]
             )
-        self.roles.restore(facts)
-        self._version = facts["version"]
+        self.auxiliary.restore(counters)
+        self._version = counters["version"]
         return self._version
 
     def offload(self) -> None:
-        """Optimiser and gradients to host memory (train.colocate_all). Weights stay: they are scored with, pushed,
-        saved and exported as before."""
+        """Move the optimizer's state and the gradients to host memory (train.colocate_all).
+
+        The weights stay, so scoring, pushes, saving and exports work as before.
+        """
         self.states.offload()
 
     def onload(self) -> None:
-        """Back onto the GPU, for a step or to load a checkpoint."""
+        """Move the state back onto the GPU, for a step or to load a checkpoint."""
         self.states.onload()
 
     def _engines(self) -> dict[str, deepspeed.DeepSpeedEngine]:
-        return {POLICY: self.engine, **self.roles.engines()}
+        """Return the engines that a checkpoint contains, by the name of their directory."""
+        return {POLICY: self.engine, **self.auxiliary.engines()}
 
     def close(self) -> None:
+        """Leave the process group."""
         dist.destroy_process_group()
 
     def _update(
         self, rows: Sequence[Row], names: Mapping[str, type], objective: Forward, counts: GlobalCounts, lr: float
     ) -> dict[str, float]:
-        """Forward and backward of all micro batches, then one optimiser step at `lr`."""
-        summed = self.passes.accumulate(self.model, self.optimizer, rows, names, objective, last=True)
+        """Run forward and backward of all micro batches, then one optimizer step at `lr`.
+
+        Returns:
+            loss (the global mean), grad_norm (before clipping) and lr.
+        """
+        summed = self.runner.accumulate(self.model, self.optimizer, rows, names, objective, last=True)
         return {"loss": counts.unscale(summed), "grad_norm": self._apply(lr), "lr": lr}
 
     def _apply(self, lr: float) -> float:
-        """The optimiser's step on what was accumulated; the norm of the gradient, before clipping."""
-        self.passes.apply(self.model, self.optimizer, lr)
+        """Take the optimizer's step with the accumulated gradient, and return its norm before clipping."""
+        self.runner.apply(self.model, self.optimizer, lr)
         norm = self.strategy.get_grad_norm(self.model)
         if self.average and math.isfinite(norm):
             self.average.update()
         return norm
 
     def _counts(self, trained_per_row: Sequence[float]) -> GlobalCounts:
+        """Return the global counts, given the sum of the weights of each row of this rank."""
         tokens, sequences = self._sum(np.array([sum(trained_per_row), sum(n > 0 for n in trained_per_row)], np.float64))
         return GlobalCounts(float(tokens), float(sequences), self.world_size)
 
     def _sum(self, local: np.ndarray) -> np.ndarray:
+        """Return the elementwise sum over all ranks."""
         return self.strategy.sum_over_rows(torch.from_numpy(local).to(self.device)).cpu().numpy()

@@ -1,1 +1,1 @@
-"""Optimisers: what they need besides DeepSpeed's configuration."""
+"""What optimizers need besides DeepSpeed's configuration."""

@@ -1,10 +1,9 @@
-"""Weights broadcast: a ZeRO-3 sharded model -> the workers of all engines at once, sent by rank 0 while tensors are
-gathered.
+"""Send a ZeRO-3 sharded model to the workers of all engines at once, from rank 0, while its tensors are gathered.
 
     all ranks   gather a bucket ──> the next bucket ──> ...
-    rank 0      copy it into one buffer ──> hash it, send it (weights/broadcast) ──> the digest
+    rank 0      copy it into one buffer ──> hash it and send it (weights/broadcast) ──> the digest
 
-Memory beyond the shards: a gathered bucket on every rank, and two buffers of that size on rank 0.
+Beside the shards this takes the memory of a gathered bucket on every rank, and of two buffers of that size on rank 0.
 """
 
 from __future__ import annotations
@@ -21,14 +20,29 @@ from ..weights_file import DTYPES, Buckets, buckets, full_shape, on_rank_0
 def broadcast_weights(
     module: nn.Module, push: str, sender: Sender, *, rank: int, sharded: bool, bucket_bytes: int
 ) -> BroadcastResult | None:
-    """Collective. What became of it on rank 0, whose `sender` it is; None elsewhere."""
+    """Broadcast the full weights of a model with Hugging Face names. Collective.
+
+    Args:
+        module: The model.
+        push: The identity of the push.
+        sender: Rank 0's sender; the others' are not used.
+        rank: This rank.
+        sharded: True with ZeRO-3: weights have to be gathered.
+        bucket_bytes: Most bytes that are gathered and sent at the same time.
+
+    Returns:
+        The result on rank 0, None elsewhere.
+
+    Raises:
+        OSError: On every rank if rank 0 raised one.
+    """
     weights = hf_weights(module)
     items = [
         [Item(w.name, DTYPES[w.tensor.dtype], full_shape(w.tensor)) for w in bucket]
         for bucket in buckets(weights, bucket_bytes)
     ]
 
-    def work(gathered: Buckets) -> BroadcastResult:
+    def send(gathered: Buckets) -> BroadcastResult:
         return sender.send(push, items, ([(w.name, tensor) for w, tensor in bucket] for bucket in gathered))
 
-    return on_rank_0(weights, work, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
+    return on_rank_0(weights, send, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)

@@ -1,11 +1,11 @@
-"""Weights delta: what changed since the last push -> a delta file (weights/delta_file.py), written by rank 0 while
-tensors are gathered.
+"""Write what changed since the last push into a delta file (weights/delta_file.py), while tensors are gathered.
 
     all ranks   gather a bucket ──> the next bucket ──> ...
-    rank 0      its threads: compare a chunk with the last push, take it over, hash it, a cache's worth at a time, and
-                write what changed in it as a part of the file
+    rank 0      its threads: compare a chunk with the last push, replace the old chunk, hash the new one, in pieces that
+                fit the core's cache; what changed in the chunk becomes a part of the file
 
-A full push goes in its place when there is nothing to continue, or when more changed than is worth it: then None."""
+If there is no earlier push to continue, or too much changed, no delta is written and a full push takes its place.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ...weights.delta import PIECE_BYTES, Piece, integers, take_over
 from ...weights.delta_file import DeltaWriter
 from ...weights.digest import ChunkHash, chunk_hash, combine, hashing_threads
 from ..lora import Weight, hf_weights
-from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_rank_0, over_chunks
+from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, hash_of_tensor, map_chunks, nbytes, on_rank_0
 from .last_push import LastPush
 from .write_behind import write_behind
 
-WORTH_IT = 0.5
-"""The largest share of a full push's bytes that a delta may have; beyond, applying a delta costs more than it saves."""
+MAX_SHARE = 0.5
+"""Largest size of a delta as a share of a full push. Beyond it, applying the delta costs more than it saves."""
 
 
 def write_delta(
@@ -39,23 +39,40 @@ def write_delta(
     sharded: bool,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> DeltaDigest | None:
-    """Collective. The changes on rank 0, None elsewhere; None on rank 0 too when a full push must go in its place.
-    `last`: rank 0's, which then is these weights. Raises OSError on every rank when rank 0's disk refuses."""
+    """Write the changes of a model's weights since the last push. Collective.
+
+    Args:
+        module: The model.
+        path: The file.
+        last: On rank 0: the weights of the last push. Afterwards it holds the new weights.
+        base_version: The version of the last push.
+        rank: This rank.
+        sharded: True with ZeRO-3: weights have to be gathered.
+        bucket_bytes: Most bytes that are gathered at the same time.
+
+    Returns:
+        The digests of the delta on rank 0; None if a full push has to take its place. None on other ranks.
+
+    Raises:
+        OSError: On every rank if rank 0's disk is full or fails.
+    """
     weights = hf_weights(module)
 
-    def work(gathered: Buckets) -> DeltaDigest | None:
-        known = {w.name: nbytes(w) for w in weights}
-        if last is None or last.digest is None or {name: len(data) for name, data in last.tensors.items()} != known:
+    def write(gathered: Buckets) -> DeltaDigest | None:
+        sizes = {w.name: nbytes(w) for w in weights}
+        if last is None or last.digest is None or {name: len(data) for name, data in last.tensors.items()} != sizes:
             return None
-        return _write(gathered, path, last, base_version, int(WORTH_IT * sum(known.values())))
+        return _write(gathered, path, last, base_version, int(MAX_SHARE * sum(sizes.values())))
 
-    return on_rank_0(weights, work, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
+    return on_rank_0(weights, write, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
 
 
 def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, limit: int) -> DeltaDigest | None:
+    """Write the delta on rank 0. Return None, without a file, if it is larger than `limit` bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    base, last.digest = last.digest, None  # while it is neither the old weights nor the new
+    base = last.digest
+    last.digest = None  # meanwhile `last` holds neither the old weights nor the new ones
     assert base is not None
     try:
         with (
@@ -65,23 +82,25 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
         ):
             writer = DeltaWriter(out, base, base_version)
 
-            def compared(weight: Weight, part: slice, data: np.ndarray) -> bytes:
-                kept = last.tensors[weight.name][part]
+            def compare_chunk(weight: Weight, part: slice, data: np.ndarray) -> bytes:
+                """Write the changes of a chunk, replace the old chunk, and return the new one's hash."""
+                old = last.tensors[weight.name][part]
                 if writer.size > limit:
-                    kept[:] = data
+                    # There will be no delta. What is left only has to be copied and hashed.
+                    old[:] = data
                     return chunk_hash(data)
-                hashed, found = _taken_over(kept, data, DTYPES[weight.tensor.dtype])
-                if found:
-                    writer.add(weight.name, [(part.start + begin, piece) for begin, piece in found])
-                return hashed
+                chunk_digest, pieces = _replace_and_compare(old, data, DTYPES[weight.tensor.dtype])
+                if pieces:
+                    writer.add(weight.name, [(part.start + begin, piece) for begin, piece in pieces])
+                return chunk_digest
 
             hashes = {}
-            for weight, results in over_chunks(gathered, compared, pool):
-                found = []
-                for hashed in results:
-                    found.append(hashed)
+            for weight, results in map_chunks(gathered, compare_chunk, pool):
+                chunk_hashes = []
+                for chunk_digest in results:
+                    chunk_hashes.append(chunk_digest)
                     behind.follow(writer.size)
-                hashes[weight.name] = of_tensor(weight, found)
+                hashes[weight.name] = hash_of_tensor(weight, chunk_hashes)
             last.digest = combine(hashes)
             if writer.size > limit:
                 partial.unlink()
@@ -98,13 +117,20 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
     return changes
 
 
-def _taken_over(kept: np.ndarray, data: np.ndarray, dtype: str) -> tuple[bytes, list[tuple[int, Piece]]]:
-    """The hash of a chunk, [bytes] uint8, and what changed in it: (byte, piece). `kept` then is `data`. One pass: what
-    is compared is hashed while it is in the core's cache."""
-    found, hashed = [], ChunkHash()
-    for begin in range(0, len(data), PIECE_BYTES):
-        old, new = (part[begin : begin + PIECE_BYTES] for part in (kept, data))
-        if piece := take_over(old.view(integers(dtype)), new.view(integers(dtype))):
-            found.append((begin, piece))
-        hashed.update(new.data)
-    return hashed.digest(), found
+def _replace_and_compare(old: np.ndarray, new: np.ndarray, dtype: str) -> tuple[bytes, list[tuple[int, Piece]]]:
+    """Compare two versions of a chunk, [bytes] uint8, and overwrite the old one with the new one.
+
+    Everything happens in one pass: a piece is hashed while it is still in the core's cache.
+
+    Returns:
+        The hash of the new chunk, and its changed pieces with the byte at which each begins.
+    """
+    pieces = []
+    hasher = ChunkHash()
+    for begin in range(0, len(new), PIECE_BYTES):
+        old_piece = old[begin : begin + PIECE_BYTES]
+        new_piece = new[begin : begin + PIECE_BYTES]
+        if piece := take_over(old_piece.view(integers(dtype)), new_piece.view(integers(dtype))):
+            pieces.append((begin, piece))
+        hasher.update(new_piece.data)
+    return hasher.digest(), pieces

@@ -1,9 +1,8 @@
-"""Write behind: a file goes to the disk while it is still being written, so that the fsync at its end has little left
-to wait for.
+"""Flush a file to the disk while it is still being written, so that the fsync at its end has little left to do.
 
-    with write_behind(fd) as behind:
-        behind.follow(written) ──> a thread's fdatasync, every STEP_BYTES, one at a time
-        behind.end()           ──> what went wrong there is raised here: an fsync after it would not say it again
+with write_behind(fd) as behind:
+    behind.follow(written) ──> every STEP_BYTES: fdatasync in a thread, one at a time
+    behind.end()           ──> raises what failed in the thread; a later fsync would not report it again
 """
 
 from __future__ import annotations
@@ -17,26 +16,38 @@ STEP_BYTES = 16 * 2**20
 
 
 class WriteBehind:
+    """Flushes one open file. Created by `write_behind`."""
+
     def __init__(self, fd: int, thread: ThreadPoolExecutor) -> None:
-        self.fd, self.thread = fd, thread
-        self._begun = 0
+        self.fd = fd
+        self.thread = thread
+        self._flushed = 0
+        """Bytes that the last flush covers, finished or not."""
         self._syncing: Future[None] | None = None
 
     def follow(self, written: int) -> None:
-        """So many bytes were written. Raises OSError for an earlier part."""
-        if written - self._begun < STEP_BYTES or (self._syncing and not self._syncing.done()):
+        """Start a flush if none is running and enough was written since the last one.
+
+        Args:
+            written: Bytes written to the file so far.
+
+        Raises:
+            OSError: An earlier flush failed.
+        """
+        if written - self._flushed < STEP_BYTES or (self._syncing and not self._syncing.done()):
             return
         self.end()
-        self._begun, self._syncing = written, self.thread.submit(os.fdatasync, self.fd)
+        self._flushed = written
+        self._syncing = self.thread.submit(os.fdatasync, self.fd)
 
     def end(self) -> None:
-        """Nothing is on its way any more. Raises OSError."""
+        """Wait for the running flush. Raises OSError if it failed."""
         if self._syncing:
             self._syncing.result()
 
 
 @contextmanager
 def write_behind(fd: int) -> Iterator[WriteBehind]:
-    """The file is open for as long as this is."""
+    """Create a `WriteBehind` for a file, which must stay open until the block ends."""
     with ThreadPoolExecutor(1, thread_name_prefix="write behind") as thread:
         yield WriteBehind(fd, thread)

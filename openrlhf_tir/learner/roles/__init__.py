@@ -1,1 +1,1 @@
-"""The models beside the policy on the learner's ranks: its reference and its critic. beside.py puts them together."""
+"""The models beside the policy on the learner's ranks: the reference and the critic. beside.py combines them."""

@@ -1,14 +1,15 @@
-"""Roles: the models beside the policy, as far as the method has them, and what they say of a batch before it is trained
-on.
+"""The models beside the policy, as far as the configured method has them, and what they add to a batch.
 
-    samples -> reference: log ref(y_t)  -> KL in the reward: advantages, minus the penalties to come
-                                           KL in the loss:   a field of the row (objective.py)
-                                           filter.max_base_ppl: improbable samples are masked
-            -> critic:    V_t           -> rewards to advantages and returns by GAE
+    samples -> reference: log ref(y_t)  -> KL in the reward: subtracted from the advantages, as the sum of the
+                                           penalties to come
+                                        -> KL in the loss:   a field of the row (objective.py)
+                                        -> filter.max_base_ppl: samples that the reference finds improbable are masked
+            -> critic:    V_t           -> advantages and returns by GAE, from rewards
 
-All of it is asked once per batch, of the weights at its start, as OpenRLHF's experience maker does. The KL of the
-reward is that of the learner's policy then, log pi - log ref, which costs a forward pass: the recorded log-probs may be
-of older weights, and its gradient is to be that of KL(pi || ref)."""
+The models score a batch once, with the weights at its start, as OpenRLHF's experience maker does. The KL in the reward
+is that of the learner's policy at that moment, log pi - log ref, which takes a forward pass of the policy: recorded
+log-probs may be of older weights, but the gradient should be that of KL(pi || ref).
+"""
 
 from __future__ import annotations
 
@@ -27,137 +28,199 @@ from ...config import Config
 from ...config.effects.rows import GROUP_ESTIMATORS
 from ..openrlhf_adapter import PolicyModel, ZeroStrategy
 from ..packing import Row
-from ..passes import Passes
-from ..rows import Sample, as_float32, laid_out
+from ..passes import MicroBatchRunner
+from ..rows import Sample, as_float32, build_row
 from .critic import Critic
 from .reference import Reference, log_probs
 
 Sum = Callable[[np.ndarray], np.ndarray]
-"""Adds up over the ranks, element by element."""
+"""Returns the elementwise sum over all ranks."""
 
 
-class Roles:
+class AuxiliaryModels:
+    """The reference and the critic of one rank; each is None if the method does without. Methods are collective.
+
+    It is falsy if it has neither.
+    """
+
     def __init__(self, cfg: Config, strategy: ZeroStrategy, estimator: Estimator) -> None:
         kl = cfg.algo.kl
         self.cfg = cfg
         self.reference = Reference(cfg, strategy) if cfg.needs_reference else None
         self.critic = Critic(cfg, strategy) if estimator.critic else None
         self.coef = kls.Coefficient(kl.init_coef, kl.target, kl.horizon or 10_000)
+        """The weight of the KL. It is adapted after each batch if algo.kl.target is set."""
 
-    def judged(
-        self, samples: Sequence[Sample], policy: PolicyModel, passes: Passes, sum_over_ranks: Sum
+    def score_samples(
+        self, samples: Sequence[Sample], policy: PolicyModel, runner: MicroBatchRunner, sum_over_ranks: Sum
     ) -> tuple[list[Sample], dict[str, float]]:
-        """The samples with what the roles say of them, and the metrics of the global batch."""
-        judged, metrics = list(samples), {}
+        """Score a batch before it is trained on.
+
+        Args:
+            samples: The samples that this rank owns.
+            policy: The policy that is about to be trained.
+            runner: Runs the passes.
+            sum_over_ranks: Adds up over the ranks.
+
+        Returns:
+            The samples with changed advantages, masks and fields, and the metrics of the global batch.
+        """
+        scored = list(samples)
+        metrics: dict[str, float] = {}
         if self.reference:
-            judged, kl = self._compared(self.reference, judged, policy, passes)
+            scored, kl = self._compare_with_reference(self.reference, scored, policy, runner)
             if self.cfg.filter.max_base_ppl is not None:
-                judged, share = _without_improbable(judged, self.cfg.filter.max_base_ppl, sum_over_ranks)
-                metrics["masked/improbable"] = share
+                scored, masked_share = _mask_improbable(scored, self.cfg.filter.max_base_ppl, sum_over_ranks)
+                metrics["masked/improbable"] = masked_share
             if kl is not None:
                 total, tokens = sum_over_ranks(np.array(kl))
                 metrics["kl_ref"] = float(total / max(tokens, 1.0))
         if self.critic:
-            judged, sums = self._valued(self.critic, judged, passes)
+            scored, sums = self._evaluate(self.critic, scored, runner)
             metrics |= value_metrics(sum_over_ranks(sums))
-        return judged, metrics
+        return scored, metrics
 
-    def _compared(
-        self, reference: Reference, samples: list[Sample], policy: PolicyModel, passes: Passes
+    def _compare_with_reference(
+        self, reference: Reference, samples: list[Sample], policy: PolicyModel, runner: MicroBatchRunner
     ) -> tuple[list[Sample], tuple[float, float] | None]:
-        own = [s.trained & s.trajectory.is_model for s in samples]
-        rows = [laid_out(s.trajectory, as_float32({"asked": mask})) for s, mask in zip(samples, own, strict=True)]
-        of_reference = _responses(samples, reference.log_probs(passes, rows))
+        """Score the samples with the reference, and apply the KL to the reward if it is configured.
+
+        Returns:
+            The samples, and the sums of the KL and of the tokens on this rank; None if the KL is not in the reward.
+        """
+        policy_tokens = [s.trained & s.trajectory.is_model for s in samples]
+        rows = [
+            build_row(s.trajectory, as_float32({"scored": mask}))
+            for s, mask in zip(samples, policy_tokens, strict=True)
+        ]
+        reference_log_probs = _responses(samples, reference.log_probs(runner, rows))
         samples = [
-            replace(s, base_ppl=perplexity(r, mask)) for s, r, mask in zip(samples, of_reference, own, strict=True)
+            replace(s, base_ppl=perplexity(log_probs_T, mask))
+            for s, log_probs_T, mask in zip(samples, reference_log_probs, policy_tokens, strict=True)
         ]
         if not self.cfg.algo.kl.init_coef:
             return samples, None
         if self.cfg.algo.kl.use_loss:
-            pairs = zip(samples, of_reference, strict=True)
-            return [replace(s, facts={**s.facts, "reference": r}) for s, r in pairs], None
-        of_policy = _responses(samples, log_probs(policy, passes, rows))
-        # what compares whole trajectories discounts nothing, penalties neither (OpenRLHF sets gamma to 1)
-        adv = self.cfg.algo.advantage
-        gamma, total, tokens, judged = 1.0 if adv.estimator in GROUP_ESTIMATORS else adv.gamma, 0.0, 0, []
-        for s, mask, pi, ref in zip(samples, own, of_policy, of_reference, strict=True):
+            pairs = zip(samples, reference_log_probs, strict=True)
+            return [
+                replace(s, model_fields={**s.model_fields, "reference": log_probs_T}) for s, log_probs_T in pairs
+            ], None
+        policy_log_probs = _responses(samples, log_probs(policy, runner, rows))
+        # Estimators that compare whole trajectories do not discount, so their penalties are not discounted either
+        # (OpenRLHF sets gamma to 1 for them).
+        advantage = self.cfg.algo.advantage
+        gamma = 1.0 if advantage.estimator in GROUP_ESTIMATORS else advantage.gamma
+        total = 0.0
+        tokens = 0
+        penalized = []
+        for s, mask, pi, ref in zip(samples, policy_tokens, policy_log_probs, reference_log_probs, strict=True):
             kl = kls.estimate(torch.from_numpy(pi - ref), self.cfg.algo.kl.estimator).double().numpy() * mask
+            # With a critic the advantages are still rewards per token, and GAE adds up the penalties to come.
             penalty = -self.coef.value * kl if self.critic else kls.penalty_to_go(kl, mask, self.coef.value, gamma)
-            judged.append(replace(s, advantages=s.advantages + penalty))
+            penalized.append(replace(s, advantages=s.advantages + penalty))
             if not s.trajectory.masked:
-                total, tokens = total + kl.sum(), tokens + mask.sum()
-        return judged, (total, tokens)
+                total = total + kl.sum()
+                tokens = tokens + mask.sum()
+        return penalized, (total, tokens)
 
-    def _valued(self, critic: Critic, samples: list[Sample], passes: Passes) -> tuple[list[Sample], np.ndarray]:
-        adv, sums, judged = self.cfg.algo.advantage, np.zeros(6), []
-        rows = [laid_out(s.trajectory, as_float32({"trained": s.trained})) for s in samples]
-        for s, values in zip(samples, _responses(samples, critic.values(passes, rows)), strict=True):
-            advantages, returns = gae(s.advantages, values, s.trained, adv.gamma, adv.lambd)
-            judged.append(replace(s, advantages=advantages, facts={**s.facts, "values": values, "returns": returns}))
+    def _evaluate(
+        self, critic: Critic, samples: list[Sample], runner: MicroBatchRunner
+    ) -> tuple[list[Sample], np.ndarray]:
+        """Replace the samples' rewards by advantages, and add the fields `values` and `returns`.
+
+        Returns:
+            The samples, and the sums on this rank that `value_metrics` needs.
+        """
+        advantage = self.cfg.algo.advantage
+        sums = np.zeros(6)
+        evaluated = []
+        rows = [build_row(s.trajectory, as_float32({"trained": s.trained})) for s in samples]
+        for s, values in zip(samples, _responses(samples, critic.values(runner, rows)), strict=True):
+            advantages, returns = gae(s.advantages, values, s.trained, advantage.gamma, advantage.lambd)
+            model_fields = {**s.model_fields, "values": values, "returns": returns}
+            evaluated.append(replace(s, advantages=advantages, model_fields=model_fields))
             if not s.trajectory.masked:
-                v, r = values[s.trained].astype(np.float64), returns[s.trained]
+                v = values[s.trained].astype(np.float64)
+                r = returns[s.trained]
                 sums += (len(v), v.sum(), np.square(v).sum(), r.sum(), np.square(r).sum(), np.square(r - v).sum())
-        return judged, sums
+        return evaluated, sums
 
     def __bool__(self) -> bool:
         return self.reference is not None or self.critic is not None
 
     @property
     def freezing_steps(self) -> int:
-        """Versions below it train the critic alone."""
+        """Below this version only the critic is trained."""
         return self.cfg.critic.freezing_steps if self.critic else 0
 
-    def trained(
+    def update(
         self,
         parts: Sequence[Sequence[Row]],
-        told: dict[str, float],
-        samples: int,
+        batch_metrics: dict[str, float],
+        trajectories: int,
         version: int,
-        passes: Passes,
-        counted: Callable[[Sequence[Row]], GlobalCounts],
+        runner: MicroBatchRunner,
+        count_trained: Callable[[Sequence[Row]], GlobalCounts],
     ) -> dict[str, float]:
-        """After the policy's updates: those of the critic, one on each of `parts`, and of the KL's coefficient. told:
-        the batch's metrics so far.
-        Returns metrics."""
+        """Train the critic and adapt the KL's coefficient. Call it after the policy's updates.
+
+        Args:
+            parts: For each update of the critic, the rows that this rank has of it.
+            batch_metrics: The metrics of the batch so far; kl_ref in it drives the coefficient.
+            trajectories: Number of trajectories of the batch on all ranks.
+            version: The learner's version before the batch.
+            runner: Runs the passes.
+            count_trained: Returns the trained tokens and sequences of all ranks, given the rows of this one.
+
+        Returns:
+            Further metrics.
+        """
         metrics: dict[str, float] = {}
         if self.critic:
-            metrics |= self.critic.train(passes, parts, version, counted)
+            metrics |= self.critic.train(runner, parts, version, count_trained)
         if self.reference and self.cfg.algo.kl.init_coef:
             metrics["kl_coef"] = self.coef.value
-            if "kl_ref" in told:
-                self.coef.update(told["kl_ref"], samples)
+            if "kl_ref" in batch_metrics:
+                self.coef.update(batch_metrics["kl_ref"], trajectories)
         return metrics
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides the critic's engine."""
+        """Return what a checkpoint stores in addition to the critic's engine."""
         return {"kl_coef": self.coef.value}
 
     def restore(self, state: dict[str, Any]) -> None:
-        if self.coef.target is not None:  # a fixed one is what the configuration says now
+        """Restore what `state` returned. A coefficient that does not adapt keeps the configured value."""
+        if self.coef.target is not None:
             self.coef.value = state.get("kl_coef", self.coef.value)
 
     def engines(self) -> dict[str, Any]:
-        """Those whose state a checkpoint holds."""
+        """Return the DeepSpeed engines that a checkpoint contains, by the name of their directory."""
         return {"critic": self.critic.engine} if self.critic else {}
 
     def destroy(self) -> None:
-        for role in (self.reference, self.critic):
-            if role:
-                role.destroy()
+        """Free the DeepSpeed engines."""
+        for model in (self.reference, self.critic):
+            if model:
+                model.destroy()
 
 
 def perplexity(log_probs: np.ndarray, mask: np.ndarray) -> float:
-    """Return exp of the mean of -log p over the masked-in tokens; 1.0 without any."""
+    """Return exp of the mean of -log p over the tokens in `mask`, [T] each; 1.0 if there are none."""
     tokens = int(mask.sum())
     return float(np.exp(-(log_probs.astype(np.float64) * mask).sum() / tokens)) if tokens else 1.0
 
 
-def _without_improbable(samples: Sequence[Sample], most: float, sum_over_ranks: Sum) -> tuple[list[Sample], float]:
-    """Return the samples with those above the perplexity `most` masked, and the share of these among all that counted.
+def _mask_improbable(
+    samples: Sequence[Sample], max_perplexity: float, sum_over_ranks: Sum
+) -> tuple[list[Sample], float]:
+    """Mask the samples whose perplexity under the reference is above `max_perplexity`.
 
-    Where nothing would be left to train in the whole batch none is masked: an update needs a token.
+    If that left nothing to train in the whole batch, none is masked: an update needs a token.
+
+    Returns:
+        The samples, and the share of the masked ones among the samples of all ranks that would be trained.
     """
-    improbable = [s.counts and s.base_ppl > most for s in samples]
+    improbable = [s.counts and s.base_ppl > max_perplexity for s in samples]
     masked, counted = sum_over_ranks(np.array([float(sum(improbable)), float(sum(s.counts for s in samples))]))
     if masked == counted:
         return list(samples), 0.0
@@ -166,22 +229,36 @@ def _without_improbable(samples: Sequence[Sample], most: float, sum_over_ranks: 
 
 
 def _responses(samples: Sequence[Sample], per_row: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """[L-1] per row -> [T] per response."""
-    return [of_row[len(s.trajectory.prompt_ids) - 1 :] for s, of_row in zip(samples, per_row, strict=True)]
+    """Cut the response's part [T] out of each row's values [L-1]."""
+    return [row_values[len(s.trajectory.prompt_ids) - 1 :] for s, row_values in zip(samples, per_row, strict=True)]
 
 
 def value_metrics(sums: np.ndarray) -> dict[str, float]:
-    """Figures of the critic before its update, over trained tokens: value_mean, value_std, return_mean, return_std, and
+    """Return the critic's statistics over trained tokens, before its update.
 
-    explained_variance = 1 - Var(R - V) / Var(R)
+    These are value_mean, value_std, return_mean, return_std, and
 
-    1: it foretells every return; 0: no better than their mean; left out where they are all equal."""
+        explained_variance = 1 - Var(R - V) / Var(R)
+
+    which is 1 if V predicts every return R, and 0 if it is no better than their mean. It is left out if all returns are
+    equal, and everything is left out if there is no trained token.
+
+    Args:
+        sums: [6], added up over the ranks: number of tokens, and the sums of V, V^2, R, R^2 and (R - V)^2.
+    """
     count, v, vv, r, rr, dd = sums
     if not count:
         return {}
-    value, ret = v / count, r / count
-    value_var, return_var = max(vv / count - value**2, 0.0), max(rr / count - ret**2, 0.0)
-    out = {"value_mean": value, "value_std": value_var**0.5, "return_mean": ret, "return_std": return_var**0.5}
+    value_mean = v / count
+    return_mean = r / count
+    value_var = max(vv / count - value_mean**2, 0.0)
+    return_var = max(rr / count - return_mean**2, 0.0)
+    metrics = {
+        "value_mean": value_mean,
+        "value_std": value_var**0.5,
+        "return_mean": return_mean,
+        "return_std": return_var**0.5,
+    }
     if return_var > 1e-12:
-        out["explained_variance"] = 1.0 - (dd / count - (ret - value) ** 2) / return_var
-    return {name: float(x) for name, x in out.items()}
+        metrics["explained_variance"] = 1.0 - (dd / count - (return_mean - value_mean) ** 2) / return_var
+    return {name: float(x) for name, x in metrics.items()}

@@ -1,15 +1,12 @@
-"""Critic: V(prefix) of every trained token, on the policy's ranks, with a DeepSpeed engine, optimiser and schedule of
-its own.
+"""The critic: the value V(prefix) of every trained token, on the policy's ranks.
 
-    values     rows -> [L-1] per row, entry t of the prefix that ends before token t+1, without gradients
-    train      rows with values and returns -> critic.epochs passes over the parts of the batch
-               (minibatches.critic_parts), one optimiser step on each
+It has a DeepSpeed engine, an optimizer and a learning-rate schedule of its own. `values` evaluates it, `train` makes
+critic.epochs passes over the parts of the batch (minibatches.critic_parts), with one optimizer step on each part:
 
-    loss = 0.5 * mean over trained tokens of max((V - R)^2, (clip(V, V_old +- value_clip) - R)^2)
+    loss = 0.5 * mean over trained tokens of max((V - R)^2, (clip(V, V_old - value_clip, V_old + value_clip) - R)^2)
 
-(PPO's clipped value loss.)
-
-A part is of the whole batch, and its mean over the tokens of all ranks: any number of them takes the same steps.
+This is PPO's clipped value loss; R is the return and V_old the value before the first step. A part is a part of the
+whole batch and its mean is over the tokens of all ranks, so the steps do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -27,38 +24,61 @@ from ..export import write_model_files
 from ..lora import hf_weights
 from ..openrlhf_adapter import ValueLoss, ZeroStrategy, value_model
 from ..packing import MicroBatch, Row
-from ..passes import Passes
+from ..passes import MicroBatchRunner
 from ..schedule import critic_schedule
 from ..weight_shards import write_shards
 
 FIELDS: dict[str, type] = {"trained": np.float32, "values": np.float32, "returns": np.float32}
+"""The fields of a row that the critic trains on."""
 
 
 class Critic:
+    """The critic of one rank. Its methods are collective."""
+
     def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
-        self.cfg, self.strategy, self.lr_at = cfg, strategy, critic_schedule(cfg)
+        self.cfg = cfg
+        self.strategy = strategy
+        self.lr_at = critic_schedule(cfg)
         model = value_model(cfg, strategy)
         self.hf_config = model.config
         self.engine, self.optimizer = strategy.prepare_training(model, cfg, cfg.critic)
         self.loss = ValueLoss(cfg.critic.value_clip, token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean")
 
-    def values(self, passes: Passes, rows: Sequence[Row]) -> list[np.ndarray]:
-        """[L-1] float32 per row; 0.0 where its field `trained` is 0."""
-        return passes.ask(self.engine, rows, {"trained": np.float32}, self._values)
+    def values(self, runner: MicroBatchRunner, rows: Sequence[Row]) -> list[np.ndarray]:
+        """Return the values of each row, [L-1] float32, without gradients.
+
+        Entry t is the value of the prefix that ends before token t+1; 0.0 where the row's field `trained` is 0.
+        """
+        return runner.score_rows(self.engine, rows, {"trained": np.float32}, self._values)
 
     def train(
         self,
-        passes: Passes,
+        runner: MicroBatchRunner,
         parts: Sequence[Sequence[Row]],
         version: int,
-        counted: Callable[[Sequence[Row]], GlobalCounts],
+        count_trained: Callable[[Sequence[Row]], GlobalCounts],
     ) -> dict[str, float]:
-        """parts: what this rank has of each update's rows. Returns critic_loss and critic_grad_norm, means over the
-        updates, and critic_skipped: those whose gradient was not finite, which changed nothing."""
-        lr, losses, norms, skipped = self.lr_at(version), [], [], 0
+        """Make the critic's updates for one batch.
+
+        An update whose gradient is not finite changes nothing. A part without a trained token on any rank is left out.
+
+        Args:
+            runner: Runs the passes.
+            parts: For each update, the rows that this rank has of it.
+            version: The learner's version before the batch; it decides the learning rate.
+            count_trained: Returns the trained tokens and sequences of all ranks, given the rows of this one.
+
+        Returns:
+            critic_loss and critic_grad_norm, means over the updates; critic_lr; and critic_skipped, the number of
+            updates whose gradient was not finite.
+        """
+        lr = self.lr_at(version)
+        losses: list[float] = []
+        norms: list[float] = []
+        skipped = 0
         for _ in range(self.cfg.critic.epochs or self.cfg.train.max_epochs):
             for part in parts:
-                counts = counted(part)
+                counts = count_trained(part)
                 if not counts.tokens:
                     continue
 
@@ -73,8 +93,8 @@ class Critic:
                         **counts.loss_kwargs(),
                     )
 
-                summed = passes.accumulate(self.engine, self.optimizer, part, FIELDS, objective, last=True)
-                passes.apply(self.engine, self.optimizer, lr)
+                summed = runner.accumulate(self.engine, self.optimizer, part, FIELDS, objective, last=True)
+                runner.apply(self.engine, self.optimizer, lr)
                 norm = self.strategy.get_grad_norm(self.engine)
                 if math.isfinite(norm):
                     losses.append(counts.unscale(summed))
@@ -85,28 +105,34 @@ class Critic:
         return {**means, "critic_lr": lr, "critic_skipped": float(skipped)}
 
     def export(self, directory: Path, *, rank: int) -> OSError | None:
-        """A directory that transformers' AutoModelForSequenceClassification loads with one label. Returns what rank 0's
-        disk refused of its small files."""
-        sharded = self.cfg.ds.zero_stage == 3
+        """Write a directory that transformers' AutoModelForSequenceClassification loads with one label.
+
+        Returns:
+            The error if rank 0's disk refused the configuration or the tokenizer; pass it to `agree`. None otherwise.
+
+        Raises:
+            OSError: On every rank if rank 0's disk refused the weights.
+        """
         write_shards(
             hf_weights(self.engine.module),
             directory,
             rank=rank,
-            sharded=sharded,
+            sharded=self.cfg.ds.zero_stage == 3,
             max_bytes=self.cfg.ckpt.max_shard_bytes,
         )
         if rank == 0:
             self.hf_config.num_labels = 1
+            source = self.cfg.critic.model_name_or_path or self.cfg.actor.model_name_or_path
             try:
-                write_model_files(
-                    self.hf_config, self.cfg.critic.model_name_or_path or self.cfg.actor.model_name_or_path, directory
-                )
-            except OSError as e:
-                return e
+                write_model_files(self.hf_config, source, directory)
+            except OSError as error:
+                return error
         return None
 
     def destroy(self) -> None:
+        """Free the DeepSpeed engine."""
         self.engine.destroy()
 
     def _values(self, micro: MicroBatch) -> torch.Tensor:
+        """Return the values of a micro batch, [b, L-1]."""
         return self.engine(micro.sequences, micro.fields["trained"] > 0, micro.attention_mask)

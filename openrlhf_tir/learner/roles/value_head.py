@@ -1,5 +1,7 @@
-"""Value head: whether a model directory holds a head of one number, read from the headers of its weight files. No
-torch, nothing is loaded."""
+"""Find out whether a model directory has a value head, from the headers of its weight files.
+
+No torch is needed and no weight is loaded.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,20 @@ from pathlib import Path
 from safetensors import safe_open
 from transformers.utils import cached_file
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
 
 
 def has_scalar_head(name: str, prefix: str) -> bool:
-    """Whether PREFIX.weight is among the weights of directory or hub name `name`, of one row. False where there are no
-    safetensors to ask."""
+    """Return True if a model's weights contain PREFIX.weight with one row.
+
+    Args:
+        name: Directory or hub name of the model.
+        prefix: Name of the head's module.
+
+    Returns:
+        False also for a model without safetensors files.
+    """
     key = f"{prefix}.weight"
     index = cached_file(name, INDEX, _raise_exceptions_for_missing_entries=False)
     if index:
@@ -25,4 +35,5 @@ def has_scalar_head(name: str, prefix: str) -> bool:
     if path is None:
         return False
     with safe_open(path, "np") as weights:
-        return key in weights.keys() and weights.get_slice(key).get_shape()[0] == 1  # noqa: SIM118  it is no mapping
+        names = weights.keys()  # safe_open is not a mapping: it has no `in`
+        return key in names and weights.get_slice(key).get_shape()[0] == 1

@@ -1,1 +1,1 @@
-"""What a learner rank keeps on disk: a checkpoint, the thread that writes it, how another number of ranks reads it."""
+"""What a learner rank stores on disk: its checkpoint, the thread that writes it, and reading one of other ranks."""

@@ -1,8 +1,8 @@
-"""Background writer: a checkpoint's tensors are copied to host memory, training goes on, a thread writes the files.
+"""Write a checkpoint in the background: copy its tensors to host memory, let training go on, write in a thread.
 
-DeepSpeed hands every file of a checkpoint to its `checkpoint_engine`; this one takes the copy at once and writes later.
-`written` is the acknowledgement that the controller waits for before it commits, with size and digest of every file.
-Host memory holds one extra copy of this rank's shards meanwhile.
+DeepSpeed passes every file of a checkpoint to its `checkpoint_engine`. This one copies the content at once and writes
+it later. The controller calls `written` and waits for it before it commits the checkpoint; the result has size and
+digest of every file. Meanwhile host memory holds one more copy of this rank's shards.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 
 
 def host_copy(state: Any) -> Any:
-    """The same structure with every tensor copied to the CPU: later updates of the weights do not reach it."""
+    """Return a deep copy with every tensor in host memory. Later updates of the weights do not change it."""
     if isinstance(state, torch.Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):
-        new = copy.copy(state)  # keeps the class: an OrderedDict of a module has torch's `_metadata` on it
+        # copy.copy keeps the class and its attributes: torch stores `_metadata` on a module's OrderedDict.
+        new = copy.copy(state)
         new.update((key, host_copy(value)) for key, value in state.items())
         return new
     if type(state) in (list, tuple):
@@ -34,56 +35,71 @@ def host_copy(state: Any) -> Any:
 
 
 class BackgroundWriter(TorchCheckpointEngine):
-    """One per rank. Files are written in order by one thread, flushed to the disk each."""
+    """The checkpoint engine of one rank. One thread writes the files in order and syncs each to the disk."""
 
     def __init__(self) -> None:
         super().__init__()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: dict[str, Future] = {}
         self.fault: OSError | None = None
-        """The first that a disk refused since `begin`, not counting what the thread writes."""
+        """The first disk error since `begin` outside of the writing thread."""
 
     def begin(self) -> None:
-        """A new checkpoint: what is left of one that failed is waited for and forgotten, with its errors."""
-        pending, self._pending, self.fault = self._pending, {}, None
+        """Begin a new checkpoint. Wait for what is left of a failed one, and forget it with its errors."""
+        pending = self._pending
+        self._pending = {}
+        self.fault = None
         wait(pending.values())
 
     @contextmanager
-    def keeping(self) -> Iterator[None]:
-        """What a disk refuses in the body becomes `fault`: DeepSpeed works with it between two collectives, in which
-        the other ranks wait."""
+    def recording_fault(self) -> Iterator[None]:
+        """Store an OSError of the block in `fault` and continue after the block.
+
+        DeepSpeed creates files between two collectives, in which the other ranks wait for this one.
+        """
         try:
             yield
-        except OSError as e:
-            self.fault = self.fault or e
+        except OSError as error:
+            self.fault = self.fault or error
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        with self.keeping():
+        """Create a directory; an OSError goes to `fault`."""
+        with self.recording_fault():
             super().makedirs(path, exist_ok)
 
     def save(self, state_dict: Any, path: str | Path) -> None:
+        """Copy `state_dict` to host memory, and let the thread write it to `path`."""
         self._pending[str(path)] = self._thread.submit(_write, host_copy(state_dict), path)
 
     def preserves_storage_sharing(self) -> bool:
-        """No: DeepSpeed would otherwise copy the model a first time itself."""
+        """Return False: otherwise DeepSpeed would copy the model once more by itself."""
         return False
 
     def written(self) -> dict[str, tuple[int, str]]:
-        """Blocks until everything that was saved is on disk: path -> (bytes, digest). Raises OSError when the disk
-        refused; no thread writes then."""
-        pending, self._pending = self._pending, {}
+        """Wait until everything that was saved is on disk.
+
+        Returns:
+            Size in bytes and digest (XXH3-128) of each file by path.
+
+        Raises:
+            OSError: The disk is full or failed. No thread writes any more then.
+        """
+        pending = self._pending
+        self._pending = {}
         wait(pending.values())
         return {path: future.result() for path, future in pending.items()}
 
 
-class _Hashed:
-    """A file that hashes what is written to it, in order; torch.save does not go back."""
+class _HashingFile:
+    """A file that hashes what is written to it, in order. That suffices because torch.save never seeks back."""
 
     def __init__(self, out: BinaryIO) -> None:
-        self.out, self.size, self.hashing = out, 0, xxhash.xxh3_128()
+        self.out = out
+        self.size = 0
+        self.hasher = xxhash.xxh3_128()
 
     def write(self, data: bytes | memoryview) -> int:
-        self.hashing.update(data)
+        self.hasher.update(data)
         self.size += memoryview(data).nbytes
         return self.out.write(data)
 
@@ -92,17 +108,20 @@ class _Hashed:
 
 
 def _write(state: Any, path: str | Path) -> tuple[int, str]:
-    """(bytes, XXH3-128) of what was written: of memory, not of what the disk made of it."""
+    """Write a file and return its size in bytes and its XXH3-128.
+
+    Both are of the data in memory, so a later comparison with the file finds what the disk did to it.
+    """
     with open(path, "wb") as out:
-        hashed = _Hashed(out)
-        torch.save(state, hashed)
+        file = _HashingFile(out)
+        torch.save(state, file)
         out.flush()
         os.fsync(out.fileno())
-    return hashed.size, hashed.hashing.hexdigest()
+    return file.size, file.hasher.hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a small file, which is on disk when this returns."""
+    """Write a small file, which is on disk when this returns."""
     with open(path, "w") as out:
         out.write(text)
         out.flush()

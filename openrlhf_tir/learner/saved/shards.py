@@ -1,20 +1,21 @@
-"""Shards: the ZeRO-3 checkpoint of n ranks, read by one rank of m. Nothing is converted: a rank takes its own elements
-out of files mapped to memory.
+"""Read the ZeRO-3 checkpoint of n ranks as one rank of m. Nothing is converted: the files are mapped to memory, and a
+rank takes its own elements out of them.
 
-    zero_pp_rank_<r>_mp_rank_00_optim_states.pt    per sub group one flat tensor of master weights, one of each of
-                                                   Adam's moments: the parts of all its parameters, one behind the
+    zero_pp_rank_<r>_mp_rank_00_optim_states.pt    for each sub group a flat tensor of master weights, and one for each
+                                                   of Adam's moments: the parts of all its parameters, one after the
                                                    other
-    zero_pp_rank_<r>_mp_rank_00_model_states.pt    the names and shapes in those sub groups; parts of parameters that
-                                                   are not trained; counters
+    zero_pp_rank_<r>_mp_rank_00_model_states.pt    names and shapes of the parameters in those sub groups; parts of
+                                                   frozen parameters; counters
 
-    part of rank r of n of a parameter of N elements:  [r p, (r + 1) p), p = ceil(N / n); what is beyond N is padding
+Of a parameter of N elements, rank r of n holds [r p, (r + 1) p) with p = ceil(N / n); elements beyond N are padding.
 
-How parameters are grouped depends on the number of ranks too (a sub group has at most so many elements *per rank*), so
-they are found by name.
+The grouping of the parameters depends on the number of ranks too, because a sub group has a maximum number of elements
+*per rank*. So parameters are found by name.
 
-DeepSpeed's universal checkpoints (0.19.8) would do as well for an optimiser of one group of parameters. Of two, they
-give both the first one's weight decay and one count of steps, a tensor that each group then adds to; and every new rank
-reads three files per parameter whole."""
+DeepSpeed's universal checkpoints (0.19.8) would do for an optimizer with one parameter group. With two, they give both
+the first one's weight decay, and one shared tensor as step count, to which each group then adds. And every new rank
+reads three whole files per parameter.
+"""
 
 from __future__ import annotations
 
@@ -30,117 +31,162 @@ from ...errors import CheckpointDamaged
 
 
 class Place(NamedTuple):
-    """Where a parameter is in the flat tensors of every saved rank."""
+    """Where a parameter's part is in the flat tensors of every saved rank."""
 
     group: int
+    """Index of the sub group."""
     offset: int
+    """First element in the sub group's flat tensor."""
     numel: int
-    """How many elements the whole parameter has."""
+    """Number of elements of the whole parameter."""
 
 
 def part_numel(numel: int, ranks: int) -> int:
-    """Elements of one rank's part, padding included."""
+    """Return the number of elements of one rank's part of a parameter, padding included."""
     return math.ceil(numel / ranks)
 
 
 def places(shapes: Sequence[Mapping[str, Sequence[int]]], ranks: int) -> dict[str, Place]:
-    """shapes: those of each sub group, in the order of their parts."""
-    found: dict[str, Place] = {}
+    """Return the place of each parameter by name.
+
+    Args:
+        shapes: For each sub group, the shapes of its parameters in the order of their parts.
+        ranks: Number of ranks that saved.
+    """
+    place_of: dict[str, Place] = {}
     for group, members in enumerate(shapes):
         offset = 0
         for name, shape in members.items():
             numel = math.prod(shape)
-            found[name] = Place(group, offset, numel)
+            place_of[name] = Place(group, offset, numel)
             offset += part_numel(numel, ranks)
-    return found
+    return place_of
 
 
 def cut(parts: Sequence[torch.Tensor], numel: int, rank: int, ranks: int) -> torch.Tensor:
-    """parts: a parameter's, of all saved ranks, each [ceil(numel / len(parts))]. Returns the part [ceil(numel / ranks)]
-    of `rank` of `ranks`, padded with 0."""
-    size, saved = part_numel(numel, ranks), part_numel(numel, len(parts))
-    out = parts[0].new_zeros(size)
-    begin, end = min(rank * size, numel), min((rank + 1) * size, numel)
+    """Cut one rank's part of a parameter out of the parts of another number of ranks.
+
+    Args:
+        parts: The parts of all saved ranks, each [ceil(numel / len(parts))].
+        numel: Number of elements of the parameter.
+        rank: The rank that needs its part.
+        ranks: Number of ranks now.
+
+    Returns:
+        [ceil(numel / ranks)], padded with 0.
+    """
+    size = part_numel(numel, ranks)
+    saved_size = part_numel(numel, len(parts))
+    new_part = parts[0].new_zeros(size)
+    begin = min(rank * size, numel)
+    end = min((rank + 1) * size, numel)
     for r, part in enumerate(parts):
-        first, last = max(begin, r * saved), min(end, (r + 1) * saved)
+        first = max(begin, r * saved_size)
+        last = min(end, (r + 1) * saved_size)
         if first < last:
-            out[first - begin : last - begin] = part[first - r * saved : last - r * saved]
-    return out
+            new_part[first - begin : last - begin] = part[first - r * saved_size : last - r * saved_size]
+    return new_part
 
 
 class Shards:
-    """The checkpoint in `directory`, of `ranks` ranks. `rank` of `world` is who reads."""
+    """A checkpoint of `ranks` ranks, as rank `rank` of `world` reads it."""
 
     def __init__(self, directory: Path, ranks: int, rank: int, world: int) -> None:
-        """Raises CheckpointDamaged when a saved rank's file is not there."""
-        self.rank, self.world = rank, world
-        self.models = [mapped(directory, r, "model_states") for r in range(ranks)]
-        self.optimisers = [mapped(directory, r, "optim_states")["optimizer_state_dict"] for r in range(ranks)]
+        """Map the files of all saved ranks.
+
+        Args:
+            directory: The directory of one engine's files.
+            ranks: Number of ranks that saved.
+            rank: The rank that reads.
+            world: Number of ranks now.
+
+        Raises:
+            CheckpointDamaged: The file of a saved rank is missing.
+        """
+        self.rank = rank
+        self.world = world
+        self.models = [load_mapped(directory, r, "model_states") for r in range(ranks)]
+        self.optimizers = [load_mapped(directory, r, "optim_states")["optimizer_state_dict"] for r in range(ranks)]
         self.places = places(self.models[0]["param_shapes"], ranks)
 
     @property
     def model(self) -> dict[str, Any]:
-        """What is the same on every rank: counters and the schedule's state."""
+        """Rank 0's model file, for what is the same on every rank: counters, buffers, state of the schedule."""
         return self.models[0]
 
     @property
-    def optimiser(self) -> dict[str, Any]:
-        """What is the same on every rank of the optimiser's file, from rank 0's."""
-        return self.optimisers[0]
+    def optimizer(self) -> dict[str, Any]:
+        """Rank 0's optimizer file, for what is the same on every rank."""
+        return self.optimizers[0]
 
     def master(self, name: str) -> torch.Tensor:
-        """This rank's part of a trained parameter's master weights, [ceil(N / world)] float32."""
-        return self.of([o["fp32_flat_groups"] for o in self.optimisers], name)
+        """Return this rank's part of a trained parameter's master weights, [ceil(N / world)] float32."""
+        return self.own_part([o["fp32_flat_groups"] for o in self.optimizers], name)
 
-    def moment(self, which: str, name: str) -> torch.Tensor:
-        """The rank's part of what is kept beside every weight, `exp_avg` or `exp_avg_sq`, in the shape of `master`."""
-        return self.of(
-            [{g: state[which] for g, state in o["optimizer_state_dict"]["state"].items()} for o in self.optimisers],
-            name,
-        )
+    def moment(self, key: str, name: str) -> torch.Tensor:
+        """Return this rank's part of an optimizer state that exists per weight, in the shape of `master`.
 
-    def kept(self, name: str) -> dict[str, bool]:
-        """What the optimiser keeps for a parameter's sub group: name -> whether for every weight (`exp_avg`), or once
-        (`step`). Empty before its first step."""
+        Args:
+            key: "exp_avg" or "exp_avg_sq".
+            name: The parameter.
+        """
+        flat = [
+            {group: state[key] for group, state in o["optimizer_state_dict"]["state"].items()} for o in self.optimizers
+        ]
+        return self.own_part(flat, name)
+
+    def state_kinds(self, name: str) -> dict[str, bool]:
+        """Return the keys of the optimizer's state for a parameter's sub group.
+
+        Returns:
+            For each key whether its state exists per weight (`exp_avg`: True) or once (`step`: False). Empty before
+            the optimizer's first step.
+        """
         group = self.places[name].group
-        weights = self.optimiser["fp32_flat_groups"][group].shape
-        kept = self.optimiser["optimizer_state_dict"]["state"].get(group, {})
-        return {which: torch.is_tensor(value) and value.shape == weights for which, value in kept.items()}
+        weights_shape = self.optimizer["fp32_flat_groups"][group].shape
+        states = self.optimizer["optimizer_state_dict"]["state"].get(group, {})
+        return {key: torch.is_tensor(value) and value.shape == weights_shape for key, value in states.items()}
 
-    def state(self, which: str, name: str) -> Any:
-        """What it keeps once, Adam's count of its steps; a copy, which does not keep the file mapped."""
-        return copy.deepcopy(self.optimiser["optimizer_state_dict"]["state"][self.places[name].group][which])
+    def scalar_state(self, key: str, name: str) -> Any:
+        """Return an optimizer state that exists once per sub group, e.g. Adam's step count.
 
-    def of(self, flat: Sequence[Any], name: str) -> torch.Tensor:
-        """flat[r][g]: the flat tensor of sub group g of saved rank r, laid out as the master weights are."""
+        It is a copy, so that it does not keep the file mapped.
+        """
+        return copy.deepcopy(self.optimizer["optimizer_state_dict"]["state"][self.places[name].group][key])
+
+    def own_part(self, flat: Sequence[Any], name: str) -> torch.Tensor:
+        """Return this rank's part of a parameter's values.
+
+        Args:
+            flat: flat[r][g] is the flat tensor of sub group g of saved rank r, in the layout of the master weights.
+            name: The parameter.
+        """
         place = self.places[name]
         size = part_numel(place.numel, len(flat))
-        return cut(
-            [groups[place.group][place.offset : place.offset + size] for groups in flat],
-            place.numel,
-            self.rank,
-            self.world,
-        )
+        parts = [groups[place.group][place.offset : place.offset + size] for groups in flat]
+        return cut(parts, place.numel, self.rank, self.world)
 
     def frozen(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, this rank's part) of parameters that are not trained."""
+        """Yield name and this rank's part of each parameter that is not trained."""
         for name, shape in (self.model.get("frozen_param_shapes") or {}).items():
-            yield (
-                name,
-                cut(
-                    [m["frozen_param_fragments"][name].flatten() for m in self.models],
-                    math.prod(shape),
-                    self.rank,
-                    self.world,
-                ),
-            )
+            parts = [m["frozen_param_fragments"][name].flatten() for m in self.models]
+            yield name, cut(parts, math.prod(shape), self.rank, self.world)
 
 
-def mapped(directory: Path, rank: int, what: str) -> dict[str, Any]:
-    """Return a saved rank's file, `model_states` or `optim_states`, mapped to memory. Raises CheckpointDamaged."""
-    found = sorted(directory.glob(f"*zero_pp_rank_{rank}_mp_rank_00_{what}.pt"))
-    if not found:
+def load_mapped(directory: Path, rank: int, kind: str) -> dict[str, Any]:
+    """Return the content of a saved rank's file, with its tensors mapped to memory.
+
+    Args:
+        directory: The directory of one engine's files.
+        rank: The saved rank.
+        kind: "model_states" or "optim_states".
+
+    Raises:
+        CheckpointDamaged: The file is missing.
+    """
+    files = sorted(directory.glob(f"*zero_pp_rank_{rank}_mp_rank_00_{kind}.pt"))
+    if not files:
         raise CheckpointDamaged(
-            f"{directory} has no {what} of rank {rank}: it is not whole. Resume from an older checkpoint."
+            f"{directory} has no {kind} of rank {rank}, so it is incomplete. Resume from an older checkpoint."
         )
-    return torch.load(found[0], map_location="cpu", mmap=True, weights_only=False)
+    return torch.load(files[0], map_location="cpu", mmap=True, weights_only=False)

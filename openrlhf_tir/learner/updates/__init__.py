@@ -1,2 +1,3 @@
-"""Updates: what a batch's optimiser steps are made of and tell: parts that were accumulated before (early.py), metrics,
-and which samples left one out (not_finite.py)."""
+"""The optimizer steps of a batch: early accumulation of its parts (early.py), metrics over its updates (metrics.py),
+and a description of what was not finite in a skipped one (not_finite.py).
+"""

@@ -1,15 +1,16 @@
-"""Early: parts of a batch whose last groups still roll -> their gradients, summed in DeepSpeed; the last part -> the
-one update of them all (pipeline.early_accumulation).
+"""Early accumulation: the gradients of a batch's first groups, while its last groups are still running.
 
-    part --forward, backward--> raw sums of gradients, losses and counts       no weight changes
-    last part, likewise, then   gradient / N, its norm, clipping, one optimiser step
+    first parts   forward and backward -> DeepSpeed sums the gradients; no weight changes
+    last part     the same, then gradient / N, its norm, clipping, one optimizer step (pipeline.early_accumulation)
 
-A mean over the batch is a sum over N, and N (trained tokens, or sequences) is known at the end only. So losses are
-summed over 1 instead, and the optimiser's step divides by N once, before norm and clip: DeepSpeed divides by its loss
-scale there, which is 1 at any other time. The update is that of one step on the whole batch but for rounding.
+The loss of a batch is a sum over N, the number of its trained tokens or sequences, and N is known only at the end. So
+the losses are summed with N = 1, and the optimizer's step divides by N once, before norm and clipping. DeepSpeed
+divides by its loss scale at that point, which is 1 otherwise; `gradients_divided` uses that. Apart from rounding, the
+update equals that of one step on the whole batch.
 
-What needs the whole batch before its first gradient is refused at start (config/rules.py): whitened advantages, a
-critic, several updates, terms of the loss whose means are over different numbers."""
+Methods that need the whole batch before its first gradient are refused at the start of a run (config/rules.py):
+whitened advantages, a critic, several updates, and terms of the loss whose means are over different numbers.
+"""
 
 from __future__ import annotations
 
@@ -24,43 +25,57 @@ from ...types import TrainBatch
 from ..objective import KlInLoss, PolicyObjective
 from ..openrlhf_adapter import PolicyModel
 from ..packing import Row
-from ..passes import Passes
+from ..passes import MicroBatchRunner
 from ..rows import Sample
 
 Part = tuple[TrainBatch, Sequence[Sample], Sequence[Row]]
-"""A part of the batch, and what this rank has of it: samples, and the rows of those that count."""
+"""A part of the batch, this rank's samples of it, and the rows of those samples that count."""
 
 
-class Begun:
-    """A batch that the learner has begun on. Collective: all ranks add the same parts in the same order."""
+class EarlyUpdate:
+    """An update whose parts are being accumulated. Every rank adds the same parts in the same order."""
 
-    def __init__(self, cfg: Config, model: PolicyModel, passes: Passes, version: int, kl: KlInLoss | None) -> None:
-        """`version`: the learner's, at which the batch is trained."""
-        self.cfg, self.model, self.passes, self.version, self.kl = cfg, model, passes, version, kl
-        self.tally = Tally(passes.device)
-        ranks = passes.strategy.world_size
+    def __init__(
+        self, cfg: Config, model: PolicyModel, runner: MicroBatchRunner, version: int, kl: KlInLoss | None
+    ) -> None:
+        """Begin an update.
+
+        Args:
+            cfg: The configuration.
+            model: The policy.
+            runner: Runs the passes.
+            version: The learner's version, from which the update starts.
+            kl: The KL term of the loss; None without one.
+        """
+        self.cfg = cfg
+        self.model = model
+        self.runner = runner
+        self.version = version
+        self.kl = kl
+        self.tally = Tally(runner.device)
+        ranks = runner.strategy.world_size
         self.counts = GlobalCounts(0.0, 0.0, ranks, sum_norm=cfg.loss_sum_norm)
-        """Those of all parts so far, over all ranks."""
+        """Trained tokens and sequences of all parts so far, on all ranks."""
         self.parts: list[Part] = []
-        """What is named where the gradient is not finite."""
-        self._over_one = GlobalCounts(1.0, 1.0, ranks, sum_norm=cfg.loss_sum_norm)
+        """Kept so that a gradient that is not finite can be explained."""
+        self._unit_counts = GlobalCounts(1.0, 1.0, ranks, sum_norm=cfg.loss_sum_norm)
         self._summed = 0.0
 
     @property
     def trajectories(self) -> int:
-        """Those of all parts so far and all ranks."""
+        """Number of trajectories of all parts so far, on all ranks."""
         return sum(len(batch.rank_of) for batch, _, _ in self.parts)
 
     @property
     def divisor(self) -> float:
-        """What the sums are to be divided by: N, in units of what they were divided by already."""
+        """N, by which the summed gradients have to be divided; relative to the counts that they were scaled with."""
         name = "batch_num_tokens" if self.cfg.loss_by_token else "global_batch_size"
-        return self.counts.loss_kwargs()[name] / self._over_one.loss_kwargs()[name]
+        return self.counts.loss_kwargs()[name] / self._unit_counts.loss_kwargs()[name]
 
     @property
     def loss(self) -> float:
-        """The global mean so far."""
-        return self._over_one.unscale(self._summed) / self.divisor
+        """The global mean of the loss over all parts so far."""
+        return self._unit_counts.unscale(self._summed) / self.divisor
 
     def add(
         self,
@@ -71,8 +86,15 @@ class Begun:
         *,
         last: bool,
     ) -> None:
-        """Forward and backward of this rank's rows. `counts`: of the part, over all ranks; `last`: the optimiser's step
-        comes next."""
+        """Accumulate the gradient of a part. Collective.
+
+        Args:
+            part: The part.
+            counts: Its trained tokens and sequences on all ranks.
+            names: The fields that the loss needs, with their numpy types.
+            optimizer: The policy's optimizer.
+            last: True if the optimizer's step comes next.
+        """
         self.parts.append(part)
         self.counts = GlobalCounts(
             self.counts.tokens + counts.tokens,
@@ -80,23 +102,27 @@ class Begun:
             counts.dp_size,
             sum_norm=counts.sum_norm,
         )
-        objective = PolicyObjective(self.cfg, self.model, self._over_one, self.tally, self.kl)
-        self._summed += self.passes.accumulate(self.model, optimizer, part[2], names, objective, last=last)
+        _, _, rows = part
+        objective = PolicyObjective(self.cfg, self.model, self._unit_counts, self.tally, self.kl)
+        self._summed += self.runner.accumulate(self.model, optimizer, rows, names, objective, last=last)
 
 
 @contextmanager
-def gradients_divided(engine: Any, by: float) -> Iterator[None]:
-    """Within the block an optimiser step of this DeepSpeed engine divides its gradients by so much, before their norm
-    is told and clipped."""
+def gradients_divided(engine: Any, divisor: float) -> Iterator[None]:
+    """Make the optimizer's step of a DeepSpeed engine divide its gradients by `divisor` inside the block.
+
+    The division comes before the gradients' norm is computed and clipped.
+    """
     scaler = engine.optimizer.loss_scaler
-    before, scaler.cur_scale = scaler.cur_scale, scaler.cur_scale * by
+    scale = scaler.cur_scale
+    scaler.cur_scale = scale * divisor
     try:
         yield
     finally:
-        scaler.cur_scale = before
+        scaler.cur_scale = scale
 
 
-def forget_gradients(engine: Any) -> None:
-    """What was accumulated since the last optimiser step is void: the next backward pass of this ZeRO-3 engine writes
-    over it."""
-    engine.optimizer.zero_grad()  # and with it micro_step_id, by which DeepSpeed knows what to write over
+def discard_gradients(engine: Any) -> None:
+    """Discard the gradients that a ZeRO-3 engine accumulated since the last optimizer step."""
+    # This also resets micro_step_id, by which DeepSpeed knows that the next backward pass overwrites the gradients.
+    engine.optimizer.zero_grad()

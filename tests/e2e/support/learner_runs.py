@@ -248,27 +248,32 @@ def roles(start, world: int, out: Path) -> dict[str, object]:
     except ConfigError as e:
         found["refused"] = str(e)
     learner.reload(learner.cfg)
-    critic = learner.roles.critic
+    critic = learner.auxiliary.critic
     found["policy_grads"], found["critic_grads"] = _record(learner, learner.engine, critic.engine)
     found["metrics"] = learner.step(*batch(world, seed=0))
     learner.save(out / f"roles-{world}")
     found["before"] = _weight_hash(learner), _weight_hash(critic)
     learner.step(*batch(world, seed=1))
     learner.written()
-    found["continued"] = _weight_hash(learner), _weight_hash(critic), learner.roles.coef.value
+    found["continued"] = _weight_hash(learner), _weight_hash(critic), learner.auxiliary.coef.value
     learner.export(out / f"roles-export-{world}")
 
     learner.reload(learner.cfg)
-    found["reloaded"] = _weight_hash(learner.roles.critic)
+    found["reloaded"] = _weight_hash(learner.auxiliary.critic)
     learner.load(out / f"roles-{world}")
     found["kl_after_resume"] = learner.step(*batch(world, seed=1))["kl_ref"]
-    found["resumed"] = _weight_hash(learner), _weight_hash(learner.roles.critic), learner.roles.coef.value
+    found["resumed"] = _weight_hash(learner), _weight_hash(learner.auxiliary.critic), learner.auxiliary.coef.value
 
     frozen = start(algo=GAE, critic={"freezing_steps": 1, "updates": 3, "epochs": 2})
-    before = _weight_hash(frozen), _weight_hash(frozen.roles.critic)
-    found["critic_part_grads"] = _record(frozen, frozen.roles.critic.engine)[0]
+    before = _weight_hash(frozen), _weight_hash(frozen.auxiliary.critic)
+    found["critic_part_grads"] = _record(frozen, frozen.auxiliary.critic.engine)[0]
     metrics = frozen.step(*batch(world, seed=0))
-    found["frozen"] = before, (_weight_hash(frozen), _weight_hash(frozen.roles.critic)), metrics["lr"], frozen.version
+    found["frozen"] = (
+        before,
+        (_weight_hash(frozen), _weight_hash(frozen.auxiliary.critic)),
+        metrics["lr"],
+        frozen.version,
+    )
 
     for name, settings in {
         "kl": {},

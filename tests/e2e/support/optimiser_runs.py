@@ -63,9 +63,9 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     results["resumed"] = _weight_hash(learner), _weight_hash(resumed)
 
     beside = start({}, critic={"optim": "muon", "learning_rate": 1e-3})
-    before = _weights(beside), _weights(beside.roles.critic)
+    before = _weights(beside), _weights(beside.auxiliary.critic)
     beside.step(*batch(0))
-    results["critic"] = before, (_weights(beside), _weights(beside.roles.critic))
+    results["critic"] = before, (_weights(beside), _weights(beside.auxiliary.critic))
 
     results["deterministic"] = [torch.are_deterministic_algorithms_enabled()]
     for _ in range(2):

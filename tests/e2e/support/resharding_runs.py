@@ -112,7 +112,9 @@ def _leave(found: dict, name: str, learner, out: Path) -> None:
 def everything(learner) -> dict[str, object]:
     """Full tensors of every engine by (engine, what, name): weights as they compute, masters, moments; and the settings
     that step them."""
-    engines = {"policy": learner.engine} | ({"critic": learner.roles.critic.engine} if learner.roles.critic else {})
+    engines = {"policy": learner.engine} | (
+        {"critic": learner.auxiliary.critic.engine} if learner.auxiliary.critic else {}
+    )
     tensors: dict[tuple[str, str, str], np.ndarray] = {
         ("policy", "weights", name): value for name, value in _weights(learner).items()
     }
@@ -136,7 +138,7 @@ def everything(learner) -> dict[str, object]:
         "settings": (sorted(set(steps)), decay),
         "groups": len(first.fp16_groups),
         "version": learner.version,
-        "coef": learner.roles.coef.value,
+        "coef": learner.auxiliary.coef.value,
     }
 
 

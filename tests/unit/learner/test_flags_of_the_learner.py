@@ -89,9 +89,9 @@ ROWS = [Row(np.arange(2, 2 + n)) for n in (5, 5, 6, 7, 8, 8, 9, 20)]
     ],
 )
 def test_passes_without_gradients_have_their_own_bounds_and_those_with_keep_theirs(learner, rollout, asked):
-    passes = learner(rollout=rollout).passes
-    assert [len(indices) for indices, _ in passes.micro_batches(ROWS, {})] == [4, 4]
-    assert [len(indices) for indices, _ in passes.micro_batches(ROWS, {}, asking=True)] == asked
+    runner = learner(rollout=rollout).runner
+    assert [len(indices) for indices, _ in runner.micro_batches(ROWS, {})] == [4, 4]
+    assert [len(indices) for indices, _ in runner.micro_batches(ROWS, {}, scoring=True)] == asked
 
 
 def test_their_bounds_change_no_log_prob(learner):
@@ -169,10 +169,7 @@ def test_the_balancing_loss_reaches_the_router_and_weighs_what_it_is_asked_to(le
 
 
 def test_a_balancing_loss_for_a_model_without_experts_is_refused(learner):
-    with pytest.raises(
-        ConfigError,
-        match=r"actor\.aux_loss_coef = 0\.5 balances the experts of a mixture, and Qwen2ForCausalLM has none",
-    ):
+    with pytest.raises(ConfigError, match=r"actor\.aux_loss_coef = 0\.5 .*Qwen2ForCausalLM"):
         learner(actor={"aux_loss_coef": 0.5})
 
 
@@ -210,9 +207,7 @@ def test_a_model_that_carries_a_state_along_the_row_is_not_packed(learner, hybri
         role: {"model_name_or_path": str(hybrid)},
         "algo": {"advantage": {"estimator": "gae" if role == "critic" else "rloo"}},
     }
-    with pytest.raises(
-        ConfigError, match=r"has linear_attention: with ds\.packing_samples a row holds several sequences"
-    ):
+    with pytest.raises(ConfigError, match=r"linear_attention.*ds\.packing_samples"):
         learner(**sections, ds={"packing_samples": True})
 
 

@@ -63,5 +63,5 @@ def test_a_run_takes_its_shape_from_the_configuration():
 
 
 def test_an_unknown_shape_is_refused():
-    with pytest.raises(ValueError, match="Unknown schedule 'step'"):
+    with pytest.raises(ValueError, match=r"'step'.*actor\.lr_scheduler"):
         lr_schedule("step", peak=1.0, total=1)

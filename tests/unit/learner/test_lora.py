@@ -117,15 +117,12 @@ def test_only_the_updates_train_and_every_one_gets_a_gradient(directory):
 def test_targets_that_match_nothing_are_refused_with_those_that_would(directory, targets):
     with pytest.raises(
         ConfigError,
-        match=(
-            r"names 'nowhere', and the model has no such layer\. Known: down_proj, gate_proj, k_proj, o_proj, q_proj,"
-            r" up_proj"
-        ),
+        match=r"'nowhere'.*down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj",
     ):
         policy(directory, target_modules=targets)
 
 
 @pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
 def test_the_models_input_and_output_are_no_targets(directory, target):
-    with pytest.raises(ConfigError, match=rf"{target}.* at the model's input or output"):
+    with pytest.raises(ConfigError, match=rf"ds\.lora\.target_modules.*{target}"):
         policy(directory, target_modules=["q_proj", target])

@@ -1,4 +1,4 @@
-"""What is said of an update whose gradient is not finite, worked by hand."""
+"""The message about an update whose gradient is not finite, worked by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from openrlhf_tir.learner.packing import Row
 from openrlhf_tir.learner.rows import Sample
-from openrlhf_tir.learner.updates.not_finite import faults, told
+from openrlhf_tir.learner.updates.not_finite import describe_faults, find_faults
 from tests.e2e.support.learner_batch import group_of, make_batch, trajectory
 
 TRAJECTORIES = [trajectory(i, [1], [("model", [5, 6], 0)], 1.0) for i in range(6)]
@@ -28,15 +28,17 @@ def test_tensor_and_trajectory_are_named_and_masked_ones_have_no_row():
     samples = [sample(0, np.nan, masked=True), sample(1), sample(2, np.nan), sample(3)]
     rows = [row(advantages=np.nan, rollout_logprobs=-np.inf), row(advantages=np.nan), row(advantages=0.5)]
     scored = [np.zeros(2), np.zeros(2), np.array([0.0, np.nan])]
-    found = list(faults(samples, rows, scored))
+    found = list(find_faults(samples, rows, scored))
     assert found == [("rollout_logprobs", 0, 1), ("advantages", 0, 2), ("log_probs", 0, 3)]
-    assert told(BATCH, 7, found) == (
-        f"Update 7, not finite: advantages of {KEY} sample 2; log_probs of {KEY} sample 3; rollout_logprobs of {KEY}"
-        " sample 1."
-    )
+    message = describe_faults(BATCH, 7, found)
+    for tensor, sample_number in (("advantages", 2), ("log_probs", 3), ("rollout_logprobs", 1)):
+        assert f"{tensor} of {KEY} sample {sample_number}" in message
 
 
-def test_many_are_counted_and_an_overflow_on_the_way_is_said_as_one():
-    said = told(BATCH, 0, [("log_probs", 0, i) for i in range(6)])
-    assert said.endswith(f"{KEY} sample 3 and 2 more.")
-    assert "all that enters its loss is finite" in told(BATCH, 0, [])
+def test_a_message_names_four_trajectories_and_counts_the_others_and_an_overflow_names_none():
+    message = describe_faults(BATCH, 0, [("log_probs", 0, i) for i in range(6)])
+    named = [i for i in range(6) if f"{KEY} sample {i}" in message]
+    assert named == [0, 1, 2, 3]
+    assert "2 more" in message
+    overflow = describe_faults(BATCH, 0, [])
+    assert str(KEY) not in overflow

@@ -126,7 +126,7 @@ HYBRIDS = {
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_models_in_whose_packed_rows_sequences_would_see_each_other_are_refused(name):
     settings, kind = HYBRIDS[name]
-    with pytest.raises(ConfigError, match=f"has ({kind}): .* Set ds.packing_samples to false"):
+    with pytest.raises(ConfigError, match=f"({kind}).*ds.packing_samples"):
         check_packing(of_kind(name, **settings))
 
 
@@ -137,5 +137,5 @@ def test_models_of_attention_alone_are_packed(name):
 
 def test_a_model_that_keeps_positions_from_its_attention_is_refused_with_what_to_set():
     ids = torch.zeros(1, 4, dtype=torch.long, device="meta")
-    with pytest.raises(ConfigError, match=r"PersimmonAttention does not tell .* Set ds.packing_samples to false"):
+    with pytest.raises(ConfigError, match=r"PersimmonAttention.*ds\.packing_samples"):
         of_kind("persimmon")(ids, position_ids=ids, use_cache=False)

@@ -68,7 +68,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 def test_the_critic_takes_its_own_number_of_steps_and_each_trajectory_goes_once_through_a_pass(learner):
     ranked = learner(algo=GAE, critic={"updates": 4, "epochs": 2})
     metrics = ranked.step(*batch())
-    critic = ranked.roles.critic
+    critic = ranked.auxiliary.critic
     assert len(critic.engine.grads) == 8 and len(ranked.engine.grads) == 1
     assert metrics["critic_skipped"] == 0 and ranked.version == 1
 
@@ -78,7 +78,7 @@ def test_without_a_number_of_its_own_the_critic_takes_as_many_steps_as_the_polic
     ranked = learner(**cfg)
     groups = random_groups(3, 3, 0)
     ranked.step(train_batch(ranked.cfg, 0, make_batch(groups, 1).items), groups)
-    assert len(ranked.engine.grads) == len(ranked.roles.critic.engine.grads) == ranked.version == 8
+    assert len(ranked.engine.grads) == len(ranked.auxiliary.critic.engine.grads) == ranked.version == 8
 
 
 def test_values_are_asked_before_any_update_and_not_of_tool_output(learner):
@@ -99,24 +99,28 @@ def test_a_policy_gradient_that_is_not_finite_trains_no_role(learner):
     groups = random_groups(3, 3, 0)
     groups[0].trajectories[0].reward = float("nan")
     made = make_batch(groups, 1)
-    before = weights(ranked.roles.critic.engine)
+    before = weights(ranked.auxiliary.critic.engine)
     metrics = ranked.step(made, groups)
     assert not math.isfinite(metrics["grad_norm"]) and metrics["updates"] == 0
     # the trajectory is named, though its advantage makes those of the whole batch NaN when they are whitened
-    assert ranked.why_left_out() == [
-        f"Update 0, not finite: advantages of {groups[0].key} sample {groups[0].trajectories[0].index}; returns of"
-        f" {groups[0].key} sample {groups[0].trajectories[0].index}."
-    ]
-    assert same(before, weights(ranked.roles.critic.engine)) and ranked.version == 0 and ranked.roles.coef.value == 0.1
+    (message,) = ranked.why_left_out()
+    trajectory = f"{groups[0].key} sample {groups[0].trajectories[0].index}"
+    assert f"advantages of {trajectory}" in message
+    assert f"returns of {trajectory}" in message
+    assert (
+        same(before, weights(ranked.auxiliary.critic.engine))
+        and ranked.version == 0
+        and ranked.auxiliary.coef.value == 0.1
+    )
 
 
 def test_a_frozen_policy_waits_for_its_critic(learner):
     ranked = learner(algo=GAE, critic={"freezing_steps": 2})
-    start, critic = weights(ranked.engine), weights(ranked.roles.critic.engine)
+    start, critic = weights(ranked.engine), weights(ranked.auxiliary.critic.engine)
     for version in range(2):
         metrics = ranked.step(*batch(version, version))
         assert (metrics["lr"], metrics["updates"]) == (0.0, 1.0)
-    assert same(start, weights(ranked.engine)) and not same(critic, weights(ranked.roles.critic.engine))
+    assert same(start, weights(ranked.engine)) and not same(critic, weights(ranked.auxiliary.critic.engine))
     assert ranked.step(*batch(2, 2))["lr"] > 0 and not same(start, weights(ranked.engine)) and ranked.version == 3
 
 
@@ -127,7 +131,7 @@ def test_the_penalty_of_the_reward_is_of_the_policy_at_the_start_of_the_batch(le
     assert first["kl_ref"] == pytest.approx(0, abs=1e-6) and second["kl_ref"] > 1e-4
     assert first["kl_coef"] == second["kl_coef"] == 0.5
     assert not same(
-        {n: p.detach().numpy() for n, p in ranked.roles.reference.model.model.module.named_parameters()},
+        {n: p.detach().numpy() for n, p in ranked.auxiliary.reference.model.model.module.named_parameters()},
         weights(ranked.engine),
     )
 
@@ -173,21 +177,21 @@ def test_the_adaptive_coefficient_is_kept_and_restored(learner):
     ranked = learner(algo={"kl": {"init_coef": 0.5, "estimator": "k2", "target": 1e-6, "horizon": 90}})
     ranked.step(*batch(0))
     ranked.step(*batch(0))  # now far above the target: 1 + 0.2 * 9 / 90; before, at 0, far below: 1 - 0.02
-    assert ranked.roles.coef.value == pytest.approx(0.5 * 0.98 * 1.02)
-    state = ranked.roles.state()
+    assert ranked.auxiliary.coef.value == pytest.approx(0.5 * 0.98 * 1.02)
+    state = ranked.auxiliary.state()
     other = learner(algo={"kl": {"init_coef": 0.5, "estimator": "k2", "target": 1e-6, "horizon": 90}})
-    other.roles.restore(state)
-    assert other.roles.coef.value == ranked.roles.coef.value
+    other.auxiliary.restore(state)
+    assert other.auxiliary.coef.value == ranked.auxiliary.coef.value
     fixed = learner(algo={"kl": {"init_coef": 0.7}})
-    fixed.roles.restore(state)
-    assert fixed.roles.coef.value == 0.7
+    fixed.auxiliary.restore(state)
+    assert fixed.auxiliary.coef.value == 0.7
 
 
 def test_packed_rows_with_sdpa_give_policy_and_critic_the_gradients_of_padded_ones(learner):
     padded, packed = learner(algo=GAE), learner(algo=GAE, ds={"packing_samples": True})
     for one in (padded, packed):
         one.step(*batch())
-    for a, b in ((padded.engine, packed.engine), (padded.roles.critic.engine, packed.roles.critic.engine)):
+    for a, b in ((padded.engine, packed.engine), (padded.auxiliary.critic.engine, packed.auxiliary.critic.engine)):
         for name, grad in a.grads[0].items():
             assert np.allclose(b.grads[0][name], grad, rtol=1e-3, atol=1e-4 * np.abs(grad).max() + 1e-8), name
 
@@ -200,7 +204,7 @@ def test_samples_that_the_first_policy_finds_improbable_are_masked_after_the_adv
     assert perplexity(np.zeros(2), np.zeros(2, bool)) == 1.0
     free, bound = learner(), learner(filter={"max_base_ppl": 1.0001})
     made, groups = batch()
-    assert free.roles.reference is None and bound.roles.reference is not None
+    assert free.auxiliary.reference is None and bound.auxiliary.reference is not None
     told = free.step(made, groups)
     all_improbable = bound.step(*batch())
     assert all_improbable["masked/improbable"] == 0.0, "an update needs a token"
@@ -219,4 +223,4 @@ def seen(ranked):
 
     made, groups = batch()
     samples = batch_samples(made, groups, ranked.cfg, ranked.estimator)
-    return ranked.roles.judged(samples, ranked.model, ranked.passes, lambda x: x)[0]
+    return ranked.auxiliary.score_samples(samples, ranked.model, ranked.runner, lambda x: x)[0]

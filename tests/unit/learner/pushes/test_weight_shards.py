@@ -110,7 +110,7 @@ def test_what_the_disk_gives_back_otherwise_is_refused_and_the_earlier_export_st
         real(source, target)
 
     monkeypatch.setattr(weights_file.os, "replace", faulty)
-    with pytest.raises(OSError, match="does not hold what was written to it"):
+    with pytest.raises(OSError, match="safetensors"):
         export(make_model(1), tmp_path, size)
     assert loaded_as(model, tmp_path) and not (tmp_path / ".export").exists()
 
@@ -141,7 +141,7 @@ def test_an_export_that_does_not_fit_is_refused_before_anything_is_gathered(mode
     from openrlhf_tir.learner import weight_shards
 
     monkeypatch.setattr(weight_shards, "free_bytes", lambda path: 1000)
-    with pytest.raises(OSError, match=r"the export needs 0\.6 MiB, .* has 0\.0 MiB free"):
+    with pytest.raises(OSError, match=r"0\.6 MiB.*0\.0 MiB"):
         export(model, tmp_path, "5GB")
     assert files(tmp_path) == set()
 

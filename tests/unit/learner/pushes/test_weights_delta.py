@@ -110,7 +110,7 @@ def test_what_a_chunk_gave_is_taken_while_the_next_ones_of_its_tensor_are_compar
 
     import torch
 
-    from openrlhf_tir.learner.weights_file import over_chunks
+    from openrlhf_tir.learner.weights_file import map_chunks
     from openrlhf_tir.weights import digest
 
     monkeypatch.setattr(digest, "CHUNK_BYTES", 4)
@@ -122,7 +122,7 @@ def test_what_a_chunk_gave_is_taken_while_the_next_ones_of_its_tensor_are_compar
 
     with ThreadPoolExecutor(1) as pool:
         tensor = torch.arange(8, dtype=torch.uint8)
-        for _, results in over_chunks(iter([[(SimpleNamespace(name="w"), tensor)]]), task, pool):
+        for _, results in map_chunks(iter([[(SimpleNamespace(name="w"), tensor)]]), task, pool):
             assert next(results) == 0
             taken.set()
             assert list(results) == [4]
@@ -174,7 +174,7 @@ def test_a_push_that_failed_in_the_middle_is_continued_by_nothing(tmp_path, monk
         return weights_delta.write_delta(module, tmp_path / "v1.delta", last, base_version=0, rank=0, sharded=False)
 
     with monkeypatch.context() as m:
-        m.setattr(weights_file, "store", full_disk)
+        m.setattr(weights_file, "write_at", full_disk)
         m.setattr(weights_delta.DeltaWriter, "add", full_disk)
         with pytest.raises(OSError, match="No space left"):
             push()
