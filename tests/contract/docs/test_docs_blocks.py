@@ -32,6 +32,8 @@ FILES = {
     "guess.py": ("environments.md", "class GuessEnv"),
     "my_rewards.py": ("coming_from_trl.md", "def accuracy"),
     "my_tools.py": ("coming_from_trl.md", "def multiply"),
+    "lock.py": ("tutorial.md", "class Lock"),
+    "brief.py": ("own_task.md", "def score"),
 }
 """Files of one's own that recipes of the pages name."""
 RECIPES = "the recipes below"
@@ -56,6 +58,8 @@ RUN_BY = {
     ("gsm8k.md", "python", "make_gsm8k.py"): "tests/contract/docs/test_coming_from.py",
     ("tutorial.md", "python", "save_model"): "test_the_tutorial_gets_as_far_as_its_check",
     ("tutorial.md", "python", "def share"): "test_the_tutorial_gets_as_far_as_its_check",
+    ("tutorial.md", "python", "class Lock"): RECIPES,
+    ("own_task.md", "python", "def score"): RECIPES,
 }
 """Python blocks: (page, language, a text that it holds) -> what runs it."""
 NOT_RECIPES = {("rollout.md", "[env_urls]"): "control.toml", ("simulation.md", "[[faults]]"): "a workload's faults"}
@@ -153,6 +157,8 @@ def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(b, tmp_pat
         return
     for name, (where, holds) in FILES.items():
         (tmp_path / name).write_text(block(where, "python", holds))
+    if b.page == "tutorial.md":
+        (tmp_path / "first.toml").write_text(block("tutorial.md", "toml", "digits.py:share"))
     if b.page == "tutorial.md" and "digits.py:share" in b.text:
         (tmp_path / "digits.py").write_text(block("tutorial.md", "python", "def share"))
     (tmp_path / "r.toml").write_text(b.text)
@@ -287,7 +293,7 @@ def test_the_tutorials_model_learns_to_write_digits(tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     rewards_by_step = metrics.read(tmp_path / "run")["reward_mean"]
     assert sum(rewards_by_step[-3:]) > 1.5 * sum(rewards_by_step[:3])
-    for args in (("play", "run", "--step", "20"), ("audit", "run"), ("report", "run")):
+    for args in (("play", "run", "--step", "6"), ("audit", "run"), ("report", "run")):
         assert command(*args, cwd=tmp_path).returncode == 0
 
 
