@@ -11,12 +11,15 @@ import shlex
 import signal
 import subprocess
 import termios
+import time
+from contextlib import suppress
 
 import pytest
 
 from benchmarks.crash_trial import MARK, ROOT, clean, command, end, last_step, outcome, start
 from benchmarks.stop_trial import stop, wait_until
-from openrlhf_tir.exit_codes import STOPPED
+from openrlhf_tir.cluster.signals import SAME_S
+from openrlhf_tir.exit_codes import INTERRUPTED, STOPPED
 
 
 def on_a_terminal(args: list[str], log, terminal: int) -> subprocess.Popen:
@@ -64,6 +67,19 @@ def test_a_stop_of_the_whole_process_group_leaves_a_checkpoint_and_nothing_else(
         os.close(ours)
     said = log.read_text()
     assert "without a checkpoint" not in said and "Traceback" not in said
+
+    def twice() -> None:
+        """A second signal that is no echo of the first: what is left of the run ends at once."""
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(SAME_S + 0.2)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+
+    saved = (tmp_path / "ckpt" / "latest").read_text()
+    process = start(resumed, log)
+    assert wait_until(process, tmp_path, lambda: last_step(tmp_path) >= int(saved.removeprefix("step_")) + 1)
+    stopped = stop(process, tmp_path, twice)
+    assert (stopped.code, stopped.left) == (INTERRUPTED, []), log.read_text()[-3000:]
 
     assert end(start(resumed, log)) == 0, log.read_text()[-3000:]
     assert clean(tmp_path, toy_run.job.steps) and outcome(tmp_path) == (toy_run.digest, None)
