@@ -32,8 +32,8 @@ MODELS = {
     "smollm2": Kind(
         "smollm2_cpu",
         "SmolLM2-135M-Instruct learns to answer questions about numbers with one line of Python. On two cores with"
-        " nothing else to do this takes about half an hour, 8 GB of memory and 4 GB of disk. If it is stopped, the same"
-        " command with --resume goes on from the last checkpoint.",
+        " nothing else to do this takes about half an hour, 11 GB of memory and 4 GB of disk. If it is stopped, the"
+        " same command with --resume goes on from the last checkpoint.",
     ),
 }
 
@@ -90,7 +90,8 @@ def _real_model(args: argparse.Namespace, cfg: Config) -> int:
     if "run_dir" not in args.overrides:
         cfg = in_unused_directory(cfg)
     check(cfg, model=bool(cfg.actor.model_name_or_path), data=bool(cfg.data.prompt_dataset))
-    print(MODELS[args.model].notice, flush=True)
+    if not cfg.actor.model_name_or_path:
+        print(MODELS[args.model].notice, flush=True)
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         check_unused(cfg)
