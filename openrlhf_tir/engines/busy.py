@@ -1,4 +1,4 @@
-"""Busy: when was at least one request decoding? enter/leave/pause/resume -> list of (start, end) in epoch seconds."""
+"""Record the intervals in which an engine was decoding at least one request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 
 class BusyMeter:
+    """Turns the begin and end of requests and pauses into busy intervals, in seconds since the epoch."""
+
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._requests = 0
@@ -15,23 +17,30 @@ class BusyMeter:
         self._closed: list[tuple[float, float]] = []
 
     def enter(self) -> None:
+        """Note that a request has begun."""
         self._requests += 1
         self._update()
 
     def leave(self) -> None:
+        """Note that a request has ended."""
         self._requests -= 1
         self._update()
 
     def pause(self) -> None:
+        """Note that the engine is paused: no request is decoded."""
         self._paused = True
         self._update()
 
     def resume(self) -> None:
+        """Note that the engine is no longer paused."""
         self._paused = False
         self._update()
 
     def drain(self) -> list[tuple[float, float]]:
-        """Intervals since the last drain. One that is still open is cut at now and goes on from there."""
+        """Return the intervals (start, end) since the last drain.
+
+        An interval that is still open ends now, and its rest is part of the next drain.
+        """
         if self._since is not None:
             now = self._clock()
             self._closed.append((self._since, now))

@@ -1,8 +1,7 @@
-"""Fair queue: items of many groups in, one at a time out, the groups in turn. A group with a thousand items delays
-another by one.
+"""A queue that takes items from its groups in turn, so that a group with a thousand items delays another by one item.
 
-Within a group the order is first come, first served. Everything is O(1), removal from the middle included: what is
-cancelled leaves at once and holds no memory.
+Within a group the order is first come, first served. All operations are O(1), including removal from the middle:
+cancelled items are removed at once and hold no memory.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ T = TypeVar("T", bound=Hashable)
 
 
 class FairQueue(Generic[T]):
+    """Round robin over groups, first in first out within a group."""
+
     def __init__(self) -> None:
         self._groups: OrderedDict[Hashable, OrderedDict[T, None]] = OrderedDict()
         self._size = 0
@@ -23,11 +24,16 @@ class FairQueue(Generic[T]):
         return self._size
 
     def push(self, group: Hashable, item: T) -> None:
+        """Add an item at the end of its group."""
         self._groups.setdefault(group, OrderedDict())[item] = None
         self._size += 1
 
     def pop(self) -> T:
-        """The oldest item of the group whose turn it is; it then goes to the end. Raises KeyError when empty."""
+        """Remove and return the oldest item of the group whose turn it is, and move the group to the end.
+
+        Raises:
+            KeyError: The queue is empty.
+        """
         group, items = self._groups.popitem(last=False)
         item, _ = items.popitem(last=False)
         self._size -= 1
@@ -36,7 +42,11 @@ class FairQueue(Generic[T]):
         return item
 
     def remove(self, group: Hashable, item: T) -> None:
-        """Raises KeyError when it is not there."""
+        """Remove an item from its group.
+
+        Raises:
+            KeyError: The item is not in the queue.
+        """
         items = self._groups[group]
         del items[item]
         self._size -= 1

@@ -1,20 +1,20 @@
-"""Handover: a rollout actor's engine, from which a response can go on at another actor's, in the middle of a sentence.
+"""Move a running response from a rollout actor's engine to another actor's engine, between any two of its tokens.
 
-    generate ──> here ──abort──> what it has written so far ──> there: prompt + that ──> joined into one Completion
-                                                                  ends  ──> here again, from what it wrote
-                                                                  fails ──> here again, from what is known
+    generate ──> here ──abort──> tokens so far ──> there: prompt + these tokens ──> joined into one Completion
+                                                     the engine stops ──> here again, with what it has sampled
+                                                     the engine fails ──> here again, without what it has sampled
 
-The trajectory, its environment session, its turn protocol and its stop state stay where they are; only the tokens that
-it samples next come from elsewhere: prefix ids go out, ids with log-probs and versions come back, so nothing is decoded
-and encoded again. From then on its later turns are sampled there too, where their prefix is cached.
+The trajectory, its environment session, its turn protocol and its stop state stay at their actor; only sampling moves.
+Token ids go to the other engine, and ids with log-probs and versions come back, so nothing is decoded and encoded
+again. Later turns are sampled there too, because their prefix is in that engine's cache.
 
-A stop string may lie across the cut: while the text so far ends in the beginning of one, single tokens are asked for
-and the joined text is looked at, since no engine sees it whole.
+A stop string may lie across the move. While the text ends with the beginning of a stop string, the other engine is
+asked for single tokens, and the joined text is searched here, because no engine sees the whole string.
 
-What another engine samples has a seed, which follows from the request and from where it begins. Not the request's own:
-a continuation would draw the same numbers again. Not none: what is lost with an engine would be drawn anew, and since a
-long rest is hit more often than a short one, what is kept would be shorter than what the model says. With it the second
-try draws what the first one did.
+What another engine samples has a seed that depends on the request and on the position. The request's own seed would
+draw the same random numbers again. Without a seed, tokens that are lost with an engine would be sampled differently the
+second time. As losses hit long continuations more often than short ones, the surviving responses would then be shorter
+than the model's. With the seed, the second attempt samples what the first one did.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ from ..ports import Engine
 from ..types import Completion, Sampling
 
 TextOf = Callable[[Sequence[int], Sequence[int]], str]
-"""(prompt ids, sampled ids) -> the text of the sampled ones, special tokens left out."""
+"""Maps (prompt ids, sampled ids) to the text of the sampled ids, without special tokens."""
 
 
 @runtime_checkable
 class Abortable(Protocol):
-    """What an engine needs for its requests to be handed over."""
+    """What an engine must be able to do so that its requests can be moved."""
 
     async def abort(self, request_id: str) -> None:
-        """The request is answered with what it has, finish_reason "abort". Nothing if it ended or is not known."""
+        """End a request: it returns what was sampled so far, with finish_reason "abort".
+
+        Does nothing if the request has ended or is unknown.
+        """
 
     def progress(self) -> dict[str, int]:
-        """Request -> tokens sampled so far, of those that it is answering."""
+        """Return the number of tokens sampled so far, by request id."""
 
 
 class Elsewhere(Engine, Protocol):
@@ -54,28 +57,30 @@ class Elsewhere(Engine, Protocol):
 
 @dataclass(slots=True)
 class Path:
-    """Where a trajectory is sampled. `tokens`: of its segments and parts that are whole; `request`: the one under way,
-    "" at a tool."""
+    """Where a trajectory is being sampled."""
 
     at: str = ""
-    """Name of the other engine; "" here."""
+    """Name of the other engine; "" for this actor's."""
     moves: int = 0
+    """How often it was moved."""
     tokens: int = 0
+    """Number of tokens in its finished segments and in the finished parts of the current one."""
     request: str = ""
+    """Id of the request that is running; "" while the environment works."""
 
 
 class Handover:
-    """One per actor. Belongs to one event loop."""
+    """Moves the responses of one actor. Belongs to one event loop."""
 
     def __init__(self, engine: Abortable, text_of: TextOf) -> None:
         self.engine, self.text_of = engine, text_of
         self._there: dict[str, Elsewhere] = {}
         self.paths: dict[str, Path] = {}
-        """Trajectories that this actor is writing, by the part of their requests' ids before the turn."""
+        """The actor's running trajectories, by the part of their request ids before the turn."""
 
     @contextmanager
     def writing(self, trajectory: str) -> Iterator[None]:
-        """Held while it is under way: it may be moved."""
+        """Register a trajectory inside the block, so that it can be moved."""
         self.paths[trajectory] = Path()
         try:
             yield
@@ -83,16 +88,28 @@ class Handover:
             del self.paths[trajectory]
 
     def under_way(self) -> list[tuple[str, Path]]:
-        """Trajectories, and where they are; how far a request is knows the engine that has it (`progress`)."""
+        """Return the running trajectories and where they are. `progress` of that engine says how far a request is."""
         return list(self.paths.items())
 
     def around(self, here: Engine) -> Moving:
-        """The engine as the episodes of a group see it. `here`: this actor's, for that group."""
+        """Return an engine for the episodes of a group, from which their requests can be moved.
+
+        Args:
+            here: This actor's engine, as the group uses it.
+        """
         return Moving(self, here)
 
     async def move(self, trajectory: str, name: str, there: Elsewhere | None) -> bool:
-        """Sample what comes next at `there`, which is called `name`; None: here. False when the trajectory has ended,
-        or is there."""
+        """Move a trajectory, with the request that is running.
+
+        Args:
+            trajectory: The part of its request ids before the turn.
+            name: Name of the other engine.
+            there: The other engine; None: move back to this actor's.
+
+        Returns:
+            False if the trajectory has ended, or is there already.
+        """
         path, at = self.paths.get(trajectory), "" if there is None else name
         if path is None or path.at == at:
             return False
@@ -121,12 +138,12 @@ class Handover:
             except InfraError:
                 if not at:
                     raise
-                path.at, parts = "", parts + 1  # what it sampled since is lost with it, and sampled again here
+                path.at, parts = "", parts + 1  # what the failed engine sampled is lost; it is sampled again here
                 continue
             finally:
                 path.request = ""
             if part.finish_reason == "abort" and at and path.at == at:
-                path.at = ""  # nobody moved it: the other engine is ending, and what it wrote is whole
+                path.at = ""  # nobody moved it: the other engine stops, and what it has sampled is valid
             whole, parts = part if whole is None else self._joined(prompt, whole, part, sampling), parts + 1
             path.tokens = before + len(whole.token_ids)
             moved = whole.finish_reason == "abort" and path.at != at
@@ -149,7 +166,7 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """An Engine: see Handover.around."""
+    """The Engine that Handover.around returns."""
 
     handover: Handover
     here: Engine
@@ -159,7 +176,10 @@ class Moving:
 
 
 def _rest(sampling: Sampling, whole: Completion | None, request_id: str) -> Sampling:
-    """What is still to be sampled, with its seed: one token while a stop string may have begun, else all."""
+    """Return the sampling settings for what is still missing, with its seed.
+
+    That is one token while a stop string may have begun, otherwise all the rest.
+    """
     written, text = (0, "") if whole is None else (len(whole.token_ids), whole.text)
     seed = sampling.seed
     if written or seed is None:
@@ -174,12 +194,15 @@ def _rest(sampling: Sampling, whole: Completion | None, request_id: str) -> Samp
 
 
 def _may_stop(text: str, stops: Sequence[str]) -> bool:
-    """Whether the text ends in the beginning of a stop string."""
+    """Return True if the text ends with the beginning of a stop string."""
     return any(text.endswith(stop[:n]) for stop in stops for n in range(1, len(stop)))
 
 
 def _stop_after(text: str, known: int, stops: Sequence[str]) -> tuple[str, int] | None:
-    """-> (stop string, its end), the first in the order of `stops` that ends beyond the first `known` characters."""
+    """Return the first stop string, in the order of `stops`, that ends after the first `known` characters, and its end.
+
+    Returns None if there is none.
+    """
     for stop in stops:
         at = text.find(stop, max(0, known - len(stop) + 1))
         if at >= 0:
@@ -188,5 +211,5 @@ def _stop_after(text: str, known: int, stops: Sequence[str]) -> tuple[str, int] 
 
 
 def _another(of: int | str, written: int) -> int:
-    """A seed of 63 bits."""
+    """Return a seed of 63 bits for a continuation after `written` tokens."""
     return int.from_bytes(hashlib.blake2b(f"{of}/{written}".encode(), digest_size=8).digest(), "big") >> 1

@@ -1,7 +1,7 @@
-"""In flight: which requests an engine is answering, and which weights sampled each of their tokens.
+"""Track the requests that an engine is answering, and the version of the weights that sampled each token.
 
-vLLM does not say which weights sampled a token, but a paused engine samples none: each running request's length at the
-moment of the switch is where its tokens change version.
+vLLM does not report which weights sampled a token. But a paused engine samples nothing, so the length of each running
+request at the moment when the weights are switched is the point at which the version of its tokens changes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Live:
 
     request_id: str
     switches: list[tuple[int, int]]
-    """(tokens sampled before the switch, version of the weights that sample after it), the first at 0 tokens."""
+    """(number of tokens sampled before a switch, version of the weights after it). The first entry is at 0 tokens."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     text: str = ""
     void: bool = False
-    """Some of its tokens were sampled by weights that were not proved and are gone."""
+    """True if some of its tokens were sampled with weights whose proof failed and that were replaced since."""
     count: Callable[[], int] | None = None
-    """Reads the number of sampled tokens where they stay inside vLLM until the end; None: they are in `token_ids`."""
+    """Returns the number of sampled tokens if vLLM keeps them until the end; None: they are in `token_ids`."""
 
     @property
     def sampled(self) -> int:
-        """Tokens sampled so far."""
+        """Number of tokens sampled so far."""
         return self.count() if self.count else len(self.token_ids)
 
     def follow(self, collector: Any, states: Mapping[str, Any]) -> None:
@@ -64,14 +64,14 @@ class Live:
 
     def extend(self, delta: Any) -> None:
         """Add what vLLM sampled since the last call (a CompletionOutput of kind DELTA, with log-probs)."""
-        if not delta.token_ids:  # the end of one that was aborted
+        if not delta.token_ids:  # the last output of an aborted request
             return
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(at[token].logprob for at, token in zip(delta.logprobs, delta.token_ids, strict=True))
         self.text += delta.text
 
     def completion(self, last: Any) -> Completion:
-        """Everything so far; `last` is the output that carries the finish reason."""
+        """Return everything that was sampled so far. `last` is vLLM's output with the finish reason."""
         versions_T = np.empty(len(self.token_ids), np.int32)
         for sampled, version in self.switches:
             versions_T[sampled:] = version
@@ -93,8 +93,10 @@ def sampled_logprobs(flat: Any) -> list[float]:
 
 
 def no_number(completion: Completion, request_id: str) -> str | None:
-    """What is to be said of a completion with a log-prob that is no finite number: nothing was sampled from such
-    outputs, and a loss with it would be none."""
+    """Return an error message if a log-prob of a completion is not finite; None if all are finite.
+
+    Such a completion was not sampled from a distribution, and no loss can be computed with it.
+    """
     found = np.flatnonzero(~np.isfinite(completion.logprobs))
     if not len(found):
         return None
@@ -107,19 +109,20 @@ def no_number(completion: Completion, request_id: str) -> str | None:
 
 
 class InFlight:
-    """The requests of one engine, whoever sent them."""
+    """The requests of one engine, from all senders."""
 
     def __init__(self, version: int) -> None:
         self.version = version
-        """The version of the weights that sample now."""
+        """Version of the current weights."""
         self._era = 0
-        """Counts the versions that were not newer than the one before: a number may stand for other weights since."""
+        """Number of switches to a version that was not newer. After one, a version number can mean other weights."""
         self.busy = BusyMeter()
         self._live: set[Live] = set()
         self._finished_tokens = 0
 
     @contextmanager
     def track(self, request_id: str) -> Iterator[Live]:
+        """Count a request as running inside the block."""
         live = Live(request_id, [(0, self.version)])
         self._live.add(live)
         self.busy.enter()
@@ -131,36 +134,42 @@ class InFlight:
             self._finished_tokens += live.sampled
 
     def switch(self, version: int) -> None:
-        """Tokens that come from now on are `version`'s. Only in a pause, when its last tokens have arrived."""
+        """Attribute tokens to `version` from now on. Call it in a pause, after the last tokens have arrived."""
         self._era += version <= self.version
         self.version = version
         for live in self._live:
             live.switches.append((live.sampled, version))
 
     def void(self, version: int) -> None:
-        """Mark the requests that have tokens of `version`: their push was not proved, and the version is pushed again.
-        Call in a pause, before `switch`."""
+        """Mark the requests that have tokens of `version`, whose proof failed and which is pushed again.
+
+        Call it in a pause, before `switch`.
+        """
         for live in self._live:
             begun = next((sampled for sampled, of in live.switches if of == version), None)
             if begun is not None and live.sampled > begun:
                 live.void = True
 
     def weights(self, since: int | None) -> str:
-        """What tells this engine's weights of version `since` from all others that it had; of one that it has not got
-        yet, where a newcomer was ahead: from now on. None: those that sample now."""
+        """Return a string that identifies the weights with which this engine sampled at version `since`.
+
+        Two different weights never have the same string, even if their version number is the same. A version that the
+        engine does not have yet (a new engine may be ahead of it) counts as the current one, and so does None.
+        """
         return f"{self._era}/{self.version if since is None else min(since, self.version)}"
 
     @property
     def request_ids(self) -> list[str]:
+        """Ids of the running requests."""
         return [live.request_id for live in self._live]
 
     def progress(self) -> dict[str, int]:
-        """Request -> tokens sampled so far."""
+        """Return the number of tokens sampled so far by request id."""
         return {live.request_id: live.sampled for live in self._live}
 
     @property
     def tokens(self) -> int:
-        """Sampled since the engine started."""
+        """Number of tokens sampled since the engine started."""
         return self._finished_tokens + sum(live.sampled for live in self._live)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Progress: does an engine that has work do any? A process that answers and a GPU that hangs look alike outside."""
+"""Notice an engine that has requests but does no work: its process may answer while its GPU hangs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..deadlines import Deadline
 from ..errors import EngineError
 
 MIN_LOOKS = 3
-"""Looks in a row that must find nothing done: after the whole process was stopped the first one finds the time over and
-the work untouched."""
+"""Least number of checks in a row without progress. After the whole process was suspended, the first check finds that
+the time has passed and nothing was done, which is not the engine's fault."""
 
 
 class Progress:
-    """`check` is called at every heartbeat."""
+    """Compares the work done at successive heartbeats. Call `check` at each of them."""
 
     def __init__(self, patience: Deadline, clock: Callable[[], float] = time.monotonic) -> None:
         self.patience, self._clock = patience, clock
@@ -22,9 +22,14 @@ class Progress:
         self._since, self._looks = 0.0, 0
 
     def check(self, done: int, *, busy: bool) -> None:
-        """`done` counts tokens since the engine started; `busy`: it has requests and is not paused.
+        """Check that a busy engine has done something lately.
 
-        Raises EngineError when it was busy for longer than `patience` and nothing was done.
+        Args:
+            done: Tokens that were sampled or prefilled since the engine started.
+            busy: True if the engine has requests and is not paused.
+
+        Raises:
+            EngineError: It was busy for longer than `patience` without doing anything.
         """
         now = self._clock()
         if not busy or done != self._done:

@@ -1,11 +1,12 @@
-"""Proof: nothing that unproved weights sampled leaves the engine.
+"""Withhold what an engine sampled with weights that are not proved yet.
 
-    push with a canary -> expect(v)      v samples, but completions with tokens of v wait here
-    canary agrees      -> proved()       they go on
-    canary disagrees   -> void()         another push of v follows: they raise WeightsUnverified, what comes after waits
-                          refuse(why)    they raise WeightsUnverified, and so does everything after
+    push with a canary -> expect(v)      the engine samples with v, but completions with tokens of v wait here
+    canary agrees      -> proved(v)      they are released
+    canary disagrees   -> void()         v is pushed again: they raise WeightsUnverified, and later ones wait
+                          refuse(why)    they raise WeightsUnverified, and so do all later ones
 
-So a group cannot reach the replay buffer, nor a traced session its reward, before the verdict on every token in it."""
+So no group reaches the replay buffer, and no traced session its reward, before the verdict on each of its tokens.
+"""
 
 from __future__ import annotations
 
@@ -17,36 +18,46 @@ from ..errors import WeightsUnverified
 
 
 class Proof:
+    """The state of one engine's proof."""
+
     def __init__(self) -> None:
         self.unproved: int | None = None
         self.refused: str | None = None
         self._attempt = 0
-        """Counts the pushes whose proof failed and that were made again."""
+        """Number of pushes that were repeated because their proof failed."""
         self._decided = asyncio.Event()
 
     def expect(self, version: int) -> None:
+        """Withhold completions with tokens of `version` from now on."""
         self.unproved = version
         self._decided.clear()
 
     def void(self) -> None:
-        """What waits for the verdict never gets it: the version is pushed again, and the proof starts anew."""
+        """Fail the completions that wait: their version is pushed again, and its proof starts from the beginning."""
         self._attempt += 1
         self._decided.set()
         self._decided = asyncio.Event()
 
     def proved(self, version: int) -> None:
-        """The verdict on `version`; one on an older push says nothing about what samples now."""
+        """Release completions of `version`. A late verdict on an older version is ignored."""
         if version == self.unproved:
             self.unproved = None
             self._decided.set()
 
     def refuse(self, why: str) -> None:
-        """Refuse everything for good: an engine that holds unknown weights is started anew."""
+        """Refuse all completions from now on. The engine's weights are unknown, so it will be replaced."""
         self.refused = why
         self._decided.set()
 
     async def passed(self, versions_T: np.ndarray) -> None:
-        """Return once tokens of these versions may be used. Raises WeightsUnverified when they never may."""
+        """Wait until tokens of these versions may be used.
+
+        Args:
+            versions_T: [T] int: the version that sampled each token of a completion.
+
+        Raises:
+            WeightsUnverified: They may never be used.
+        """
         attempt = self._attempt
         while self.refused is None and self.unproved is not None and (versions_T == self.unproved).any():
             await self._decided.wait()

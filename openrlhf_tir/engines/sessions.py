@@ -1,9 +1,9 @@
-"""Sessions: which agent runs are open, and which of them a request belongs to.
+"""Keep track of the agents' runs that are open, and assign each request to its session.
 
-    open -> requests (recorded) -> reward or give-up or silence -> outcome
+    open -> requests (recorded) -> reward, abandonment or silence -> outcome
 
-A session ends once: by its reward, because its agent gave it up, because nothing was heard of it for `idle_s`, or
-because whoever opened it left. A request that is being answered counts as a sign of life.
+A session ends once: with its reward, because its agent abandoned it, because the agent sent nothing for `idle_s`
+seconds, or because the code that opened it closed it. A request that is being answered counts as a sign of life.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from ..types import Completion, Task
 from .session_trace import RequestTrace
 
 CURRENT: ContextVar[AgentSession | None] = ContextVar("session", default=None)
-"""The session that the request being answered belongs to."""
+"""The session of the request that is answered in this context; None outside of sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What an agent says at its end. `reward` None: the run's own reward judges the trajectory.
+    """What an agent reports at its end.
 
-    `correct` None: reward > 0. `failed` names a fault of the agent's machinery: no reward, not trained; `why` is for a
-    person."""
+    Attributes:
+        reward: The reward; None: the run's own reward function computes it.
+        correct: Whether the task was solved; None: reward > 0.
+        parts: Parts of the reward, which become metrics.
+        failed: Name of a fault of the agent's infrastructure. The trajectory then has no reward and is not trained.
+        why: Explanation of the fault for a person.
+    """
 
     reward: float | None = None
     correct: bool | None = None
@@ -37,11 +42,11 @@ class Reward:
 
 
 class SessionGone(Exception):
-    """No session of this id is open."""
+    """No session with this id is open."""
 
 
 class AgentSession:
-    """One agent's run at one task."""
+    """One agent's run on one task."""
 
     def __init__(self, task: Task | None, *, temperature: float, override_sampling: bool, idle_s: float) -> None:
         self.id = uuid.uuid4().hex
@@ -49,30 +54,31 @@ class AgentSession:
         self.trace = RequestTrace()
         self.outcome: asyncio.Future[Reward] = asyncio.get_running_loop().create_future()
         self.taken = False
-        """Whether an agent has taken this session's task."""
+        """True if an agent has taken this session's task."""
         self.running = 0
-        """How many of its requests are being answered."""
+        """Number of its requests that are being answered."""
         self.notes: list[str] = []
-        """What of its requests was not done as asked, each once."""
+        """Options of its requests that were not followed; each is listed once."""
         self.overflowed = False
-        """Whether a request was refused since its prompt and answer exceed the model's context."""
+        """True if a request was refused because prompt and answer exceed the model's context."""
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._idle_s = idle_s
         self._silence: asyncio.TimerHandle | None = None
 
     def record(self, prompt_ids: Sequence[int], completion: Completion) -> None:
-        """One answered request; one without a token says nothing."""
+        """Record an answered request. One without a token, or after the session's end, is ignored."""
         if len(completion.token_ids) and not self.outcome.done():
             self.trace.add(prompt_ids, completion)
 
     def end(self, reward: Reward) -> None:
+        """End the session. Only the first call counts."""
         if not self.outcome.done():
             self.outcome.set_result(reward)
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """While one of its requests is answered: what the engine samples in this context is recorded here."""
+        """Mark a request as being answered inside the block. What the engine samples in this context is recorded."""
         token = CURRENT.set(self)
         self.running += 1
         self._quiet.clear()
@@ -86,9 +92,11 @@ class AgentSession:
             self.alive()
 
     async def quiet(self, timeout_s: float) -> bool:
-        """Whether nothing is being answered any more, after at most `timeout_s`.
+        """Wait until no request is being answered, at most `timeout_s` seconds; return True if that is so.
 
-        A client has read its stream some time before the server is done with it, and says its reward at once."""
+        It is needed because a client has read its stream a moment before the server has finished the request, and may
+        send its reward at once.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 while self.running:
@@ -98,24 +106,25 @@ class AgentSession:
         return True
 
     def note(self, notes: list[str]) -> list[str]:
-        """Keep what was not yet said; returns that."""
+        """Add the notes that are new, and return them."""
         new = [n for n in notes if n not in self.notes]
         self.notes += new
         return new
 
     def alive(self) -> None:
-        """Something was heard of the agent: it has another `idle_s`."""
+        """Restart the timer of `idle_s` seconds after a sign of life."""
         if self._silence:
             self._silence.cancel()
         self._silence = asyncio.get_running_loop().call_later(self._idle_s, self._silent)
 
     def left(self) -> None:
-        """Its task was taken by an agent that never heard of it: silence means nothing until another takes it."""
+        """Put the task back: the agent that took it never received it. The timer stops until another agent takes it."""
         self.taken, self.override_sampling = False, False
         if self._silence:
             self._silence.cancel()
 
     def close(self) -> None:
+        """Stop the timer and cancel the outcome if there is none."""
         if self._silence:
             self._silence.cancel()
         self.outcome.cancel()
@@ -138,13 +147,17 @@ class Sessions:
     def open(
         self, task: Task | None = None, *, temperature: float = 1.0, override_sampling: bool = False
     ) -> AgentSession:
-        """Close it, however it ends."""
+        """Open a session. The caller must close it, however it ends."""
         session = AgentSession(task, temperature=temperature, override_sampling=override_sampling, idle_s=self.idle_s)
         self._open[session.id] = session
         return session
 
     def get(self, session_id: str) -> AgentSession:
-        """Raises SessionGone."""
+        """Return an open session.
+
+        Raises:
+            SessionGone: No session with this id is open.
+        """
         session = self._open.get(session_id)
         if session is None or session.outcome.done():
             raise SessionGone(
@@ -154,5 +167,6 @@ class Sessions:
         return session
 
     def close(self, session: AgentSession) -> None:
+        """Close a session. Idempotent."""
         self._open.pop(session.id, None)
         session.close()

@@ -1,12 +1,12 @@
-"""Digest: named tensors -> one hex string, the same for tensors in memory and for a safetensors file. No torch import.
+"""Compute one digest of named tensors, the same for tensors in memory and for a safetensors file. Imports no torch.
 
     chunk hash  = XXH3-128 of 16 MiB of a tensor's bytes (its last chunk is shorter)
-    tensor hash = XXH3-128(dtype, shape, chunk hashes)          digest = XXH3-128(sorted "name hash" lines)
+    tensor hash = XXH3-128(dtype, shape, chunk hashes)
+    digest      = XXH3-128(sorted "name hash" lines)
 
-The order of the tensors, the file's header layout and its metadata do not matter; one changed bit, name, dtype or shape
-does. Chunks are hashed by several threads at once (xxhash lets go of the interpreter's lock), so that the memory's
-bandwidth is the bound. The hash finds every accident, not a forger: whoever can write the file can also write what
-announces it.
+The order of the tensors, the layout of the file's header and its metadata do not matter. One changed bit, name, dtype
+or shape changes the digest. Several threads hash chunks at once (xxhash releases the GIL), so memory bandwidth is the
+limit. The digest detects accidents, not forgery: whoever can write the file can also write its announcement.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import xxhash
 from ..errors import WeightsUnverified
 
 CHUNK_BYTES = 16 * 2**20
-"""Part of the definition: with another size, digests are others."""
+"""Size of a chunk. It is part of the digest's definition."""
 MAX_THREADS = 8
-"""More gain nothing: a few threads take all of the memory's bandwidth."""
+"""More threads gain nothing, because a few already use the whole memory bandwidth."""
 _SAFETENSORS_NAME = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
@@ -42,7 +42,7 @@ ITEM_BYTES = {
 
 
 class Entry(NamedTuple):
-    """A tensor of a safetensors file: its bytes are [begin, end) of the file."""
+    """A tensor of a safetensors file. Its data are the bytes [begin, end) of the file."""
 
     name: str
     dtype: str
@@ -52,33 +52,48 @@ class Entry(NamedTuple):
 
 
 def tensors_digest(tensors: Iterable[tuple[str, Any]]) -> str:
-    """One digest of all (name, numpy array or torch tensor on any device) pairs. bfloat16 counts as itself, not as what
-    numpy would make of it. One tensor at a time: a caller may gather and free them while iterating."""
+    """Return the digest of tensors in memory.
+
+    Args:
+        tensors: Pairs of name and numpy array or torch tensor on any device. They are taken one at a time, so a caller
+            may gather and free them while iterating. bfloat16 is hashed as bfloat16, which numpy does not have.
+    """
     with hashing_threads() as pool:
-        return combine({name: _of_tensor(*raw(tensor), pool) for name, tensor in tensors})
+        return combine({name: _hash_tensor(*raw(tensor), pool) for name, tensor in tensors})
 
 
-def mapped(path: Path) -> np.ndarray:
-    """A file, [bytes] uint8, to be read."""
+def map_file(path: Path) -> np.ndarray:
+    """Map a file to memory for reading, [bytes] uint8."""
     return np.memmap(path, np.uint8, mode="r")
 
 
-def digest_file(path: Path, of: Callable[[Path], np.ndarray] = mapped) -> str:
-    """The digest of a safetensors file, which is read once, by way of what `of` makes of it. Raises WeightsUnverified
-    when the file is missing, cut short or no safetensors file."""
+def digest_file(path: Path, open_file: Callable[[Path], np.ndarray] = map_file) -> str:
+    """Return the digest of a safetensors file, which is read once.
+
+    Args:
+        path: The file.
+        open_file: Returns the file's content, [bytes] uint8.
+
+    Raises:
+        WeightsUnverified: The file is missing, truncated or not a safetensors file.
+    """
     try:
-        data = of(path)
+        data = open_file(path)
         with hashing_threads() as pool:
-            return combine({e.name: _of_tensor(e.dtype, e.shape, data[e.begin : e.end], pool) for e in entries(data)})
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as e:
+            return combine({e.name: _hash_tensor(e.dtype, e.shape, data[e.begin : e.end], pool) for e in entries(data)})
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise WeightsUnverified(
-            f"{path} is no complete safetensors file: {e}. Check that writing it finished and that this node sees it."
-        ) from e
+            f"{path} is not a complete safetensors file: {error}. Check that writing it finished and that this node"
+            " sees it."
+        ) from error
 
 
 @contextmanager
 def hashing_threads() -> Iterator[ThreadPoolExecutor]:
-    """As many as this process has cores for. What was not begun when the body ends by an error is given up."""
+    """Provide threads for hashing inside the block, one per core of this process and at most MAX_THREADS.
+
+    Tasks that have not started when the block ends are cancelled.
+    """
     pool = ThreadPoolExecutor(min(MAX_THREADS, len(os.sched_getaffinity(0))), thread_name_prefix="weights")
     try:
         yield pool
@@ -87,34 +102,40 @@ def hashing_threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def entries(file: np.ndarray) -> list[Entry]:
-    """What a safetensors file, [bytes] uint8, holds, in the order of its bytes. Raises ValueError, KeyError, TypeError
-    or struct.error for what is none, or not whole."""
+    """Return the tensors of a safetensors file, in the order of their bytes.
+
+    Args:
+        file: The file's content, [bytes] uint8.
+
+    Raises:
+        ValueError, KeyError, TypeError, struct.error: It is not a safetensors file, or is incomplete.
+    """
     (header_bytes,) = struct.unpack_from("<Q", file.data)
     start = 8 + header_bytes
     header = json.loads(file[8:start].tobytes())
     header.pop("__metadata__", None)
-    found = sorted(
+    tensors = sorted(
         (
-            Entry(name, h["dtype"], tuple(h["shape"]), *(start + at for at in h["data_offsets"]))
+            Entry(name, h["dtype"], tuple(h["shape"]), *(start + offset for offset in h["data_offsets"]))
             for name, h in header.items()
         ),
         key=lambda e: e.begin,
     )
-    at = start
-    for e in found:
-        if e.begin != at or e.end - e.begin != math.prod(e.shape) * ITEM_BYTES[e.dtype]:
-            raise ValueError(
-                f"tensor {e.name} has bytes {e.begin} to {e.end}, which is not where and as large as it should be"
-            )
-        at = e.end
-    if at != len(file):
-        raise ValueError(f"the header announces {at} bytes, the file has {len(file)}")
-    return found
+    expected_begin = start
+    for e in tensors:
+        if e.begin != expected_begin or e.end - e.begin != math.prod(e.shape) * ITEM_BYTES[e.dtype]:
+            raise ValueError(f"tensor {e.name} has bytes {e.begin} to {e.end}, which is a wrong place or size")
+        expected_begin = e.end
+    if expected_begin != len(file):
+        raise ValueError(f"the header announces {expected_begin} bytes, the file has {len(file)}")
+    return tensors
 
 
 def raw(tensor: Any) -> tuple[str, list[int], Any]:
-    """-> safetensors dtype name, shape, bytes in C order (uint8, of the tensor's own memory where it is contiguous and
-    on the CPU)."""
+    """Return a tensor's safetensors dtype name, its shape, and its bytes in C order as a uint8 array.
+
+    The array shares the tensor's memory if the tensor is contiguous and on the CPU; otherwise it is a copy.
+    """
     shape = list(tensor.shape)
     name = _SAFETENSORS_NAME[str(tensor.dtype).removeprefix("torch.")]
     if hasattr(tensor, "detach"):
@@ -125,28 +146,29 @@ def raw(tensor: Any) -> tuple[str, list[int], Any]:
 
 
 def chunks(nbytes: int) -> list[slice]:
-    """How a tensor of so many bytes is cut up for hashing."""
+    """Return the chunks that a tensor of `nbytes` bytes is hashed in."""
     return [slice(begin, min(begin + CHUNK_BYTES, nbytes)) for begin in range(0, nbytes, CHUNK_BYTES)]
 
 
 def chunk_hash(data: Any) -> bytes:
+    """Return the hash of a chunk's bytes."""
     return xxhash.xxh3_128_digest(data)
 
 
 ChunkHash = xxhash.xxh3_128
-"""`chunk_hash` of what it was given with `update`, part by part: `digest()`."""
+"""Computes `chunk_hash` of data that come in parts: `update(part)`, then `digest()`."""
 
 
 def tensor_hash(dtype: str, shape: Iterable[int], hashes: Iterable[bytes]) -> str:
-    """`hashes`: of its chunks, in order."""
+    """Return the hash of a tensor, given the hashes of its chunks in order."""
     return xxhash.xxh3_128_hexdigest(f"{dtype} {list(shape)} ".encode() + b"".join(hashes))
 
 
 def combine(hashes: dict[str, str]) -> str:
-    """Tensor hashes by name -> the digest of all."""
+    """Return the digest of all tensors, given their hashes by name."""
     return xxhash.xxh3_128_hexdigest("".join(f"{name} {h}\n" for name, h in sorted(hashes.items())).encode())
 
 
-def _of_tensor(dtype: str, shape: Iterable[int], data: np.ndarray, pool: ThreadPoolExecutor) -> str:
-    """`data`: [bytes] uint8."""
+def _hash_tensor(dtype: str, shape: Iterable[int], data: np.ndarray, pool: ThreadPoolExecutor) -> str:
+    """Return the hash of a tensor, given its bytes, [bytes] uint8."""
     return tensor_hash(dtype, shape, pool.map(chunk_hash, [data[part] for part in chunks(len(data))]))

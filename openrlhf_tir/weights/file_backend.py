@@ -1,15 +1,15 @@
-"""Worker: a safetensors file, or a broadcast -> a running vLLM worker's model. Lives in the worker process; works on
-CPU and GPU.
+"""Load weights from a safetensors file or a broadcast into a running vLLM worker's model, on CPU and GPU.
 
-It is one more backend of vLLM's weight-transfer API, beside vLLM's own nccl and ipc:
+This module runs in the worker process. It is a backend of vLLM's weight-transfer API, next to vLLM's own nccl and ipc:
 
-    start_weight_update -> every layer is put back into the shape that a checkpoint fills
-    update_weights      -> the file's tensors, in HF names, go through the model's own loader
-    or receive_weights  -> those of a broadcast, bucket by bucket as they come
-    finish_weight_update-> layers are processed (fused, packed) again
+    start_weight_update   puts every layer back into the shape that a checkpoint fills
+    update_weights        passes the file's tensors, under Hugging Face names, through the model's own loader
+    or receive_weights    does so with the tensors of a broadcast, bucket by bucket as they arrive
+    finish_weight_update  processes the layers again (fuses and packs them)
 
-Importing this module registers the backend: vLLM imports it in every worker because `worker_extension_cls` names
-WorkerExtension."""
+Importing this module registers the backend. vLLM imports it in every worker because `worker_extension_cls` names
+WorkerExtension.
+"""
 
 from __future__ import annotations
 
@@ -38,39 +38,51 @@ EXTENSION = f"{__name__}.WorkerExtension"
 
 
 class WorkerExtension:
-    """Methods that a worker has besides its own. Naming it is what makes vLLM import this module there."""
+    """Methods that vLLM adds to its worker class. In them `self` is the worker."""
 
     def receive_weights(self, meeting: list[Any], first_rank: int, push: str) -> list[Any]:
-        """Return a BroadcastResult as plain values; raises nothing (broadcast/receiver.py). `self` is the worker."""
+        """Take part in a broadcast and return a BroadcastResult as plain values. Raises nothing (see receiver.py).
+
+        Args:
+            meeting: A BroadcastRendezvous as plain values.
+            first_rank: Rank of this engine's first worker in the broadcast.
+            push: The identity of the push.
+        """
         engine = self.weight_transfer_engine  # type: ignore[attr-defined]
         with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
             return list(engine.received(BroadcastRendezvous(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
 
     def read_back(self) -> list[Any]:
-        """Compare what this worker's model holds with the last push; a ReadBackReport as plain values."""
+        """Compare what this worker's model holds with the last push; return a ReadBackReport as plain values."""
         return list(self.weight_transfer_engine.read_back())  # type: ignore[attr-defined]
 
 
 @dataclass
 class FileInit(WeightTransferInitInfo):
+    """Options of the backend."""
+
     repack_lm_head: bool = True
-    """False only in the test that shows what the canary is for."""
+    """False only in the test that shows which fault the canary finds."""
 
 
 @dataclass
 class FileUpdate(WeightTransferUpdateInfo):
+    """One push by file."""
+
     path: str
     """A complete safetensors file that this worker's node sees."""
 
 
 class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
+    """The backend of one worker. vLLM calls the methods that its base class declares."""
+
     init_info_cls = FileInit
     update_info_cls = FileUpdate
     repack_lm_head = True
 
     def init_transfer_engine(self, init_info: FileInit) -> None:
         self.repack_lm_head = init_info.repack_lm_head
-        _ = self.readback  # made now, while the model holds what it loaded from disk
+        _ = self.readback  # created here, while the model still holds what it loaded from disk
 
     @cached_property
     def receiver(self) -> Receiver:
@@ -81,12 +93,14 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
 
     @cached_property
     def readback(self) -> ReadBack:
+        """The read-back of this worker's model, checked on the weights from disk where possible."""
         readback = ReadBack(self.model)
         with set_current_vllm_config(self.vllm_config):
             try:
                 readback.check_itself(self._loaded_from_disk())
-            except Exception as e:  # a checkpoint that cannot be read again is no reason to stop an engine that runs
-                log.info("the read-back cannot be checked on the weights from disk: %s", e)
+            except Exception as error:
+                # A checkpoint that cannot be read a second time is no reason to stop an engine that runs.
+                log.info("The read-back cannot be checked on the weights from disk: %s", error)
                 readback.check_itself(None)
         return readback
 
@@ -105,7 +119,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
             return self.readback.compare(_tensors(self.path))
 
     def start_weight_update(self) -> None:
-        _ = self.readback  # made before the first push, if `init_transfer_engine` did not
+        _ = self.readback  # created before the first push, if `init_transfer_engine` was not called
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdate) -> None:
@@ -113,18 +127,21 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         self.model.load_weights(_tensors(update_info.path))
 
     def received(self, meeting: BroadcastRendezvous, rank: int, push: str) -> BroadcastResult:
-        """Between start_weight_update and finish_weight_update, as often as it takes."""
+        """Take part in a broadcast. It may be repeated between start_weight_update and finish_weight_update."""
         return self.receiver.receive(meeting, rank, push, self._load, self._undo)
 
     def _load(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
         self.path = None
         self.readback.note(tensors)
-        with disable_mtp_completeness_check():  # of a model with a head for it, a bucket holds a part
+        # A bucket has only a part of the tensors, so a model with a multi-token prediction head would be incomplete.
+        with disable_mtp_completeness_check():
             self.model.load_weights(iter(tensors))
 
     def _undo(self) -> None:
-        """Layers that have all of their weights keep them, new as they are; the others get their old ones back. Then
-        all wait for weights again."""
+        """Prepare the model for another push after one was torn.
+
+        Layers that have received all of their weights keep the new ones; the others get their old weights back.
+        """
         self.readback.forget()
         for layer in self.model.modules():
             info = get_layerwise_info(layer)
@@ -135,8 +152,8 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
-        # A tied lm_head is a module of its own that shares the embedding's tensor. The reload processes the embedding,
-        # but the head keeps the copy that the CPU kernels packed from the *old* weights, without an error.
+        # A tied lm_head is a separate module that shares the embedding's tensor. The reload processes only the
+        # embedding. The head would silently keep the copy that the CPU kernels packed from the *old* weights.
         head = getattr(self.model, "lm_head", None)
         if self.repack_lm_head and head is not None and hasattr(head, "quant_method"):
             head.quant_method.process_weights_after_loading(head)
@@ -146,6 +163,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
 
 
 def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor of everything in a safetensors file."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt", device="cpu") as f:

@@ -1,8 +1,9 @@
-"""File transport: the learner writes a file, every engine's node proves it, the engine loads it.
+"""Push weights by file: the learner writes it, every engine's node checks its digest, the engine loads it.
 
-With `delta` (vllm.sync_delta) the learner writes what changed, once there is a push to continue. A full one goes to an
-engine that joins, to one whose node refuses the delta, after a resume or a restart of the learner, and when half of the
-bytes changed."""
+With `delta` (vllm.sync_delta) the learner writes only what changed, as soon as there is a push to continue. A full push
+goes to an engine that joins and to one whose node refuses the delta. All engines get one after a resume or a restart of
+the learner, and if more than half of the bytes changed.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class FileTransport:
+    """Implements `transport.Transport` with files."""
+
     def __init__(
         self,
         learner: Learner,
@@ -31,9 +34,18 @@ class FileTransport:
         deadline: Deadline,
         place: Callable[[], Path] | None = None,
     ) -> None:
-        """`deadline`: for an engine's part of a push. `place`: the directory as of now, where it may change."""
-        self._place = place or (lambda: directory)
-        self.files, self.deadline = PushFiles(learner, directory, delta=delta), deadline
+        """Create a transport; nothing is written yet.
+
+        Args:
+            learner: Writes the files.
+            directory: Where it writes them.
+            delta: Write only what changed, where that is possible and saves enough.
+            deadline: Deadline of an engine's part of a push.
+            place: Returns the directory to use now, if it can change during the run. Default: always `directory`.
+        """
+        self._current_directory = place or (lambda: directory)
+        self.files = PushFiles(learner, directory, delta=delta)
+        self.deadline = deadline
 
     @property
     def version(self) -> int:
@@ -60,39 +72,44 @@ class FileTransport:
         return self.files.nbytes
 
     def begin(self) -> None:
-        self.files.seconds, self.files.nbytes = 0.0, 0
+        self.files.seconds = 0.0
+        self.files.nbytes = 0
 
     async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
-        self.files.move(self._place())
+        self.files.move(self._current_directory())
         await self.files.write(version, differs_from, full=full)
 
     async def whole(self) -> None:
-        self.files.move(self._place())
-        await self.files.whole()
+        self.files.move(self._current_directory())
+        await self.files.write_full()
 
     def remove(self) -> None:
         self.files.remove()
 
     async def sent(self, engines: list[PushTarget], canary: Canary) -> Results:
-        """Full where there is a full file; else the delta, and in full to those that refuse it."""
+        """Push the full file if there is one. Otherwise push the delta, and the full file to those that refuse it."""
         files = self.files
         if files.full is not None or files.changes is None:
-            return await self._pushed(engines, await files.whole(), canary)
-        results = await self._pushed(engines, files.changes[0], canary, files.changes[1])
-        behind = [i for i, result in enumerate(results) if isinstance(result, DeltaRefused)]
-        for i in behind:
+            return await self._push(engines, await files.write_full(), canary)
+        path, link = files.changes
+        results = await self._push(engines, path, canary, link)
+        refused = [i for i, result in enumerate(results) if isinstance(result, DeltaRefused)]
+        for i in refused:
             log.warning("%s gets version %d in full: %s", name_of(engines[i]), files.version, results[i])
-        if not behind or len(behind) < len(engines):
-            files.worth_it()
+        if not refused or len(refused) < len(engines):
+            files.reset_backoff()
         else:
-            files.not_worth_it()
-        if behind:
-            again = await self._pushed([engines[i] for i in behind], await files.whole(), canary)
-            results = [dict(zip(behind, again, strict=True)).get(i, result) for i, result in enumerate(results)]
+            files.back_off_deltas()
+        if refused:
+            repeated = await self._push([engines[i] for i in refused], await files.write_full(), canary)
+            for i, result in zip(refused, repeated, strict=True):
+                results[i] = result
         return results
 
-    async def _pushed(self, engines: list[PushTarget], path: Path, canary: Canary, *link: str) -> Results:
-        version, digest = self.files.version, self.files.digest
+    async def _push(self, engines: list[PushTarget], path: Path, canary: Canary, *link: str) -> Results:
+        """Let every engine load a file at once. With a `link` it is a delta."""
+        version = self.files.version
+        digest = self.files.digest
         assert digest is not None, "take() comes first"
         pushes = [
             in_time(

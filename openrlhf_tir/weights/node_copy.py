@@ -1,14 +1,17 @@
-"""Node copy: what a push brought to this node, proved once for all engines on it.
+"""Prove what a push brought to this node once for all engines on it, and keep the copy that deltas change.
 
-    full(path)    the file's digest is that which was announced; with deltas on, the node keeps it
-    delta(path)   what changed -> the copy that the node keeps, in place; then the digest of the whole copy
+    full(path)    checks the digest of a pushed file; with deltas on, the node keeps a copy of it
+    delta(path)   applies the changes to the node's copy, in place, and checks the digest of the whole copy
 
-Engines of a node take turns under a file lock: the first does the work and leaves a note of what it proved, the others
-read the note. Whoever gets no turn in time, because an engine beside it hangs, proves a full push for itself and
-refuses a delta: a hung engine costs its own work only. The note is removed before a byte of the copy is touched and
-written when all of it was hashed again: a process that dies in between leaves a copy that nobody uses, and the node
-asks for a full push. Both lie in the node's own shared memory (its temporary directory, where it has none), in a room
-that lasts as long as one of its engines (node_rooms.py): what killed ones left goes when the next engine starts."""
+The engines of a node take turns under a file lock. The first one does the work and leaves a note of what it proved; the
+others read the note. An engine that gets no turn in time, because another one hangs, checks a full push by itself and
+refuses a delta. So a hung engine costs only its own work.
+
+The note is removed before a byte of the copy is changed, and written after the whole copy was hashed again. If a
+process dies in between, nobody uses its copy, and the node asks for a full push. Note and copy are in the node's shared
+memory, or in its temporary directory if it has none, in a room that exists as long as one of its engines
+(node_rooms.py). What killed engines left is removed when the next engine starts.
+"""
 
 from __future__ import annotations
 
@@ -31,148 +34,185 @@ from ..errors import DeltaRefused, WeightsUnverified
 from ..sizes import size
 from .delta import Piece, apply, compile_apply, integers, inverse, prepare
 from .delta_file import Damaged, Delta
-from .digest import ChunkHash, Entry, chunks, combine, digest_file, entries, hashing_threads, mapped, tensor_hash
+from .digest import ChunkHash, Entry, chunks, combine, digest_file, entries, hashing_threads, map_file, tensor_hash
 from .node_rooms import PREFIX, Room, sweep
 
 log = logging.getLogger(__name__)
 SHARED_MEMORY = Path("/dev/shm")
-NOTE, COPY = "proved.json", "copy.safetensors"
+NOTE = "proved.json"
+COPY = "copy.safetensors"
 PATIENCE_S = 60.0
+"""Seconds that an engine waits for its turn."""
 
 
 class NodeCopy:
-    """One per engine. Blocks: to be called from a thread, with a deadline."""
+    """One engine's access to its node's copy. The methods block: call them in a thread, with a deadline."""
 
     def __init__(self, *, keep: bool, root: Path | None = None, patience_s: float = PATIENCE_S) -> None:
-        """`keep`: a copy that deltas continue. `root`: the node's own directory; its shared memory if not given.
-        `patience_s`: for an engine beside it."""
-        self.keep, self.patience_s = keep, patience_s
+        """Remove what killed engines left on this node.
+
+        Args:
+            keep: Keep a copy of full pushes, to which deltas can be applied.
+            root: The directory for rooms; default: the node's shared memory.
+            patience_s: Seconds to wait for the other engines of the node.
+        """
+        self.keep = keep
+        self.patience_s = patience_s
         self.root = root or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
         self._room: Room | None = None
         self._mapped: tuple[tuple[int, ...], np.ndarray] | None = None
+        """Identity of the copy that is mapped to memory, and its bytes."""
         sweep(self.root)
 
     def full(self, path: Path, version: int, digest: str) -> Path:
-        """A file with the announced digest, to be loaded. Raises WeightsUnverified."""
-        self._mapped = None  # another copy takes its place
+        """Return a file with the announced digest, for the engine to load: the pushed file, or the node's copy of it.
+
+        Args:
+            path: The pushed file.
+            version: Its version.
+            digest: The announced digest.
+
+        Raises:
+            WeightsUnverified: The file has another digest, or is incomplete or not visible here.
+        """
+        self._mapped = None  # a new copy takes the old one's place
         with self._turn(path) as here:
             if here is None:
-                return _announced(path, path, version, digest)
-            note, source = _note(here), _identity(path)
+                return _check_digest(path, path, version, digest)
+            note = _read_note(here)
+            source = _identity(path)
             if note.get("digest") == digest and note.get("source") == source:
-                return _ready(here / COPY) if note["copy"] else path
-            _forget(here)
-            kept = self._take(path, here) if self.keep else None
+                return _prepare_for_delta(here / COPY) if note["copy"] else path
+            _remove_note(here)
+            copy = self._copy_push(path, here) if self.keep else None
             try:
-                proved = _announced(kept or path, path, version, digest, self._at_hand if kept else mapped)
+                proved = _check_digest(copy or path, path, version, digest, self._map_for_hashing if copy else map_file)
             except WeightsUnverified:
-                if kept:
-                    kept.unlink()
+                if copy:
+                    copy.unlink()
                 raise
-            _prove(here, version, digest, source=source, copy=kept is not None)
-            return _ready(proved) if kept else proved
+            _write_note(here, version, digest, source=source, copy=copy is not None)
+            return _prepare_for_delta(proved) if copy else proved
 
     def delta(self, path: Path, version: int, digest: str, link: str) -> Path:
-        """The node's copy with the changes in `path`, to be loaded. Raises DeltaRefused, an engine's weights are then
-        what they were."""
+        """Apply a delta to the node's copy and return the copy, for the engine to load.
+
+        Args:
+            path: The delta file.
+            version: The version after it.
+            digest: The announced digest of the weights after it.
+            link: The announced link.
+
+        Raises:
+            DeltaRefused: The delta cannot be applied here. The engine's own weights are unchanged.
+        """
         what = f"The delta of version {version}, {path},"
         with self._turn(path) as here:
             if here is None:
                 raise DeltaRefused(
-                    f"{what} needs the copy that this node keeps, which an engine beside this one holds."
+                    f"{what} needs this node's copy of the weights, which another engine of the node has locked."
                 )
-            note = _note(here)
+            note = _read_note(here)
             if note.get("copy") and note["digest"] == digest:
                 return here / COPY
             delta = Delta(path)
             if not note.get("copy"):
                 raise DeltaRefused(
-                    f"{what} continues version {delta.base_version}, and this node keeps no proved copy of the weights."
+                    f"{what} continues version {delta.base_version}, but this node has no proved copy of the weights."
                 )
             if delta.base != note["digest"]:
                 raise DeltaRefused(
-                    f"{what} continues version {delta.base_version} (digest {delta.base[:12]}), this node keeps version"
-                    f" {note['version']} (digest {note['digest'][:12]}): a delta was left out, or this is an older one."
+                    f"{what} continues version {delta.base_version} (digest {delta.base[:12]}), but this node has"
+                    f" version {note['version']} (digest {note['digest'][:12]}): a delta was skipped, or this is an"
+                    " older one."
                 )
             if (delta.digest, delta.link) != (digest, link):
                 raise DeltaRefused(
-                    f"{what} is damaged: its link is {delta.link[:12]}, the learner announced {link[:12]}."
+                    f"{what} is damaged: its link is {delta.link[:12]}, but the learner announced {link[:12]}."
                 )
             try:
-                _forget(here)
-                received = _patched(self._bytes(here / COPY), delta)
-            except Damaged as e:  # what was changed until then was changed back
-                if digest_file(here / COPY, self._at_hand) == note["digest"]:
-                    _prove(here, note["version"], note["digest"], source=None, copy=True)
+                _remove_note(here)
+                received = _apply_delta(self._map_writable(here / COPY), delta)
+            except Damaged as error:
+                # _apply_delta has undone its changes, so the copy should be what it was.
+                if digest_file(here / COPY, self._map_for_hashing) == note["digest"]:
+                    _write_note(here, note["version"], note["digest"], source=None, copy=True)
                 else:
-                    self._lose(here / COPY)
-                raise DeltaRefused(f"{what} is damaged: {e}.") from e
-            except (OSError, ValueError, KeyError, TypeError) as e:
-                self._lose(here / COPY)
-                raise DeltaRefused(f"{what} cannot be applied: {e}.") from e
+                    self._discard(here / COPY)
+                raise DeltaRefused(f"{what} is damaged: {error}.") from error
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                self._discard(here / COPY)
+                raise DeltaRefused(f"{what} cannot be applied: {error}.") from error
             if received != digest:
-                self._lose(here / COPY)
+                self._discard(here / COPY)
                 raise DeltaRefused(
-                    f"{what} gives weights of digest {received[:12]}, the learner announced {digest[:12]}:"
+                    f"{what} gives weights of digest {received[:12]}, but the learner announced {digest[:12]}:"
                     " the copy was damaged."
                 )
-            _prove(here, version, digest, source=None, copy=True)
+            _write_note(here, version, digest, source=None, copy=True)
             return here / COPY
 
     def remove(self) -> None:
-        """The room is given back. An engine beside this one that is still pushed to is given a full push."""
+        """Remove the room. Another engine of the node that still gets pushes will need a full one."""
         self._mapped = None
         if self._room is not None:
             shutil.rmtree(self._room.here, ignore_errors=True)
             self._room.leave()
 
-    def _bytes(self, copy: Path) -> np.ndarray:
-        """The copy's, [n] uint8, to be changed. They stay in this process's address space until the next full push: to
-        map all of their pages anew takes as long as a delta's whole work on them."""
+    def _map_writable(self, copy: Path) -> np.ndarray:
+        """Map the copy to memory for writing, [bytes] uint8.
+
+        It stays mapped until the next full push, because mapping all of its pages takes as long as applying a delta.
+        """
         with open(copy, "r+b") as f:
-            found = os.fstat(f.fileno())
-            which = (found.st_dev, found.st_ino, found.st_size)
-            if self._mapped is None or self._mapped[0] != which:
+            stat = os.fstat(f.fileno())
+            identity = (stat.st_dev, stat.st_ino, stat.st_size)
+            if self._mapped is None or self._mapped[0] != identity:
                 self._mapped = None
-                # all pages at once: one by one, when they are written to, takes five times as long
+                # MAP_POPULATE maps all pages at once. One by one, at the first write to each, takes five times as long.
                 memory = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-                self._mapped = which, np.frombuffer(memory, np.uint8)
+                self._mapped = identity, np.frombuffer(memory, np.uint8)
             return self._mapped[1]
 
-    def _at_hand(self, copy: Path) -> np.ndarray:
-        """`_bytes`, to be hashed: that maps their pages too, so that the next delta need not."""
+    def _map_for_hashing(self, copy: Path) -> np.ndarray:
+        """Map the copy to memory for reading, but writable where possible, so that the next delta finds it mapped."""
         try:
-            return self._bytes(copy)
-        except OSError:  # it may be read, and deltas will be refused
-            return mapped(copy)
+            return self._map_writable(copy)
+        except OSError:
+            return map_file(copy)  # a read-only copy can be loaded; deltas will be refused
 
-    def _lose(self, copy: Path) -> None:
+    def _discard(self, copy: Path) -> None:
+        """Remove a copy whose content is not known to be right."""
         self._mapped = None
         copy.unlink(missing_ok=True)
 
     @contextmanager
     def _turn(self, path: Path) -> Iterator[Path | None]:
-        """The node's directory for pushes from that of `path`, which no other process uses meanwhile; None where it
-        cannot be had within `patience_s`.
-        Raises WeightsUnverified for one of somebody else's."""
+        """Lock this node's room for pushes from the directory of `path`, and yield it.
+
+        It yields None if the room cannot be locked within `patience_s`.
+
+        Raises:
+            WeightsUnverified: The room belongs to another user.
+        """
         name = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
         here = self.root / f"{PREFIX}{os.geteuid()}_{name}"
         if self._room is None or self._room.here != here:
             if self._room is not None:
                 self._room.leave()
             self._room = Room(here)
-        # flock: a process that dies gives it back
+        # The lock has to be flock, which the kernel releases when a process dies.
         lock = FileLock(here / "lock", timeout=self.patience_s, fallback_to_soft=False)
         try:
             here.mkdir(mode=0o700, parents=True, exist_ok=True)
             if here.stat().st_uid != os.geteuid():
                 raise WeightsUnverified(
-                    f"{here}, where this node keeps what a push brought, belongs to another user. Remove it."
+                    f"{here}, where this node keeps pushed weights, belongs to another user. Remove it."
                 )
             self._room.hold(self.patience_s)
             lock.acquire()
-        except OSError as e:  # filelock's Timeout is one
-            log.warning("%s cannot be had (%s): this engine proves the push for itself.", here, e)
+        except OSError as error:  # includes filelock's Timeout
+            log.warning("Cannot lock %s (%s): this engine checks the push by itself.", here, error)
             yield None
             return
         try:
@@ -180,76 +220,100 @@ class NodeCopy:
         finally:
             lock.release()
 
-    def _take(self, path: Path, here: Path) -> Path | None:
-        """The pushed file, under a name of the node's own: the same file where it lies in the node's own memory, else a
-        copy. None where there is no room."""
+    def _copy_push(self, path: Path, here: Path) -> Path | None:
+        """Copy the pushed file into the room, or link it if it is in this node's memory.
+
+        Returns None, with a warning in the log, if there is not enough space.
+        """
         copy = here / COPY
         copy.unlink(missing_ok=True)
-        # elsewhere another node may have linked it too, and each would patch it
+        # A file on a shared file system is not linked: another node could link it too, and both would patch it.
         if path.resolve().is_relative_to(self.root.resolve()):
             with suppress(OSError):
                 os.link(path, copy)
                 return copy
         try:
-            need, free = path.stat().st_size, shutil.disk_usage(here).free
+            need = path.stat().st_size
+            free = shutil.disk_usage(here).free
             if free >= need:
                 shutil.copyfile(path, copy)
                 return copy
-            why = f"it needs {size(need)}, and {size(free)} are free"
-        except OSError as e:
+            reason = f"it needs {size(need)}, and {size(free)} are free"
+        except OSError as error:
             copy.unlink(missing_ok=True)
-            why = str(e)
-        log.warning("this node keeps no copy of the weights in %s: %s. It takes full pushes only.", here, why)
+            reason = str(error)
+        log.warning("This node keeps no copy of the weights in %s: %s. It needs full pushes.", here, reason)
         return None
 
 
-def _ready(copy: Path) -> Path:
-    """The copy, which the next push may change: what that needs is compiled meanwhile."""
-    prepare(compile_apply, {e.dtype for e in entries(mapped(copy))})
+def _prepare_for_delta(copy: Path) -> Path:
+    """Start to compile what the next delta needs in the background, and return the copy."""
+    prepare(compile_apply, {e.dtype for e in entries(map_file(copy))})
     return copy
 
 
-def _announced(file: Path, pushed: Path, version: int, digest: str, of: Callable[[Path], np.ndarray] = mapped) -> Path:
-    """`file`, which is `pushed` or a copy of it, once its digest is the announced one. Raises WeightsUnverified."""
-    received = digest_file(file, of)
+def _check_digest(
+    file: Path, pushed: Path, version: int, digest: str, open_file: Callable[[Path], np.ndarray] = map_file
+) -> Path:
+    """Return `file`, which is `pushed` or a copy of it, if its digest is the announced one.
+
+    Raises:
+        WeightsUnverified: It is not, or the file is incomplete.
+    """
+    received = digest_file(file, open_file)
     if received != digest:
         raise WeightsUnverified(
-            f"{pushed} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}."
+            f"{pushed} has digest {received[:12]}, but the learner announced {digest[:12]} for version {version}."
             " Push again."
         )
     return file
 
 
-def _patched(data: np.ndarray, delta: Delta) -> str:
-    """The digest of the copy, [bytes] uint8, with the changes, which were made in place. Each chunk is patched and
-    hashed in one go, by several threads, while later parts of the delta are still read from a disk: what a piece has
-    touched is hashed while it is in the core's cache, as far as the next piece, which touches nothing before its own
-    beginning. Raises Damaged when a part is; the copy is what it was."""
+def _apply_delta(data: np.ndarray, delta: Delta) -> str:
+    """Apply a delta to the copy, in place, and return the digest of the result.
+
+    Several threads patch and hash a chunk each, while later parts of the delta are still read from the disk. What a
+    piece changed is hashed while it is in the core's cache, up to the begin of the next piece: a piece changes nothing
+    before its own begin.
+
+    Args:
+        data: The copy, [bytes] uint8.
+        delta: The delta, which continues the copy's weights.
+
+    Raises:
+        Damaged: A part of the file is damaged. All changes were undone.
+        ValueError: The delta does not fit the copy, whose content is then unknown.
+    """
     tensors = entries(data)
     if unknown := delta.tensors - {e.name for e in tensors}:
         raise ValueError(f"it changes {sorted(unknown)[0]}, which is not among the weights")
 
     changed: list[tuple[np.ndarray, list[tuple[int, Piece]]]] = []
+    """For each chunk its elements, and its pieces with the element at which each begins."""
 
-    def patched(entry: Entry, part: slice) -> bytes:
-        chunk, hashed, upto = data[entry.begin : entry.end][part], ChunkHash(), 0
+    def patch_chunk(entry: Entry, part: slice) -> bytes:
+        """Patch a chunk and return its hash."""
+        chunk = data[entry.begin : entry.end][part]
+        hasher = ChunkHash()
+        hashed_until = 0
         pieces = delta.pieces(entry.name, part, entry.dtype)
-        of = integers(entry.dtype)
-        changed.append((chunk.view(of), [(begin // of.itemsize, piece) for begin, piece in pieces]))
+        integer = integers(entry.dtype)
+        changed.append((chunk.view(integer), [(begin // integer.itemsize, piece) for begin, piece in pieces]))
         for begin, piece in pieces:
-            hashed.update(chunk[upto:begin].data)
-            apply(piece, chunk[begin:].view(of))
-            upto = begin
-        hashed.update(chunk[upto:].data)
-        return hashed.digest()
+            hasher.update(chunk[hashed_until:begin].data)
+            apply(piece, chunk[begin:].view(integer))
+            hashed_until = begin
+        hasher.update(chunk[hashed_until:].data)
+        return hasher.digest()
 
     try:
         with hashing_threads() as pool:
-            futures = {e: [pool.submit(patched, e, part) for part in chunks(e.end - e.begin)] for e in tensors}
+            futures = {e: [pool.submit(patch_chunk, e, part) for part in chunks(e.end - e.begin)] for e in tensors}
             return combine(
                 {e.name: tensor_hash(e.dtype, e.shape, [f.result() for f in parts]) for e, parts in futures.items()}
             )
-    except Damaged:  # the threads are through
+    except Damaged:
+        # No thread runs any more: the pool was shut down when its block ended.
         for chunk, pieces in changed:
             for begin, piece in pieces:
                 apply(inverse(piece), chunk[begin:])
@@ -257,18 +321,23 @@ def _patched(data: np.ndarray, delta: Delta) -> str:
 
 
 def _identity(path: Path) -> list[int]:
-    """Changes with the file. Raises WeightsUnverified when this node does not see it."""
+    """Return numbers that change when the file changes.
+
+    Raises:
+        WeightsUnverified: This node does not see the file.
+    """
     try:
-        found = path.stat()
-    except OSError as e:
+        stat = path.stat()
+    except OSError as error:
         raise WeightsUnverified(
-            f"{path} is no complete safetensors file: {e}. Check that writing it finished and that this node sees it."
-        ) from e
-    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
+            f"{path} is not a complete safetensors file: {error}. Check that writing it finished and that this node"
+            " sees it."
+        ) from error
+    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns]
 
 
-def _note(here: Path) -> dict[str, Any]:
-    """What was proved; empty when nothing is."""
+def _read_note(here: Path) -> dict[str, Any]:
+    """Return what was proved: version, digest, source and whether there is a copy. Empty if nothing was."""
     try:
         note = json.loads((here / NOTE).read_text())
         return note if not note["copy"] or (here / COPY).exists() else {}
@@ -276,15 +345,23 @@ def _note(here: Path) -> dict[str, Any]:
         return {}
 
 
-def _forget(here: Path) -> None:
+def _remove_note(here: Path) -> None:
     (here / NOTE).unlink(missing_ok=True)
 
 
-def _prove(here: Path, version: int, digest: str, *, source: list[int] | None, copy: bool) -> None:
-    """Without room for the note the engines beside this one prove what comes for themselves."""
+def _write_note(here: Path, version: int, digest: str, *, source: list[int] | None, copy: bool) -> None:
+    """Note what was proved. If it cannot be written, the other engines of the node check the push by themselves.
+
+    Args:
+        here: The room.
+        version: The version.
+        digest: Its digest.
+        source: Identity of the pushed file that was checked; None after a delta.
+        copy: True if the node has a copy.
+    """
     partial = here / f"{NOTE}.partial"
     try:
         partial.write_text(json.dumps({"version": version, "digest": digest, "source": source, "copy": copy}))
         os.replace(partial, here / NOTE)
-    except OSError as e:
-        log.warning("%s cannot be written (%s): every engine of this node proves the push for itself.", here / NOTE, e)
+    except OSError as error:
+        log.warning("Cannot write %s (%s): every engine of this node checks the push by itself.", here / NOTE, error)

@@ -1,9 +1,10 @@
-"""Node rooms: the directories in a node's own memory in which its engines keep what was pushed, one for each directory
-that is pushed to. Each process holds a shared flock on its room's file HELD for as long as it lives, and the kernel
-frees it however that ends:
+"""Directories in a node's own memory in which its engines keep pushed weights, and their removal after a crash.
 
-    Room(here).hold()     mkdir, flock(LOCK_SH)
-    sweep(root)           rooms that nobody holds, since all of their processes were killed, are removed
+There is one directory, a *room*, for each directory that the learner pushes to. Every process that uses a room holds a
+shared flock on the file HELD in it. The kernel releases the lock however the process ends.
+
+    Room(directory).hold()   mkdir, flock(LOCK_SH)
+    sweep(root)              removes the rooms that nobody holds, because all of their processes were killed
 """
 
 from __future__ import annotations
@@ -17,24 +18,34 @@ from contextlib import suppress
 from pathlib import Path
 
 log = logging.getLogger(__name__)
-PREFIX, HELD = "tir_node_", "held"
+PREFIX = "tir_node_"
+HELD = "held"
 RETRY_S = 0.05
-"""Between two tries while another process removes the room: flock has no deadline of its own."""
+"""Seconds between two attempts while another process removes the room. flock itself has no deadline."""
 
 
 class Room:
+    """One process's hold on a room."""
+
     def __init__(self, here: Path) -> None:
         self.here = here
         self._fd: int | None = None
 
     def hold(self, wait_s: float) -> None:
-        """The directory is there, and nobody sweeps it from now on. Raises OSError, among them where another process
-        removes it for longer than `wait_s`."""
+        """Create the directory if needed, and make sure that nobody sweeps it from now on.
+
+        Args:
+            wait_s: Seconds to wait while another process removes the room.
+
+        Raises:
+            TimeoutError: Another process removed it for longer than `wait_s`.
+            OSError: The directory cannot be created or locked.
+        """
         give_up = time.monotonic() + wait_s
         while not self._is_held():
             self.leave()
             self.here.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # it was removed since
+            with suppress(FileNotFoundError):  # another process removed the directory since mkdir
                 self._fd = os.open(self.here / HELD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
                 try:
                     fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -46,8 +57,10 @@ class Room:
             time.sleep(RETRY_S)
 
     def _is_held(self) -> bool:
-        """Whether what we hold is what lies there now: who swept may have removed it before our flock, an engine beside
-        us may have given the room back."""
+        """Return True if the locked file is the one that is in the room now.
+
+        A sweep may have removed the room before this process locked it, or an engine beside it may have removed it.
+        """
         if self._fd is None:
             return False
         try:
@@ -56,26 +69,26 @@ class Room:
             return False
 
     def leave(self) -> None:
+        """Release the lock. Idempotent."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def sweep(root: Path) -> None:
-    """Removes our rooms in `root` that no process holds. What cannot be removed stays, and is said."""
+    """Remove this user's rooms in `root` that no process holds. Log those that cannot be removed."""
     for here in sorted(root.glob(f"{PREFIX}{os.geteuid()}_*")):
         try:
-            # one without the file is just being made
             fd = os.open(here / HELD, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
-            continue
+            continue  # a process is just creating the room
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(here)
-            log.info("%s, which killed engines have left, is removed.", here)
+            log.info("Removed %s, which killed engines had left.", here)
         except BlockingIOError:
-            pass  # of engines that live
-        except OSError as e:
-            log.warning("%s, which killed engines have left, cannot be removed: %s.", here, e)
+            pass  # a living engine holds it
+        except OSError as error:
+            log.warning("Cannot remove %s, which killed engines left: %s.", here, error)
         finally:
             os.close(fd)

@@ -1,8 +1,8 @@
-"""Push files: what the learner writes for the engines. One directory; the last push is in it, in full, or what changed
-in it, or both.
+"""The files that the learner writes for the engines, in one directory.
 
-write(version)   the learner's weights are the last push from now on; the files of the one before are removed
-whole()          the last push in full, which an engine that cannot continue from the one before needs
+The directory contains the last push: as a full file, as a delta of the push before, or as both. `write` replaces the
+last push by the learner's weights and removes the files of the push before. `write_full` adds the full file, for
+engines that cannot apply the delta.
 """
 
 from __future__ import annotations
@@ -22,17 +22,23 @@ from .transport import same_weights
 
 SHARED_MEMORY = Path("/dev/shm")
 SPARE = "spare"
-"""The file of an earlier push, for the next to be written over."""
+"""Name of the file of an earlier push that the next full push overwrites."""
 MAX_SKIPPED = 64
-"""Full pushes, at most, until a delta is tried again that was not worth it."""
+"""Most full pushes in a row before a delta is tried again after one that was too large."""
 T = TypeVar("T")
 
 
 def push_directory(run_dir: Path, model_bytes: int | None, *, one_node: bool = True) -> Path:
-    """Where the file goes: shared memory when it holds two of them (old and new), else the run's directory; and that
-    when the size is not known (None).
+    """Return the directory for the files of a run's pushes.
 
-    With engines on several nodes it is always the run's directory, which all of them must see."""
+    It is in shared memory if that has space for two files, the old and the new one. Otherwise it is in the run's
+    directory; also if the size is unknown, and if engines run on several nodes, which must all see the directory.
+
+    Args:
+        run_dir: The run's directory.
+        model_bytes: Size of a full push in bytes; None if unknown.
+        one_node: True if all engines run on the learner's node.
+    """
     fits = (
         model_bytes is not None
         and one_node
@@ -44,41 +50,75 @@ def push_directory(run_dir: Path, model_bytes: int | None, *, one_node: bool = T
 
 
 class PushFiles:
+    """The last push on disk."""
+
     def __init__(self, learner: Learner, directory: Path, *, delta: bool) -> None:
-        """`delta`: what changed is written where that is possible and worth it."""
-        self.learner, self.directory, self.delta = learner, directory, delta
+        """Create an empty state; nothing is written yet.
+
+        Args:
+            learner: Writes the weights.
+            directory: Where it writes them.
+            delta: Write only what changed, where that is possible and saves enough.
+        """
+        self.learner = learner
+        self.directory = directory
+        self.delta = delta
         self.version = 0
         self.digest: str | None = None
         """The digest of the last push's weights; None before the first."""
         self.full: Path | None = None
-        """The last push's file; None where only what changed was written."""
+        """The last push's full file; None if only a delta was written."""
         self.changes: tuple[Path, str] | None = None
-        """What changed, and its link; None where it was written in full at once."""
-        self.seconds, self.nbytes = 0.0, 0
-        """What writing took, since whoever asks set them to 0."""
-        self._skip = self._skipped = 0
+        """The last push's delta file and its link; None if it was written in full at once."""
+        self.seconds = 0.0
+        """Seconds spent on writing since the owner reset it."""
+        self.nbytes = 0
+        """Bytes written since the owner reset it."""
+        self._full_pushes_left = 0
+        """Full pushes until a delta is tried again."""
+        self._backoff = 0
+        """Length of the last such series; it doubles with each delta that was too large."""
 
     async def write(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
-        """Write the learner's weights as the next push. Raises WeightsUnverified if their digest is `differs_from`,
-        InfraError when a disk refuses."""
-        if self.digest is None:  # a process that was killed could not remove its last file
+        """Write the learner's weights as the next push.
+
+        Args:
+            version: Number of learner updates behind the weights.
+            differs_from: A digest that the weights must not have; None: any will do.
+            full: Do not write a delta.
+
+        Raises:
+            WeightsUnverified: The weights have the digest `differs_from`.
+            InfraError: The disk is full or failed.
+        """
+        if self.digest is None:
+            # A process that was killed could not remove its last file.
             shutil.rmtree(self.directory, ignore_errors=True)
-        changes = None if full else await self._changes(version)
+        changes = None if full else await self._write_delta(version)
         path = self.directory / (f"v{version}.safetensors" if changes is None else f"v{version}.delta")
-        digest = changes.digest if changes else await self._written(version, path, lambda: self.learner.publish(path))
+        digest = changes.digest if changes else await self._measured(version, path, lambda: self.learner.publish(path))
         if digest == differs_from:
             raise WeightsUnverified(same_weights(version, digest))
         old = {file for file in (self.full, self.changes and self.changes[0]) if file and file != path}
-        self.full, self.changes = (None, (path, changes.link)) if changes else (path, None)
-        self.version, self.digest = version, digest
-        for file in old:  # before an engine is told: a node's copy may be this very file, and is changed in place
-            self._give_up(file)
+        self.full = None if changes else path
+        self.changes = (path, changes.link) if changes else None
+        self.version = version
+        self.digest = digest
+        # This comes before any engine hears of the push: a node's copy may be the old file itself, and a delta changes
+        # the copy in place.
+        for file in old:
+            self._retire(file)
 
-    async def whole(self) -> Path:
-        """The learner still has these weights. Raises WeightsUnverified when it has not."""
+    async def write_full(self) -> Path:
+        """Write the last push in full if that was not done yet, and return the file.
+
+        Raises:
+            WeightsUnverified: The learner has other weights by now, or its memory is damaged.
+            InfraError: The disk is full or failed.
+        """
         if self.full is None:
             path = self.directory / f"v{self.version}.safetensors"
-            digest = await self._written(self.version, path, lambda: self.learner.publish(path))
+            digest = await self._measured(self.version, path, lambda: self.learner.publish(path))
             if digest != self.digest:
                 raise WeightsUnverified(
                     f"The weights of version {self.version} have digest {digest[:12]} in full, and had"
@@ -87,55 +127,69 @@ class PushFiles:
             self.full = path
         return self.full
 
-    def not_worth_it(self) -> None:
-        """The delta was too large, or not taken: the next 1, 2, 4, ... pushes are full until it is tried again."""
-        self._skipped = min(MAX_SKIPPED, 2 * self._skipped or 1)
-        self._skip = self._skipped
+    def back_off_deltas(self) -> None:
+        """Note that the delta was too large or was refused by all: the next 1, 2, 4, ... pushes are full."""
+        self._backoff = min(MAX_SKIPPED, 2 * self._backoff or 1)
+        self._full_pushes_left = self._backoff
 
-    def worth_it(self) -> None:
-        self._skipped = 0
+    def reset_backoff(self) -> None:
+        """Note that a delta was useful."""
+        self._backoff = 0
 
     def move(self, directory: Path) -> None:
-        """Write there from now on, which is seen where the directory before is not: the last push too, when it is next
-        asked for in full. All have loaded it."""
+        """Write into another directory from now on, because engines may run on nodes that do not see the old one.
+
+        The files of the last push are removed, since every engine has loaded them. `write_full` writes it again.
+        """
         if directory != self.directory:
             self.remove()
-            self.directory, self.full, self.changes = directory, None, None
+            self.directory = directory
+            self.full = None
+            self.changes = None
 
     def remove(self) -> None:
+        """Remove all files."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _give_up(self, file: Path) -> None:
-        """A file of an earlier push, which every engine has loaded or is given up. The next full push is written over
-        it, where it can be nobody's copy."""
+    def _retire(self, file: Path) -> None:
+        """Remove a file of an earlier push, or keep it for the next full push to overwrite.
+
+        No engine needs it any more. With deltas it may be a node's copy, so it must not be overwritten.
+        """
         if self.delta or not file.exists():
             file.unlink(missing_ok=True)
         else:
             file.replace(self.directory / SPARE)
 
-    async def _changes(self, version: int) -> DeltaDigest | None:
+    async def _write_delta(self, version: int) -> DeltaDigest | None:
+        """Write a delta file; return None if the push has to be written in full."""
         if not self.delta or self.digest is None:
             return None
-        if self._skip:
-            self._skip -= 1
+        if self._full_pushes_left:
+            self._full_pushes_left -= 1
             return None
         path = self.directory / f"v{version}.delta"
-        changes = await self._written(version, path, lambda: self.learner.publish_changes(path, self.version))
+        changes = await self._measured(version, path, lambda: self.learner.publish_changes(path, self.version))
         if changes is None:
-            self.not_worth_it()
+            self.back_off_deltas()
         return changes
 
-    async def _written(self, version: int, path: Path, write: Callable[[], Awaitable[T]]) -> T:
+    async def _measured(self, version: int, path: Path, write: Callable[[], Awaitable[T]]) -> T:
+        """Await `write`, which writes `path`, and add its time and the file's size to the counters.
+
+        Raises:
+            InfraError: The disk is full or failed.
+        """
         start = time.monotonic()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            made = await write()
+            result = await write()
             self.nbytes += path.stat().st_size if path.exists() else 0
-        except OSError as e:
+        except OSError as error:
             raise InfraError(
-                f"The weights of version {version} could not be written for the engines: {e};"
+                f"The weights of version {version} could not be written for the engines: {error};"
                 f" in {self.directory} {room(self.directory)}."
-            ) from e
+            ) from error
         finally:
             self.seconds += time.monotonic() - start
-        return made
+        return result

@@ -1,4 +1,4 @@
-"""Read-back: the exact proof of what a worker's model holds after a push. No threshold, no log-probs.
+"""Compare what a worker's model holds after a push with what was sent, exactly: no threshold and no log-probs.
 
     sent tensor "…q_proj.weight"  ──> cut for this rank ──┐
                                                           ├── equal, element by element, or the tensor is named
@@ -7,7 +7,7 @@
 The read-back does not use the loader that it checks: it finds the place of each checkpoint tensor from the layers' own
 sizes and ranks. It undoes what loading does to a tensor:
 
-    fused             rows of qkv_proj and gate_up_proj are told apart again
+    fused             the rows of qkv_proj and gate_up_proj are separated again
     tensor parallel   rows or columns of this rank; key/value heads that several ranks share
     padded            the rows of the vocabulary's padding are left out
     tied              a head that has no tensor of its own must hold the embedding
@@ -17,9 +17,9 @@ sizes and ranks. It undoes what loading does to a tensor:
 
 What it cannot place (quantised layers, fused experts, what the checkpoint has fused where ranks share it, another
 shape) is counted as unread and left to the log-probs: a right push is never refused because of it. A loader may also
-change values (GPT-NeoX reorders rows, GPT-2 transposes). So the read-back is checked itself, once, on the weights that
-the engine loaded from disk when it started: what it does not find there is unread for good. Where there is no such load
-it trusts itself with model types only whose loaders are known to change nothing.
+change values (GPT-NeoX reorders rows, GPT-2 transposes). So the read-back itself is checked once, on the weights that
+the engine loaded from disk when it started: what it does not find there stays unread. Without such a load it is used
+only for model types whose loaders are known to change nothing.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ Cut = Callable[[torch.Tensor], torch.Tensor]
 _HASH_WEIGHT = 6364136223846793005
 """Odd multiplier of the device checksum's position weights (Knuth's MMIX generator)."""
 _BLOCK = 1 << 22
-"""Elements that are compared or summed at a time, if no row is longer; bounds the memory that it takes."""
+"""Most elements that are compared or summed at a time, unless a row is longer. Limits the memory for it."""
 PLAIN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
-"""Model types whose loaders fuse and cut tensors, and change no value."""
+"""Model types whose loaders fuse and split tensors but change no value."""
 Key = tuple[int, str, int | None]
-"""A place in a model, whatever the checkpoint calls it: module, parameter, position among those fused there."""
+"""A place in a model: module, parameter, and position among the tensors that are fused there. It does not depend on the
+names in the checkpoint."""
 
 
 class Place(NamedTuple):
@@ -67,7 +68,7 @@ class Place(NamedTuple):
         module: Identity of the module. A module may hold two copies, with one cut: its parameter and the packed one.
         read: Return what the model holds there.
         cut: Return the part of the checkpoint's tensor that belongs there.
-        dtype: What loading converts to.
+        dtype: The dtype that loading converts to.
     """
 
     module: int
@@ -77,7 +78,7 @@ class Place(NamedTuple):
 
 
 Equal = Callable[[Place, torch.Tensor, Any], bool | None]
-"""Says whether a place holds what was sent; None: it cannot be told."""
+"""Returns whether a place holds what was sent; None if that is unknown."""
 
 
 class ReadBack:
@@ -93,14 +94,14 @@ class ReadBack:
                     self._fused[part] = (fused, position)
         self._noted: dict[str, dict[int, Any]] = {}
         self._trusted: set[Key] | None = None
-        """Where a load from disk was read back as it should be; None: everywhere."""
-        self._told: set[str] = set()
-        """Tensors that were said to be unread."""
+        """Places at which a load from disk was read back correctly; None: all places."""
+        self._logged: set[str] = set()
+        """Tensors that the log has named as unread."""
         self._never_sent: frozenset[str] = frozenset()
-        """Modules that the checkpoint on disk has nothing for either."""
+        """Modules for which the checkpoint on disk has no tensor either."""
         devices = (parameter.device for parameter in model.parameters())
         self._device = next((device for device in devices if device.type != "meta"), torch.device("cpu"))
-        """Where checksums are computed, of both sides: a parameter is a meta tensor while weights are loaded."""
+        """The device of all checksums. It is stored because a parameter is a meta tensor while weights are loaded."""
 
     def check_itself(self, loaded: Iterable[tuple[str, torch.Tensor]] | None) -> tuple[str, ...]:
         """Find out, on weights that are known to be loaded rightly, which tensors can be read back; trust only those.
@@ -117,12 +118,12 @@ class ReadBack:
             if len(held) > (len(names) - len(unread)) / 2:
                 self._trusted = held
                 self._never_sent = frozenset(self._not_covered(names, set()))
-                self._tell_once(unread)
+                self._log_once(unread)
                 return tuple(unread)
         kind = getattr(getattr(self._model, "config", None), "model_type", None)
         if kind not in PLAIN_TYPES:
             self._trusted = set()
-            log.info("the read-back is not checked and %s is no plain model type: all is left to the log-probs", kind)
+            log.info("The read-back is unchecked and %s is not a plain model type: only log-probs prove a push", kind)
         return ()
 
     def _held(self, loaded: Iterable[tuple[str, torch.Tensor]]) -> tuple[set[Key], list[str], list[str]]:
@@ -149,7 +150,7 @@ class ReadBack:
         return self._report(dict(sent), _equal)
 
     def note(self, sent: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Keep checksums of tensors that are being sent and not kept, for `compare_noted`."""
+        """Store checksums of tensors that arrive and are not kept, for `compare_noted`."""
         for name, tensor in sent:
             self._noted[name] = sums = {}
             for place in self._places(name):
@@ -157,8 +158,9 @@ class ReadBack:
                     continue  # a second copy with the same cut
                 try:
                     sums[place.module] = checksum(place.cut(tensor), self._device, place.dtype)
-                except Exception as e:  # no reason to refuse a push: this tensor is unread
-                    log.debug("%s cannot be noted: %s", name, e)
+                except Exception as error:
+                    # This is no reason to refuse a push: the tensor counts as unread.
+                    log.debug("%s cannot be noted: %s", name, error)
 
     def compare_noted(self) -> ReadBackReport:
         """Compare what the model holds with the tensors of all `note` calls since the last comparison."""
@@ -174,7 +176,7 @@ class ReadBack:
         return self._report(noted, equal)
 
     def forget(self) -> None:
-        """Drop the notes of a push that was torn."""
+        """Drop the checksums of a push that was torn."""
         self._noted = {}
 
     def _report(self, sent: Mapping[str, Any], equal: Equal) -> ReadBackReport:
@@ -190,12 +192,12 @@ class ReadBack:
                     unread.append(name)
                 elif not verdict:
                     differing.append(name)
-        self._tell_once(unread)
+        self._log_once(unread)
         missing = self._not_covered(sent, set(unread))
         return ReadBackReport(len(sent), tuple(differing), tuple(unread), missing, nbytes, time.monotonic() - start)
 
     def _verdict(self, name: str, tensor: Any, equal: Equal) -> tuple[bool | None, int]:
-        """Return whether every place of a tensor holds it, None if that cannot be told, and the bytes compared."""
+        """Return whether every place of a tensor holds it (None if that is unknown), and the bytes compared."""
         verdicts: list[bool | None] = []
         nbytes = 0
         for place in self._places(name):
@@ -203,18 +205,19 @@ class ReadBack:
                 held = place.read()
                 nbytes += held.numel() * held.element_size()
                 verdicts.append(equal(place, held, tensor))
-            except Exception as e:  # the read-back's own failure is no fault of the push
-                log.debug("%s cannot be read back: %s", name, e)
+            except Exception as error:
+                # A failure of the read-back itself says nothing about the push.
+                log.debug("%s cannot be read back: %s", name, error)
                 verdicts.append(None)
         if False in verdicts:
             return False, nbytes
         return (None if None in verdicts or not verdicts else True), nbytes
 
-    def _tell_once(self, unread: list[str]) -> None:
-        new = [name for name in unread if name not in self._told]
-        self._told.update(new)
+    def _log_once(self, unread: list[str]) -> None:
+        new = [name for name in unread if name not in self._logged]
+        self._logged.update(new)
         if new:
-            log.info("%d tensors cannot be read back and are left to the log-probs: %s", len(new), ", ".join(new[:10]))
+            log.info("%d tensors cannot be read back; only log-probs prove them: %s", len(new), ", ".join(new[:10]))
 
     def _unstacked(self, name: str) -> str:
         """Return the checkpoint's name as the module tree has it, before projections are fused."""
@@ -249,8 +252,8 @@ class ReadBack:
             if places:
                 for head in self._heads_tied_to(module):
                     places += _places_of(head, parameter, None)
-        except Exception as e:  # a layer that is built otherwise than known here
-            log.debug("%s cannot be placed: %s", name, e)
+        except Exception as error:  # a layer whose structure is not known here
+            log.debug("%s cannot be placed: %s", name, error)
             return []
         return places
 
@@ -395,7 +398,7 @@ def _reads(module: torch.nn.Module, parameter: str) -> list[Callable[[], torch.T
 
 
 def _unpacked(module: Any) -> torch.Tensor:
-    """Return the weight [out, in] that a layer's packed kernel multiplies with, by applying it to the identity."""
+    """Return the weight [out, in] with which a layer's packed kernel computes, by applying it to the identity."""
     size = module.embedding_dim if isinstance(module, VocabParallelEmbedding) else module.input_size_per_partition
     identity = torch.eye(size, dtype=_dtype_of(module, "weight"))
     return module.quant_method.apply(module, identity, None).t()
@@ -429,7 +432,7 @@ def _equal(place: Place, held: torch.Tensor, sent: torch.Tensor) -> bool | None:
     if held.shape != wanted.shape:
         return None
     blocks = zip(_blocks(held, held.device, held.dtype), _blocks(wanted, held.device, held.dtype), strict=True)
-    return all(torch.equal(one, other) for one, other in blocks)
+    return all(torch.equal(held_block, wanted_block) for held_block, wanted_block in blocks)
 
 
 def _blocks(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> Iterator[torch.Tensor]:
@@ -453,9 +456,9 @@ def _blocks(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> I
 def checksum(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
     """Return (shape, checksum) of a tensor's values as `dtype`: equal if, and for practical purposes only if, they are.
 
-    It is computed on `device` wherever the tensor is, so that both sides of a comparison are told the same way: on the
-    CPU a hash of the bits, on a GPU two sums of them modulo 2**64, the second with a weight for each position, so that
-    exchanged and shifted values are seen and nothing is copied to the host.
+    Both sides of a comparison are computed on `device`, wherever the tensor is. On the CPU it is a hash of the bits. On
+    a GPU it is two sums of the bits modulo 2**64, so that nothing is copied to the host; the second sum has a weight
+    for each position, so that it changes if values are exchanged or shifted.
     """
     blocks = _blocks(tensor, device, dtype)
     shape = tuple(tensor.shape)

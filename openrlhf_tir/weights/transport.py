@@ -1,8 +1,9 @@
-"""Transport: how the learner's weights get into engines. What the publisher needs of one; FileTransport and
-BroadcastTransport are there.
+"""What the publisher needs of a transport, by which the learner's weights get into the engines.
 
-take(version)    the learner's weights are the next push from now on
-sent(engines)    into each of them, proved by digest; what its canary sampled first, or what it raised
+FileTransport and BroadcastTransport implement it.
+
+    take(version)    make the learner's current weights the next push
+    sent(engines)    bring it into each engine and compare digests; returns what each engine's canary sampled
 """
 
 from __future__ import annotations
@@ -16,35 +17,56 @@ from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion
 
 T = TypeVar("T")
 Results = list[list[Completion] | BaseException]
-"""One entry for each engine, in the order they were given: its canaries, or what it raised."""
+"""For each engine, in the order of the call: the canary's completions, or the exception that it raised."""
 
 
 class PushTarget(Protocol):
-    """What a push needs of an engine. Each call raises EngineGone when its process died, which takes the engine out of
-    the push. One that hangs is discarded at the push's deadline: it costs its own work, not the push."""
+    """What a push needs of an engine.
+
+    Each call raises EngineGone if the engine's process died; the engine is then no longer part of the push. An engine
+    that hangs is discarded at the push's deadline, so that it costs its own work and not the push.
+    """
 
     async def update_weights(
         self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
     ) -> list[Completion]:
-        """The canary's completions. With a `link` the file is a delta. Raises WeightsUnverified when the file is not
-        the announced one or did not load; of it DeltaRefused when the engine is as it was and takes a full push."""
+        """Load a file and return what the canary sampled with it.
+
+        Args:
+            path: A full safetensors file, or a delta file if `link` is given.
+            version: Number of learner updates behind the weights.
+            digest: Digest of the full weights after the push.
+            canary: What to sample first; None: nothing.
+            link: Chains a delta file to the push before.
+
+        Raises:
+            WeightsUnverified: The file is not the announced one, or did not load.
+            DeltaRefused: A WeightsUnverified after which the engine has its old weights and can take a full push.
+        """
 
     async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
-        """Take part in a broadcast, worker i as rank `first_rank` + i; see RolloutEngine."""
+        """Take part in a broadcast, worker i as rank `first_rank` + i; see ports.RolloutEngine."""
 
     async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        """The canary's completions. Raises WeightsUnverified when what was received has another digest."""
+        """Compute with the received weights and return what the canary sampled.
+
+        Raises:
+            WeightsUnverified: What was received has another digest.
+        """
 
     async def proved(self, version: int) -> None:
-        """Says that what was sampled by `version` may be used."""
+        """Release what was sampled with `version`; until then it is withheld."""
 
     async def discard(self, why: str) -> None:
-        """This engine holds unknown weights: nothing sampled by them is ever seen."""
+        """Give up the engine because its weights are unknown. Nothing that it sampled with them is ever returned."""
 
-    async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]: ...
+    async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+        """Return one short completion per prompt, sampled with the current weights."""
 
 
 class Transport(Protocol):
+    """Brings pushes to engines. See the module's docstring."""
+
     @property
     def version(self) -> int:
         """The version of the last push."""
@@ -55,50 +77,59 @@ class Transport(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether anything was pushed at all."""
+        """True once `take` was called."""
 
     @property
     def delta(self) -> bool:
-        """Whether it was what changed only, for every engine."""
+        """True if every engine got the last push as a delta."""
 
     @property
     def seconds(self) -> float:
-        """How long the learner took for it, since `begin`."""
+        """Seconds that the learner spent on writing or sending since `begin`."""
 
     @property
     def nbytes(self) -> int:
-        """What it wrote or sent, since `begin`."""
+        """Bytes that the learner wrote or sent since `begin`."""
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """Reset `seconds` and `nbytes`."""
 
     async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
-        """Take the learner's weights as the next push.
+        """Make the learner's weights the next push.
 
         Args:
             version: Number of learner updates behind them.
-            differs_from: A digest that the weights may not have, which raises WeightsUnverified here or in `sent`.
+            differs_from: A digest that the weights must not have. If they do, WeightsUnverified is raised here or in
+                `sent`. None: any digest will do.
             full: Do not write a delta.
         """
 
     async def whole(self) -> None:
-        """The next `sent` is in full, whoever it is to."""
+        """Make the next `sent` a full push for every engine."""
 
-    async def sent(self, engines: list[PushTarget], canary: Canary) -> Results: ...
+    async def sent(self, engines: list[PushTarget], canary: Canary) -> Results:
+        """Bring the push into each engine. Errors of an engine are returned, not raised."""
 
-    def remove(self) -> None: ...
+    def remove(self) -> None:
+        """Remove what the last push left on disk."""
 
 
 async def in_time(deadline: Deadline, call: Awaitable[T], what: str) -> T:
-    """Raises DeadlineMissed, an InfraError: the engine is refused like one that holds other weights."""
+    """Await a call of an engine with a deadline. `what` names the call in the error.
+
+    Raises:
+        DeadlineMissed: An InfraError, so that the engine is refused like one that holds other weights.
+    """
     return await within(deadline, call, what)
 
 
 def name_of(engine: PushTarget) -> str:
+    """Return the engine's name for messages."""
     return getattr(engine, "name", "an engine")
 
 
 def same_weights(version: int, digest: str) -> str:
-    """Weights that had to differ from those of the push before do not."""
+    """Return the message for weights that had to differ from those of the push before, but do not."""
     return (
         f"Version {version} has the weights of the push before it (digest {digest[:12]}), although its learning rate"
         " and gradient are not zero: the learner did not step, or published too early."

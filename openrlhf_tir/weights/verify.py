@@ -1,18 +1,17 @@
-"""The proof of what an engine computes: its log-probs against the learner's, as a statistic with a known error rate.
+"""Compare an engine's log-probs with the learner's, as a statistic with a known error rate.
 
-Which bytes arrived is proved by the digest, and what the model holds by the read-back (readback.py); neither needs a
-threshold. What is left are faults that leave the weights right and the results wrong: another rope base or attention
-scale, a kernel's stale copy that cannot be read back, a stale cache. For these, engine and learner score the same
-texts.
+The digest proves which bytes arrived, and the read-back (readback.py) what the model holds; neither needs a threshold.
+What remains are faults with right weights and wrong results: another rope base or attention scale, a kernel's stale
+copy that cannot be read back, a stale cache. To find those, engine and learner score the same texts.
 
     level     mean |engine - learner| over the uncertain tokens, in nats: at most FACTOR times the reference
     most      the largest difference of one token: at most OUTLIER times the ceiling
     behind    distance to the learner's weights over the distance to those of the version before: at most BEHIND
 
-Tokens count once and only where the learner is uncertain: a certain token differs by nothing in right and wrong weights
-alike, and a text full of them made right pushes fall when the median over all tokens decided. The reference is the
-median level of the last accepted pushes, so that it follows the policy. docs/weights.md has the derivation and the
-measured distributions. numpy only.
+A token counts once, and only if the learner is uncertain about it: a certain token does not differ with right or wrong
+weights. (When the median over all tokens decided, texts full of certain tokens made right pushes fail.) The reference
+is the median level of the last accepted pushes, so that it follows the policy. docs/weights.md has the derivation and
+the measured distributions. numpy only.
 """
 
 from __future__ import annotations
@@ -27,33 +26,35 @@ import numpy as np
 from ..types import Completion
 
 FACTOR = 2.5
-"""Times the reference that a push may have as its level. Right pushes of one policy stay within 1.2 times."""
+"""Largest level of a push relative to the reference. Right pushes of one policy stay within a factor of 1.2."""
 BEHIND = 2.0
-"""Right weights are never farther from the learner than from the version before; both distances are numerics where an
-update is smaller than these, and their ratio then stays within 1.2 of 1."""
+"""Largest `behind`. Right weights are not farther from the learner than from the version before. If an update is
+smaller than the numerics, both distances are numerics, and their ratio stays within a factor of 1.2 of 1."""
 CERTAIN = float(np.log(0.95))
-"""Tokens of a higher log-prob do not count: rounding cannot show on them."""
+"""Tokens with a higher log-prob do not count, because rounding does not show on them."""
 MIN_TOKENS = 64
-"""Tokens that count at least: the least certain ones where fewer are uncertain."""
+"""Least number of tokens that count. If fewer are uncertain, the least certain ones are taken."""
 SMALLEST = 1e-5
-"""Nats; a threshold is never below it, as equal arithmetic on both sides has a level of zero."""
+"""Least threshold in nats. With equal arithmetic on both sides the level is zero, and so would be the threshold."""
 OUTLIER = 10.0
-"""Times the ceiling: what no rounding does to a single token."""
+"""Largest difference of a single token relative to the ceiling. Rounding never reaches it."""
 REMEMBERED = 16
-"""Accepted pushes whose levels make the reference."""
+"""Number of accepted pushes from which the reference is computed."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Log-probs of the same tokens by the engine and by the learner. All arrays [T]; NaN in `previous_T` where the
-    learner's version before did not score the token."""
+    """Log-probs of the same T tokens by the engine, the learner, and the learner's version before. All arrays [T].
+
+    `previous_T` is NaN where the version before did not score the token.
+    """
 
     engine_T: np.ndarray
     learner_T: np.ndarray
     previous_T: np.ndarray
 
     def __add__(self, other: Evidence) -> Evidence:
-        """Pool two rounds of a proof."""
+        """Return the evidence of two rounds together."""
         return Evidence(
             np.concatenate([self.engine_T, other.engine_T]),
             np.concatenate([self.learner_T, other.learner_T]),
@@ -62,7 +63,14 @@ class Evidence:
 
 
 class Disagreement(NamedTuple):
-    """How far an engine is from the learner; see the module's docstring. All are inf when a log-prob is not finite."""
+    """How far an engine is from the learner; see the module's docstring. All are inf if a log-prob is not finite.
+
+    Attributes:
+        level: Mean difference over the tokens that count, in nats.
+        most: Largest difference of any token, in nats.
+        behind: Distance to the learner over the distance to its version before.
+        tokens: Number of tokens that count.
+    """
 
     level: float
     most: float
@@ -79,18 +87,19 @@ class Disagreement(NamedTuple):
 
 
 class Tolerance(NamedTuple):
-    """The largest Disagreement that is accepted, part by part."""
+    """The largest accepted value of each part of a Disagreement."""
 
     level: float
     most: float
     behind: float = BEHIND
 
-    def excess(self, found: Disagreement) -> float:
-        """Return the disagreement in units of what is accepted: above 1 it is refused."""
-        return max(found.level / self.level, found.most / self.most, found.behind / self.behind)
+    def excess(self, disagreement: Disagreement) -> float:
+        """Return the largest ratio of a part of the disagreement to its tolerance; above 1 the push is refused."""
+        return max(disagreement.level / self.level, disagreement.most / self.most, disagreement.behind / self.behind)
 
-    def accepts(self, found: Disagreement) -> bool:
-        return self.excess(found) <= 1.0
+    def accepts(self, disagreement: Disagreement) -> bool:
+        """Return True if the disagreement is within the tolerance."""
+        return self.excess(disagreement) <= 1.0
 
     def __str__(self) -> str:
         return f"{self.level:.2g} nats on average, {self.most:.2g} at most"
@@ -98,11 +107,11 @@ class Tolerance(NamedTuple):
 
 @dataclass
 class Reference:
-    """What right pushes of this run differ by, and the tolerance that follows from it.
+    """How much right pushes of this run differ, and the tolerance that follows from it.
 
     Attributes:
         ceiling: Largest threshold, in nats (`vllm.canary_ceiling`).
-        fixed: Threshold that a setting gave (`vllm.canary_tolerance`); None: FACTOR times the reference.
+        fixed: The configured threshold (`vllm.canary_tolerance`); None: FACTOR times the reference.
         levels: Levels of the last accepted pushes.
     """
 
@@ -112,7 +121,7 @@ class Reference:
 
     @property
     def tolerance(self) -> Tolerance:
-        """What the next push may differ by. Before anything was accepted only the ceiling holds."""
+        """The tolerance for the next push. Before the first accepted push it is the ceiling."""
         if self.fixed is not None:
             level = self.fixed
         elif self.levels:
@@ -122,7 +131,7 @@ class Reference:
         return Tolerance(level, OUTLIER * self.ceiling)
 
     def accepted(self, levels: Sequence[float]) -> None:
-        """Note the levels of the engines that a push was proved on; a push counts once, however many they are."""
+        """Add an accepted push, given the levels of its engines. A push counts once, whatever the number of engines."""
         if len(levels):
             self.levels.append(float(np.median(levels)))
 
@@ -133,33 +142,35 @@ def evidence(
     scores: Sequence[np.ndarray],
     previous: Sequence[np.ndarray] | None = None,
 ) -> Evidence:
-    """Align what the engine and the learner say about the same tokens.
+    """Align the engine's and the learner's log-probs of the same tokens.
 
     Args:
-        texts: Texts that the engine continued; it also scored their own tokens if a completion has `prompt_logprobs`.
-        completions: What the engine said of text i, aligned with `texts`.
-        scores: The learner's log-probs of text i and its continuation, of every token but the first: [P + T - 1].
-        previous: The same of the texts alone by the learner's version before: [P - 1] each.
+        texts: Texts that the engine continued. It also scored their own tokens if a completion has `prompt_logprobs`.
+        completions: The engine's completion of each text.
+        scores: The learner's log-probs of each text and its continuation, of every token but the first: [P + T - 1].
+        previous: The log-probs of the texts alone by the learner's version before, [P - 1] each; None: unknown.
 
     Raises:
         ValueError: There is nothing to compare, or the lengths disagree. That is a bug, not a bad push.
     """
-    engine, learner, before = [], [], []
+    engine: list[np.ndarray] = []
+    learner: list[np.ndarray] = []
+    before: list[np.ndarray] = []
     shared = shared_prefixes(texts)
     for i, (text, completion) in enumerate(zip(texts, completions, strict=True)):
-        own = completion.prompt_logprobs
-        known = len(text) - 1
-        said = completion.logprobs if own is None else np.concatenate([own, completion.logprobs])
-        score = np.asarray(scores[i], np.float64)[known if own is None else 0 :]
-        if len(said) != len(score):
-            raise ValueError(f"{len(said)} log-probs of a canary cannot be compared with {len(score)} of the learner")
-        old = np.full(len(said), np.nan)
+        of_text = completion.prompt_logprobs
+        text_tokens = len(text) - 1
+        answer = completion.logprobs if of_text is None else np.concatenate([of_text, completion.logprobs])
+        score = np.asarray(scores[i], np.float64)[text_tokens if of_text is None else 0 :]
+        if len(answer) != len(score):
+            raise ValueError(f"{len(answer)} log-probs of a canary cannot be compared with {len(score)} of the learner")
+        old = np.full(len(answer), np.nan)
         skipped = 0
-        if own is not None:
-            skipped = max(0, shared[i] - 1)  # an earlier text has proved these tokens
+        if of_text is not None:
+            skipped = max(0, shared[i] - 1)  # tokens that are shared with an earlier text count there
             if previous is not None:
-                old[:known] = previous[i]
-        engine.append(np.asarray(said, np.float64)[skipped:])
+                old[:text_tokens] = previous[i]
+        engine.append(np.asarray(answer, np.float64)[skipped:])
         learner.append(score[skipped:])
         before.append(old[skipped:])
     if not sum(len(part) for part in engine):
@@ -183,29 +194,29 @@ def shared_prefixes(texts: Sequence[Sequence[int]]) -> list[int]:
     return shared
 
 
-def disagreement(found: Evidence) -> Disagreement:
+def disagreement(evidence: Evidence) -> Disagreement:
     """Return how far the engine is from the learner."""
-    difference_T = np.abs(found.engine_T - found.learner_T)
+    difference_T = np.abs(evidence.engine_T - evidence.learner_T)
     if not np.isfinite(difference_T).all():
         return Disagreement(np.inf, np.inf, np.inf, len(difference_T))
-    counted = found.learner_T < CERTAIN
+    counted = evidence.learner_T < CERTAIN
     if counted.sum() < MIN_TOKENS:
         counted = np.zeros(len(difference_T), bool)
-        counted[np.argsort(found.learner_T, kind="stable")[:MIN_TOKENS]] = True
+        counted[np.argsort(evidence.learner_T, kind="stable")[:MIN_TOKENS]] = True
     return Disagreement(
         float(difference_T[counted].mean()),
         float(difference_T.max()),
-        _behind(found, counted),
+        _behind(evidence, counted),
         int(counted.sum()),
     )
 
 
-def _behind(found: Evidence, counted: np.ndarray) -> float:
-    """Return the distance to the learner over the distance to its version before; 0 where both are one."""
-    known = counted & np.isfinite(found.previous_T)
-    to_new = float(np.abs(found.engine_T - found.learner_T)[known].sum())
-    to_old = float(np.abs(found.engine_T - found.previous_T)[known].sum())
-    moved = float(np.abs(found.learner_T - found.previous_T)[known].sum())
+def _behind(evidence: Evidence, counted: np.ndarray) -> float:
+    """Return the distance to the learner over the distance to its version before; 0 if the two versions are equal."""
+    known = counted & np.isfinite(evidence.previous_T)
+    to_new = float(np.abs(evidence.engine_T - evidence.learner_T)[known].sum())
+    to_old = float(np.abs(evidence.engine_T - evidence.previous_T)[known].sum())
+    moved = float(np.abs(evidence.learner_T - evidence.previous_T)[known].sum())
     if not moved or not to_new:
         return 0.0
     return to_new / to_old if to_old else np.inf

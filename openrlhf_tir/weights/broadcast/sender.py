@@ -1,5 +1,4 @@
-"""Sender: the learner's end of broadcasts. It serves the place to meet, and tells what became of a push; the group's
-faults are answers, not errors."""
+"""Send broadcasts from learner rank 0. Faults of the group are returned as results, not raised."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from .stream import Item, Tensors, send
 
 
 class Sender:
-    """Rank 0 of one group at a time; after a fault another is opened."""
+    """Rank 0 of one group at a time. After a fault, `open` opens another group."""
 
     def __init__(self) -> None:
         self._meeting: BroadcastRendezvous | None = None
@@ -22,39 +21,67 @@ class Sender:
         self._group: Group | None = None
         self._sending: str | None = None
         self._ended: tuple[str, str] = ("", "")
-        """The last push that was to be ended, and why; it may not have begun here."""
+        """The last push that `end` was called for, and the reason. `send` may not have begun it yet."""
 
     def open(self, backend: str, address: str, receivers: int, deadline_s: float) -> BroadcastRendezvous:
-        """Where `receivers` workers are to come; this node's `address`. They and this rank meet when the first push
-        begins. Raises InfraError."""
+        """Open a group; its members connect when the first push begins.
+
+        Args:
+            backend: "gloo" or "nccl".
+            address: An address of this node that the engines reach.
+            receivers: Number of workers that will join.
+            deadline_s: Deadline in seconds of each operation.
+
+        Returns:
+            What the workers need to join.
+
+        Raises:
+            InfraError: This process cannot listen on the address.
+        """
         self.close()
         try:
             self._meeting, self._store = served(backend, address, receivers, deadline_s)
-        except (OSError, RuntimeError) as e:
-            raise InfraError(f"Learner rank 0 cannot listen on {address} for the engines of a broadcast: {e}.") from e
+        except (OSError, RuntimeError) as error:
+            raise InfraError(
+                f"Learner rank 0 cannot listen on {address} for the engines of a broadcast: {error}."
+            ) from error
         return self._meeting
 
     def send(self, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> BroadcastResult:
-        """What became of it. Raises what gathering raises."""
+        """Send a push to all members.
+
+        Args:
+            push: The identity of the push.
+            buckets: Names, dtypes and shapes of the tensors in each bucket.
+            gathered: Yields the tensors of each bucket.
+
+        Returns:
+            The digest of what was sent, or the fault. Errors of gathering are raised as they are.
+        """
         try:
             assert self._meeting is not None, "open() comes first"
-            group = self._group = self._group or member(self._meeting, 0, self._store)
+            if self._group is None:
+                self._group = member(self._meeting, 0, self._store)
+            group = self._group
             self._sending = push
             if self._ended[0] == push:
                 group.end(self._ended[1])
             return send(group, push, buckets, gathered)
-        except BroadcastTorn as e:
-            return BroadcastResult(fault=str(e))
+        except BroadcastTorn as error:
+            return BroadcastResult(fault=str(error))
         finally:
             self._sending = None
 
     def end(self, push: str, why: str) -> None:
-        """From another thread: whoever takes part in the push is told at once, or when it begins."""
+        """End a push for all its members, at once or as soon as it begins. Called from another thread."""
         self._ended = (push, why)
         if self._sending == push and (group := self._group):
             group.end(why)
 
     def close(self) -> None:
+        """Close the group and its store. Idempotent."""
         if self._group is not None:
             self._group.close()
-        self._group = self._store = self._meeting = None
+        self._group = None
+        self._store = None
+        self._meeting = None

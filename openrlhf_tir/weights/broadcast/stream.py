@@ -1,12 +1,12 @@
-"""Broadcast stream: named tensors, bucket by bucket, through a group; each side hashes every byte that it sent or
-holds.
+"""Send named tensors through a group, bucket by bucket, and hash every byte on both sides.
 
     send      gathered bucket -> one buffer -> group          hashes of its tensors -> digest
     receive   group -> one buffer -> tensors in it -> `load`  hashes of its tensors -> digest
 
-The digest is that of weights/digest.py, of names, dtypes, shapes and bytes: the same as of a file that holds them. What
-comes is announced first, as names, dtypes and shapes per bucket, so memory beyond the model is two buckets on either
-side; a tensor larger than a bucket is a bucket of its own."""
+The digest is that of weights/digest.py, so it equals the digest of a file with the same tensors. Rank 0 first announces
+the names, dtypes and shapes of all buckets. Beside the model each side needs the memory of two buckets. A tensor that
+is larger than a bucket is a bucket of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..digest import ITEM_BYTES, chunk_hash, chunks, combine, hashing_threads, t
 from .group import Group
 
 ALIGNMENT = 16
-"""Bytes; every dtype's tensors may begin there."""
+"""Tensors begin at multiples of this many bytes in a buffer, which suits every dtype."""
 TORCH = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
@@ -33,7 +33,7 @@ Tensors = list[tuple[str, torch.Tensor]]
 
 
 class Item(NamedTuple):
-    """A tensor to come; `dtype` by its safetensors name."""
+    """A tensor that is announced. `dtype` is its safetensors name."""
 
     name: str
     dtype: str
@@ -41,45 +41,61 @@ class Item(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """Size of the tensor in bytes."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
+    """Where a tensor is in its bucket's buffer."""
+
     item: Item
     part: slice
-    """Its bytes of the bucket's buffer."""
+    """Its bytes of the buffer."""
 
 
-def placed(bucket: Sequence[Item]) -> tuple[list[Placed], int]:
-    """Where in a bucket's buffer each tensor lies, and the size of it."""
-    at, out = 0, []
+def place_bucket(bucket: Sequence[Item]) -> tuple[list[Placement], int]:
+    """Return the place of each tensor in the bucket's buffer, and the size of the buffer in bytes."""
+    offset = 0
+    placements = []
     for item in bucket:
-        out.append(Placed(item, slice(at, at + item.nbytes)))
-        at += -(-item.nbytes // ALIGNMENT) * ALIGNMENT
-    return out, at
+        placements.append(Placement(item, slice(offset, offset + item.nbytes)))
+        offset += -(-item.nbytes // ALIGNMENT) * ALIGNMENT
+    return placements, offset
 
 
 def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> BroadcastResult:
-    """By rank 0: the tensors of `buckets`, each of which is asked of `gathered` when its turn comes. Raises
-    BroadcastTorn, and what gathering raises."""
+    """Send a push from rank 0.
+
+    Args:
+        group: The group.
+        push: The identity of the push.
+        buckets: Names, dtypes and shapes of the tensors in each bucket.
+        gathered: Yields the tensors of each bucket when its turn comes.
+
+    Returns:
+        The digest and the number of bytes.
+
+    Raises:
+        BroadcastTorn: The push was torn. Errors of `gathered` are raised as they are, and end the push for all.
+    """
     hashes = _Hashes()
     with group.listening(push), hashing_threads() as pool:
         group.announce(push, json.dumps(buckets))
-        under_way = False
+        sending = False
         for bucket, tensors in zip(buckets, gathered, strict=True):
-            where, size = placed(bucket)
+            placements, size = place_bucket(bucket)
             buffer = torch.empty(size, dtype=torch.uint8, device=group.device)
-            for (item, part), (_, tensor) in zip(where, tensors, strict=True):
+            for (item, part), (_, tensor) in zip(placements, tensors, strict=True):
                 buffer[part].copy_(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
                 assert buffer[part].numel() == item.nbytes
-            if under_way:
+            if sending:
                 group.join()
             group.start(buffer)
-            under_way = group.overlaps
-            if not under_way:
+            sending = group.overlaps
+            if not sending:
                 group.join()
-            hashes.add(buffer, where, pool)
-        if under_way:
+            hashes.add(buffer, placements, pool)
+        if sending:
             group.join()
         digest = hashes.digest()
         group.forget(push)
@@ -87,62 +103,80 @@ def send(group: Group, push: str, buckets: Sequence[Sequence[Item]], gathered: I
 
 
 def receive(group: Group, push: str, load: Callable[[Tensors], None]) -> BroadcastResult:
-    """By everybody else. `load` gets each bucket's tensors, which stay as they are for as long as it keeps them. Raises
-    BroadcastTorn, and what `load` raises, which ends the push for all."""
+    """Receive a push on another rank than 0.
+
+    Args:
+        group: The group.
+        push: The identity of the push.
+        load: Called with the tensors of each bucket. It may keep them: their memory is not used again.
+
+    Returns:
+        The digest and the number of bytes.
+
+    Raises:
+        BroadcastTorn: The push was torn. Errors of `load` are raised as they are, and end the push for all.
+    """
     hashes = _Hashes()
     with group.listening(push), hashing_threads() as pool:
         buckets = [
             [Item(name, dtype, tuple(shape)) for name, dtype, shape in bucket]
             for bucket in json.loads(group.announced(push))
         ]
-        for where, buffer in _arriving(group, buckets):
-            hashes.add(buffer, where, pool)
-            load([(item.name, buffer[part].view(TORCH[item.dtype]).view(item.shape)) for item, part in where])
+        for placements, buffer in _received(group, buckets):
+            hashes.add(buffer, placements, pool)
+            load([(item.name, buffer[part].view(TORCH[item.dtype]).view(item.shape)) for item, part in placements])
         digest = hashes.digest()
     return BroadcastResult(digest, sum(item.nbytes for bucket in buckets for item in bucket))
 
 
-def _arriving(group: Group, buckets: Sequence[Sequence[Item]]) -> Iterator[tuple[list[Placed], torch.Tensor]]:
-    """Each bucket in a buffer of its own: a loader may keep a view of one until the rest of a layer is there. The next
-    is on its way meanwhile."""
-    coming: list[tuple[list[Placed], torch.Tensor]] = []
+def _received(group: Group, buckets: Sequence[Sequence[Item]]) -> Iterator[tuple[list[Placement], torch.Tensor]]:
+    """Yield the places and the buffer of each bucket, while the next one is being received.
 
-    def begin(bucket: Sequence[Item]) -> None:
-        where, size = placed(bucket)
+    Each bucket has a buffer of its own, because a loader may keep views of it until the rest of a layer arrives.
+    """
+    started: list[tuple[list[Placement], torch.Tensor]] = []
+
+    def start(bucket: Sequence[Item]) -> None:
+        placements, size = place_bucket(bucket)
         buffer = torch.empty(size, dtype=torch.uint8, device=group.device)
         group.start(buffer)
-        coming.append((where, buffer))
+        started.append((placements, buffer))
 
     for i, bucket in enumerate(buckets):
-        if not coming:
-            begin(bucket)
+        if not started:
+            start(bucket)
         group.join()
-        arrived = coming.pop()
+        arrived = started.pop()
         if group.overlaps and i + 1 < len(buckets):
-            begin(buckets[i + 1])
+            start(buckets[i + 1])
         yield arrived
 
 
 class _Hashes:
-    """The digest of tensors whose chunks several threads hash meanwhile. Keeps no more than two buckets' buffers."""
+    """Computes the digest of tensors in threads, while others are sent. Keeps at most two buckets' buffers alive."""
 
     def __init__(self) -> None:
-        self._begun: list[list[tuple[Item, list[Future[bytes]]]]] = []
-        self._of: dict[str, str] = {}
+        self._pending: list[list[tuple[Item, list[Future[bytes]]]]] = []
+        self._hash_of: dict[str, str] = {}
 
-    def add(self, buffer: torch.Tensor, where: Sequence[Placed], pool: ThreadPoolExecutor) -> None:
+    def add(self, buffer: torch.Tensor, placements: Sequence[Placement], pool: ThreadPoolExecutor) -> None:
+        """Start to hash the tensors of a bucket."""
         data = buffer.cpu().numpy()
-        self._begun.append(
-            [(item, [pool.submit(chunk_hash, data[part][cut]) for cut in chunks(item.nbytes)]) for item, part in where]
+        self._pending.append(
+            [
+                (item, [pool.submit(chunk_hash, data[part][chunk]) for chunk in chunks(item.nbytes)])
+                for item, part in placements
+            ]
         )
-        while len(self._begun) > 1:
-            self._take()
+        while len(self._pending) > 1:
+            self._finish_oldest()
 
     def digest(self) -> str:
-        while self._begun:
-            self._take()
-        return combine(self._of)
+        """Wait for all hashes and return the digest."""
+        while self._pending:
+            self._finish_oldest()
+        return combine(self._hash_of)
 
-    def _take(self) -> None:
-        for item, futures in self._begun.pop(0):
-            self._of[item.name] = tensor_hash(item.dtype, item.shape, [f.result() for f in futures])
+    def _finish_oldest(self) -> None:
+        for item, futures in self._pending.pop(0):
+            self._hash_of[item.name] = tensor_hash(item.dtype, item.shape, [f.result() for f in futures])

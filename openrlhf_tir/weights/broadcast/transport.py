@@ -1,14 +1,13 @@
-"""Broadcast transport: learner rank 0 -> the workers of all engines at once, in a group that is made when the engines
-are others than last time.
+"""Push weights from learner rank 0 to the workers of all engines at once, in a group that is opened for these engines.
 
-    open_broadcast      where to meet: rank 0's node, a free port
-    broadcast           ┐ at once, learner and engines; who dies or fails ends it for all,
-    receive_weights     ┘ who hangs is not waited for: then again, in another group, without them
-    use_received        the digest is the learner's: the new weights sample, their canary first
+    open_broadcast      opens the group on rank 0's node, at a free port; only if the engines have changed
+    broadcast           ┐ run at the same time on learner and engines. A member that dies, fails or hangs ends the push
+    receive_weights     ┘ for all; it is then repeated in another group without that member
+    use_received        if the digest is the learner's: compute with the new weights, the canary first
 
-An engine that got everything goes on whatever befell the others. One whose push was torn has nobody's weights: it
-stands still until it has all of a push, or is discarded. An engine that joins meets the learner alone; the next push
-makes a group of all.
+An engine that received everything goes on, whatever happened to the others. An engine whose push was torn has mixed
+weights: it is frozen until it has received a complete push, or is discarded. An engine that joins gets its first push
+in a group with the learner alone; the next push opens a group of all engines.
 """
 
 from __future__ import annotations
@@ -30,18 +29,20 @@ from ..transport import PushTarget, Results, in_time, name_of, same_weights
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4
-"""Each but the last is made again without a lost engine, or with all: a torn connection may be an accident."""
+"""How often a push is tried. It is repeated without a lost engine, or with all if only a connection broke."""
 
 
 class Deadlines(NamedTuple):
+    """The deadlines of a broadcast."""
+
     push: Deadline
     """An engine's part of a push."""
     answer: Deadline
-    """An engine's answer after the learner is through, or has given up."""
+    """An engine's answer after the learner has finished or given up."""
 
 
 def transport_of(cfg: Config, learner: Broadcasts) -> BroadcastTransport | None:
-    """The one that vllm.sync_backend names; None for files, which the publisher has of its own."""
+    """Return the transport for vllm.sync_backend; None for "file", for which the publisher creates its own."""
     if cfg.vllm.sync_backend == "file":
         return None
     return BroadcastTransport(
@@ -52,50 +53,67 @@ def transport_of(cfg: Config, learner: Broadcasts) -> BroadcastTransport | None:
 
 
 class BroadcastTransport:
+    """Implements `transport.Transport` with broadcasts."""
+
     delta = False
 
     def __init__(self, learner: Broadcasts, workers: int, deadlines: Deadlines) -> None:
-        """`workers`: how many each engine has, which are ranks of the group one after the other."""
-        self.learner, self.workers, self.deadlines = learner, workers, deadlines
+        """Create a transport; nothing is opened yet.
+
+        Args:
+            learner: Sends the broadcasts.
+            workers: Number of workers of each engine. They are consecutive ranks of the group.
+            deadlines: The deadlines.
+        """
+        self.learner = learner
+        self.workers = workers
+        self.deadlines = deadlines
         self.version = 0
         self.digest: str | None = None
-        """The digest of `version`'s weights; None while nobody was sent them."""
+        """The digest of `version`'s weights; None before they were sent to any engine."""
         self.begun = False
-        self.seconds, self.nbytes = 0.0, 0
-        self._before: str | None = None
+        self.seconds = 0.0
+        self.nbytes = 0
+        self._must_differ_from: str | None = None
         """The digest that this push must not have."""
         self._meeting: BroadcastRendezvous | None = None
         self._members: list[PushTarget] = []
         self._names = (f"push{n}" for n in count(1))
 
     def begin(self) -> None:
-        self.seconds, self.nbytes = 0.0, 0
+        self.seconds = 0.0
+        self.nbytes = 0
 
     async def take(self, version: int, differs_from: str | None, *, full: bool = False) -> None:
-        """The weights stay where they are until they are sent. A broadcast is always `full`."""
+        """Note the version; the weights are read from the learner when they are sent. A broadcast is always `full`."""
         self.version = version
         self.begun = True
         self.digest = None
-        self._before = differs_from
+        self._must_differ_from = differs_from
 
     async def whole(self) -> None:
-        """It always is."""
+        """Do nothing: a broadcast is always a full push."""
 
     def remove(self) -> None:
-        """The group ends with its processes."""
+        """Do nothing: the group ends with its processes."""
 
     async def sent(self, engines: list[PushTarget], canary: Canary) -> Results:
-        """Raises WeightsUnverified for weights that had to differ from the last push's; what the learner raises."""
+        """Bring the push into each engine; repeat it for those whose push was torn.
+
+        Raises:
+            WeightsUnverified: The weights had to differ from the last push's, but do not. Errors of the learner are
+                raised as they are.
+        """
         results: dict[int, list | BaseException] = {}
         for attempt in range(1, ATTEMPTS + 1):
-            left = [i for i in range(len(engines)) if i not in results]
-            if not left:
+            remaining = [i for i in range(len(engines)) if i not in results]
+            if not remaining:
                 break
-            torn = await self._attempt({i: engines[i] for i in left}, canary, results)
-            for i, why in torn.items():
+            torn = await self._attempt({i: engines[i] for i in remaining}, canary, results)
+            for i, reason in torn.items():
                 if attempt == ATTEMPTS:
                     results[i] = WeightsUnverified(
-                        f"version {self.version} was torn {ATTEMPTS} times, the last time so: {why}"
+                        f"the broadcast of version {self.version} failed {ATTEMPTS} times, at last because: {reason}"
                     )
             if torn and attempt < ATTEMPTS:
                 log.warning(
@@ -110,59 +128,77 @@ class BroadcastTransport:
     async def _attempt(
         self, engines: dict[int, PushTarget], canary: Canary, results: dict[int, list | BaseException]
     ) -> dict[int, str]:
-        """Adds to `results` what is settled; returns who needs another attempt, and why."""
+        """Broadcast once to some engines.
+
+        Args:
+            engines: The engines by their index.
+            canary: What they sample first.
+            results: Receives the final results of this attempt, by the engine's index.
+
+        Returns:
+            The reason for each engine that needs another attempt.
+        """
         sent, received = await self._broadcast(list(engines.values()))
         self.nbytes += sent.nbytes
         torn: dict[int, str] = {}
-        whole: list[int] = []
-        for (i, engine), found in zip(engines.items(), received, strict=True):
-            if isinstance(found, BaseException):
-                results[i] = found
-            elif sent.digest is None or found.digest is None:
-                torn[i] = found.fault or sent.fault or "the learner did not finish"
-            elif found.digest != sent.digest:
+        complete: list[int] = []
+        for (i, engine), result in zip(engines.items(), received, strict=True):
+            if isinstance(result, BaseException):
+                results[i] = result
+            elif sent.digest is None or result.digest is None:
+                torn[i] = result.fault or sent.fault or "the learner did not finish"
+            elif result.digest != sent.digest:
                 results[i] = WeightsUnverified(
-                    f"{name_of(engine)} received weights of digest {found.digest[:12]}, the learner sent"
+                    f"{name_of(engine)} received weights of digest {result.digest[:12]}, but the learner sent"
                     f" {sent.digest[:12]} as version {self.version}"
                 )
             else:
-                whole.append(i)
-        if sent.digest is None or len(whole) < len(engines):
-            self._members = []  # torn, or somebody in it is to be replaced
+                complete.append(i)
+        if sent.digest is None or len(complete) < len(engines):
+            self._members = []  # the group was torn, or a member will be replaced: the next push opens another
         if sent.digest is not None:
-            if sent.digest == self._before:
+            if sent.digest == self._must_differ_from:
                 raise WeightsUnverified(same_weights(self.version, sent.digest))
             self.digest = sent.digest
-            self._before = None
-            what = f"The use of version {self.version} by"
+            self._must_differ_from = None
             uses = [
-                in_time(self.deadlines.push, e.use_received(self.version, sent.digest, canary), f"{what} {name_of(e)}")
-                for e in (engines[i] for i in whole)
+                in_time(
+                    self.deadlines.push,
+                    engine.use_received(self.version, sent.digest, canary),
+                    f"The use of version {self.version} by {name_of(engine)}",
+                )
+                for engine in (engines[i] for i in complete)
             ]
-            results |= dict(zip(whole, await asyncio.gather(*uses, return_exceptions=True), strict=True))
+            results |= dict(zip(complete, await asyncio.gather(*uses, return_exceptions=True), strict=True))
         return torn
 
     async def _broadcast(
         self, engines: Sequence[PushTarget]
     ) -> tuple[BroadcastResult, list[BroadcastResult | BaseException]]:
-        """One push to all. Who raises ends it; so does the learner's own fault. Then the others answer soon, or are
-        taken for hung."""
+        """Run learner and engines at once. An error of any of them ends the push for all.
+
+        After that the other engines answer soon, or miss the deadline of an answer and count as hung.
+
+        Returns:
+            The learner's result, and the result or error of each engine.
+        """
         start = time.monotonic()
         if self._meeting is None or self._members != list(engines):
-            self._meeting, self._members = await self.learner.open_broadcast(len(engines) * self.workers), list(engines)
+            self._meeting = await self.learner.open_broadcast(len(engines) * self.workers)
+            self._members = list(engines)
         push = next(self._names)
         receiving = [
-            asyncio.ensure_future(self._received(e, 1 + i * self.workers, push, self._meeting))
-            for i, e in enumerate(engines)
+            asyncio.ensure_future(self._receive(engine, 1 + i * self.workers, push, self._meeting))
+            for i, engine in enumerate(engines)
         ]
         sending = asyncio.ensure_future(self.learner.broadcast(push))
-        watching = [asyncio.ensure_future(self._ended_by(r, sending, push)) for r in receiving]
+        watching = [asyncio.ensure_future(self._end_if_faulty(task, sending, push)) for task in receiving]
         try:
             sent = await sending
             self.seconds += time.monotonic() - start
             answers = [
-                in_time(self.deadlines.answer, r, f"The answer of {name_of(e)} to a broadcast")
-                for e, r in zip(engines, receiving, strict=True)
+                in_time(self.deadlines.answer, task, f"The answer of {name_of(engine)} to a broadcast")
+                for engine, task in zip(engines, receiving, strict=True)
             ]
             return sent, await asyncio.gather(*answers, return_exceptions=True)
         finally:
@@ -170,7 +206,7 @@ class BroadcastTransport:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    async def _received(
+    async def _receive(
         self, engine: PushTarget, first_rank: int, push: str, meeting: BroadcastRendezvous
     ) -> BroadcastResult:
         return await in_time(
@@ -179,12 +215,12 @@ class BroadcastTransport:
             f"The broadcast of version {self.version} to {name_of(engine)}",
         )
 
-    async def _ended_by(
+    async def _end_if_faulty(
         self, receiving: asyncio.Future[BroadcastResult], sending: asyncio.Future[BroadcastResult], push: str
     ) -> None:
-        """An engine that will not get it all keeps the learner waiting for it, unless the learner is told."""
+        """End the push at the learner if an engine fails, for which the learner would wait until its deadline."""
         await asyncio.wait({receiving})
         fault = receiving.exception() or receiving.result().fault
         if fault and not sending.done():
-            with suppress(InfraError):  # then the learner's own deadline ends it
+            with suppress(InfraError):  # in that case the learner's own deadline ends it
                 await self.learner.end_broadcast(push, str(fault))

@@ -41,10 +41,10 @@ EXEMPT = {
     "weights/broadcast/transport.py _broadcast": (
         "LearnerGroup.broadcast: timeouts.learner_s, and within it timeouts.broadcast_s for each bucket"
     ),
-    "weights/broadcast/transport.py _ended_by": "LearnerGroup.end_broadcast: timeouts.broadcast_s",
+    "weights/broadcast/transport.py _end_if_faulty": "LearnerGroup.end_broadcast: timeouts.broadcast_s",
     "weights/push_files.py write": "LearnerGroup.publish: timeouts.learner_s",
-    "weights/push_files.py whole": "LearnerGroup.publish: timeouts.learner_s",
-    "weights/push_files.py _changes": "LearnerGroup.publish_changes: timeouts.learner_s",
+    "weights/push_files.py write_full": "LearnerGroup.publish: timeouts.learner_s",
+    "weights/push_files.py _write_delta": "LearnerGroup.publish_changes: timeouts.learner_s",
     "weights/publisher.py _learner_scores": "LearnerGroup.score: timeouts.learner_s",
 }
 """File and function -> what bounds its calls."""

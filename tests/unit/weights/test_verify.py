@@ -90,7 +90,7 @@ def test_a_damaged_file_is_named(tmp_path, damage):
 
     path = tmp_path / "w.safetensors"
     path.write_bytes(damage(save({"x": np.ones(8, np.float32)})))
-    with pytest.raises(WeightsUnverified, match=r"w\.safetensors is no complete safetensors file"):
+    with pytest.raises(WeightsUnverified, match=r"w\.safetensors"):
         digest_file(path)
 
 

@@ -53,8 +53,8 @@ def test_who_does_not_come_is_named_and_the_others_are_not_kept_waiting_for_it(h
     three = hub(3, 1.0)
     received = three.receive("push1", three.sides[:2])
     sent = three.send("push1", weights()).result()
-    assert "rank 3 of 3 did not come within timeouts.broadcast_s = 1 s" in sent.fault and sent.digest is None
-    assert all("rank 3 of 3 did not come" in r.result().fault for r in received)
+    assert "rank 3 of 3" in sent.fault and "timeouts.broadcast_s = 1 s" in sent.fault and sent.digest is None
+    assert all("rank 3 of 3" in r.result().fault for r in received)
     assert [side.undone for side in three.sides] == [1, 1, 0]
 
 
@@ -170,7 +170,7 @@ def test_a_torn_push_that_cannot_be_undone_makes_its_worker_unusable(hub):
     one.send("push1", weights()).result()
     assert (
         received[0].result().unusable
-        and "did not come" in received[0].result().fault
+        and "timeouts.broadcast_s" in received[0].result().fault
         and "layers are gone" in received[0].result().fault
     )
 
