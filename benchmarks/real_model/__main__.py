@@ -79,7 +79,8 @@ def main() -> None:
 
 def _line(attempt: Attempt) -> str:
     """One attempt in words."""
-    if not attempt.complete:
+    figures = [attempt.before, attempt.after]
+    if not attempt.complete or any(None in at[name].values() for at in figures for name in ("sampled", "greedy")):
         return "; ".join(attempt.errors) or "it was not evaluated"
     parts = [
         f"{figure} {attempt.before[figure]['trained_kinds']:.2f} -> {attempt.after[figure]['trained_kinds']:.2f}"
