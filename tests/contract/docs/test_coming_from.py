@@ -1,4 +1,5 @@
-"""The pages for people who come from verl and TRL, and that of GSM8K: their files run, their tables are complete."""
+"""The pages for people who come from verl and TRL, that of GSM8K, and the README: their files run, their tables are
+complete."""
 
 from __future__ import annotations
 
@@ -56,6 +57,18 @@ async def test_the_tool_of_trls_page_multiplies(tmp_path):
     await env.reset({}, 0)
     action = json.dumps([{"name": "multiply", "arguments": {"a": 6, "b": 7}}])
     assert (await env.step(action, 5.0)).observation == "42"
+
+
+async def test_the_readmes_tool_tells_a_price_and_its_reward_looks_for_the_total(tmp_path):
+    (tmp_path / "shop.py").write_text(block("README.md", "python", "def price"))
+    env = load_plugin(ENVIRONMENT, f"{tmp_path / 'shop.py'}:price")()
+    await env.reset({}, 0)
+    action = json.dumps([{"name": "price", "arguments": {"fruit": "pear"}}])
+    assert (await env.step(action, 5.0)).observation == "4"
+    task = Task("", "", chat=Chat(({"role": "user", "content": "An apple and two pears?"},)), extra={"total": 11})
+    reward = OwnReward(f"{tmp_path / 'shop.py'}:says_total")
+    assert reward(said("That is 11."), task, RewardContext())[0].reward == 1.0
+    assert reward(said("That is 7."), task, RewardContext())[0].reward == 0.0
 
 
 def test_rows_in_gsm8ks_form_are_read_as_the_page_says(tmp_path, monkeypatch):

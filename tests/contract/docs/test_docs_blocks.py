@@ -34,6 +34,7 @@ FILES = {
     "my_tools.py": ("coming_from_trl.md", "def multiply"),
     "lock.py": ("tutorial.md", "class Lock"),
     "brief.py": ("own_task.md", "def score"),
+    "shop.py": ("README.md", "def price"),
 }
 """Files of one's own that recipes of the pages name."""
 RECIPES = "the recipes below"
@@ -56,6 +57,7 @@ RUN_BY = {
     ("coming_from_trl.md", "python", "def accuracy"): "tests/contract/docs/test_coming_from.py",
     ("coming_from_trl.md", "python", "def multiply"): "tests/contract/docs/test_coming_from.py",
     ("gsm8k.md", "python", "make_gsm8k.py"): "tests/contract/docs/test_coming_from.py",
+    ("README.md", "python", "def price"): "tests/contract/docs/test_coming_from.py",
     ("tutorial.md", "python", "save_model"): "test_the_tutorial_gets_as_far_as_its_check",
     ("tutorial.md", "python", "def share"): "test_the_tutorial_gets_as_far_as_its_check",
     ("tutorial.md", "python", "class Lock"): RECIPES,
@@ -79,7 +81,9 @@ def of(*languages: str) -> list[Block]:
 
 def test_every_block_has_a_language_that_a_test_treats():
     strange = [
-        f"{b.page}:{b.line}: {b.language!r}" for b in ALL if b.language not in ("", "python", "toml", "json", *SHELL)
+        f"{b.page}:{b.line}: {b.language!r}"
+        for b in ALL
+        if b.language not in ("", "python", "toml", "json", "mermaid", *SHELL)
     ]
     assert strange == []
     for b in of(""):
