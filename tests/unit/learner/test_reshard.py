@@ -285,7 +285,7 @@ def test_a_checkpoint_from_before_the_first_step_has_no_moments_and_gives_none(l
 
 
 def test_a_resume_has_the_optimiser_settings_of_the_configuration_and_not_of_the_checkpoint():
-    from openrlhf_tir.learner.saved.checkpoint import _settings_kept
+    from openrlhf_tir.learner.saved.checkpoint import _keeping_settings
 
     optimizer = SimpleNamespace(
         param_groups=[
@@ -293,7 +293,7 @@ def test_a_resume_has_the_optimiser_settings_of_the_configuration_and_not_of_the
             {"weight_decay": 0.0, "lr": 1.0},
         ]
     )
-    with _settings_kept(SimpleNamespace(optimizer=optimizer)):
+    with _keeping_settings(SimpleNamespace(optimizer=optimizer)):
         optimizer.param_groups = [
             {"weight_decay": 0.5, "betas": (0.8, 0.9), "eps": 1e-6, "lr": 2.0},
             {"weight_decay": 0.5, "lr": 2.0},
