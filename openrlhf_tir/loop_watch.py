@@ -23,6 +23,12 @@ LOOK_EVERY_S = 0.25
 SHARE = 0.8
 """Share of a call's time for which it may block the event loop: whoever waits for it is to hear where it did."""
 
+AFTER_ONE_S = 0.25
+"""What may block the loop in the time after an interrupt: the same step of other sessions is about to block it as well,
+and the answers of those that were interrupted are sent only when none does."""
+SUSPICION_S = 30.0
+"""For how long that is so."""
+
 
 class LoopWatch:
     """Interrupts what blocks the loop for longer than a running call may, if it runs in one of the user's files.
@@ -37,6 +43,8 @@ class LoopWatch:
         self._keys = itertools.count()
         self._allowed: dict[int, float] = {}
         self._alive = 0.0
+        self._interrupted = float("-inf")
+        """When something was last interrupted, on the monotonic clock."""
         self._stopped = threading.Event()
         self._thread: int | None = None
         self._by_signal = True
@@ -85,6 +93,8 @@ class LoopWatch:
 
     def _blocked(self) -> bool:
         allowed = min(self._allowed.copy().values(), default=self.always_s)
+        if allowed is not None and time.monotonic() - self._interrupted < SUSPICION_S:
+            allowed = min(allowed, AFTER_ONE_S)
         return allowed is not None and time.monotonic() - self._alive >= allowed
 
     def _in_files(self, frame: FrameType | None) -> bool:
@@ -98,4 +108,5 @@ class LoopWatch:
         if self._thread is not None and self._blocked() and self._in_files(frame):
             blocked_s = time.monotonic() - self._alive
             self._sign_of_life()
+            self._interrupted = self._alive
             raise Overrun(f"it blocked its process for {blocked_s:.0f} s without an await, and all that runs beside it")
