@@ -3,7 +3,6 @@
 # A script for OpenRLHF as it stands. Here:
 #   openrlhf-tir import-openrlhf examples/openrlhf/ppo.sh --out ppo.toml
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 FLAGS=(
     --actor.num_nodes 1
