@@ -110,6 +110,7 @@ def test_ctrl_c_in_a_pipeline_on_a_terminal_is_one_stop(tmp_path):
     script = f'"$0" -c "$1" | tee {output}; exit ${{PIPESTATUS[0]}}'
 
     def take_the_terminal() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a suite that runs in the background ignores it
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     process = subprocess.Popen(
