@@ -14,7 +14,8 @@ from .numbers import UNSEEN
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COLUMN = re.compile(r"eval/kind/(?P<kind>.+)/(?P<figure>accuracy|greedy_accuracy)")
+_COLUMN = re.compile(r"eval/kind/(?!all/)(?P<kind>.+)/(?P<figure>accuracy|greedy_accuracy)")
+"""A column of one kind of problem; `all`, of every kind together, is none."""
 FIGURES = {"sampled": "accuracy", "greedy": "greedy_accuracy"}
 
 

@@ -167,8 +167,9 @@ def test_a_reloaded_learner_is_a_new_one(results, world):
 
 def test_a_checkpoint_that_does_not_fit_is_refused_with_the_remedy(results):
     absent, incomplete = results[1][0]["refused"]
-    assert "holds no learner checkpoint" in absent
-    assert "incomplete is incomplete: zero/ is missing" in incomplete
+    assert "absent" in absent
+    assert "learner.json" in absent
+    assert "zero/" in incomplete
 
 
 @pytest.mark.parametrize("world", WORLDS)

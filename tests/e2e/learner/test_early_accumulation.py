@@ -100,14 +100,17 @@ def test_a_part_that_is_not_finite_is_named_and_the_batch_changes_nothing(result
     found = results[world][0]
     updates, digest, why, version = found["not_finite"]
     assert (updates, digest, version) == (0, found["plain_start"], 0)
-    assert len(why) == 2 and "all that enters its loss is finite" in why[0]
-    assert "advantages of" in why[1] and "sample 1" in why[1]
+    of_first_part, of_second_part = why
+    assert "sample" not in of_first_part
+    assert "advantages" in of_second_part
+    assert "0/3/0 sample 1" in of_second_part
     assert found["after_not_finite"]
 
 
 def test_an_estimator_that_needs_the_whole_batch_is_refused(results):
-    said = results[1][0]["refused"]
-    assert "'reinforce_baseline' in 1 updates needs the whole of it. Set pipeline.early_accumulation = 'off'" in said
+    refusal = results[1][0]["refused"]
+    assert "reinforce_baseline" in refusal
+    assert "pipeline.early_accumulation" in refusal
 
 
 def _start(workdir, like):
