@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -31,7 +32,7 @@ class Defects:
 
     def __init__(self, factory: Any) -> None:
         cls = getattr(factory, "func", factory)
-        own = inspect.isclass(cls) and not cls.__module__.startswith(OURS)
+        own = inspect.isclass(cls) and not _module_of(cls).startswith(OURS)
         self.cls = cls if own else None
         self.file = source_file(cls) if own else None
 
@@ -63,6 +64,12 @@ class Defects:
             return suspended_at(task.get_coro(), self.file)
         at = raised_at(error, self.file) if error is not None else None
         return at if at and at.rpartition(":")[0] == self.file else None
+
+
+def _module_of(cls: type) -> str:
+    """Return the name of a class's module, as it is imported: of a program that `python -m` runs, not `__main__`."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name if cls.__module__ == "__main__" and spec is not None else cls.__module__
 
 
 async def without_exit(call: Coroutine[Any, Any, Any]) -> Any:

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from env_servers.defects import CODE_DEFECT
+
 from ..env_process import Http, env_server
 
 pytestmark = pytest.mark.slow  # it waits for servers
@@ -56,6 +58,7 @@ async def test_an_environment_that_raises_is_env_error_and_the_server_lives(tmp_
             session = await http.open()
             _, body, _ = await http.step(session, 0, "fail")
             assert (body["outcome"], body["signals"]["error"]) == ("env_error", "RuntimeError: asked to fail")
+            assert CODE_DEFECT not in body["signals"], "an environment of this package has no defect of the user's"
             assert (await http.step(session, 1, "ok"))[1]["outcome"] == "ok"
             status, body, _ = await http.send(
                 "POST", "/reset", json={"task": {"delay_s": "not a number"}, "session_id": "s"}
