@@ -139,7 +139,7 @@ def test_every_environment_without_a_url_gets_a_server_with_its_own_flags_and_lo
     assert said == [
         "env_servers.python_tir --workers 3 --code-timeout 5.0 --stateful --echo-last --memory-mib 64 --no-warm",
         "env_servers.search --workers 2 --corpus w.jsonl",
-        'env_servers.own /g.py:Guess --name guess --options {"log-level": "info"}',
+        'env_servers.own /g.py:Guess --name guess --reset-timeout 54 --options {"log-level": "info"}',
     ]
     assert {path.name for path in tmp_path.glob("*.log")} == {
         "env_server_sums.log",

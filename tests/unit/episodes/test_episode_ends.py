@@ -7,7 +7,7 @@ import pytest
 from openrlhf_tir.config import Reward
 from openrlhf_tir.episodes.episode import ENV_DONE, ENV_TRUNCATED, Limits, run_episode
 from openrlhf_tir.episodes.turns.zerotir import USED_UP, ZeroTir
-from openrlhf_tir.errors import EnvError
+from openrlhf_tir.errors import EnvironmentCodeError
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards.environment import environment
 from openrlhf_tir.rewards.pool import RewardPool
@@ -77,14 +77,14 @@ async def test_a_response_that_earned_nothing_has_reward_0():
     assert environment(t, task("-"), in_run(name="env"))[:2] == (0.0, False)
 
 
-async def test_an_end_without_a_reward_is_the_environments_fault_and_not_0():
+async def test_an_end_without_a_reward_is_a_fault_of_the_environments_code_and_not_0():
     """What a server of another protocol means by NaN arrives as null."""
     t = await episode(PlayedEngine(*CODE * 2), JudgingEnv({}, {"done": True}), N=2)
-    with pytest.raises(EnvError, match="ended the episode and gave no reward: all 2 replies"):
+    with pytest.raises(EnvironmentCodeError):
         environment(t, task("-"), in_run(name="env"))
-    with pytest.raises(EnvError) as raised:  # by way of what a run scores with: no fault of the method
+    with pytest.raises(EnvironmentCodeError) as raised:  # by way of what a run scores with
         await RewardPool(Reward(name="env")).score(t, task("-"))
-    assert raised.value.reason == "env_error"
+    assert raised.value.reason == "environment_code_error"
     earlier = await episode(PlayedEngine(*CODE * 2), JudgingEnv({"reward": 0.5}, {"done": True}), N=2)
     assert environment(earlier, task("-"), in_run(name="env")).reward == 0.5
     cut = await episode(PlayedEngine(*CODE), JudgingEnv({"truncated": True}))
