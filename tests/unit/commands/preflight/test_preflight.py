@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from openrlhf_tir.commands import preflight
 from openrlhf_tir.commands.checks import host as host_checks
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
@@ -163,7 +164,8 @@ def test_heads_that_ranks_cannot_share_are_refused(ready, tmp_path):
     assert "ds.ring_attn_size = 2 does not divide the model's 1 key-value heads" in refused(ready, **shared)
 
 
-def test_of_a_model_on_the_hub_that_cannot_be_read_it_is_said_that_its_size_is_not_known(ready):
+def test_of_a_model_on_the_hub_that_cannot_be_read_it_is_said_that_its_size_is_not_known(ready, monkeypatch):
+    monkeypatch.setattr(preflight, "offline_by", lambda: None)
     facts = check(load(None, {**ready, "actor.model_name_or_path": "org/no-such-model"}), machine=CPU)
     assert any(
         "how much they need is not known, as neither files nor config.json of org/no-such-model can be read" in fact
@@ -401,4 +403,5 @@ def test_held_out_data_that_are_not_there_are_told_by_their_own_setting(ready):
 def test_a_reward_that_nobody_would_await_is_refused(ready, tmp_path, body):
     """Each sample failed with a coroutine for a number."""
     (tmp_path / "own.py").write_text(body)
-    assert "is `async def`, and nobody awaits it: write `def`" in refused(ready, reward__name=f"{tmp_path}/own.py:f")
+    said = refused(ready, reward__name=f"{tmp_path}/own.py:f")
+    assert "reward.name" in said and f"{tmp_path}/own.py:" in said and "`async def`" in said
