@@ -14,7 +14,7 @@ import difflib
 import re
 import tomllib
 import types
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from ..errors import ConfigError
@@ -61,6 +61,8 @@ class Parser(argparse.ArgumentParser):
         self._envs: set[str] = set()
         self.config_actions: list[argparse.Action] = []
         """Its configuration flags, of which the short help names a few."""
+        self.first_settings: Mapping[str, str] = short_help.CONFIG
+        """Those few, and what it says of each."""
         self.add_argument("--help-all", action=_HelpAll, nargs=0, help="everything that there is to say, and exit")
 
     def parse_known_args(self, args=None, namespace=None):
@@ -81,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         everything = super().format_help()
         if len(everything.splitlines()) <= short_help.LINES and not self.config_actions:
             return everything
-        return short_help.short_help(self, self.config_actions)
+        return short_help.short_help(self, self.config_actions, self.first_settings)
 
     def format_help_all(self) -> str:
         """Return the help with every argument and its default."""

@@ -1,4 +1,4 @@
-"""Short help: a command's help on one screen, one line for each argument. `--help-all` has all of it.
+"""Short help: a command's help on one screen, its arguments and its examples. `--help-all` has all of it.
 
 openrlhf-tir train --help       the command's own arguments and the settings that most runs set
 openrlhf-tir train --help-all   every setting, with its default"""
@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 
 LINES = 40
 """A screen."""
 WIDTH = 79
 NAME_WIDTH = 30
 """Columns of an argument's name."""
+DETAIL_INDENT = 5
+"""Columns before a line of an epilog that only explains the line above it."""
 CONFIG = {
     "--actor.model_name_or_path": "the model: a directory, or a name on the hub",
     "--data.prompt_dataset": "the problems: a file, a directory, or a name on the hub",
@@ -33,6 +35,17 @@ CONFIG = {
     "--algo.advantage.estimator": "how rewards become advantages",
 }
 """The settings that the short help of `train` names, and what it says of them."""
+OF_FINE_TUNING = {
+    "--actor.model_name_or_path": "the model: a directory, or a name on the hub",
+    "--sft.dataset": "rows of messages, prompt and segments, prompt and response, or text",
+    "--sft.eval_dataset": "held-out rows",
+    "--sft.mask_blocks": "blocks that a tool wrote: read, not learned",
+    "--sft.batch_size": "rows per update",
+    "--sft.max_len": "tokens of a row",
+    "--sft.max_epochs": "passes over the rows",
+    "--sft.learning_rate": "the learning rate",
+}
+"""The same of `sft`."""
 ROOM_FOR_CONFIG = 10
 """A command with more arguments of its own than this names none of them."""
 
@@ -41,28 +54,49 @@ Item = tuple[str, str]
 """An argument's name and what is said of it."""
 
 
-def short_help(parser: argparse.ArgumentParser, config: Collection[argparse.Action]) -> str:
-    """Return the help of a parser on one screen: each argument in as many lines as there is room for.
+def short_help(
+    parser: argparse.ArgumentParser, config: Collection[argparse.Action], settings: Mapping[str, str] = CONFIG
+) -> str:
+    """Return the help of a parser on one screen: as much of its examples and of each argument as there is room for.
 
     Args:
         config: Actions that are configuration flags; the rest are the command's own.
+        settings: Flags of these that are named, and what is said of each.
     """
     own = [a for a in parser._actions if a not in config and a.help != argparse.SUPPRESS and a.option_strings]
     words = [a for a in parser._actions if not a.option_strings]
-    items = [item for action in words for item in _of_word(action)] + [_of_flag(action) for action in own]
+    items = [item for action in words for item in _of_word(action)] + [_of_flag(parser, action) for action in own]
     shown: list[Item] = []
     if config and len(own) + len(words) <= ROOM_FOR_CONFIG:
-        names = {option for action in config for option in action.option_strings}
-        shown = [item for item in CONFIG.items() if item[0] in names]
-    for most in (4, 3, 2, 1):
-        lines = _lines(parser, items, shown, most, has_config=bool(config))
+        names = {option for action in config if action.help != argparse.SUPPRESS for option in action.option_strings}
+        shown = [item for item in settings.items() if item[0] in names]
+    for most, examples in _ways(parser):
+        lines = _lines(parser, items, shown, most, examples, has_config=bool(config))
         if len(lines) <= LINES:
             break
     return "\n".join(lines) + "\n"
 
 
+def _ways(parser: argparse.ArgumentParser) -> Iterator[tuple[int, list[str]]]:
+    """Yield the most lines for an argument, and lines of examples, the fullest first: explanations go before examples,
+    examples before the arguments are cut to one line each, and the first example last of all."""
+    epilog = (parser.epilog or "").replace("%%", "%").splitlines()
+    without_details = [line for line in epilog if len(line) - len(line.lstrip()) < DETAIL_INDENT]
+    commands = [line for line in epilog if line.startswith("  openrlhf-tir ")]
+    fewer = [["examples:", *commands[:n]] for n in range(len(commands), 0, -1)]
+    kinds = [epilog, without_details, *fewer]
+    yield from ((most, examples) for examples in kinds for most in (4, 3, 2))
+    yield from ((1, examples) for examples in [*kinds, []])
+
+
 def _lines(
-    parser: argparse.ArgumentParser, items: list[Item], shown: list[Item], most: int, *, has_config: bool
+    parser: argparse.ArgumentParser,
+    items: list[Item],
+    shown: list[Item],
+    most: int,
+    examples: list[str],
+    *,
+    has_config: bool,
 ) -> list[str]:
     """Return the lines of the help with at most `most` for an argument."""
     lines = [f"usage: {_usage(parser)}", ""]
@@ -72,7 +106,9 @@ def _lines(
     if has_config:
         lines += ["", "settings, as --section.name VALUE (docs/settings.md, or --help-all, has all):"]
         lines += _table(shown, most)
-    else:
+    if examples:
+        lines += ["", *examples]
+    if not has_config:
         lines += ["", f"`{parser.prog} --help-all` says more of each."]
     return lines
 
@@ -82,7 +118,8 @@ def _usage(parser: argparse.ArgumentParser) -> str:
     if usage:
         return usage
     words = [a.metavar or a.dest for a in parser._actions if not a.option_strings and a.help != argparse.SUPPRESS]
-    return " ".join([parser.prog, "[options]", *(w if isinstance(w, str) else " ".join(w) for w in words)])
+    needed = [_of_flag(parser, a)[0] for a in parser._actions if a.option_strings and a.required]
+    return " ".join([parser.prog, "[options]", *(w if isinstance(w, str) else " ".join(w) for w in words), *needed])
 
 
 def _of_word(action: argparse.Action) -> list[Item]:
@@ -91,12 +128,13 @@ def _of_word(action: argparse.Action) -> list[Item]:
     return [(sub.dest, sub.help or "") for sub in commands] or [(str(action.metavar or action.dest), action.help or "")]
 
 
-def _of_flag(action: argparse.Action) -> Item:
+def _of_flag(parser: argparse.ArgumentParser, action: argparse.Action) -> Item:
+    said = parser._get_formatter()._expand_help(action) if action.help else ""
     name = min(action.option_strings, key=len) if len(action.option_strings[0]) > 2 else "-h, --help"
     metavar = action.metavar if isinstance(action.metavar, str) else None
     if action.nargs == 0 or metavar is None or len(name) + len(metavar) + 1 > NAME_WIDTH:
-        return name, action.help or ""
-    return f"{name} {metavar}", action.help or ""
+        return name, said
+    return f"{name} {metavar}", said
 
 
 def _table(items: list[Item], most: int) -> list[str]:

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from ...config import Config, Data
 from ...config.environments import unlabelled
+from ...config.paths import shorten
 from ...data import PromptSet, PromptStream, lanes_of, load_prompts
 from ...data.blend import curriculum_of
 from ...data.chat_template import special_texts_of
@@ -18,7 +19,7 @@ from ...data.hub import fault_of
 from ...engines.codec import HfCodec
 from ...engines.start import CANARIES
 from ...episodes.chats import chats_of
-from ...errors import DataError
+from ...errors import ConfigError, DataError
 from ...inert import MARK
 from ...types import Task
 
@@ -69,12 +70,21 @@ def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int |
 
 
 def tokenizer_of(cfg: Config) -> Any:
-    """The policy's. Raises ConfigError where there is none, Unavailable when the hub is."""
+    """Return the policy's tokenizer.
+
+    Raises:
+        ConfigError: There is none, or its files cannot be read.
+        Unavailable: The hub does not answer.
+    """
+    name = cfg.actor.model_name_or_path
     try:
-        return AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
+        return AutoTokenizer.from_pretrained(name)
     except OSError as e:
-        raise fault_of(e)(
-            f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path."
+        raise fault_of(e)(f"There is no tokenizer in {name}: {e}. Correct actor.model_name_or_path.") from e
+    except Exception as e:  # what a broken tokenizer.json raises is KeyError, ValueError or tokenizers' own Exception
+        raise ConfigError(
+            f"The tokenizer in {name} cannot be read: {type(e).__name__}: {shorten(str(e))}. Save or download its files"
+            " again, or correct actor.model_name_or_path."
         ) from e
 
 

@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from ...config import Config
-from ...config.paths import shorten
 from ...data.chat_template import ChatTemplate, bos_of, special_texts
 from ...data.export_template import template_of, without_question
-from ...data.hub import fault_of
 from ...data.sft.read import SftSet, load_set
 from ...data.sft.tokens import Vocabulary
 from ...engines.codec import HfCodec
@@ -23,6 +19,7 @@ from ...model_size import checkpoint_bytes
 from ...pipeline.checkpoints import lineage, ranks
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.fine_tuning import TAKEN, Schedule
+from .inputs import tokenizer_of
 
 
 @dataclass
@@ -38,14 +35,7 @@ class SftInputs:
 
 def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> SftInputs:
     """Raises ConfigError, DataError, or Unavailable for a hub that does not answer."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
-    except (OSError, ValueError) as e:
-        kind = fault_of(e) if isinstance(e, OSError) else ConfigError
-        raise kind(
-            f"There is no tokenizer in {cfg.actor.model_name_or_path}:"
-            f" {shorten(str(e).splitlines()[0])} Correct actor.model_name_or_path."
-        ) from e
+    tokenizer = tokenizer_of(cfg)
     vocabulary, template = vocabulary_of(tokenizer), chat_template_of(cfg, tokenizer)
     rows = load_set(cfg, vocabulary, template, tick=tick)
     held_out = load_set(cfg, vocabulary, template, held_out=True, tick=tick) if cfg.sft.eval_dataset else None

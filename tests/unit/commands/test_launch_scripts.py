@@ -18,6 +18,7 @@ import pytest
 from openrlhf_tir.cli import main
 from openrlhf_tir.config.settings import RECIPES, load
 from openrlhf_tir.data.prepare.files import write_rows
+from openrlhf_tir.toy.tokenizer import save_tokenizer
 from tests.contract.docs.docs_blocks import REPO, blocks
 from tests.data.make_samples import rows
 from tests.free_port import free_port
@@ -39,10 +40,10 @@ FILES = {
 
 
 def model_in(directory: Path) -> Path:
-    directory.mkdir()
+    """A config, a header of weights, and a tokenizer that loads: `--check-only` plays episodes with it."""
+    save_tokenizer(directory)
     for name, text in (
-        ("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'),
-        ("tokenizer.json", "{}"),
+        ("config.json", '{"model_type": "qwen2", "hidden_size": 128, "num_attention_heads": 4}'),
         ("chat_template.jinja", CHATML),
     ):
         (directory / name).write_text(text)

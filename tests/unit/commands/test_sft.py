@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -151,16 +152,25 @@ def test_the_recipe_on_gpus_says_on_a_cpu_where_to_start_instead():
         check_sft(cfg, Problems(), Machine(gpus=0, cpus=2, has_module=lambda name: True))
 
 
-def test_help_teaches_by_rows_and_commands(capsys):
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_help_teaches_by_rows_and_commands(flag, capsys):
     with pytest.raises(SystemExit):
-        main(["sft", "--help"])
+        main(["sft", flag])
     out = capsys.readouterr().out
+    assert all(column in out for column in ("messages", "prompt", "segments", "response", "text"))
     assert (
-        "what is learned" in out
-        and "openrlhf-tir sft --recipe sft_cpu" in out
-        and "--sft.mask_blocks" in out
-        and "--rollout.batch_size" not in out
+        "openrlhf-tir sft --recipe sft_cpu" in out and "--sft.mask_blocks" in out and "--rollout.batch_size" not in out
     )
+
+
+@pytest.mark.parametrize("broken", ["{}", "no JSON"])
+def test_a_tokenizer_that_cannot_be_read_is_a_mistake_of_the_configuration(sft, model, tmp_path, capsys, broken):
+    """transformers raises KeyError for the one, ValueError for the other."""
+    copied = shutil.copytree(model, tmp_path / "broken")
+    (copied / "tokenizer.json").write_text(broken)
+    assert sft([{"text": "one"}], "--actor.model_name_or_path", str(copied), "--check-only") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("ConfigError: ") and str(copied) in err
 
 
 def test_a_run_of_rl_refuses_settings_of_fine_tuning(capsys):
