@@ -130,11 +130,11 @@ class ChatShow:
         if _ended(sampled, self.codec):
             end = next((k for k, i in enumerate(ids) if i in self.codec.special_ids), None)
             # A reply that stands before any special token belongs to the same turn: there is no end to leave out.
-            before_end = rendered.partition(self.template.first_special(rendered))[0]
+            special = self.template.first_special(rendered)
+            before_end = rendered.partition(special)[0] if special else rendered
             closes = closes and not self._turn_goes_on(rendered, call)
             if end is not None and not before_end.strip() and (closes or ids[end] == int(sampled.token_ids[-1])):
                 ids = ids[end + 1 :]
-                special = self.template.first_special(rendered)
                 written = plain(rendered[rendered.index(special) + len(special) :])
         return Shown(written, ids)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_tir.cli import COMMANDS, main
+from openrlhf_tir.commands.data import WHAT
+from openrlhf_tir.config.flags import Parser
 from openrlhf_tir.config.settings import all_settings
 from openrlhf_tir.config.short_help import CONFIG, LINES
 
@@ -16,10 +18,20 @@ def printed(capsys, *argv):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_the_help_of_every_command_is_one_screen(capsys, command):
-    lines = printed(capsys, *filter(None, [command]), "--help").splitlines()
-    assert len(lines) <= LINES == 40
+@pytest.mark.parametrize("command", ["", *COMMANDS, *(f"data {what}" for what in WHAT)])
+def test_the_help_of_every_command_is_one_screen_without_placeholders(capsys, command):
+    text = printed(capsys, *command.split(), "--help")
+    assert len(text.splitlines()) <= LINES == 40
+    assert "%(" not in text and "%%" not in text
+
+
+def test_examples_go_before_explanations_and_an_argument_that_must_be_given_is_in_the_usage(capsys):
+    parser = Parser(prog="openrlhf-tir x", epilog="examples:\n  openrlhf-tir x --out a\n      why\n" + "prose\n" * 30)
+    parser.add_argument("--out", required=True, metavar="FILE", help="a file")
+    text = parser.format_help()
+    assert "  openrlhf-tir x --out a\n" in text and "why" not in text and "prose" not in text
+    assert "--out FILE" in text.splitlines()[0]
+    assert "prose" in parser.format_help_all()
 
 
 def test_the_help_of_train_names_what_most_runs_set(capsys):

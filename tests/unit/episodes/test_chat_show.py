@@ -3,6 +3,8 @@ token by token."""
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -188,6 +190,21 @@ async def test_an_end_of_the_models_own_choice_takes_the_place_of_the_templates(
     chats = chats_of("llama3_1", "llama3")
     t = await played(chats, Said(chats.codec, LLAMA + "<|eom_id|>", "Fine.<|eot_id|>"), Tool("42"))
     assert chats.codec.spell(t.token_ids).startswith(LLAMA + "<|eom_id|><|start_header_id|>ipython")
+
+
+async def test_a_template_that_ends_its_turns_by_words_keeps_them_behind_a_sampled_end():
+    """ChatML's marks are words to a tokenizer that does not know them; the model ends its turn by its own token."""
+    own = copy.deepcopy(tokenizer("qwen2_5"))
+    own.chat_template = (
+        "{% for m in messages %}[{{ m.role }}] {{ m.content }} [end]\n{% endfor %}"
+        "{% if add_generation_prompt %}[assistant] {% endif %}"
+    )
+    env = {"protocol": "messages", "options": {"calls": "text"}, "max_calls": 1, "output_max_tokens": 64}
+    cfg = Config(env=env, data={"apply_chat_template": True})
+    chats = Chats.of(cfg, cfg.env, HfCodec(own), own)
+    t = await played(chats, Said(chats.codec, "Six?<|im_end|>", "Seven?<|im_end|>"), Tool("No."))
+    assert t.failed is None
+    assert chats.codec.spell(t.segments[1].token_ids) == " [end]\n[user] No. [end]\n[assistant] "
 
 
 @pytest.mark.parametrize("model", MODELS)
