@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
 from openrlhf_tir.cli import COMMANDS, main
@@ -25,8 +27,9 @@ def test_the_help_of_every_command_is_one_screen_without_placeholders(capsys, co
     assert "%(" not in text and "%%" not in text
 
 
-def test_examples_go_before_explanations_and_an_argument_that_must_be_given_is_in_the_usage(capsys):
-    parser = Parser(prog="openrlhf-tir x", epilog="examples:\n  openrlhf-tir x --out a\n      why\n" + "prose\n" * 30)
+def test_examples_go_before_explanations_and_an_argument_that_must_be_given_is_in_the_usage():
+    epilog = "examples:\n  openrlhf-tir x --out a\n      why\n" + "prose\n" * 40
+    parser = Parser(prog="openrlhf-tir x", epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, metavar="FILE", help="a file")
     text = parser.format_help()
     assert "  openrlhf-tir x --out a\n" in text and "why" not in text and "prose" not in text
