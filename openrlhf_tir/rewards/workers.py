@@ -199,7 +199,8 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
     """In the worker: the kernel kills this process when the call has used up its CPU, its own and the system's for it.
 
     User code (`user_code = True` on the callable) is first interrupted where it is, so that the error has its file and
-    line; the kill follows for code that no signal handler can stop.
+    line; the kill follows for code that no signal handler can stop. Raises Late where the interrupt met no line of
+    user code: an Overrun, which is no Exception, must not get past the pool.
     """
     own = getattr(function, "user_code", False)
     if own and limits.cpu_s is not None:
@@ -211,6 +212,10 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
     signal.setitimer(signal.ITIMER_PROF, limits.cpu_s or 0)
     try:
         return function(*args)
+    except Overrun as e:
+        # Not in the function's own lines, whose wrapper tells them: its module was being loaded, or its result checked.
+        name = getattr(function, "__name__", type(function).__name__)
+        raise Late(f"{name}: {e}, and had not begun, or was over. Raise that.") from e
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         if own:

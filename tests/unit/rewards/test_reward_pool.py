@@ -10,11 +10,12 @@ import time
 import pytest
 
 from openrlhf_tir.config import Reward
-from openrlhf_tir.errors import VerifierError
+from openrlhf_tir.errors import RewardError, VerifierError
 from openrlhf_tir.rewards import pool as pools
 from openrlhf_tir.rewards import workers
+from openrlhf_tir.rewards.own import Prepare
 from openrlhf_tir.rewards.pool import RewardPool
-from openrlhf_tir.rewards.workers import CpuSpent
+from openrlhf_tir.rewards.workers import CpuSpent, Late
 from openrlhf_tir.types import RewardParts
 from tests.unit.rewards.reward_fakes import says, task
 
@@ -51,6 +52,15 @@ def dies_once(trajectory, task, cfg):
 
 def hangs(trajectory, task, cfg):
     time.sleep(60)
+
+
+class SlowToLoad:
+    """A call whose user code has not begun when its time is used up."""
+
+    user_code = True
+
+    def __call__(self):
+        time.sleep(60)
 
 
 def stop_myself():
@@ -127,11 +137,20 @@ async def test_a_worker_that_dies_once_is_tried_again(pool_of, tmp_path):
 
 
 @pytest.mark.slow
-async def test_a_custom_reward_that_hangs_is_a_fault(pool_of):
-    with pytest.raises(VerifierError, match=r"verify_deadline_s = 0\.5"):
-        await pool_of(name=f"{__name__}:hangs", verify_timeout_s=0.5, verify_deadline_s=0.5).score(
-            answer("1"), task("1")
-        )
+async def test_a_custom_reward_that_hangs_is_a_fault_of_its_code(pool_of):
+    name = f"{__name__}:hangs"
+    pool = pool_of(name=name, verify_timeout_s=0.5, verify_deadline_s=0.5)
+    pool.workers.prepare = Prepare([name])  # as a run does: loading it is no part of a call
+    with pytest.raises(RewardError, match=rf"{__file__}:\d+:.*verify_deadline_s = 0\.5"):
+        await pool.score(answer("1"), task("1"))
+
+
+@pytest.mark.slow
+async def test_an_interrupt_that_meets_no_line_of_the_reward_is_a_call_that_was_late(pool_of):
+    """An Overrun is no Exception: it would have ended the run, as if somebody had asked for that."""
+    pool = pool_of(verify_deadline_s=0.5)
+    with pytest.raises(Late):
+        await pool.workers.run(SlowToLoad())
 
 
 @pytest.mark.slow
