@@ -215,7 +215,7 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
     except Overrun as e:
         # Not in the function's own lines, whose wrapper tells them: its module was being loaded, or its result checked.
         name = getattr(function, "__name__", type(function).__name__)
-        raise Late(f"{name}: {e}, and had not begun, or was over. Raise that.") from e
+        raise Late(f"{name}: {e}: it was still being loaded, or its result was being read. Raise that.") from e
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         if own:
