@@ -21,7 +21,10 @@ def last_number(text: str) -> str | None:
     if not numbers:
         return None
     whole, _, fraction = numbers[-1].partition(".")
-    return str(int(whole)) if not fraction.strip("0") else None
+    if fraction.strip("0"):
+        return None
+    digits = whole.removeprefix("-").lstrip("0") or "0"  # not by int(), which refuses more than 4,300 digits
+    return f"-{digits}" if whole.startswith("-") and digits != "0" else digits
 
 
 def right(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:

@@ -106,3 +106,10 @@ def test_what_python_printed_counts_and_else_the_last_number_that_was_said():
 
 def test_a_number_in_the_message_of_an_error_is_no_answer():
     assert scored("x", ToolCall("1/0", "File line 12", "model_error"))["correct"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("9" * 5000, "9" * 5000), ("-" + "0" * 5000 + "7", "-7"), ("-0", "0"), ("007", "7")]
+)
+def test_a_number_of_any_length_is_read(text, number):
+    assert last_number(text) == number
