@@ -232,7 +232,7 @@ def test_what_cannot_be_served_is_said_with_the_remedy(tmp_path, lines, flags, s
     if lines is not None:
         (tmp_path / "corpus.jsonl").write_text(lines)
     command = [sys.executable, "-m", SEARCH, "--corpus", str(tmp_path / "corpus.jsonl"), *flags]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 1
     assert "search does not start: " in result.stderr
     assert says in result.stderr
