@@ -127,9 +127,9 @@ def test_ctrl_c_in_a_pipeline_on_a_terminal_is_one_stop(tmp_path):
 
 
 def is_server(process: psutil.Process) -> bool:
-    """Return True for an environment server; a child of the script that has just ended is none."""
+    """Return True for an environment server, and not for a subshell of the script or a child that has just ended."""
     try:
-        return "env_servers" in " ".join(process.cmdline())
+        return "env_servers.echo" in process.cmdline()
     except psutil.NoSuchProcess:  # of which ZombieProcess is a kind
         return False
 
