@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from ..config.integrations.recipe_draft import toml_of
@@ -12,8 +11,8 @@ from ..config.integrations.trl_import import import_trl
 from ..config.integrations.trl_script import read_trl_script
 from ..config.problems import Problems
 from ..config.settings import attempt
-from ..errors import ConfigError
 from ..exit_codes import DONE, NO
+from .imports import recipe_head, say, say_differences, write
 
 EXAMPLES = """example
   openrlhf-tir import-trl train_grpo.py --out my_run/grpo.toml
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.script)
     script, _ = read_trl_script(path, words)
     if script.trainer == "SFTTrainer":
-        _say(
+        say(
             "SFTTrainer: fine-tuning is `openrlhf-tir sft` here, with the same rows (messages, or prompt and"
             " completion): --actor.model_name_or_path, --sft.dataset, --sft.max_len, --actor.learning_rate."
         )
@@ -59,38 +58,22 @@ def run(args: argparse.Namespace) -> int:
         if key not in ("reward.name", "reward.weights", "env.file")  # files that are written below
     }
     attempt(None, beside, problems)
-    lines: list[str] = []
-    try:
-        problems.raise_any()
-    except ConfigError as e:
-        lines = str(e).splitlines()
-    head = [f"From {path.name}, line {script.line}: TRL's {script.trainer}. Made by `openrlhf-tir import-trl`."]
-    if draft.differences:
-        head += ["", "What differs from the script, or is left out:", *(f"- {text}" for text in draft.differences)]
-    if lines:
-        head += ["", "What has to be corrected before it runs:", *(f"- {line}" for line in lines)]
-    if recipe.nothing:
-        head += ["", "What needs nothing here, or changes nothing that is trained:"]
-        head += [f"- {', '.join(sorted(recipe.nothing))}"]
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(toml_of(draft, head), encoding="utf-8")
-        if recipe.code:
-            said = f'"""Functions of {path.name}, for the recipe {out.name}."""\n\n'
-            (out.parent / functions).write_text(said + recipe.code, encoding="utf-8")
-        if recipe.rows:
-            text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in recipe.rows)
-            (out.parent / rows).write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise ConfigError(f"{out} cannot be written: {e.strerror or e}. Choose another --out.") from None
-    for sentence in draft.differences:
-        _say(f"differs: {sentence}")
-    for line in lines:
-        _say(f"correct this: {line}")
+    head = recipe_head(
+        [f"From {path.name}, line {script.line}: TRL's {script.trainer}. Made by `openrlhf-tir import-trl`."],
+        {
+            "What differs from the script, or is left out:": draft.differences,
+            "What has to be corrected before it runs:": problems.lines,
+            "What needs nothing here, or changes nothing that is trained:": [", ".join(sorted(recipe.nothing))]
+            * bool(recipe.nothing),
+        },
+    )
+    write(out, toml_of(draft, head))
+    if recipe.code:
+        docstring = f'"""Functions of {path.name}, for the recipe {out.name}."""\n\n'
+        write(out.parent / functions, docstring + recipe.code)
+    if recipe.rows:
+        write(out.parent / rows, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in recipe.rows))
+    say_differences(draft, problems.lines)
     written = [out.name, *([functions] if recipe.code else []), *([rows] if recipe.rows else [])]
-    _say(f"written in {out.parent}: {', '.join(written)}. Check it: openrlhf-tir train --recipe {out} --check-only")
+    say(f"written in {out.parent}: {', '.join(written)}. Check it: openrlhf-tir train --recipe {out} --check-only")
     return DONE
-
-
-def _say(sentence: str) -> None:
-    print(f"import: {sentence}", file=sys.stderr)

@@ -5,18 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.integrations.bash_script import Command, Script, read_script, readable
+from ..config.integrations.bash_script import Command, Script, read_script
 from ..config.integrations.recipe_draft import toml_of
 from ..config.integrations.verl_import import VerlRecipe, import_verl
 from ..config.integrations.verl_overrides import read_overrides
 from ..errors import ConfigError, TirError
 from ..exit_codes import DONE, NO
 from .checks.host import Machine
+from .imports import (
+    add_script_arguments,
+    check_number,
+    count_rows,
+    line_of,
+    recipe_head,
+    say,
+    say_differences,
+    start,
+    write,
+)
 
 EXAMPLES = """examples
   openrlhf-tir import-verl run_qwen2-7b.sh --out grpo.toml
@@ -68,26 +78,10 @@ class Call:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EXAMPLES.replace("%", "%%")
+    add_script_arguments(parser, EXAMPLES, project="verl", behind="the overrides themselves")
     parser.usage = (
         "%(prog)s [--out FILE] [--number N] SCRIPT.sh [ARGUMENT...] [--run [FLAGS...]]\n"
         "       %(prog)s [--out FILE] -- OVERRIDES..."
-    )
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="SCRIPT",
-        help="bash script that calls verl, with the arguments it takes; or, behind --, the overrides themselves",
-    )
-    parser.add_argument("--out", metavar="FILE", help="write the recipe there instead of printing it")
-    parser.add_argument(
-        "--number", type=int, default=1, metavar="N", help="which of the script's training commands [1]"
-    )
-    parser.add_argument(
-        "--run",
-        nargs=argparse.REMAINDER,
-        help="start the recipe with `openrlhf-tir train`; what follows are flags of that command",
     )
 
 
@@ -109,31 +103,30 @@ def run(args: argparse.Namespace) -> int:
         directories = [Path.cwd(), here, *here.parents[:3]]
         calls = calls_of(script.commands)
     for note in script.notes:
-        _say(note)
+        say(note)
     trains = [call for call in calls if call.trains]
     for call in calls:
         if not call.trains:
-            _say(f"{_place(call)}{call.program}: {call.other}.")
+            say(f"{line_of(call.line)}{call.program}: {call.other}.")
     if not trains:
         if not calls:
-            _say(
+            say(
                 f"{' '.join(words)} starts no program of verl (python3 -m verl.trainer.main_ppo ...)."
                 " If the script wants arguments, give them behind its name."
             )
         return NO
-    if not 1 <= args.number <= len(trains):
-        raise ConfigError(f"--number {args.number}: the script has {len(trains)} training command(s).")
+    check_number(args.number, trains)
     chosen = trains[args.number - 1]
     for i, call in enumerate(trains, 1):
         if call is not chosen:
-            _say(f"{_place(call)}training command {i} of {len(trains)}: --number {i} imports it")
+            say(f"{line_of(call.line)}training command {i} of {len(trains)}: --number {i} imports it")
     recipe = import_verl(
         read_overrides(chosen.words),
         program=chosen.program,
         name=name,
         directories=directories,
         sources_of=sources_of,
-        rows_of=rows_of,
+        rows_of=count_rows,
     )
     return _finish(args, chosen, recipe, name)
 
@@ -176,42 +169,26 @@ def _first_rows(files: Sequence[str]):
                 continue
 
 
-def rows_of(files: Sequence[str]) -> int | None:
-    """Return the number of rows of some files; None where one is not on this machine or cannot be read."""
-    from ..data.bad_rows import BadRows
-    from ..data.rows import read_rows
-
-    if not files or not all(Path(name).is_file() for name in files):
-        return None
-    try:
-        return sum(1 for name in files for _ in read_rows(name, "train", BadRows("skip")))
-    except TirError:
-        return None
-
-
 def text_of(call: Call, recipe: VerlRecipe, name: str) -> str:
     """Return the recipe's text, with what differs as comments."""
     where = f"{name}, line {call.line}" if call.line else "a command line"
-    head = [f"From {where}: {call.program}. Made by `openrlhf-tir import-verl`."]
-    if recipe.draft.differences:
-        head += ["", "What differs from the command, or is left out:"]
-        head += [f"- {sentence}" for sentence in recipe.draft.differences]
-    if recipe.problems:
-        head += ["", "What has to be corrected before it runs:", *(f"- {line}" for line in recipe.problems)]
-    if recipe.nothing:
-        head += ["", "What needs nothing here, or changes nothing that is trained:"]
-        head += [f"- {', '.join(sorted(recipe.nothing))}"]
+    head = recipe_head(
+        [f"From {where}: {call.program}. Made by `openrlhf-tir import-verl`."],
+        {
+            "What differs from the command, or is left out:": recipe.draft.differences,
+            "What has to be corrected before it runs:": recipe.problems,
+            "What needs nothing here, or changes nothing that is trained:": [", ".join(sorted(recipe.nothing))]
+            * bool(recipe.nothing),
+        },
+    )
     return toml_of(recipe.draft, head)
 
 
 def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str) -> int:
     """Say what differs, give the recipe, and start it where that is wanted."""
-    for sentence in recipe.draft.differences:
-        _say(f"differs: {sentence}")
+    say_differences(recipe.draft, recipe.problems)
     if recipe.nothing:
-        _say(f"{len(recipe.nothing)} overrides need nothing here: {', '.join(sorted(recipe.nothing))}")
-    for line in recipe.problems:
-        _say(f"correct this: {line}")
+        say(f"{len(recipe.nothing)} overrides need nothing here: {', '.join(sorted(recipe.nothing))}")
     text = text_of(call, recipe, name)
     out = args.out
     if out is None and args.run is not None:
@@ -220,25 +197,10 @@ def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str)
         print(text, end="")
         return DONE
     path = Path(out)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise ConfigError(f"The recipe cannot be written to {path}: {e.strerror or e}. Choose another --out.") from None
-    _say(f"written: {path}. Check it: openrlhf-tir train --recipe {path} --check-only")
+    write(path, text)
+    say(f"written: {path}. Check it: openrlhf-tir train --recipe {path} --check-only")
     if not Machine().gpus and "RAY_ADDRESS" not in os.environ:
-        _say(f"this machine has no GPU. To try the recipe on its processors add {ON_CPU}")
+        say(f"this machine has no GPU. To try the recipe on its processors add {ON_CPU}")
     if args.run is None:
         return DONE
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # The run takes the place of this process: signals and restarts by the launcher find what they would without us.
-    os.execv(sys.executable, [sys.executable, "-m", "openrlhf_tir.cli", "train", "--recipe", str(path), *args.run])
-
-
-def _place(call: Call) -> str:
-    return f"line {call.line}: " if call.line else ""
-
-
-def _say(sentence: str) -> None:
-    print(f"import: {readable(sentence)}", file=sys.stderr)
+    start("train", path, args.run)

@@ -47,13 +47,18 @@ class Problems:
         except (ConfigError, DataError, Unavailable) as e:
             self.add(map(said, str(e).splitlines()), type(e))
 
+    @property
+    def lines(self) -> list[str]:
+        """The mistakes, one each; after MOST of them a line that says how many more there are."""
+        lines = [*self._lines]
+        if len(lines) > MOST:
+            lines[MOST:] = [f"... and {len(lines) - MOST} more. Correct these first."]
+        return lines
+
     def raise_any(self) -> None:
         """Raises all of them as one error: DataError when all are about data, Unavailable when waiting may mend all,
         else ConfigError; nothing when there is none."""
         if not self._lines:
             return
-        lines = [*self._lines]
-        if len(lines) > MOST:
-            lines[MOST:] = [f"... and {len(lines) - MOST} more. Correct these first."]
         kinds = set(self._lines.values())
-        raise (kinds.pop() if len(kinds) == 1 else ConfigError)("\n".join(lines))
+        raise (kinds.pop() if len(kinds) == 1 else ConfigError)("\n".join(self.lines))

@@ -134,20 +134,20 @@ def finished(draft: Draft, mine: set[str]) -> Imported:
             draft.unset(name)
     problems = Problems()
     cfg = attempt(None, draft.settings, problems)
+    take_checked_values(draft, cfg)
+    return Imported(draft, cfg, problems.lines, method_summary(cfg))
+
+
+def take_checked_values(draft: Draft, cfg: Config) -> None:
+    """Write the draft's settings as the configuration holds them, and list those that are OpenRLHF's defaults."""
     for name in draft.settings:
         if name != "run_dir":  # it stays relative
             draft.settings[name] = value_at(cfg, name)
-    lines: list[str] = []
-    try:
-        problems.raise_any()
-    except Exception as e:
-        lines = str(e).splitlines()
     draft.defaults = [
         f"{name} = {shown(draft.settings[name])} (this project's: {shown(value_at(Config(), name))})"
         for name in draft.settings
         if draft.why.get(name, "").startswith(DEFAULT)
     ]
-    return Imported(draft, cfg, lines, method_summary(cfg))
 
 
 DEFAULT = "OpenRLHF's default"
@@ -298,11 +298,8 @@ def _translated(given: Given, draft: Draft) -> dict[str, Any]:
             compat[name] = [str(value) for value in values]
     problems = Problems()
     translated = translate(compat, ours, problems)
-    try:
-        problems.raise_any()
-    except Exception as e:
-        for line in str(e).splitlines():
-            draft.differs(f"Left out: {line}")
+    for line in problems.lines:
+        draft.differs(f"Left out: {line}")
     return {**{name: _plain(name, value) for name, value in translated.items()}, **ours}
 
 

@@ -11,7 +11,18 @@ from ..problems import Problems
 from ..schema import Config
 from ..settings import attempt
 from .openrlhf_flags_given import Given, read_flags
-from .openrlhf_import import DEFAULT, WITH_FLOOR, Imported, Source, found_file, of_default, outputs, same, shown
+from .openrlhf_import import (
+    DEFAULT,
+    WITH_FLOOR,
+    Imported,
+    Source,
+    found_file,
+    of_default,
+    outputs,
+    same,
+    shown,
+    take_checked_values,
+)
 from .openrlhf_parsers import TRAIN_SFT
 from .recipe_draft import Draft, value_at
 
@@ -146,20 +157,8 @@ def _finished(draft: Draft) -> Imported:
         draft.differs("The command has no --data.input_key: OpenRLHF reads the column `input`.")
     problems = Problems()
     cfg = attempt(None, draft.settings, problems, violations, ranks_of=RANKS_OF)
-    for name in draft.settings:
-        if name != "run_dir":
-            draft.settings[name] = value_at(cfg, name)
-    lines: list[str] = []
-    try:
-        problems.raise_any()
-    except Exception as e:
-        lines = str(e).splitlines()
-    draft.defaults = [
-        f"{name} = {shown(draft.settings[name])} (this project's: {shown(value_at(Config(), name))})"
-        for name in draft.settings
-        if draft.why.get(name, "").startswith(DEFAULT)
-    ]
+    take_checked_values(draft, cfg)
     s = cfg.sft
     passes = f"{s.max_epochs} pass{'es' * (s.max_epochs > 1)} over {shown(s.dataset)}"
     summary = f"fine-tuning: {passes}, {s.batch_size} rows an update, learning rate {s.learning_rate:g}"
-    return Imported(draft, alone(cfg), lines, summary)
+    return Imported(draft, alone(cfg), problems.lines, summary)

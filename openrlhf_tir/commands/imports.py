@@ -1,0 +1,112 @@
+"""What the import commands share: flags, sentences, the head of a recipe, its file and its start."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..config.integrations.bash_script import readable
+from ..config.integrations.recipe_draft import Draft
+from ..errors import ConfigError, TirError
+
+
+def add_script_arguments(parser: argparse.ArgumentParser, examples: str, *, project: str, behind: str) -> None:
+    """Add the arguments of a command that imports a bash script or a command line.
+
+    Args:
+        examples: Shown behind the flags.
+        project: Whose programs the script starts.
+        behind: What stands behind `--` instead of a script.
+    """
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = examples.replace("%", "%%")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="SCRIPT",
+        help=f"bash script that calls {project}, with the arguments it takes; or, behind --, {behind}",
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the recipe there instead of printing it")
+    parser.add_argument(
+        "--number", type=int, default=1, metavar="N", help="which of the script's training commands [1]"
+    )
+    parser.add_argument(
+        "--run",
+        nargs=argparse.REMAINDER,
+        help="start the recipe; what follows are flags of the command that runs it",
+    )
+
+
+def say(sentence: str) -> None:
+    """Print a sentence about the import to stderr, since the recipe itself may go to stdout."""
+    print(f"import: {readable(sentence)}", file=sys.stderr)
+
+
+def say_differences(draft: Draft, problems: Iterable[str]) -> None:
+    """Say what differs from what was imported, and what has to be corrected before the recipe runs."""
+    for sentence in draft.differences:
+        say(f"differs: {sentence}")
+    for problem in problems:
+        say(f"correct this: {problem}")
+
+
+def check_number(number: int, commands: Sequence[Any]) -> None:
+    """Raise ConfigError unless --number names one of the training commands, which are counted from 1."""
+    if not 1 <= number <= len(commands):
+        upper = f" to {len(commands)}" if len(commands) > 1 else ""
+        raise ConfigError(
+            f"--number {number}: the script has {len(commands)} training command(s). Use --number 1{upper}."
+        )
+
+
+def recipe_head(origin: Sequence[str], lists: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the paragraphs of a recipe's head: the origin, then each list that is not empty below its title."""
+    head = [*origin]
+    for title, items in lists.items():
+        if items:
+            head += ["", title, *(f"- {item}" for item in items)]
+    return head
+
+
+def line_of(number: int) -> str:
+    """Return "line N: ", or nothing for a command that does not come from a script."""
+    return f"line {number}: " if number else ""
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file of the import, with the directories above it.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be written: {e.strerror or e}. Choose another --out.") from None
+
+
+def start(command: str, recipe: Path, flags: Sequence[str]) -> NoReturn:
+    """Run `openrlhf-tir COMMAND --recipe RECIPE FLAGS...` in place of this process, so that signals and restarts by a
+    launcher find what they would find without the import."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "openrlhf_tir.cli", command, "--recipe", str(recipe), *flags])
+
+
+def count_rows(names: Sequence[str], split: str = "train") -> int | None:
+    """Return the number of rows of some files together; None where there is none, one is not on this machine, or one
+    cannot be read: that is said when the recipe is checked."""
+    from ..data.bad_rows import BadRows
+    from ..data.rows import read_rows
+
+    if not names or not all(Path(name).exists() for name in names):
+        return None
+    try:
+        return sum(1 for name in names for _ in read_rows(name, split, BadRows("skip")))
+    except TirError:
+        return None
