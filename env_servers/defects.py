@@ -18,7 +18,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from openrlhf_tir.plugins import location, raised_at, source_file
-from openrlhf_tir.user_code import Exited, is_outage, suspended_at, traceback_of
+from openrlhf_tir.user_code import Exited, suspended_at, traceback_of
+from openrlhf_tir.user_code import is_outage as is_outage  # other files of this package take it from here
 
 OURS = "env_servers."
 """Classes of modules below it are this package's."""
@@ -28,22 +29,31 @@ CODE_DEFECT = "code_defect"
 
 
 class Defects:
-    """What is known of the class that a server serves. `cls`: the class, or what makes it."""
+    """What is known of the class that a server serves."""
 
     def __init__(self, factory: Any) -> None:
+        """`factory`: the class, or a partial of it. A class of ours that holds tools of the user's says in which files
+        they are (`user_files`)."""
         cls = getattr(factory, "func", factory)
-        own = inspect.isclass(cls) and not _module_of(cls).startswith(OURS)
-        self.cls = cls if own else None
-        self.file = source_file(cls) if own else None
+        self.cls: type | None = None
+        self.files: tuple[str, ...] = ()
+        """The user's files, in which a frame of a traceback is the user's."""
+        if not inspect.isclass(cls):
+            return
+        user_files = tuple(getattr(cls, "user_files", ()))
+        if not user_files and _module_of(cls).startswith(OURS):
+            return
+        self.cls = cls
+        self.files = user_files or tuple(filter(None, [source_file(cls)]))
 
     def signals(self, error: BaseException, method: str) -> dict[str, Any] | None:
         """Return the signals of a defect of the class; None if the error is not its own doing."""
         if self.cls is None or (isinstance(error, Exception) and is_outage(error)):
             return None
         words = f"{type(error).__name__}: {error}"
-        at = raised_at(error, self.file)
-        if at is not None and at.rpartition(":")[0] == self.file:
-            return {"error": words, CODE_DEFECT: at, "traceback": traceback_of(error, self.file)}
+        at = self._raised_at(error)
+        if at is not None:
+            return {"error": words, CODE_DEFECT: at, "traceback": traceback_of(error, at.rpartition(":")[0])}
         at = self.where(method)
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False)[0]
@@ -53,17 +63,25 @@ class Defects:
         return {"error": words.removeprefix(f"{type(error).__name__}: {at}: "), CODE_DEFECT: at}
 
     def where(self, method: str) -> str:
-        """Return "file:line" of a method's definition."""
-        return location(getattr(self.cls, method, self.cls)) or str(self.file)
+        """Return "file:line" of a method's definition, or the user's file where the method is ours."""
+        at = location(getattr(self.cls, method, self.cls))
+        in_user_file = at is not None and at.rpartition(":")[0] in self.files
+        return at if at and (in_user_file or not self.files) else self.files[0] if self.files else str(self.cls)
 
     def waits_at(self, task: asyncio.Task[Any] | None, error: BaseException | None = None) -> str | None:
         """Return "file:line" where the class waits in a task, or waited when it was cancelled."""
-        if self.file is None:
-            return None
         if task is not None and not task.done():
-            return suspended_at(task.get_coro(), self.file)
-        at = raised_at(error, self.file) if error is not None else None
-        return at if at and at.rpartition(":")[0] == self.file else None
+            waiting = (suspended_at(task.get_coro(), file) for file in self.files)
+            return next(filter(None, waiting), None)
+        return self._raised_at(error) if error is not None else None
+
+    def _raised_at(self, error: BaseException) -> str | None:
+        """Return "file:line" of the last frame in one of the user's files; None where no frame is in any."""
+        for file in self.files:
+            at = raised_at(error, file)
+            if at is not None and at.rpartition(":")[0] == file:
+                return at
+        return None
 
 
 def _module_of(cls: type) -> str:

@@ -93,7 +93,7 @@ class EnvService:
     ) -> None:
         self.config, self.draining = config, False
         self.defects = Defects(factory)
-        self.watch = LoopWatch({self.defects.file} if self.defects.file else ())
+        self.watch = LoopWatch(self.defects.files)
         self.admission = Admission(config.workers, config.max_queue)
         self.sessions = Sessions(factory, cap=config.max_sessions, ttl_s=config.session_ttl_s)
         self.sessions.on_given_up = self._given_up

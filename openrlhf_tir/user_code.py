@@ -9,12 +9,17 @@ A reward, filter, protocol, environment class, agent file or estimator of the us
 
 from __future__ import annotations
 
+import errno
 import traceback
 from types import CoroutineType, FrameType
 from typing import Any
 
 FILE_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """Errors of the operating system that a wrong path causes, and no service that is down."""
+ARGUMENT_ERRNOS = frozenset(
+    {errno.E2BIG, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOEXEC, errno.ENOTEMPTY}
+)
+"""Errors of the operating system about what was given to it, which a model may have written."""
 NETWORK_LIBRARIES = ("aiohttp", "grpc", "httpcore", "httpx", "requests", "urllib3", "websockets")
 """Packages whose errors say that something else did not answer."""
 
@@ -32,7 +37,7 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, FILE_ERRORS):
         return False
     if isinstance(error, OSError | TimeoutError):
-        return True
+        return getattr(error, "errno", None) not in ARGUMENT_ERRNOS
     return any(
         base.__module__.partition(".")[0] in NETWORK_LIBRARIES and issubclass(base, Exception)
         for base in type(error).__mro__

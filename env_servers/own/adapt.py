@@ -20,6 +20,7 @@ from typing import Any
 
 from env_servers.env import Env
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.plugins import source_file
 
 from .foreign_tools import Tool, ToolEnv, TrlEnv, VerlTool
 from .verl_stand_in import OpenAIFunctionToolSchema, install
@@ -87,7 +88,8 @@ def _environment(makers: Sequence[Callable[[], Tool]], name: str) -> type[ToolEn
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise ConfigError(f"Two tools are called {twice!r}. Give each a name of its own.")
     schemas = [tool.schema for tool in made]
-    return type(f"ToolsOf_{name}", (ToolEnv,), {"made": made, "tools": schemas})
+    files = tuple(dict.fromkeys(filter(None, (source_file(tool.written) for tool in made))))
+    return type(f"ToolsOf_{name}", (ToolEnv,), {"made": made, "tools": schemas, "user_files": files})
 
 
 def _schema(function: Callable[..., Any], named: str) -> dict[str, Any]:
@@ -119,7 +121,13 @@ def _trl_environment(cls: type, named: str) -> type[TrlEnv]:
             " environment without arguments, and so does a run."
         ) from None
     schemas = [_schema(getattr(probe, name), named) for name in _methods(cls)]
-    return type(f"EnvironmentOf_{cls.__name__}", (TrlEnv,), {"theirs": cls, "methods": _methods(cls), "tools": schemas})
+    members = {
+        "theirs": cls,
+        "methods": _methods(cls),
+        "tools": schemas,
+        "user_files": tuple(filter(None, [source_file(cls)])),
+    }
+    return type(f"EnvironmentOf_{cls.__name__}", (TrlEnv,), members)
 
 
 def _verl(cls: type, config: Mapping[str, Any], schema: Any, named: str) -> Callable[[], Tool]:

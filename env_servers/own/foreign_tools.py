@@ -1,8 +1,10 @@
 """ToolEnv: tools of verl and TRL as an environment. What a call returns is the observation, as text.
 
 What the model gets wrong is told to it and trained (outcome model_error): `bad_call`, `unknown_function`, and
-`refused`, which is an exception of the tool: verl and TRL show it to the model as well. A NameError or a missing import
-is no doing of the model's: it fails the step, with its line in the server's log.
+`refused`, which is an exception of the tool: verl and TRL show it to the model as well. Two kinds of exception are no
+doing of the model's, and fail the step: a NameError, a missing import and the like (a defect of the tool, with file and
+line), and a service that does not answer (an outage). A tool that reaches hosts which the model names catches their
+errors itself.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 
 from env_servers.actions import BadAction, shown
 from env_servers.adapters.calls import ACTION, read_calls
+from env_servers.defects import is_outage
 from env_servers.env import Env, Step
 from openrlhf_tir.protocol import Outcome
 
@@ -30,6 +33,11 @@ class Tool:
         self.name = name
         self.schema = schema
         self.function = function
+
+    @property
+    def written(self) -> Any:
+        """What the user wrote: the function, or the class."""
+        return self.function
 
     async def begin(self, session: str, kwargs: Mapping[str, Any]) -> None:
         """An episode begins. `kwargs`: what the row says of this tool (verl's tools_kwargs)."""
@@ -55,6 +63,10 @@ class VerlTool(Tool):
         self.made = made
         self._kwargs: dict[str, Mapping[str, Any]] = {}
         self._instances: dict[str, str] = {}
+
+    @property
+    def written(self) -> Any:
+        return type(self.made)
 
     async def begin(self, session: str, kwargs: Mapping[str, Any]) -> None:
         self._kwargs[session] = kwargs
@@ -91,6 +103,8 @@ class ToolEnv(Env):
     action = ACTION
     made: Sequence[Tool] = ()
     tools: Sequence[dict[str, Any]] = ()
+    user_files: Sequence[str] = ()
+    """Where the tools are written (defects.py)."""
 
     def __init__(self) -> None:
         self.session = uuid.uuid4().hex
@@ -136,6 +150,8 @@ class ToolEnv(Env):
         except DEFECTS:
             raise
         except Exception as e:
+            if is_outage(e):
+                raise
             return f"Error when executing {name}: {type(e).__name__}: {e}", None, "refused"
 
     async def _scores(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 
 import pytest
@@ -16,7 +17,9 @@ from openrlhf_tir.user_code import Overrun, is_outage, suspended_at, traceback_o
     [
         (ConnectionRefusedError(), True),
         (TimeoutError(), True),
+        (OSError(errno.ENETUNREACH, "network is unreachable"), True),
         (FileNotFoundError("data.json"), False),
+        (OSError(errno.ENAMETOOLONG, "a name that a model wrote"), False),
         (KeyError("x"), False),
         (AssertionError(), False),
     ],

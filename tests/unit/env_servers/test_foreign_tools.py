@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
+import httpx
 import pytest
 
+from env_servers.serving import ServingConfig, create_env_app
 from openrlhf_tir.config import own_files
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.plugins import ENVIRONMENT, load
@@ -46,6 +48,17 @@ def broken(a: int) -> int:
         a: A number.
     """
     return nothing_of_that_name
+
+
+def offline(path: str) -> str:
+    """Ask a service that is down, or open a file.
+
+    Args:
+        path: A file; "service" asks the service.
+    """
+    if path == "service":
+        raise ConnectionRefusedError("the service is down")
+    return open(path).read()
 
 
 TOOLS = [multiply, look_up]
@@ -192,6 +205,31 @@ async def test_a_name_that_is_not_there_is_a_defect_of_the_tool_and_no_observati
     env, _ = await opened(load(ENVIRONMENT, f"{trl}:broken"))
     with pytest.raises(NameError):
         await env.step(action(("broken", {"a": 1})), 5.0)
+
+
+async def test_a_service_that_does_not_answer_fails_the_step_and_is_not_told_to_the_model(trl):
+    env, _ = await opened(load(ENVIRONMENT, f"{trl}:offline"))
+    with pytest.raises(ConnectionRefusedError):
+        await env.step(action(("offline", {"path": "service"})), 5.0)
+
+
+@pytest.mark.parametrize("path", ["no/such/file", "x" * 5000, "a\0b"])
+async def test_a_path_that_a_model_writes_is_its_error_and_no_outage(trl, path):
+    env, _ = await opened(load(ENVIRONMENT, f"{trl}:offline"))
+    step = await env.step(action(("offline", {"path": path})), 5.0)
+    assert (step.outcome, step.signals["error_type"]) == ("model_error", "refused")
+
+
+async def test_a_defect_of_a_tool_is_told_with_its_file_and_line_and_is_no_outage(trl):
+    factory = load(ENVIRONMENT, f"{trl}:broken")
+    app = create_env_app(factory, ServingConfig(env="tools", action="calls"))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
+        session = (await http.post("/reset", json={"task": {"label": ""}})).json()["session_id"]
+        request = {"session_id": session, "step_id": 0, "action": action(("broken", {"a": 1})), "deadline_s": 5.0}
+        signals = (await http.post("/step", json=request)).json()["signals"]
+    line = TRL.splitlines().index("    return nothing_of_that_name") + 1
+    assert signals["code_defect"] == f"{trl}:{line}"
 
 
 @pytest.mark.parametrize("name", ["undocumented", "unhinted"])
