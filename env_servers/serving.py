@@ -142,6 +142,7 @@ class EnvService:
             async with asyncio.timeout_at(give_up) as deadline:
                 async with session.serial, self.admission.slot() as session.env.place:
                     session.begin(request.step_id)
+                    await self.watch.turn()
                     with self.watch.allows(request.deadline_s):
                         step = await without_exit(session.env.step(request.action, give_up - clock()))
             if not isinstance(step, Step):
@@ -249,6 +250,7 @@ def create_env_app(
             )
         try:
             async with asyncio.timeout(config.reset_timeout_s) as deadline:
+                await service.watch.turn()
                 with service.watch.allows(config.reset_timeout_s):
                     session, observation = await service.sessions.open(body)
         except (CapacityFull, Conflict):

@@ -28,6 +28,8 @@ AFTER_ONE_S = 0.25
 and the answers of those that were interrupted are sent only when none does."""
 SUSPICION_S = 30.0
 """For how long that is so."""
+SEND_S = 0.02
+"""For how long the loop is left alone before each call of that time, so that it sends what was answered."""
 
 
 class LoopWatch:
@@ -48,6 +50,17 @@ class LoopWatch:
         self._stopped = threading.Event()
         self._thread: int | None = None
         self._by_signal = True
+        self._turn = asyncio.Lock()
+
+    async def turn(self) -> None:
+        """Wait until user code may be called.
+
+        After an interrupt calls are let in one by one, and the loop is left alone in between: the next call may block
+        it as well, and without a pause the answer to an interrupted call would be sent only when none is left.
+        """
+        if self._suspicious():
+            async with self._turn:
+                await asyncio.sleep(SEND_S)
 
     @contextmanager
     def allows(self, seconds: float) -> Iterator[None]:
@@ -89,13 +102,17 @@ class LoopWatch:
                 signal.pthread_kill(thread, signal.SIGUSR1)
             else:
                 self._sign_of_life()
+                self._interrupted = self._alive
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Overrun))
 
     def _blocked(self) -> bool:
         allowed = min(self._allowed.copy().values(), default=self.always_s)
-        if allowed is not None and time.monotonic() - self._interrupted < SUSPICION_S:
+        if allowed is not None and self._suspicious():
             allowed = min(allowed, AFTER_ONE_S)
         return allowed is not None and time.monotonic() - self._alive >= allowed
+
+    def _suspicious(self) -> bool:
+        return time.monotonic() - self._interrupted < SUSPICION_S
 
     def _in_files(self, frame: FrameType | None) -> bool:
         return any(running_in(frame, file) for file in self.files)

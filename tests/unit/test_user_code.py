@@ -67,3 +67,28 @@ async def test_what_blocks_the_loop_in_a_watched_file_is_interrupted_where_it_ru
             await asyncio.sleep(0.6)  # who awaits blocks nobody
     finally:
         watch.stop()
+
+
+async def test_after_an_interrupt_each_answer_is_sent_before_the_next_call_blocks():
+    watch = LoopWatch([__file__])
+    events = []
+
+    async def answered(number):
+        await watch.turn()
+        events.append(f"call {number}")
+        try:
+            with watch.allows(0.2):
+                blocks()
+        except Overrun:
+            pass
+        await asyncio.sleep(0)  # as an answer that is sent takes some rounds of the loop
+        await asyncio.sleep(0)
+        events.append(f"sent {number}")
+
+    watch.start()
+    try:
+        await answered(0)
+        await asyncio.gather(*(answered(number) for number in (1, 2, 3)))
+    finally:
+        watch.stop()
+    assert events == [f"{event} {number}" for number in range(4) for event in ("call", "sent")]
