@@ -46,22 +46,22 @@ def is_outage(error: BaseException) -> bool:
 
 def traceback_of(error: BaseException, file: str | None) -> str:
     """Return the traceback of an error from the first frame in the user's `file` on: what is above it is ours."""
-    shown = traceback.TracebackException.from_exception(error)
-    mine = next((i for i, frame in enumerate(shown.stack) if frame.filename == file), 0)
-    del shown.stack[:mine]
-    shown.__cause__ = None
-    shown.__context__ = None
-    return "".join(shown.format()).rstrip()
+    formatted = traceback.TracebackException.from_exception(error)
+    first = next((i for i, frame in enumerate(formatted.stack) if frame.filename == file), 0)
+    del formatted.stack[:first]
+    formatted.__cause__ = None
+    formatted.__context__ = None
+    return "".join(formatted.format()).rstrip()
 
 
 def suspended_at(coroutine: Any, file: str | None) -> str | None:
     """Return "file:line" where a suspended coroutine waits, the last such line in `file`; None if none is in it."""
-    found = None
+    place = None
     while isinstance(coroutine, CoroutineType) and coroutine.cr_frame is not None:
         if coroutine.cr_frame.f_code.co_filename == file:
-            found = f"{file}:{coroutine.cr_frame.f_lineno}"
+            place = f"{file}:{coroutine.cr_frame.f_lineno}"
         coroutine = coroutine.cr_await
-    return found
+    return place
 
 
 def running_in(frame: FrameType | None, file: str | None) -> bool:

@@ -83,13 +83,13 @@ def _methods(cls: type) -> list[str]:
 
 def _environment(makers: Sequence[Callable[[], Tool]], name: str) -> type[ToolEnv]:
     """A class whose sessions have these tools. Makers are shared: a tool of verl's serves all sessions."""
-    made = [make() for make in makers]
-    names = [tool.name for tool in made]
+    tools = [make() for make in makers]
+    names = [tool.name for tool in tools]
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise ConfigError(f"Two tools are called {twice!r}. Give each a name of its own.")
-    schemas = [tool.schema for tool in made]
-    files = tuple(dict.fromkeys(filter(None, (source_file(tool.written) for tool in made))))
-    return type(f"ToolsOf_{name}", (ToolEnv,), {"made": made, "tools": schemas, "user_files": files})
+    schemas = [tool.schema for tool in tools]
+    files = tuple(dict.fromkeys(filter(None, (source_file(tool.written) for tool in tools))))
+    return type(f"ToolsOf_{name}", (ToolEnv,), {"callables": tools, "tools": schemas, "user_files": files})
 
 
 def _schema(function: Callable[..., Any], named: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _trl_environment(cls: type, named: str) -> type[TrlEnv]:
         ) from None
     schemas = [_schema(getattr(probe, name), named) for name in _methods(cls)]
     members = {
-        "theirs": cls,
+        "environment": cls,
         "methods": _methods(cls),
         "tools": schemas,
         "user_files": tuple(filter(None, [source_file(cls)])),
@@ -133,16 +133,16 @@ def _trl_environment(cls: type, named: str) -> type[TrlEnv]:
 def _verl(cls: type, config: Mapping[str, Any], schema: Any, named: str) -> Callable[[], Tool]:
     where = f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}: {cls.__name__}"
     try:
-        made = cls(config=dict(config), tool_schema=schema)
-        told = made.get_openai_tool_schema() or schema
-        table = told.model_dump(exclude_none=True, exclude_unset=True) if hasattr(told, "model_dump") else dict(told)
+        tool = cls(config=dict(config), tool_schema=schema)
+        model = tool.get_openai_tool_schema() or schema
+        table = model.model_dump(exclude_none=True, exclude_unset=True) if hasattr(model, "model_dump") else dict(model)
         name = str(table["function"]["name"])
     except Exception as e:
         raise ConfigError(
             f"{named}: {where} cannot be made without more: {type(e).__name__}: {e}. Name verl's YAML file instead,"
             " which gives its config and tool_schema, or let get_openai_tool_schema return a schema."
         ) from None
-    return lambda: VerlTool(name, {"type": "function", **table}, made)
+    return lambda: VerlTool(name, {"type": "function", **table}, tool)
 
 
 def _tools_of_yaml(path: Path, named: str) -> list[Callable[[], Tool]]:
@@ -155,7 +155,7 @@ def _tools_of_yaml(path: Path, named: str) -> list[Callable[[], Tool]]:
     tools = table.get("tools") if isinstance(table, dict) else None
     if not isinstance(tools, list) or not tools:
         raise ConfigError(f"{named}: {path} has no list `tools`, each with class_name, config and tool_schema.")
-    found = []
+    makers = []
     for i, tool in enumerate(tools):
         where = f"{named}: {path}: tools[{i}]"
         if not isinstance(tool, dict) or not isinstance(tool.get("class_name"), str):
@@ -167,10 +167,10 @@ def _tools_of_yaml(path: Path, named: str) -> list[Callable[[], Tool]]:
                 ' env.name = "mcp" (docs/environments.md).'
             )
         cls = _class_of(tool["class_name"], path.parent, where)
-        told = tool.get("tool_schema")
-        schema = _schema_model(cls).model_validate(told) if told else None
-        found.append(_verl(cls, config, schema, where))
-    return found
+        table_of_schema = tool.get("tool_schema")
+        schema = _schema_model(cls).model_validate(table_of_schema) if table_of_schema else None
+        makers.append(_verl(cls, config, schema, where))
+    return makers
 
 
 def _schema_model(cls: type) -> Any:

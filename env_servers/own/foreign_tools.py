@@ -58,62 +58,64 @@ class Tool:
 class VerlTool(Tool):
     """A BaseTool of verl's: one object for all sessions, told apart by instance_id."""
 
-    def __init__(self, name: str, schema: dict[str, Any], made: Any) -> None:
+    def __init__(self, name: str, schema: dict[str, Any], tool: Any) -> None:
         super().__init__(name, schema)
-        self.made = made
+        self.tool = tool
         self._kwargs: dict[str, Mapping[str, Any]] = {}
         self._instances: dict[str, str] = {}
 
     @property
     def written(self) -> Any:
-        return type(self.made)
+        return type(self.tool)
 
     async def begin(self, session: str, kwargs: Mapping[str, Any]) -> None:
         self._kwargs[session] = kwargs
-        given = dict(kwargs.get("create_kwargs") or {})
+        create_kwargs = dict(kwargs.get("create_kwargs") or {})
         # Tools read their arguments by name, or from `create_kwargs`, as verl's two rollouts pass them.
-        made = await called(self.made.create, session, **accepted(self.made.create, {"create_kwargs": given, **given}))
-        self._instances[session] = str(made[0] if isinstance(made, tuple) else made)
+        arguments = accepted(self.tool.create, {"create_kwargs": create_kwargs, **create_kwargs})
+        result = await called(self.tool.create, session, **arguments)
+        self._instances[session] = str(result[0] if isinstance(result, tuple) else result)
 
     async def call(self, session: str, arguments: dict[str, Any]) -> tuple[str, float | None]:
-        more = accepted(self.made.execute, dict(self._kwargs[session].get("execute_kwargs") or {}))
-        result = await called(self.made.execute, self._instances[session], arguments, **more)
+        more = accepted(self.tool.execute, dict(self._kwargs[session].get("execute_kwargs") or {}))
+        result = await called(self.tool.execute, self._instances[session], arguments, **more)
         response, reward, *_ = result if isinstance(result, tuple) else (result, None)
         text = getattr(response, "text", response)
         return text_of("" if text is None else text), None if reward is None else float(reward)
 
     async def score(self, session: str) -> float | None:
-        if not hasattr(self.made, "calc_reward") or session not in self._instances:
+        if not hasattr(self.tool, "calc_reward") or session not in self._instances:
             return None
-        more = accepted(self.made.calc_reward, dict(self._kwargs[session].get("calc_reward_kwargs") or {}))
-        value = await called(self.made.calc_reward, self._instances[session], **more)
+        more = accepted(self.tool.calc_reward, dict(self._kwargs[session].get("calc_reward_kwargs") or {}))
+        value = await called(self.tool.calc_reward, self._instances[session], **more)
         return None if value is None else float(value)
 
     async def end(self, session: str) -> None:
         kwargs = self._kwargs.pop(session, {})
         instance = self._instances.pop(session, None)
         if instance is not None:
-            more = accepted(self.made.release, dict(kwargs.get("release_kwargs") or {}))
-            await called(self.made.release, instance, **more)
+            more = accepted(self.tool.release, dict(kwargs.get("release_kwargs") or {}))
+            await called(self.tool.release, instance, **more)
 
 
 class ToolEnv(Env):
-    """Sessions of the tools in `made`. There is no end: the model stops calling."""
+    """Sessions of the tools in `callables`. There is no end: the model stops calling."""
 
     action = ACTION
-    made: Sequence[Tool] = ()
+    callables: Sequence[Tool] = ()
     tools: Sequence[dict[str, Any]] = ()
+    """The schemas of `callables`, as OpenAI's."""
     user_files: Sequence[str] = ()
     """Where the tools are written (defects.py)."""
 
     def __init__(self) -> None:
         self.session = uuid.uuid4().hex
-        self._by_name = {tool.name: tool for tool in self.made}
+        self._by_name = {tool.name: tool for tool in self.callables}
         self._counts = {"calls": 0, "errors": 0}
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         kwargs = tools_kwargs(task)
-        for tool in self.made:
+        for tool in self.callables:
             await tool.begin(self.session, kwargs.get(tool.name) or {})
         return ""
 
@@ -155,32 +157,33 @@ class ToolEnv(Env):
             return f"Error when executing {name}: {type(e).__name__}: {e}", None, "refused"
 
     async def _scores(self) -> dict[str, Any]:
-        scores = {tool.name: value for tool in self.made if (value := await tool.score(self.session)) is not None}
+        scores = {tool.name: value for tool in self.callables if (value := await tool.score(self.session)) is not None}
         return {"tool_scores": scores} if scores else {}
 
     async def close(self) -> None:
-        for tool in self.made:
+        for tool in self.callables:
             await tool.end(self.session)
 
 
 class TrlEnv(ToolEnv):
     """An environment of TRL's `environment_factory`: one object for each session."""
 
-    theirs: type = object
+    environment: type = object
+    """The class of TRL's form."""
     methods: Sequence[str] = ()
 
     def __init__(self) -> None:
         super().__init__()
-        self.object = self.theirs()
+        self.object = self.environment()
         self._earned = 0.0
         schemas = {schema["function"]["name"]: schema for schema in self.tools}
-        self.made = [Tool(name, schemas[name], getattr(self.object, name)) for name in self.methods]
-        self._by_name = {tool.name: tool for tool in self.made}
+        self.callables = [Tool(name, schemas[name], getattr(self.object, name)) for name in self.methods]
+        self._by_name = {tool.name: tool for tool in self.callables}
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         columns = {k: v for k, v in task.items() if k != "extra"} | dict(task.get("extra") or {})
-        said = await called(self.object.reset, **accepted(self.object.reset, columns))
-        return "" if said is None else text_of(said)
+        observation = await called(self.object.reset, **accepted(self.object.reset, columns))
+        return "" if observation is None else text_of(observation)
 
     async def step(self, action: str, deadline_s: float) -> Step:
         step = await super().step(action, deadline_s)
@@ -201,8 +204,8 @@ def tools_kwargs(task: Mapping[str, Any]) -> Mapping[str, Any]:
             info = json.loads(info)
         except ValueError:
             info = {}
-    found = extra.get("tools_kwargs") or (info.get("tools_kwargs") if isinstance(info, Mapping) else None) or {}
-    return found if isinstance(found, Mapping) else {}
+    table = extra.get("tools_kwargs") or (info.get("tools_kwargs") if isinstance(info, Mapping) else None) or {}
+    return table if isinstance(table, Mapping) else {}
 
 
 async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -213,13 +216,13 @@ async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
     return await result if inspect.isawaitable(result) else result
 
 
-def accepted(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the keyword arguments that a function takes."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return dict(given)
+        return dict(arguments)
     names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return {name: value for name, value in given.items() if name in names}
+    return {name: value for name, value in arguments.items() if name in names}
 
 
 def misfit(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | None:

@@ -71,10 +71,10 @@ def score_one(
     text = trajectory.text if text is None else text
     if convention.name == "trl":
         return _trl(function, convention, [trajectory], [text], task, context)[0]
-    given = _verl_arguments(trajectory, task, text)
+    arguments = _verl_arguments(trajectory, task, text)
     if convention.name == "verl_batch":
-        given = {f"{name}s": [value] for name, value in given.items()}
-    result = _called(function, {**convention.chosen(given), **context.options})
+        arguments = {f"{name}s": [value] for name, value in arguments.items()}
+    result = _called(function, {**convention.chosen(arguments), **context.options})
     if convention.name == "verl_batch":
         result = _list_of(result, 1)[0]
     return _of_verl(result)
@@ -137,7 +137,7 @@ def _of_verl(result: Any) -> Any:
         raise WrongResult(
             f"the dict that it returned has no 'score', it has: {', '.join(map(str, result)) or 'nothing'}"
         )
-    parts = {_metric(name): value for name, given in result.items() if (value := _finite(given)) is not None}
+    parts = {_metric(name): value for name, entry in result.items() if (value := _finite(entry)) is not None}
     score = _scalar(result["score"])
     value = _finite(score)
     accurate = _finite(result.get("acc"))
@@ -164,10 +164,10 @@ def _trl(
         logged[_metric(column)] = [_finite(value) for value in values]
 
     columns = {**task.meta, **task.extra}
-    given: dict[str, Any] = {name: [value] * n for name, value in columns.items() if name not in OF_THE_CALL}
+    arguments: dict[str, Any] = {name: [value] * n for name, value in columns.items() if name not in OF_THE_CALL}
     chat = task.chat if task.chat is not None and not task.chat.of_text else None
     prompt: Any = [dict(message) for message in chat.messages] if chat else plain(task.prompt)
-    given |= {
+    arguments |= {
         "prompts": [prompt] * n,
         "completions": [_messages(t) for t in trajectories] if chat else list(texts),
         "completion_ids": [t.token_ids.tolist() for t in trajectories],
@@ -176,8 +176,8 @@ def _trl(
         "log_extra": log_extra,
         **context.options,
     }
-    rewards = _list_of(_called(function, convention.chosen(given)), n)
-    found = []
+    rewards = _list_of(_called(function, convention.chosen(arguments)), n)
+    scored = []
     for i, given_reward in enumerate(rewards):
         parts = {
             name: v for name, values in logged.items() if (v := values[i] if i < len(values) else None) is not None
@@ -187,8 +187,8 @@ def _trl(
             raise WrongResult(f"the reward of completion {i} is {given_reward!r} ({type(given_reward).__name__})")
         if given_reward is None:
             parts[NOT_APPLICABLE] = 1.0
-        found.append(RewardParts(value, value > 0, parts))
-    return found
+        scored.append(RewardParts(value, value > 0, parts))
+    return scored
 
 
 def _messages(trajectory: Trajectory) -> list[dict[str, Any]]:
@@ -201,8 +201,8 @@ def _messages(trajectory: Trajectory) -> list[dict[str, Any]]:
         elif call := next(observations, None):
             calls = _calls_of(call.action)
             if calls and messages and messages[-1]["role"] == "assistant":
-                said = CALL_MARK.split(messages[-1]["content"], maxsplit=1)[0].strip()
-                messages[-1] |= {"content": said, "tool_calls": [{"type": "function", "function": c} for c in calls]}
+                content = CALL_MARK.split(messages[-1]["content"], maxsplit=1)[0].strip()
+                messages[-1] |= {"content": content, "tool_calls": [{"type": "function", "function": c} for c in calls]}
             lines = call.observation.split("\n")
             replies = lines if len(calls) > 1 and len(lines) == len(calls) else [call.observation]
             for i, reply in enumerate(replies):

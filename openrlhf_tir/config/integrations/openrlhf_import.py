@@ -24,7 +24,7 @@ from ..openrlhf_flags import RULES, RULES_0_11_0, Becomes, Implied, Only, Refuse
 from ..problems import Problems
 from ..schema import Config
 from ..settings import attempt
-from .openrlhf_flags_given import Given, read_flags
+from .openrlhf_command_flags import CommandFlags, read_flags
 from .openrlhf_parsers import TRAIN_PPO_RAY, OpenRLHFFlag
 from .recipe_draft import Draft, value_at
 
@@ -90,29 +90,29 @@ def import_train_ppo(
         rows_of: Counts the rows of the recipe's data; None where they are not on this machine.
         change: What is done to the draft before it is checked.
     """
-    given = read_flags(words, TRAIN_PPO_RAY)
+    flags = read_flags(words, TRAIN_PPO_RAY)
     draft = Draft()
-    _openrlhf_rules(given)
-    asynchronous = "train.async_enable" in given
-    _leave_out(given, draft)
-    reward_gpus = given.values.get("reward.num_gpus_per_node", [None])[0]
-    for name, value in _translated(given, draft).items():
+    _openrlhf_rules(flags)
+    asynchronous = "train.async_enable" in flags
+    _leave_out(flags, draft)
+    reward_gpus = flags.values.get("reward.num_gpus_per_node", [None])[0]
+    for name, value in _translated(flags, draft).items():
         draft.set(name, value)
-    mine = set(draft.settings)
-    _defaults(given, draft)
-    _method(given, draft)
-    _learning_rates(given, draft)
+    set_by_command = set(draft.settings)
+    _defaults(flags, draft)
+    _method(flags, draft)
+    _learning_rates(flags, draft)
     _placement(draft, asynchronous=asynchronous, reward_gpus=reward_gpus)
-    _lengths(given, draft)
+    _lengths(flags, draft)
     outputs(draft, source)
     _files(draft, source)
     _steps(draft, rows_of(draft))
-    for note in given.notes:
+    for note in flags.notes:
         draft.differs(note)
     if change is not None:
         change(draft)
-    imported = finished(draft, mine)
-    if given.flat:
+    imported = finished(draft, set_by_command)
+    if flags.flat:
         draft.differs(
             "The flags have their names of OpenRLHF 0.9 or older. What they do not say is as OpenRLHF 0.11.2 has it."
             + (" critic.value_clip is 0.5; OpenRLHF 0.8 had 0.2." if _estimator(draft) == "gae" else "")
@@ -120,16 +120,16 @@ def import_train_ppo(
     return imported
 
 
-def finished(draft: Draft, mine: set[str]) -> Imported:
+def finished(draft: Draft, set_by_command: set[str]) -> Imported:
     """Return the recipe without what does nothing in it; `mine`: settings that the command itself gave."""
     cfg = attempt(None, draft.settings, Problems())
     for name in [*draft.settings]:
         idle = next(iter(without_effect(cfg, {name: draft.settings[name]})), None)
         if idle is None and name not in ("run_dir",) and same(value_at(cfg, name), value_at(Config(), name)):
-            if name not in mine:
+            if name not in set_by_command:
                 draft.unset(name)
         elif idle is not None:
-            if name in mine:
+            if name in set_by_command:
                 draft.differs(f"{name} = {shown(draft.settings[name])}: left out, it has no effect {_reason(idle)}")
             draft.unset(name)
     problems = Problems()
@@ -179,82 +179,82 @@ def _estimator(draft: Draft) -> str:
     return str(draft.settings.get("algo.advantage.estimator", "gae"))
 
 
-def _openrlhf_rules(given: Given) -> None:
+def _openrlhf_rules(flags: CommandFlags) -> None:
     """What OpenRLHF does with its arguments after it has parsed them (the end of its train_ppo_ray.py)."""
-    values = given.values
+    values = flags.values
     clip = values.get("actor.eps_clip", [0.2])[0]
-    if "actor.eps_clip_low_high" not in given and "actor.eps_clip" in given:
+    if "actor.eps_clip_low_high" not in flags and "actor.eps_clip" in flags:
         values["actor.eps_clip_low_high"] = [clip, clip]
-    elif "actor.eps_clip_low_high" in given:
-        given.drop("actor.eps_clip", "OpenRLHF looks at --actor.eps_clip_low_high alone where both are given.")
+    elif "actor.eps_clip_low_high" in flags:
+        flags.drop("actor.eps_clip", "OpenRLHF looks at --actor.eps_clip_low_high alone where both are given.")
     values.pop("actor.eps_clip", None)
     estimator = values.get("algo.advantage.estimator", ["gae"])[0]
     of_critic = [name for name in values if name.startswith("critic.")] if estimator != "gae" else []
     if of_critic:
-        written = ", ".join(given.text(name) for name in of_critic)
-        given.notes.append(
+        written = ", ".join(flags.text(name) for name in of_critic)
+        flags.notes.append(
             f"{written}: left out, with the estimator {estimator} there is no critic, in OpenRLHF neither."
         )
     for name in of_critic:
         del values[name]
-    packs = "ds.packing_samples" in given or "train.dynamic_batch_enable" in given
+    packs = "ds.packing_samples" in flags or "train.dynamic_batch_enable" in flags
     if values.get("ds.ring_attn_size", [1])[0] > 1 and not packs:
         values["ds.packing_samples"] = []
         packs = True
     attention = values.get("ds.attn_implementation", ["flash_attention_2"])[0]
     if packs and "flash_attention" not in attention:
-        given.drop("ds.attn_implementation", "OpenRLHF takes flash_attention_2 where samples are packed.")
+        flags.drop("ds.attn_implementation", "OpenRLHF takes flash_attention_2 where samples are packed.")
     template = values.get("data.input_template", [""])[0]
     if template and "{}" not in template:
-        given.drop("data.input_template", "It has no {} for the prompt: OpenRLHF leaves it out as well.")
-    elif template and "data.apply_chat_template" in given:
-        given.drop("data.input_template", "OpenRLHF does not read it beside --data.apply_chat_template.")
-    if "train.agent_func_path" in given:
+        flags.drop("data.input_template", "It has no {} for the prompt: OpenRLHF leaves it out as well.")
+    elif template and "data.apply_chat_template" in flags:
+        flags.drop("data.input_template", "OpenRLHF does not read it beside --data.apply_chat_template.")
+    if "train.agent_func_path" in flags:
         why = "The agent file gives the rewards: OpenRLHF does not read it beside one."
-        given.drop("reward.remote_url", why)
-        given.drop("reward.model_name_or_path", why)
-    elif "reward.remote_url" in given:
-        given.drop("reward.model_name_or_path", "OpenRLHF loads no reward model beside --reward.remote_url.")
-    if "reward.model_name_or_path" not in given:
-        given.drop("reward.normalize_enable", "It is about the scores of a reward model, and there is none.")
-        given.drop("reward.offload", "There is no reward model.")
+        flags.drop("reward.remote_url", why)
+        flags.drop("reward.model_name_or_path", why)
+    elif "reward.remote_url" in flags:
+        flags.drop("reward.model_name_or_path", "OpenRLHF loads no reward model beside --reward.remote_url.")
+    if "reward.model_name_or_path" not in flags:
+        flags.drop("reward.normalize_enable", "It is about the scores of a reward model, and there is none.")
+        flags.drop("reward.offload", "There is no reward model.")
         for name in ("reward.num_nodes", "reward.num_gpus_per_node"):
             values.pop(name, None)
     if values.get("algo.kl.init_coef", [0.01])[0] == 0:
         why = "algo.kl.init_coef is 0: no reference model is loaded, here as in OpenRLHF."
         for name in ("algo.kl.use_loss", "algo.kl.target", "algo.kl.horizon", "algo.kl.estimator", "ref.offload"):
-            given.drop(name, why)
-    if "algo.kl.target" not in given:
-        given.values.pop("algo.kl.horizon", None)
-    if "algo.dynamic_filtering_enable" not in given:
-        given.drop("algo.dynamic_filtering_range", "--algo.dynamic_filtering_enable is not given.")
-    if "algo.advantage.is_correction_type" in given and "algo.advantage.is_correction_enable" not in given:
-        given.drop("algo.advantage.is_correction_type", "--algo.advantage.is_correction_enable is not given.")
-    if "train.async_enable" not in given:
-        given.drop("train.partial_rollout_enable", "OpenRLHF refuses it without --train.async_enable.")
-        given.drop("train.async_queue_size", "It counts only with --train.async_enable.")
-    if "eval.dataset" not in given:
+            flags.drop(name, why)
+    if "algo.kl.target" not in flags:
+        flags.values.pop("algo.kl.horizon", None)
+    if "algo.dynamic_filtering_enable" not in flags:
+        flags.drop("algo.dynamic_filtering_range", "--algo.dynamic_filtering_enable is not given.")
+    if "algo.advantage.is_correction_type" in flags and "algo.advantage.is_correction_enable" not in flags:
+        flags.drop("algo.advantage.is_correction_type", "--algo.advantage.is_correction_enable is not given.")
+    if "train.async_enable" not in flags:
+        flags.drop("train.partial_rollout_enable", "OpenRLHF refuses it without --train.async_enable.")
+        flags.drop("train.async_queue_size", "It counts only with --train.async_enable.")
+    if "eval.dataset" not in flags:
         for name in ("eval.split", "eval.temperature", "eval.n_samples_per_prompt"):
-            given.drop(name, "There is no --eval.dataset.")
+            flags.drop(name, "There is no --eval.dataset.")
         if values.get("eval.steps", [-1])[0] != -1:
-            given.drop("eval.steps", "There is no --eval.dataset.")
+            flags.drop("eval.steps", "There is no --eval.dataset.")
         values.pop("eval.steps", None)
 
 
-def _leave_out(given: Given, draft: Draft) -> None:
+def _leave_out(flags: CommandFlags, draft: Draft) -> None:
     """Leave out what is not taken over, or is at the only value that is, with what the flags' table says of it."""
-    for name in [*given.values]:
+    for name in [*flags.values]:
         rule = RULES.get(name) or RULES_0_11_0.get(name)
-        values = given.values[name]
+        values = flags.values[name]
         if isinstance(rule, Refused):
-            given.drop(name, rule.why)
+            flags.drop(name, rule.why)
         elif isinstance(rule, Only):
             if not (len(values) == 1 and str(values[0]) == rule.value):
-                given.drop(name, rule.why)
-            given.values.pop(name, None)
+                flags.drop(name, rule.why)
+            flags.values.pop(name, None)
         elif isinstance(rule, Implied):
-            given.values.pop(name)
-    backend = given.values.pop("vllm.sync_backend", None)
+            flags.values.pop(name)
+    backend = flags.values.pop("vllm.sync_backend", None)
     if backend and backend != ["gloo"]:
         draft.differs(
             f"--vllm.sync_backend {backend[0]}: vllm.sync_backend = file. Weights go to the engines through shared"
@@ -264,33 +264,33 @@ def _leave_out(given: Given, draft: Draft) -> None:
     elif backend:
         draft.set("vllm.sync_backend", "gloo")
     for role in ("ref", "critic"):
-        _ranks_of_role(role, given)
-    zero = given.values.get("ds.zero_stage")
+        _ranks_of_role(role, flags)
+    zero = flags.values.get("ds.zero_stage")
     if zero and zero[0] not in (2, 3):
-        given.notes.append(f"{given.text('ds.zero_stage')}: ds.zero_stage = 2, this project shards with 2 or 3.")
-        given.values["ds.zero_stage"] = [2]
+        flags.notes.append(f"{flags.text('ds.zero_stage')}: ds.zero_stage = 2, this project shards with 2 or 3.")
+        flags.values["ds.zero_stage"] = [2]
 
 
-def _ranks_of_role(role: str, given: Given) -> None:
+def _ranks_of_role(role: str, flags: CommandFlags) -> None:
     """Reference and critic live on the policy's ranks: their numbers say nothing here."""
     for name in ("num_nodes", "num_gpus_per_node"):
-        wanted = given.values.pop(f"{role}.{name}", None)
-        there = given.values.get(f"actor.{name}", [TRAIN_PPO_RAY[f"actor.{name}"].default])
-        used = role != "ref" or given.values.get("algo.kl.init_coef", [0.01])[0] > 0
-        used = used and (role != "critic" or given.values.get("algo.advantage.estimator", ["gae"])[0] == "gae")
+        wanted = flags.values.pop(f"{role}.{name}", None)
+        there = flags.values.get(f"actor.{name}", [TRAIN_PPO_RAY[f"actor.{name}"].default])
+        used = role != "ref" or flags.values.get("algo.kl.init_coef", [0.01])[0] > 0
+        used = used and (role != "critic" or flags.values.get("algo.advantage.estimator", ["gae"])[0] == "gae")
         if wanted is not None and wanted != there and used:
-            given.notes.append(
-                f"--{given.written.get(f'{role}.{name}', f'{role}.{name}')} {wanted[0]}: left out, here the"
+            flags.notes.append(
+                f"--{flags.written.get(f'{role}.{name}', f'{role}.{name}')} {wanted[0]}: left out, here the"
                 f" {'reference' if role == 'ref' else 'critic'} lives on the policy's ranks (actor.{name} ="
                 f" {there[0]}). Its GPUs are free: raise actor.{name} if the model does not fit."
             )
 
 
-def _translated(given: Given, draft: Draft) -> dict[str, Any]:
+def _translated(flags: CommandFlags, draft: Draft) -> dict[str, Any]:
     """Return our settings behind the flags."""
     compat: dict[str, Any] = {}
     ours: dict[str, Any] = {}
-    for name, values in given.values.items():
+    for name, values in flags.values.items():
         rule = RULES.get(name) or RULES_0_11_0.get(name)
         if isinstance(rule, Same):
             ours[name] = _value(name, values)
@@ -324,13 +324,13 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-def _defaults(given: Given, draft: Draft) -> None:
+def _defaults(flags: CommandFlags, draft: Draft) -> None:
     """OpenRLHF's defaults where the command says nothing."""
     missing: dict[str, Any] = {}
     compat: dict[str, Any] = {}
     for name, about in TRAIN_PPO_RAY.items():
         rule = RULES[name]
-        if name in given or name in NOT_BY_DEFAULT or about.default is None:
+        if name in flags or name in NOT_BY_DEFAULT or about.default is None:
             continue
         if about.default is False and not isinstance(rule, Same):
             continue
@@ -342,14 +342,14 @@ def _defaults(given: Given, draft: Draft) -> None:
     missing |= translate(compat, {}, Problems())
     missing["actor.eps_clip_low_high"] = [missing.pop("actor.eps_clip", 0.2)] * 2
     for name, value in missing.items():
-        idle = name.startswith("eval.") and "eval.dataset" not in given
+        idle = name.startswith("eval.") and "eval.dataset" not in flags
         if name not in draft.settings and not idle:
             draft.set(name, value, DEFAULT)
 
 
-def _method(given: Given, draft: Draft) -> None:
+def _method(flags: CommandFlags, draft: Draft) -> None:
     """What is trained: estimator, environment, filters, reward, mode."""
-    if "algo.advantage.estimator" not in given:
+    if "algo.advantage.estimator" not in flags:
         draft.set("algo.advantage.estimator", "gae", f"{DEFAULT}: PPO with a critic")
     estimator = _estimator(draft)
     samples = draft.settings.get("rollout.n_samples_per_prompt", 1)
@@ -379,7 +379,7 @@ def _method(given: Given, draft: Draft) -> None:
             "The command has no reward (--reward.remote_url, --reward.model_name_or_path or --train.agent_func_path),"
             " and OpenRLHF would fail. The recipe has this project's default, reward.name = math."
         )
-    if estimator == "gae" and "critic.model_name_or_path" not in given and "reward.model_name_or_path" in rewards:
+    if estimator == "gae" and "critic.model_name_or_path" not in flags and "reward.model_name_or_path" in rewards:
         draft.set(
             "critic.model_name_or_path",
             draft.settings["reward.model_name_or_path"],
@@ -405,13 +405,13 @@ def _method(given: Given, draft: Draft) -> None:
                 draft.unset(name)
 
 
-def _learning_rates(given: Given, draft: Draft) -> None:
+def _learning_rates(flags: CommandFlags, draft: Draft) -> None:
     """Schedules by transformers' names: which end at the floor, which at 0, which do not warm up."""
     for role in ("actor", "critic"):
         name = f"{role}.lr_scheduler"
-        if name not in given:
+        if name not in flags:
             continue
-        named = str(given.values[name][0])
+        named = str(flags.values[name][0])
         if named not in SCHEDULES and named not in ("cosine_with_restarts",):
             draft.set(name, "constant")
             draft.differs(f"--{name} {named}: constant, this project has no such schedule.")
@@ -421,11 +421,11 @@ def _learning_rates(given: Given, draft: Draft) -> None:
             draft.set(f"{role}.min_lr_ratio", 0.0, f"{named} ends at 0, whatever OpenRLHF's min_lr_ratio is")
 
 
-def _lengths(given: Given, draft: Draft) -> None:
+def _lengths(flags: CommandFlags, draft: Draft) -> None:
     """Prompt and response, and the forward pass that holds them."""
     s = draft.settings
     longest = int(s.get("data.max_len", 2048))
-    if "rollout.max_new_tokens" not in given:
+    if "rollout.max_new_tokens" not in flags:
         room = longest // 2 if longest < 4096 else longest - 1024
         draft.set("rollout.max_new_tokens", room, f"OpenRLHF: what the prompt leaves of {longest}")
         draft.differs(
@@ -447,7 +447,7 @@ def _lengths(given: Given, draft: Draft) -> None:
         if held is not None and longest > int(held) * ring:
             needed = -(-longest // ring)
             draft.set(name, needed, f"a sequence of data.max_len = {longest} must fit into a forward pass")
-            if name in given:
+            if name in flags:
                 draft.differs(
                     f"--{name} {held}: {needed}, a sequence of data.max_len = {longest}"
                     f"{f' over {ring} ranks' if ring > 1 else ''} must fit into a forward pass. OpenRLHF gives a"

@@ -10,7 +10,7 @@ from ..openrlhf_flags import RULES, SCHEDULERS, Becomes, Refused
 from ..problems import Problems
 from ..schema import Config
 from ..settings import attempt
-from .openrlhf_flags_given import Given, read_flags
+from .openrlhf_command_flags import CommandFlags, read_flags
 from .openrlhf_import import (
     DEFAULT,
     WITH_FLOOR,
@@ -52,10 +52,10 @@ def import_train_sft(
         gpus: The GPUs of a node that its launcher was told of.
         change: What is done to the draft before it is checked.
     """
-    given = read_flags(words, TRAIN_SFT, sft=True)
+    flags = read_flags(words, TRAIN_SFT, sft=True)
     draft = Draft()
-    _openrlhf_rules(given)
-    _settings(given, draft)
+    _openrlhf_rules(flags)
+    _settings(flags, draft)
     if gpus:
         draft.set("actor.num_gpus_per_node", gpus, "the launcher's")
     dataset = draft.settings.get("sft.dataset")
@@ -70,49 +70,49 @@ def import_train_sft(
     elif there := found_file(str(model), source):
         draft.set("actor.model_name_or_path", str(there))
     outputs(draft, source)
-    for note in given.notes:
+    for note in flags.notes:
         draft.differs(note)
     if change is not None:
         change(draft)
     return _finished(draft)
 
 
-def _openrlhf_rules(given: Given) -> None:
-    values = given.values
+def _openrlhf_rules(flags: CommandFlags) -> None:
+    values = flags.values
     attention = values.get("ds.attn_implementation", ["flash_attention_2"])[0]
-    if "ds.packing_samples" in given and "flash_attention" not in attention:
-        given.drop("ds.attn_implementation", "OpenRLHF takes flash_attention_2 where samples are packed.")
+    if "ds.packing_samples" in flags and "flash_attention" not in attention:
+        flags.drop("ds.attn_implementation", "OpenRLHF takes flash_attention_2 where samples are packed.")
     template = values.get("data.input_template", [""])[0]
     if template and "{}" not in template:
-        given.drop("data.input_template", "It has no {} for the prompt: OpenRLHF leaves it out as well.")
+        flags.drop("data.input_template", "It has no {} for the prompt: OpenRLHF leaves it out as well.")
     if values.get("optim") == ["adam"]:
         values.pop("optim")
-    if "eval.dataset" not in given:
-        given.drop("eval.split", "There is no --eval.dataset.")
+    if "eval.dataset" not in flags:
+        flags.drop("eval.split", "There is no --eval.dataset.")
         values.pop("eval.steps", None)
     zero = values.get("ds.zero_stage")
     if zero and zero[0] not in (2, 3):
-        given.notes.append(f"{given.text('ds.zero_stage')}: ds.zero_stage = 2, this project shards with 2 or 3.")
+        flags.notes.append(f"{flags.text('ds.zero_stage')}: ds.zero_stage = 2, this project shards with 2 or 3.")
         values["ds.zero_stage"] = [2]
     size = int(values.get("ds.ring_attn_size", [1])[0])
     if size > 1:
         values["ds.attn_implementation"] = ["sdpa"]
-        given.notes.append(
+        flags.notes.append(
             f"--ds.ring_attn_size {size}: sequences are shared by heads (DeepSpeed's Ulysses) with"
             " ds.attn_implementation = sdpa, not by a ring of flash attention."
         )
 
 
-def _settings(given: Given, draft: Draft) -> None:
+def _settings(flags: CommandFlags, draft: Draft) -> None:
     """Fill in our settings, from the flags and from OpenRLHF's defaults."""
     for name, about in TRAIN_SFT.items():
-        mine = name in given
+        mine = name in flags
         if mine and (why := LEFT_OUT.get(name)):
-            given.drop(name, why)
+            flags.drop(name, why)
             continue
         rule = RULES.get(name)
         if mine and isinstance(rule, Refused):
-            given.drop(name, rule.why)
+            flags.drop(name, rule.why)
             continue
         setting = NAMES.get(name, name)
         if name in ("ckpt.load_enable",):
@@ -123,9 +123,9 @@ def _settings(given: Given, draft: Draft) -> None:
             continue  # max_mem, muon: nothing of a fine-tuning
         if setting not in USED:
             if mine and name not in ("local_rank", "ds.use_universal_ckpt", "ds.ring_attn_head_stride"):
-                given.drop(name, "Fine-tuning here has nothing of the kind.")
+                flags.drop(name, "Fine-tuning here has nothing of the kind.")
             continue
-        value = _value(given.values[name], about.nargs) if mine else of_default(about)
+        value = _value(flags.values[name], about.nargs) if mine else of_default(about)
         if setting.endswith("lr_scheduler") and isinstance(value, str):
             if mine and value not in (*WITH_FLOOR, "constant", "constant_with_warmup", "inverse_sqrt"):
                 draft.set("sft.min_lr_ratio", 0.0, f"{value} ends at 0")
@@ -135,7 +135,7 @@ def _settings(given: Given, draft: Draft) -> None:
         directory = name in ("ckpt.path", "ckpt.output_dir")
         if value is None or (not mine and (setting in draft.settings or directory)):
             continue
-        if name == "data.input_template" and "data.apply_chat_template" in given:
+        if name == "data.input_template" and "data.apply_chat_template" in flags:
             continue
         if not mine and (name.startswith(("eval.", "logger.wandb.")) or name == "ckpt.max_mem"):
             continue

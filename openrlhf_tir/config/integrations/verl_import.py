@@ -248,7 +248,7 @@ class VerlRecipe:
 
 
 @dataclass
-class _Given:
+class _VerlSettings:
     """The overrides, over verl's defaults. Reading one marks it, so that no other is dropped unsaid."""
 
     values: Mapping[str, Any]
@@ -300,23 +300,23 @@ def import_verl(
         value = values.pop(key)
         if value is not None:
             draft.differs(f"{key}={_shown(value)} is no number: left at verl's default.")
-    given = _Given(values)
+    verl = _VerlSettings(values)
     for word in (*overrides.strange, *(f"~{name}" for name in overrides.removed)):
         draft.differs(f"{readable(word)}: not understood, left out.")
-    files = _data(given, draft, directories)
-    _model(given, draft, directories)
-    updates = _batches(given, draft)
-    _method(given, draft)
-    _kl(given, draft)
-    _optimiser(given, draft)
-    _rollout(given, draft)
-    _tools(given, draft, directories)
-    _reward(given, draft, directories, sources_of(files), files)
-    _overlap(given, draft, program)
-    _placement(given, draft, overlaps=draft.settings["pipeline.mode"] != "sync")
-    _length(given, draft, updates, rows_of(files))
-    _outputs(given, draft, name, updates)
-    nothing = _others(given, draft)
+    files = _data(verl, draft, directories)
+    _model(verl, draft, directories)
+    updates = _batches(verl, draft)
+    _method(verl, draft)
+    _kl(verl, draft)
+    _optimiser(verl, draft)
+    _rollout(verl, draft)
+    _tools(verl, draft, directories)
+    _reward(verl, draft, directories, sources_of(files), files)
+    _overlap(verl, draft, program)
+    _placement(verl, draft, overlaps=draft.settings["pipeline.mode"] != "sync")
+    _length(verl, draft, updates, rows_of(files))
+    _outputs(verl, draft, name, updates)
+    nothing = _others(verl, draft)
     return VerlRecipe(draft, nothing, _problems(draft))
 
 
@@ -327,13 +327,13 @@ def _problems(draft: Draft) -> list[str]:
     return problems.lines
 
 
-def _others(given: _Given, draft: Draft) -> list[str]:
+def _others(verl: _VerlSettings, draft: Draft) -> list[str]:
     """Say something of every override that nothing has read, and return those that need nothing."""
     nothing = []
     without = ["critic."] if draft.settings["algo.advantage.estimator"] != "gae" else []
     without += ["reward_model."] if draft.settings["reward.name"] != "model" else []
-    for key in given.values:
-        if key in given.read:
+    for key in verl.values:
+        if key in verl.read:
             continue
         if key.startswith(tuple(without)) or (key == "trainer.critic_warmup" and without[:1] == ["critic."]):
             nothing.append(key)
@@ -342,9 +342,9 @@ def _others(given: _Given, draft: Draft) -> list[str]:
         if _NOTHING.fullmatch(key) or key in DEFAULTS or key in NUMBERS:  # the last two: of what is not used here
             nothing.append(key)
         elif sentence:
-            draft.differs(f"{key}={_shown(given.values[key])}: {sentence}.")
+            draft.differs(f"{key}={_shown(verl.values[key])}: {sentence}.")
         else:
-            draft.differs(f"{key}={_shown(given.values[key])}: there is no such setting here; left out.")
+            draft.differs(f"{key}={_shown(verl.values[key])}: there is no such setting here; left out.")
     return nothing
 
 
@@ -373,75 +373,75 @@ def _of_config(config: Mapping[str, str], directories: Sequence[Path], draft: Dr
     return {k: v for k, v in flat(table).items() if not (isinstance(v, str) and v.startswith("${"))}
 
 
-def _data(given: _Given, draft: Draft, directories: Sequence[Path]) -> list[str]:
+def _data(verl: _VerlSettings, draft: Draft, directories: Sequence[Path]) -> list[str]:
     """Rows and prompts. Return the files of the training rows as the recipe names them."""
-    files = _paths(given("data.train_files"), directories)
+    files = _paths(verl("data.train_files"), directories)
     if files:
         draft.set("data.prompt_dataset", files if len(files) > 1 else files[0])
     else:
         draft.differs("The command names no data.train_files: set data.prompt_dataset.")
-    held_out = _paths(given("data.val_files"), directories)
+    held_out = _paths(verl("data.val_files"), directories)
     if held_out:
         draft.set("eval.dataset", ",".join(held_out))
     draft.set("data.apply_chat_template", True, "verl renders every prompt so")
-    key = str(given("data.prompt_key"))
+    key = str(verl("data.prompt_key"))
     if key != "prompt":
         draft.set("data.input_key", key)
         draft.set("data.label_key", "reward_model.ground_truth")
     else:
         draft.set("data.row_schema", "verl")
-    prompt, response = int(given("data.max_prompt_length")), int(given("data.max_response_length"))
+    prompt, response = int(verl("data.max_prompt_length")), int(verl("data.max_response_length"))
     draft.set("rollout.max_new_tokens", response)
     draft.set("data.max_len", prompt + response, f"prompts of {prompt} tokens and responses of {response}")
-    if given.has("data.truncation") and given("data.truncation") != "error":
-        draft.differs(f"data.truncation={given('data.truncation')}: prompts are never cut; longer ones are left out.")
-    if not given("data.shuffle"):
+    if verl.has("data.truncation") and verl("data.truncation") != "error":
+        draft.differs(f"data.truncation={verl('data.truncation')}: prompts are never cut; longer ones are left out.")
+    if not verl("data.shuffle"):
         draft.set("data.shuffle", False)
-    if given("data.seed") is not None:
-        draft.set("train.seed", int(given("data.seed")))
+    if verl("data.seed") is not None:
+        draft.set("train.seed", int(verl("data.seed")))
     for theirs, ours in (("data.train_max_samples", "data.max_samples"), ("data.val_max_samples", "eval.max_samples")):
-        if given.has(theirs) and int(given(theirs)) > 0:
-            draft.set(ours, int(given(theirs)))
-    if options := given.below("data.apply_chat_template_kwargs"):
+        if verl.has(theirs) and int(verl(theirs)) > 0:
+            draft.set(ours, int(verl(theirs)))
+    if options := verl.below("data.apply_chat_template_kwargs"):
         draft.set("data.chat_template_options", options)
     return files
 
 
-def _model(given: _Given, draft: Draft, directories: Sequence[Path]) -> None:
-    model = given("actor_rollout_ref.model.path")
+def _model(verl: _VerlSettings, draft: Draft, directories: Sequence[Path]) -> None:
+    model = verl("actor_rollout_ref.model.path")
     if model:
         draft.set("actor.model_name_or_path", _paths(model, directories)[0])
     else:
         draft.differs("The command names no actor_rollout_ref.model.path: set actor.model_name_or_path.")
     draft.set(
-        "actor.gradient_checkpointing_enable", bool(given("actor_rollout_ref.model.enable_gradient_checkpointing"))
+        "actor.gradient_checkpointing_enable", bool(verl("actor_rollout_ref.model.enable_gradient_checkpointing"))
     )
-    draft.set("ds.packing_samples", bool(given("actor_rollout_ref.model.use_remove_padding")), "use_remove_padding")
-    if given("actor_rollout_ref.model.use_liger"):
+    draft.set("ds.packing_samples", bool(verl("actor_rollout_ref.model.use_remove_padding")), "use_remove_padding")
+    if verl("actor_rollout_ref.model.use_liger"):
         draft.set("ds.use_liger_kernel", True)
-    rank = given("actor_rollout_ref.model.lora_rank") or given("actor_rollout_ref.model.lora.rank")
-    alpha = given("actor_rollout_ref.model.lora.alpha") or given("actor_rollout_ref.model.lora_alpha")
-    modules = given("actor_rollout_ref.model.target_modules")
+    rank = verl("actor_rollout_ref.model.lora_rank") or verl("actor_rollout_ref.model.lora.rank")
+    alpha = verl("actor_rollout_ref.model.lora.alpha") or verl("actor_rollout_ref.model.lora_alpha")
+    modules = verl("actor_rollout_ref.model.target_modules")
     if rank:
         draft.set("ds.lora.rank", int(rank))
         draft.set("ds.lora.alpha", int(alpha))
         draft.set("ds.lora.target_modules", modules if isinstance(modules, list) else [str(modules)])
-    if given("actor_rollout_ref.model.lora_adapter_path"):
+    if verl("actor_rollout_ref.model.lora_adapter_path"):
         draft.differs("actor_rollout_ref.model.lora_adapter_path: adapters begin anew; merge the old one first.")
-    if given("actor_rollout_ref.model.exclude_modules"):
+    if verl("actor_rollout_ref.model.exclude_modules"):
         draft.differs("actor_rollout_ref.model.exclude_modules: name those that get one in ds.lora.target_modules.")
 
 
-def _batches(given: _Given, draft: Draft) -> int:
+def _batches(verl: _VerlSettings, draft: Draft) -> int:
     """Prompts, samples, mini-batches. Return the number of updates that a batch makes."""
-    prompts, n = int(given("data.train_batch_size")), int(given("actor_rollout_ref.rollout.n"))
+    prompts, n = int(verl("data.train_batch_size")), int(verl("actor_rollout_ref.rollout.n"))
     mini, epochs = (
-        int(given("actor_rollout_ref.actor.ppo_mini_batch_size")),
-        int(given("actor_rollout_ref.actor.ppo_epochs")),
+        int(verl("actor_rollout_ref.actor.ppo_mini_batch_size")),
+        int(verl("actor_rollout_ref.actor.ppo_epochs")),
     )
     mini = max(1, mini)
     if prompts <= 0:  # the fully asynchronous trainer counts mini-batches
-        prompts = mini * int(given("async_training.require_batches") or 1)
+        prompts = mini * int(verl("async_training.require_batches") or 1)
     draft.set("rollout.batch_size", prompts)
     draft.set("rollout.n_samples_per_prompt", n)
     if n == 1:
@@ -449,49 +449,49 @@ def _batches(given: _Given, draft: Draft) -> int:
     if mini < prompts:
         while prompts % mini:
             mini -= 1
-        if mini != int(given("actor_rollout_ref.actor.ppo_mini_batch_size")):
+        if mini != int(verl("actor_rollout_ref.actor.ppo_mini_batch_size")):
             draft.differs(f"ppo_mini_batch_size does not divide train_batch_size = {prompts}: {mini} prompts are used.")
         draft.set("train.batch_size", mini * n, f"ppo_mini_batch_size = {mini} prompts of {n} samples")
     parts = prompts // min(mini, prompts)
     if epochs > 1:
         draft.set("train.max_epochs", epochs)
-    micro = given("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
+    micro = verl("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
     if micro:
         draft.set("train.micro_batch_size", int(micro))
-    tokens = int(given("actor_rollout_ref.actor.ppo_max_token_len_per_gpu"))
+    tokens = int(verl("actor_rollout_ref.actor.ppo_max_token_len_per_gpu"))
     draft.set("train.max_tokens_per_gpu", max(tokens, int(draft.settings["data.max_len"])))
-    no_grad = given("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu")
+    no_grad = verl("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu")
     if no_grad and int(no_grad) >= int(draft.settings["data.max_len"]):
         draft.set("rollout.max_tokens_per_gpu", int(no_grad))
-    no_grad_rows = given("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu")
-    given("actor_rollout_ref.rollout.log_prob_micro_batch_size")
+    no_grad_rows = verl("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu")
+    verl("actor_rollout_ref.rollout.log_prob_micro_batch_size")
     if no_grad_rows:
         draft.set("rollout.micro_batch_size", int(no_grad_rows))
     return parts * epochs
 
 
-def _method(given: _Given, draft: Draft) -> None:
+def _method(verl: _VerlSettings, draft: Draft) -> None:
     """Estimator, policy loss, clip ranges, filters."""
-    theirs = str(given("algorithm.adv_estimator"))
+    theirs = str(verl("algorithm.adv_estimator"))
     ours = ESTIMATORS.get(theirs)
     if ours is None:
         ours, why = INSTEAD.get(theirs, ("group_norm", "an estimator that this project does not have"))
         draft.differs(f"algorithm.adv_estimator={theirs}: {ours} here, {why}.")
-    n = int(given("actor_rollout_ref.rollout.n"))
+    n = int(verl("actor_rollout_ref.rollout.n"))
     if ours in GROUP_ESTIMATORS and n == 1:
         draft.differs(
             f"algorithm.adv_estimator={theirs} with rollout.n = 1 compares a response with none: reinforce here."
         )
         ours = "reinforce"
     draft.set("algo.advantage.estimator", ours)
-    if not given("algorithm.norm_adv_by_std_in_grpo") and ours == "group_norm":
+    if not verl("algorithm.norm_adv_by_std_in_grpo") and ours == "group_norm":
         draft.set("algo.advantage.no_std_norm", True, "norm_adv_by_std_in_grpo")
     if ours in ("gae", "reinforce"):
-        draft.set("algo.advantage.gamma", float(given("algorithm.gamma")))
+        draft.set("algo.advantage.gamma", float(verl("algorithm.gamma")))
     if ours == "gae":
-        draft.set("algo.advantage.lambd", float(given("algorithm.lam")))
-        _critic(given, draft)
-    mode = str(given("actor_rollout_ref.actor.policy_loss.loss_mode"))
+        draft.set("algo.advantage.lambd", float(verl("algorithm.lam")))
+        _critic(verl, draft)
+    mode = str(verl("actor_rollout_ref.actor.policy_loss.loss_mode"))
     loss = LOSSES.get(mode)
     if loss is None:
         draft.differs(
@@ -500,45 +500,45 @@ def _method(given: _Given, draft: Draft) -> None:
         )
         loss = "ppo"
     draft.set("actor.policy_loss_type", loss)
-    same = given("actor_rollout_ref.actor.clip_ratio")
-    low = given("actor_rollout_ref.actor.clip_ratio_low")
-    high = given("actor_rollout_ref.actor.clip_ratio_high")
+    same = verl("actor_rollout_ref.actor.clip_ratio")
+    low = verl("actor_rollout_ref.actor.clip_ratio_low")
+    high = verl("actor_rollout_ref.actor.clip_ratio_high")
     draft.set("actor.eps_clip_low_high", [float(same if low is None else low), float(same if high is None else high)])
-    dual = given("actor_rollout_ref.actor.clip_ratio_c")
+    dual = verl("actor_rollout_ref.actor.clip_ratio_c")
     if loss == "ppo" and dual:
         draft.set("actor.dual_clip", float(dual), "clip_ratio_c")
-    theirs = str(given("actor_rollout_ref.actor.loss_agg_mode"))
+    theirs = str(verl("actor_rollout_ref.actor.loss_agg_mode"))
     if theirs not in AGGREGATIONS:
         draft.differs(f"actor_rollout_ref.actor.loss_agg_mode={theirs}: token-mean here.")
     aggregation, constant = AGGREGATIONS.get(theirs, ("token-mean", None))
     if loss != "gspo":  # its loss is a mean over responses in any case
         draft.set("actor.loss_agg_mode", aggregation)
-    if constant is not None or given("actor_rollout_ref.actor.loss_scale_factor"):
-        draft.set("actor.loss_agg_constant", float(given("actor_rollout_ref.actor.loss_scale_factor") or constant or 1))
+    if constant is not None or verl("actor_rollout_ref.actor.loss_scale_factor"):
+        draft.set("actor.loss_agg_constant", float(verl("actor_rollout_ref.actor.loss_scale_factor") or constant or 1))
     draft.set("actor.pi_old", "learner", "verl computes the old log-probs again")
-    entropy = float(given("actor_rollout_ref.actor.entropy_coeff") or 0)
+    entropy = float(verl("actor_rollout_ref.actor.entropy_coeff") or 0)
     if entropy:
         draft.set("actor.entropy_coef", entropy)
-    _filters(given, draft)
-    _correction(given, draft)
+    _filters(verl, draft)
+    _correction(verl, draft)
 
 
-def _filters(given: _Given, draft: Draft) -> None:
-    if not given("algorithm.filter_groups.enable"):
-        given("algorithm.filter_groups.metric")
+def _filters(verl: _VerlSettings, draft: Draft) -> None:
+    if not verl("algorithm.filter_groups.enable"):
+        verl("algorithm.filter_groups.metric")
         draft.set("filter.names", [], "verl trains every group")
         return
-    metric = str(given("algorithm.filter_groups.metric") or "acc")
+    metric = str(verl("algorithm.filter_groups.metric") or "acc")
     if metric == "acc":
         draft.set("filter.names", ["accuracy"], "algorithm.filter_groups: groups with some right and some wrong")
     else:
         draft.set("filter.names", ["zero_variance"], f"algorithm.filter_groups: groups whose {metric} differs")
 
 
-def _correction(given: _Given, draft: Draft) -> None:
+def _correction(verl: _VerlSettings, draft: Draft) -> None:
     """verl's correction for the difference between engine and learner."""
-    level = given("algorithm.rollout_correction.rollout_is")
-    threshold = given("algorithm.rollout_correction.rollout_is_threshold")
+    level = verl("algorithm.rollout_correction.rollout_is")
+    threshold = verl("algorithm.rollout_correction.rollout_is_threshold")
     if level in ("token", "sequence"):
         draft.set("algo.advantage.is_correction_level", "token")
         draft.set("algo.advantage.is_correction_mode", "clip")
@@ -548,7 +548,7 @@ def _correction(given: _Given, draft: Draft) -> None:
                 "rollout_is=sequence: the geometric mean of a response's ratios, where verl has their product."
             )
     for name in ("rollout_rs", "rollout_rs_threshold", "bypass_mode", "loss_type", "rollout_is_batch_normalize"):
-        value = given(f"algorithm.rollout_correction.{name}")
+        value = verl(f"algorithm.rollout_correction.{name}")
         if value not in (None, False):
             draft.differs(
                 f"algorithm.rollout_correction.{name}={_shown(value)}: left out; see"
@@ -556,34 +556,34 @@ def _correction(given: _Given, draft: Draft) -> None:
             )
 
 
-def _critic(given: _Given, draft: Draft) -> None:
-    draft.set("critic.learning_rate", float(given("critic.optim.lr")))
-    draft.set("critic.l2", float(given("critic.optim.weight_decay")))
+def _critic(verl: _VerlSettings, draft: Draft) -> None:
+    draft.set("critic.learning_rate", float(verl("critic.optim.lr")))
+    draft.set("critic.l2", float(verl("critic.optim.weight_decay")))
     draft.set("critic.adam_betas", [0.9, 0.999])
-    draft.set("critic.value_clip", float(given("critic.cliprange_value")))
-    draft.set("critic.max_norm", float(given("critic.grad_clip")))
-    if given("critic.model.path"):
-        draft.set("critic.model_name_or_path", str(given("critic.model.path")))
-    if given("critic.optim.lr_warmup_steps_ratio"):
-        draft.set("critic.lr_warmup_ratio", float(given("critic.optim.lr_warmup_steps_ratio")))
-    if int(given("trainer.critic_warmup") or 0):
-        draft.set("critic.freezing_steps", int(given("trainer.critic_warmup")), "critic_warmup")
-    if given("critic.ppo_epochs"):
-        draft.set("critic.epochs", int(given("critic.ppo_epochs")))
-    if given("critic.ppo_mini_batch_size"):
-        parts = int(draft.settings["rollout.batch_size"]) // int(given("critic.ppo_mini_batch_size"))
+    draft.set("critic.value_clip", float(verl("critic.cliprange_value")))
+    draft.set("critic.max_norm", float(verl("critic.grad_clip")))
+    if verl("critic.model.path"):
+        draft.set("critic.model_name_or_path", str(verl("critic.model.path")))
+    if verl("critic.optim.lr_warmup_steps_ratio"):
+        draft.set("critic.lr_warmup_ratio", float(verl("critic.optim.lr_warmup_steps_ratio")))
+    if int(verl("trainer.critic_warmup") or 0):
+        draft.set("critic.freezing_steps", int(verl("trainer.critic_warmup")), "critic_warmup")
+    if verl("critic.ppo_epochs"):
+        draft.set("critic.epochs", int(verl("critic.ppo_epochs")))
+    if verl("critic.ppo_mini_batch_size"):
+        parts = int(draft.settings["rollout.batch_size"]) // int(verl("critic.ppo_mini_batch_size"))
         draft.set("critic.updates", max(1, parts))
 
 
-def _kl(given: _Given, draft: Draft) -> None:
+def _kl(verl: _VerlSettings, draft: Draft) -> None:
     """The KL to the reference: in the loss, or in the reward."""
-    given("actor_rollout_ref.actor.kl_loss_type")
-    given("algorithm.kl_penalty")
-    in_loss, in_reward = given("actor_rollout_ref.actor.use_kl_loss"), given("algorithm.use_kl_in_reward")
-    loss_coef, reward_coef = given("actor_rollout_ref.actor.kl_loss_coef"), given("algorithm.kl_ctrl.kl_coef")
-    kind = str(given("actor_rollout_ref.actor.kl_loss_type")) if in_loss else str(given("algorithm.kl_penalty"))
+    verl("actor_rollout_ref.actor.kl_loss_type")
+    verl("algorithm.kl_penalty")
+    in_loss, in_reward = verl("actor_rollout_ref.actor.use_kl_loss"), verl("algorithm.use_kl_in_reward")
+    loss_coef, reward_coef = verl("actor_rollout_ref.actor.kl_loss_coef"), verl("algorithm.kl_ctrl.kl_coef")
+    kind = str(verl("actor_rollout_ref.actor.kl_loss_type")) if in_loss else str(verl("algorithm.kl_penalty"))
     for name in ("type", "target_kl", "horizon"):
-        given(f"algorithm.kl_ctrl.{name}")
+        verl(f"algorithm.kl_ctrl.{name}")
     if in_loss and in_reward:
         draft.differs("A KL in the loss and one in the reward: the one in the loss is kept.")
     if not in_loss and not in_reward:
@@ -600,35 +600,33 @@ def _kl(given: _Given, draft: Draft) -> None:
     if in_loss:
         draft.set("algo.kl.use_loss", True)
         draft.set("algo.kl.unbiased_gradient", kind.endswith("+"), "as verl: through the formula")
-    elif given("algorithm.kl_ctrl.type") == "adaptive":
-        draft.set("algo.kl.target", float(given("algorithm.kl_ctrl.target_kl")))
-        draft.set("algo.kl.horizon", int(given("algorithm.kl_ctrl.horizon")))
-    if given("actor_rollout_ref.ref.fsdp_config.param_offload"):
+    elif verl("algorithm.kl_ctrl.type") == "adaptive":
+        draft.set("algo.kl.target", float(verl("algorithm.kl_ctrl.target_kl")))
+        draft.set("algo.kl.horizon", int(verl("algorithm.kl_ctrl.horizon")))
+    if verl("actor_rollout_ref.ref.fsdp_config.param_offload"):
         draft.set("ref.offload", True)
 
 
-def _optimiser(given: _Given, draft: Draft) -> None:
-    given("actor_rollout_ref.ref.fsdp_config.param_offload")
+def _optimiser(verl: _VerlSettings, draft: Draft) -> None:
+    verl("actor_rollout_ref.ref.fsdp_config.param_offload")
     prefix = "actor_rollout_ref.actor.optim"
-    draft.set("actor.learning_rate", float(given(f"{prefix}.lr")))
-    draft.set("actor.l2", float(given(f"{prefix}.weight_decay")))
-    draft.set("actor.adam_betas", [float(b) for b in given(f"{prefix}.betas")])
-    clip = (
-        given(f"{prefix}.clip_grad") if given.has(f"{prefix}.clip_grad") else given("actor_rollout_ref.actor.grad_clip")
-    )
+    draft.set("actor.learning_rate", float(verl(f"{prefix}.lr")))
+    draft.set("actor.l2", float(verl(f"{prefix}.weight_decay")))
+    draft.set("actor.adam_betas", [float(b) for b in verl(f"{prefix}.betas")])
+    clip = verl(f"{prefix}.clip_grad") if verl.has(f"{prefix}.clip_grad") else verl("actor_rollout_ref.actor.grad_clip")
     draft.set("actor.max_norm", float(clip))
-    schedule = given(f"{prefix}.warmup_style") or given(f"{prefix}.lr_scheduler_type")
-    schedule = given(f"{prefix}.lr_decay_style") or schedule
+    schedule = verl(f"{prefix}.warmup_style") or verl(f"{prefix}.lr_scheduler_type")
+    schedule = verl(f"{prefix}.lr_decay_style") or schedule
     if str(schedule) not in SCHEDULES:
         draft.differs(f"The schedule {schedule} of the learning rate: constant here.")
     draft.set("actor.lr_scheduler", SCHEDULES.get(str(schedule), "constant"))
-    if given(f"{prefix}.min_lr_ratio") is not None:
-        draft.set("actor.min_lr_ratio", float(given(f"{prefix}.min_lr_ratio")))
-    if str(given(f"{prefix}.optimizer") or "AdamW").lower() not in ("adamw", "adam"):
-        draft.differs(f"{prefix}.optimizer={given(f'{prefix}.optimizer')}: AdamW here, or actor.optim = 'muon'.")
-    if given("actor_rollout_ref.actor.fsdp_config.optimizer_offload"):
+    if verl(f"{prefix}.min_lr_ratio") is not None:
+        draft.set("actor.min_lr_ratio", float(verl(f"{prefix}.min_lr_ratio")))
+    if str(verl(f"{prefix}.optimizer") or "AdamW").lower() not in ("adamw", "adam"):
+        draft.differs(f"{prefix}.optimizer={verl(f'{prefix}.optimizer')}: AdamW here, or actor.optim = 'muon'.")
+    if verl("actor_rollout_ref.actor.fsdp_config.optimizer_offload"):
         draft.set("ds.adam_offload", True)
-    size = int(given("actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1)
+    size = int(verl("actor_rollout_ref.actor.ulysses_sequence_parallel_size") or 1)
     if size > 1 and (draft.settings.get("ds.lora.rank") or draft.settings["algo.advantage.estimator"] == "gae"):
         draft.differs(
             f"ulysses_sequence_parallel_size={size}: left out, neither a critic nor LoRA has been tested on shared"
@@ -637,62 +635,62 @@ def _optimiser(given: _Given, draft: Draft) -> None:
     elif size > 1:
         draft.set("ds.ring_attn_size", size)
         draft.set("ds.attn_implementation", "sdpa", "what shared sequences are tested with")
-    dtype = given("actor_rollout_ref.actor.fsdp_config.model_dtype")
+    dtype = verl("actor_rollout_ref.actor.fsdp_config.model_dtype")
     if dtype not in (None, "fp32", "bfloat16", "bf16"):
         draft.differs(f"actor_rollout_ref.actor.fsdp_config.model_dtype={dtype}: bf16 weights with fp32 masters here.")
 
 
-def _rollout(given: _Given, draft: Draft) -> None:
+def _rollout(verl: _VerlSettings, draft: Draft) -> None:
     prefix = "actor_rollout_ref.rollout"
-    draft.set("rollout.temperature", float(given(f"{prefix}.temperature")))
-    draft.set("rollout.top_p", float(given(f"{prefix}.top_p")))
-    draft.set("rollout.top_k", max(0, int(given(f"{prefix}.top_k"))))
-    if given(f"{prefix}.enforce_eager"):
+    draft.set("rollout.temperature", float(verl(f"{prefix}.temperature")))
+    draft.set("rollout.top_p", float(verl(f"{prefix}.top_p")))
+    draft.set("rollout.top_k", max(0, int(verl(f"{prefix}.top_k"))))
+    if verl(f"{prefix}.enforce_eager"):
         draft.set("vllm.enforce_eager", True)
-    if given(f"{prefix}.enable_prefix_caching") is False:
+    if verl(f"{prefix}.enable_prefix_caching") is False:
         draft.set("vllm.enable_prefix_caching", False)
-    if given(f"{prefix}.max_num_seqs"):
-        draft.set("vllm.max_num_seqs", int(given(f"{prefix}.max_num_seqs")))
-    if given(f"{prefix}.max_model_len"):
-        draft.set("vllm.max_model_len", max(int(given(f"{prefix}.max_model_len")), int(draft.settings["data.max_len"])))
-    args = given.below(f"{prefix}.engine_kwargs.vllm")
-    if given(f"{prefix}.max_num_batched_tokens"):
-        args["max_num_batched_tokens"] = int(given(f"{prefix}.max_num_batched_tokens"))
+    if verl(f"{prefix}.max_num_seqs"):
+        draft.set("vllm.max_num_seqs", int(verl(f"{prefix}.max_num_seqs")))
+    if verl(f"{prefix}.max_model_len"):
+        draft.set("vllm.max_model_len", max(int(verl(f"{prefix}.max_model_len")), int(draft.settings["data.max_len"])))
+    args = verl.below(f"{prefix}.engine_kwargs.vllm")
+    if verl(f"{prefix}.max_num_batched_tokens"):
+        args["max_num_batched_tokens"] = int(verl(f"{prefix}.max_num_batched_tokens"))
     args.pop("disable_mm_preprocessor_cache", None)
     if args:
         draft.set("vllm.engine_args", args)
     for engine in ("sglang", "trtllm"):
-        if others := given.below(f"{prefix}.engine_kwargs.{engine}"):
+        if others := verl.below(f"{prefix}.engine_kwargs.{engine}"):
             draft.differs(
                 f"{prefix}.engine_kwargs.{engine}: {', '.join(others)} are {engine}'s; engines are vLLM here."
             )
-    n = int(given(f"{prefix}.val_kwargs.n"))
-    sampled = given(f"{prefix}.val_kwargs.do_sample") if given.has(f"{prefix}.val_kwargs.do_sample") else None
-    temperature = float(given(f"{prefix}.val_kwargs.temperature")) if sampled is not False else 0.0
+    n = int(verl(f"{prefix}.val_kwargs.n"))
+    sampled = verl(f"{prefix}.val_kwargs.do_sample") if verl.has(f"{prefix}.val_kwargs.do_sample") else None
+    temperature = float(verl(f"{prefix}.val_kwargs.temperature")) if sampled is not False else 0.0
     draft.set("eval.n_samples_per_prompt", n)
     draft.set("eval.temperature", temperature)
-    draft.set("eval.top_p", float(given(f"{prefix}.val_kwargs.top_p")))
-    top_k = given(f"{prefix}.val_kwargs.top_k")
+    draft.set("eval.top_p", float(verl(f"{prefix}.val_kwargs.top_p")))
+    top_k = verl(f"{prefix}.val_kwargs.top_k")
     if top_k is not None and int(top_k) > 0:
         draft.differs(f"{prefix}.val_kwargs.top_k={top_k}: evaluations sample from all tokens of eval.top_p.")
 
 
-def _tools(given: _Given, draft: Draft, directories: Sequence[Path]) -> None:
+def _tools(verl: _VerlSettings, draft: Draft, directories: Sequence[Path]) -> None:
     """verl's multi-turn settings, or no tool at all."""
     prefix = "actor_rollout_ref.rollout.multi_turn"
-    config = given(f"{prefix}.tool_config_path") or given("data.tool_config_path")
-    turns = given(f"{prefix}.max_assistant_turns")
-    users = given(f"{prefix}.max_user_turns")
-    length = given(f"{prefix}.max_tool_response_length")
-    side = given(f"{prefix}.tool_response_truncate_side")
-    style = str(given(f"{prefix}.format"))
+    config = verl(f"{prefix}.tool_config_path") or verl("data.tool_config_path")
+    turns = verl(f"{prefix}.max_assistant_turns")
+    users = verl(f"{prefix}.max_user_turns")
+    length = verl(f"{prefix}.max_tool_response_length")
+    side = verl(f"{prefix}.tool_response_truncate_side")
+    style = str(verl(f"{prefix}.format"))
     for name in ("max_parallel_calls", "use_inference_chat_template", "tokenization_sanity_check_mode"):
-        given(f"{prefix}.{name}")
+        verl(f"{prefix}.{name}")
     if not config:
         draft.set("env.name", "echo", "no tool: the environment is never called")
         draft.set("env.protocol", "plain", "a response is one text, which the model ends")
         draft.set("env.max_calls", 0)
-        if given(f"{prefix}.enable"):
+        if verl(f"{prefix}.enable"):
             draft.differs(f"{prefix}.enable without a tool_config_path: nothing is called.")
         return
     draft.set("env.name", "tools")
@@ -713,19 +711,21 @@ def _tools(given: _Given, draft: Draft, directories: Sequence[Path]) -> None:
         draft.differs(f"{prefix}.tool_response_truncate_side={side}: the end of a reply that is too long is cut.")
 
 
-def _reward(given: _Given, draft: Draft, directories: Sequence[Path], sources: set[str], files: Sequence[str]) -> None:
-    path, function = given("custom_reward_function.path"), str(given("custom_reward_function.name"))
-    options = given.below("custom_reward_function.reward_kwargs")
-    manager = str(given("reward_model.reward_manager"))
-    model = given("reward_model.model.path")
-    given("reward_model.model.input_tokenizer")
+def _reward(
+    verl: _VerlSettings, draft: Draft, directories: Sequence[Path], sources: set[str], files: Sequence[str]
+) -> None:
+    path, function = verl("custom_reward_function.path"), str(verl("custom_reward_function.name"))
+    options = verl.below("custom_reward_function.reward_kwargs")
+    manager = str(verl("reward_model.reward_manager"))
+    model = verl("reward_model.model.path")
+    verl("reward_model.model.input_tokenizer")
     buffer = "reward_model.reward_kwargs.overlong_buffer_cfg"
-    enabled, length, factor = (given(f"{buffer}.{name}") for name in ("enable", "len", "penalty_factor"))
+    enabled, length, factor = (verl(f"{buffer}.{name}") for name in ("enable", "len", "penalty_factor"))
     if path:
         draft.set("reward.name", f"{_paths(path, directories)[0]}:{function}", "verl's function, as it is")
         if options:
             draft.set("reward.options", options)
-    elif given("reward_model.enable") and model:
+    elif verl("reward_model.enable") and model:
         draft.set("reward.name", "model")
         draft.set("reward.model_name_or_path", _paths(model, directories)[0])
     else:
@@ -743,15 +743,15 @@ def _reward(given: _Given, draft: Draft, directories: Sequence[Path], sources: s
         draft.set("reward.overlong_penalty_factor", float(factor or 1.0))
 
 
-def _overlap(given: _Given, draft: Draft, program: str) -> None:
+def _overlap(verl: _VerlSettings, draft: Draft, program: str) -> None:
     """Whether rollout and training overlap."""
-    threshold = given("async_training.staleness_threshold")
-    every = given("async_training.trigger_parameter_sync_step")
-    partial = given("async_training.partial_rollout")
+    threshold = verl("async_training.staleness_threshold")
+    every = verl("async_training.trigger_parameter_sync_step")
+    partial = verl("async_training.partial_rollout")
     for name in ("require_batches", "use_rollout_log_probs", "compute_prox_log_prob"):
-        given(f"async_training.{name}")
+        verl(f"async_training.{name}")
     for name in ("rollout.total_rollout_steps", "rollout.total_epochs", "rollout.test_freq"):
-        given(name)
+        verl(name)
     if "fully_async" in program:
         draft.set("pipeline.mode", "pipeline" if partial in (None, True) else "pipeline_drain")
         draft.differs(
@@ -765,12 +765,12 @@ def _overlap(given: _Given, draft: Draft, program: str) -> None:
         draft.set("pipeline.mode", "sync", "verl samples, then trains")
 
 
-def _placement(given: _Given, draft: Draft, *, overlaps: bool) -> None:
+def _placement(verl: _VerlSettings, draft: Draft, *, overlaps: bool) -> None:
     """Ranks and engines: in turns on the same GPUs, or apart where rollout and training overlap."""
-    nodes, per_node = int(given("trainer.nnodes")), int(given("trainer.n_gpus_per_node"))
-    tensor = int(given("actor_rollout_ref.rollout.tensor_model_parallel_size"))
-    share = float(given("actor_rollout_ref.rollout.gpu_memory_utilization"))
-    rollout_nodes, rollout_gpus = given("rollout.nnodes"), given("rollout.n_gpus_per_node")
+    nodes, per_node = int(verl("trainer.nnodes")), int(verl("trainer.n_gpus_per_node"))
+    tensor = int(verl("actor_rollout_ref.rollout.tensor_model_parallel_size"))
+    share = float(verl("actor_rollout_ref.rollout.gpu_memory_utilization"))
+    rollout_nodes, rollout_gpus = verl("rollout.nnodes"), verl("rollout.n_gpus_per_node")
     draft.set("actor.num_nodes", nodes)
     draft.set("actor.num_gpus_per_node", per_node)
     draft.set("vllm.gpu_memory_utilization", share)
@@ -789,9 +789,9 @@ def _placement(given: _Given, draft: Draft, *, overlaps: bool) -> None:
         )
 
 
-def _length(given: _Given, draft: Draft, updates: int, rows: int | None) -> None:
+def _length(verl: _VerlSettings, draft: Draft, updates: int, rows: int | None) -> None:
     """The number of updates, which verl counts in batches."""
-    epochs, steps = int(given("trainer.total_epochs")), given("trainer.total_training_steps")
+    epochs, steps = int(verl("trainer.total_epochs")), verl("trainer.total_training_steps")
     draft.set("train.num_episodes", epochs)
     batches = int(steps) if steps else rows // int(draft.settings["rollout.batch_size"]) * epochs if rows else 0
     if steps:
@@ -808,8 +808,8 @@ def _length(given: _Given, draft: Draft, updates: int, rows: int | None) -> None
             f" ckpt.save_steps are {updates} times verl's numbers."
         )
     prefix = "actor_rollout_ref.actor.optim"
-    ratio, warm = given(f"{prefix}.lr_warmup_steps_ratio"), given(f"{prefix}.lr_warmup_steps")
-    given(f"{prefix}.lr_decay_steps")
+    ratio, warm = verl(f"{prefix}.lr_warmup_steps_ratio"), verl(f"{prefix}.lr_warmup_steps")
+    verl(f"{prefix}.lr_decay_steps")
     if warm is not None and int(warm) > 0:
         if batches:
             draft.set("actor.lr_warmup_ratio", min(0.99, int(warm) / (batches * updates)), f"{warm} steps")
@@ -822,18 +822,18 @@ def _length(given: _Given, draft: Draft, updates: int, rows: int | None) -> None
         draft.set("actor.lr_warmup_ratio", float(ratio))
 
 
-def _outputs(given: _Given, draft: Draft, name: str, updates: int) -> None:
-    project, experiment = str(given("trainer.project_name")), str(given("trainer.experiment_name"))
-    named = given.has("trainer.experiment_name")
+def _outputs(verl: _VerlSettings, draft: Draft, name: str, updates: int) -> None:
+    project, experiment = str(verl("trainer.project_name")), str(verl("trainer.experiment_name"))
+    named = verl.has("trainer.experiment_name")
     draft.set("run_dir", f"runs/{_file_name(experiment if named else name)}", "everything that the run writes")
-    if given("trainer.default_local_dir"):
+    if verl("trainer.default_local_dir"):
         draft.differs(
-            f"trainer.default_local_dir={_shown(given('trainer.default_local_dir'))}: checkpoints are in run_dir/ckpt."
+            f"trainer.default_local_dir={_shown(verl('trainer.default_local_dir'))}: checkpoints are in run_dir/ckpt."
         )
-    loggers = given("trainer.logger")
+    loggers = verl("trainer.logger")
     loggers = loggers if isinstance(loggers, list) else [loggers]
     draft.set("logger.tensorboard", "tensorboard" in loggers)
-    if "wandb" in loggers and given.has("trainer.logger"):
+    if "wandb" in loggers and verl.has("trainer.logger"):
         draft.set("logger.wandb.project", project)
         draft.set("logger.wandb.run_name", experiment)
         draft.differs(
@@ -842,15 +842,15 @@ def _outputs(given: _Given, draft: Draft, name: str, updates: int) -> None:
     for other in (x for x in loggers if x not in ("console", "wandb", "tensorboard", None)):
         draft.differs(f"trainer.logger={other}: not available; see logger.tensorboard and metrics.jsonl in run_dir.")
     for theirs, ours in (("trainer.save_freq", "ckpt.save_steps"), ("trainer.test_freq", "eval.steps")):
-        every = int(given(theirs) or -1)
+        every = int(verl(theirs) or -1)
         draft.set(ours, every * updates if every > 0 else -1)
-    if given("trainer.max_actor_ckpt_to_keep"):
-        draft.set("ckpt.max_num", int(given("trainer.max_actor_ckpt_to_keep")))
-    mode = given("trainer.resume_mode")
-    given("trainer.resume_from_path")
-    if given.has("trainer.resume_mode") and mode != "disable":
+    if verl("trainer.max_actor_ckpt_to_keep"):
+        draft.set("ckpt.max_num", int(verl("trainer.max_actor_ckpt_to_keep")))
+    mode = verl("trainer.resume_mode")
+    verl("trainer.resume_from_path")
+    if verl.has("trainer.resume_mode") and mode != "disable":
         draft.differs(f"trainer.resume_mode={mode}: a run goes on only when told, by --train.resume_or_start.")
-    if given("trainer.val_only"):
+    if verl("trainer.val_only"):
         draft.differs("trainer.val_only: use `openrlhf-tir eval`; this recipe trains.")
     if not draft.settings.get("eval.dataset"):
         draft.unset("eval.steps")

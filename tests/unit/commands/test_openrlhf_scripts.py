@@ -16,8 +16,8 @@ from openrlhf_tir.commands import config_and_problems, preflight
 from openrlhf_tir.commands.checks.load_elsewhere import load_elsewhere
 from openrlhf_tir.commands.preflight import Machine, check, openrlhf_files
 from openrlhf_tir.config.integrations.bash_script import read_script
+from openrlhf_tir.config.integrations.openrlhf_command_flags import read_flags
 from openrlhf_tir.config.integrations.openrlhf_commands import calls_of
-from openrlhf_tir.config.integrations.openrlhf_flags_given import read_flags
 from openrlhf_tir.config.integrations.openrlhf_parsers import TRAIN_PPO_RAY
 from openrlhf_tir.config.openrlhf_flags import RULES
 from openrlhf_tir.exit_codes import DONE, MISTAKE

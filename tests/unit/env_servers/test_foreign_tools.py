@@ -270,7 +270,7 @@ async def test_a_tool_of_verl_runs_from_its_yaml_without_verl(verl):
     assert (right.observation, right.reward) == ("verdict: True", 0.5)
     assert right.signals["tool_scores"] == {"guess": 1.0}
     assert (await other.step(action(("guess", {"answer": "7"})), 5.0)).reward == 0.5
-    tool = cls.made[0].made
+    tool = cls.callables[0].tool
     await env.close()
     assert len(tool.open) == 1
     await other.close()

@@ -54,7 +54,7 @@ GONE = {
 
 
 @dataclass
-class Given:
+class CommandFlags:
     """The flags of a command line by their names of 0.11.2."""
 
     values: dict[str, list[Any]] = field(default_factory=dict)
@@ -79,32 +79,32 @@ class Given:
             del self.values[name]
 
 
-def read_flags(words: Sequence[str], flags: Mapping[str, OpenRLHFFlag], *, sft: bool = False) -> Given:
+def read_flags(words: Sequence[str], known: Mapping[str, OpenRLHFFlag], *, sft: bool = False) -> CommandFlags:
     """Return the flags of `words`, the command line behind the program's name."""
-    given = Given()
+    flags = CommandFlags()
     names = {**NAMES, **(OLD_SFT_NAMES if sft else {})}
-    for flag, values in _pieces(words, given):
+    for flag, values in _pieces(words, flags):
         if flag in GONE:
-            given.notes.append(f"--{flag}: left out, {GONE[flag]}")
+            flags.notes.append(f"--{flag}: left out, {GONE[flag]}")
             continue
-        new, values = _renamed(flag, values, flags, names)
-        given.flat = given.flat or (new is not None and flag != new and "." not in flag and flag not in flags)
+        new, values = _renamed(flag, values, known, names)
+        flags.flat = flags.flat or (new is not None and flag != new and "." not in flag and flag not in known)
         if new is None:
-            near = difflib.get_close_matches(flag, [*flags, *names], n=1, cutoff=0.7)
+            near = difflib.get_close_matches(flag, [*known, *names], n=1, cutoff=0.7)
             hint = f" Did you mean --{near[0]}?" if near else ""
-            given.notes.append(f"--{flag}: left out, OpenRLHF 0.11.2 has no such flag and would refuse it.{hint}")
+            flags.notes.append(f"--{flag}: left out, OpenRLHF 0.11.2 has no such flag and would refuse it.{hint}")
             continue
-        typed = _typed(flag, new, values, flags, given)
+        typed = _typed(flag, new, values, known, flags)
         if typed is not None:
-            given.values.pop(new, None)  # the last one counts, as for argparse
-            given.values[new] = typed
-            given.written[new] = flag
+            flags.values.pop(new, None)  # the last one counts, as for argparse
+            flags.values[new] = typed
+            flags.written[new] = flag
     if not sft:
-        _lengths(given)
-    return given
+        _lengths(flags)
+    return flags
 
 
-def _pieces(words: Sequence[str], given: Given) -> list[tuple[str, list[str]]]:
+def _pieces(words: Sequence[str], flags: CommandFlags) -> list[tuple[str, list[str]]]:
     """Return flags and the words behind each."""
     pieces: list[tuple[str, list[str]]] = []
     for word in words:
@@ -112,19 +112,19 @@ def _pieces(words: Sequence[str], given: Given) -> list[tuple[str, list[str]]]:
             name, equals, value = word[2:].partition("=")
             pieces.append((name, [value] if equals else []))
         elif word and not word.strip():
-            given.notes.append(
+            flags.notes.append(
                 "A backslash with a blank behind it ends a line of the command: bash took the blank for an argument and"
                 " the command ended there. What stands below it never reached OpenRLHF, and is not here."
             )
         elif pieces:
             pieces[-1][1].append(word)
         else:
-            given.notes.append(f"{readable(word)!r} belongs to no flag: left out.")
+            flags.notes.append(f"{readable(word)!r} belongs to no flag: left out.")
     return pieces
 
 
 def _renamed(
-    flag: str, values: list[str], flags: Mapping[str, OpenRLHFFlag], names: Mapping[str, str]
+    flag: str, values: list[str], known: Mapping[str, OpenRLHFFlag], names: Mapping[str, str]
 ) -> tuple[str | None, list[str]]:
     """Return the flag's name of 0.11.2, None where there is none, and its values there."""
     special: dict[str, Callable[[], tuple[str, list[str]]]] = {
@@ -138,42 +138,44 @@ def _renamed(
             values if len(values) > 1 else ["0", *values],  # once it was the upper bound alone
         ),
     }
-    if flag in flags or flag in RULES_0_11_0:
+    if flag in known or flag in RULES_0_11_0:
         return flag, values
     if flag in special:
         return special[flag]()
-    if flag in names and names[flag] in flags:
+    if flag in names and names[flag] in known:
         return names[flag], values
-    begins = [name for name in flags if name.startswith(flag)]  # argparse takes what is unambiguous
+    begins = [name for name in known if name.startswith(flag)]  # argparse takes what is unambiguous
     return (begins[0] if len(begins) == 1 and "." in flag else None), values
 
 
-def _typed(flag: str, new: str, values: list[str], flags: Mapping[str, OpenRLHFFlag], given: Given) -> list[Any] | None:
+def _typed(
+    flag: str, new: str, values: list[str], known: Mapping[str, OpenRLHFFlag], flags: CommandFlags
+) -> list[Any] | None:
     """Return the values as OpenRLHF's parser would type them; None, with a sentence, where it could not."""
     hidden = [source for value in values for source in unknowns(value)]
     if hidden:
-        given.notes.append(
+        flags.notes.append(
             f"--{flag}: left out, its value comes from `{hidden[0]}`, which is not run here. Set it yourself: --{new}."
         )
         return None
-    about = flags.get(new) or OpenRLHFFlag(None, 0 if new.endswith("_enable") else None)
+    about = known.get(new) or OpenRLHFFlag(None, 0 if new.endswith("_enable") else None)
     if about.nargs == 0:
         if values:
-            given.notes.append(f"--{flag} {' '.join(values)}: it is a switch, what stands behind it is left out.")
+            flags.notes.append(f"--{flag} {' '.join(values)}: it is a switch, what stands behind it is left out.")
         return []
     wanted = about.nargs if isinstance(about.nargs, int) else 1
     if (len(values) < wanted or values == [""]) and about.nargs != "*":
-        given.notes.append(f"--{flag}: left out, there is no value behind it (a variable that is empty?).")
+        flags.notes.append(f"--{flag}: left out, there is no value behind it (a variable that is empty?).")
         return None
     if about.nargs is None and len(values) > 1:
-        given.notes.append(f"--{flag} {' '.join(values)}: it takes one value; {' '.join(values[1:])!r} is left out.")
+        flags.notes.append(f"--{flag} {' '.join(values)}: it takes one value; {' '.join(values[1:])!r} is left out.")
         values = values[:1]
     kinds: dict[str, Callable[[str], Any]] = {"int": _whole, "float": float}
     kind = kinds.get(about.kind, str)
     try:
         return [kind(value) for value in values]
     except ValueError:
-        given.notes.append(f"--{flag} {' '.join(values)}: left out, OpenRLHF reads a number there.")
+        flags.notes.append(f"--{flag} {' '.join(values)}: left out, OpenRLHF reads a number there.")
         return None
 
 
@@ -181,18 +183,18 @@ def _whole(text: str) -> int:
     return int(text.replace("_", ""))
 
 
-def _lengths(given: Given) -> None:
+def _lengths(flags: CommandFlags) -> None:
     """OpenRLHF up to 0.9 bounded prompts and responses apart, each by 1024 where nothing was said."""
     prompt, response = (
-        given.values.get(name, [None])[0] if given.written.get(name) == flag else None
+        flags.values.get(name, [None])[0] if flags.written.get(name) == flag else None
         for name, flag in (("data.max_len", "prompt_max_len"), ("rollout.max_new_tokens", "generate_max_len"))
     )
     if prompt is None and response is None:
         return
     prompt, response = prompt or 1024, response or 1024
-    given.values["data.max_len"] = [prompt + response]
-    given.values["rollout.max_new_tokens"] = [response]
-    given.notes.append(
+    flags.values["data.max_len"] = [prompt + response]
+    flags.values["rollout.max_new_tokens"] = [response]
+    flags.notes.append(
         f"--prompt_max_len {prompt}, --generate_max_len {response} (OpenRLHF up to 0.9): data.max_len bounds prompt and"
         f" response together, {prompt + response}; a longer prompt is left out and counted, not cut."
     )
