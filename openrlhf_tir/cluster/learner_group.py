@@ -98,7 +98,8 @@ class LearnerRank:
         seconds = time.monotonic() - begun
         cfg = self.inner.cfg
         # Each epoch takes the whole batch through the model once. A part that was accumulated early is not in it.
-        tokens = tokens_of([item.meta for item in batch.items]) * cfg.train.max_epochs
+        metas = [item.meta for item in batch.items]
+        tokens = tokens_of(metas, share_prompts=cfg.shares_prompts) * cfg.train.max_epochs
         return metrics | gpu_metrics(parameters(cfg.actor.model_name_or_path), tokens, seconds, self.world_size)
 
     def accumulate(self, part: TrainBatch, *groups: Any) -> None:

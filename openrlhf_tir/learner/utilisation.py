@@ -33,9 +33,18 @@ def peak_flops(device: str) -> float | None:
     return PEAK_TFLOPS[max(fitting, key=len)] * 1e12 if fitting else None
 
 
-def tokens_of(metas: Sequence[GroupMeta]) -> int:
-    """Tokens of a batch that go through the model once: prompts and responses of all valid trajectories."""
-    return sum(meta.prompt_tokens * len(meta.response_tokens) + sum(meta.response_tokens) for meta in metas)
+def tokens_of(metas: Sequence[GroupMeta], *, share_prompts: bool = False) -> int:
+    """Return the tokens of a batch that go through the model: prompts and responses of all valid trajectories.
+
+    Args:
+        share_prompts: A group's prompt goes through it once. One that several micro batches or ranks compute is counted
+            once as well, so that the MFU is not too high.
+    """
+    total = 0
+    for meta in metas:
+        prompts = min(1, len(meta.response_tokens)) if share_prompts else len(meta.response_tokens)
+        total += prompts * meta.prompt_tokens + sum(meta.response_tokens)
+    return total
 
 
 def mfu(parameters: int, tokens: int, seconds: float, devices: int, peak: float) -> float:

@@ -36,6 +36,9 @@ def test_tokens_are_those_of_prompts_and_responses_of_every_valid_trajectory():
     meta = group_of(GroupKey(0, 0), 0, KEEP)[0]
     meta.prompt_tokens, meta.response_tokens = 10, [3, 4]
     assert tokens_of([meta, meta]) == 2 * (10 + 3 + 10 + 4)
+    assert tokens_of([meta, meta], share_prompts=True) == 2 * (10 + 3 + 4)
+    meta.response_tokens = []
+    assert tokens_of([meta], share_prompts=True) == 0
 
 
 def test_without_a_gpu_nothing_is_said():
