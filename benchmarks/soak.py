@@ -246,7 +246,7 @@ def problems(soak: Soak, most_growth_mib: float, most_descriptors: float) -> Ite
     """Yield a sentence for each thing that did not hold."""
     yield from soak.failures
     report = audit(soak.run_dir / "ledger.jsonl")
-    yield from report.errors
+    yield from map(str, report.errors)
     for role, grew in soak.watch.growth().items():
         if grew["pss_mib"] > most_growth_mib:
             yield f"{role} grew by {grew['pss_mib']} MiB"

@@ -1,39 +1,64 @@
-"""User code that failed: whose fault it is, where, and the traceback that its author can read. Standard library only.
+"""Failures of user code: whether the code or a service is at fault, at which line, and the traceback for its author.
 
-A reward, filter, protocol, environment class, agent file or estimator of the user's is wrong in one of three ways:
+A reward, filter, protocol, environment class, agent file or estimator of the user's fails in one of three ways:
 
-    it raises, or returns what cannot be used   a defect: file and line, never counted as infrastructure
-    it does not end                             a defect: a signal raises `Overrun` inside of it, at the line that runs
-    a service that it asks does not answer      an outage (`is_outage`): infrastructure, which is tried again
+    it raises, or returns an unusable value     a defect: reported with file and line, never as infrastructure
+    it does not end                             a defect: a signal raises `Overrun` in it, at the line that is running
+    a service that it calls does not answer     an outage (`is_outage`): infrastructure, which is retried
+
+Only the standard library is imported, because environment servers use this module.
 """
 
 from __future__ import annotations
 
 import errno
 import traceback
+from dataclasses import dataclass
 from types import CoroutineType, FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 FILE_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""Errors of the operating system that a wrong path causes, and no service that is down."""
+"""Errors of the operating system that come from a wrong path, not from a service that is down."""
 ARGUMENT_ERRNOS = frozenset(
     {errno.E2BIG, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOEXEC, errno.ENOTEMPTY}
 )
-"""Errors of the operating system about what was given to it, which a model may have written."""
+"""Errors of the operating system about its arguments, which a model may have written."""
 NETWORK_LIBRARIES = ("aiohttp", "grpc", "httpcore", "httpx", "requests", "urllib3", "websockets")
-"""Packages whose errors say that something else did not answer."""
+"""Packages whose errors mean that a service did not answer."""
 
 
 class Overrun(BaseException):
-    """A call of user code has used up its time. No Exception: the code's own `except Exception` must not hide it."""
+    """Raised in user code that has used up its time.
+
+    Not an Exception, because the code's own `except Exception` must not hide it.
+    """
 
 
 class Exited(Exception):
-    """User code asked the process to exit. A server that did so would take the sessions of others along."""
+    """Raised in place of the exit that user code asked for: an exit would end the sessions of others as well."""
+
+
+@dataclass(frozen=True)
+class UserFunction:
+    """A function of the user's by the name in the configuration. Picklable, so a worker process can load and call it.
+
+    Attributes:
+        name: "package.module:function", "path/file.py:function", or a registered name.
+        user_code: Tells the workers (rewards/workers.py) to interrupt the function where it stands when it uses up its
+            time, so that the error has file and line.
+    """
+
+    name: str
+    user_code: ClassVar[bool] = True
+
+    @property
+    def __name__(self) -> str:
+        """The name that the workers' messages use."""
+        return self.name.rpartition(":")[2]
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return True if an error of user code says that a service did not answer, which waiting may mend."""
+    """Return True if an error of user code means that a service did not answer, so that waiting may help."""
     if isinstance(error, FILE_ERRORS):
         return False
     if isinstance(error, OSError | TimeoutError):
@@ -45,7 +70,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def traceback_of(error: BaseException, file: str | None) -> str:
-    """Return the traceback of an error from the first frame in the user's `file` on: what is above it is ours."""
+    """Return an error's traceback from the first frame in the user's `file` on. The frames above are the trainer's."""
     formatted = traceback.TracebackException.from_exception(error)
     first = next((i for i, frame in enumerate(formatted.stack) if frame.filename == file), 0)
     del formatted.stack[:first]
@@ -55,7 +80,7 @@ def traceback_of(error: BaseException, file: str | None) -> str:
 
 
 def suspended_at(coroutine: Any, file: str | None) -> str | None:
-    """Return "file:line" where a suspended coroutine waits, the last such line in `file`; None if none is in it."""
+    """Return "file:line" at which a suspended coroutine waits: the innermost line in `file`; None if there is none."""
     place = None
     while isinstance(coroutine, CoroutineType) and coroutine.cr_frame is not None:
         if coroutine.cr_frame.f_code.co_filename == file:
@@ -65,7 +90,7 @@ def suspended_at(coroutine: Any, file: str | None) -> str | None:
 
 
 def running_in(frame: FrameType | None, file: str | None) -> bool:
-    """Return True if `frame`, or a frame that called it, is of `file`."""
+    """Return True if `frame`, or a frame that called it, belongs to `file`."""
     while frame is not None:
         if frame.f_code.co_filename == file:
             return True

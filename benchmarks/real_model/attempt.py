@@ -139,7 +139,7 @@ def read_run(attempt: Attempt, run_dir: Path) -> None:
     if (run_dir / "ledger.jsonl").is_file():
         audited = audit(run_dir / "ledger.jsonl")
         attempt.open = len(audited.open)
-        attempt.errors += audited.errors
+        attempt.errors += map(str, audited.errors)
     columns = metrics.read(run_dir) if run_dir.is_dir() else {}
     attempt.false_alarms = int(_sum(columns, "pushes_repeated") + _sum(columns, "failed/weights_unverified"))
     attempt.errors += [f"{name}: {_sum(columns, name):g}" for name in columns if _is_failure(name, columns)]

@@ -12,12 +12,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..filters import MAKERS
+    from ..filters import BUILDERS
     from ..rewards import GROUP_REGISTRY, REGISTRY
 
     print_list(
         ((name, of_module(target.partition(":")[0])) for name, target in REGISTRY.items()),
-        f"Group rewards (reward.group): {', '.join(GROUP_REGISTRY)}. Filters (filter.names): {', '.join(MAKERS)}.\n"
+        f"Group rewards (reward.group): {', '.join(GROUP_REGISTRY)}. Filters (filter.names): {', '.join(BUILDERS)}.\n"
         "Use one: --reward.name NAME, or several: --reward.weights NAME=1.0 NAME=0.1. One of your own:\n"
         "--reward.name file.py:function, with a function (trajectory, task, context) -> number (docs/rewards.md).",
     )

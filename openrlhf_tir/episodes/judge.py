@@ -12,7 +12,7 @@ from typing import Any
 
 from ..config import Config, Filter, Reward
 from ..config.environments import Environment, one
-from ..filters import GroupFilter, OwnFilter, filters_of
+from ..filters import GroupFilter, UserFilter, filters_of
 from ..filters.samples import ALL_MASKED, SAMPLE_FILTER, SampleFilter
 from ..plugins import is_own, load
 from ..rewards import GROUP_REWARD, load_group
@@ -34,7 +34,7 @@ class _Rules:
 
     reward: Reward
     filter: Filter
-    filters: list[GroupFilter | OwnFilter]
+    filters: list[GroupFilter | UserFilter]
     sample_options: dict[str, Any]
     max_tokens: int
     """The most tokens of a response, rollout.max_new_tokens."""
@@ -62,7 +62,7 @@ class Judge:
         self._shape(group, rules)
         await self._reward(group, rules.reward)
         for f in rules.filters:
-            verdict = await self.workers.run(f, group, rules.filter.options) if isinstance(f, OwnFilter) else f(group)
+            verdict = await self.workers.run(f, group, rules.filter.options) if isinstance(f, UserFilter) else f(group)
             if not verdict.keep:
                 return verdict
         return await self._mask(group, rules)

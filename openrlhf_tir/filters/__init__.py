@@ -1,31 +1,34 @@
-"""Filters: Group -> Verdict(keep, reason), asked in the order of `filter.names`; the first that drops a group wins, its
-reason is the metric.
+"""Filters decide which groups are trained: each is a function `Group -> Verdict(keep, reason)`.
 
-    accuracy        mean(correct) within filter.accuracy_range
-    reward          mean(reward) within filter.reward_range
-    zero_variance   all rewards equal
-    length_gap      length tells right from wrong
-    truncated       too many hit the length limit
-    verifiers       too many have no verdict (zerotir)
-    length_balance  only samples of hopeless lengths (zerotir); looks at the run's latest groups, so the controller asks
-                    it, last of all
+The filters of `filter.names` run in that order. The first that drops a group ends the search, and its reason is the
+name of the metric that counts dropped groups.
 
-Only valid trajectories count: one that a fault ended says nothing about the prompt. Their `reward`, and `correct` in
-their `parts`, are set. A filter of one's own is (group, options) -> (keep, reason); see docs/rewards.md. Which
-*samples* of a kept group are not trained is in samples.py.
+    accuracy        drops a group whose share of correct answers is outside of filter.accuracy_range
+    reward          drops a group whose mean reward is outside of filter.reward_range
+    zero_variance   drops a group whose rewards are all equal
+    length_gap      drops a group in which length separates right from wrong answers
+    truncated       drops a group in which too many responses hit the length limit
+    verifiers       drops a group in which too many answers could not be checked (ZeroTIR)
+    length_balance  drops a group whose samples all have lengths at which hardly any answer is right (ZeroTIR). It
+                    compares the latest groups of the run, so the controller applies it, after all others
+
+Filters see only valid trajectories: one that a fault ended says nothing about the prompt. `reward`, and `correct` in
+`parts`, are set on each of them. A filter of the user's is `(group, options) -> (keep, reason)`; see docs/rewards.md.
+Filters of single samples, which mask a sample's loss and keep its group, are in samples.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from .. import plugins
 from ..config import Filter
 from ..errors import FilterError
 from ..rewards import accept
 from ..types import KEEP, Group, Verdict
+from ..user_code import UserFunction
 from .accuracy_range import accuracy_range
 from .length_gap import length_gap
 from .reward_range import reward_range
@@ -36,76 +39,81 @@ from .zerotir import verifiers
 GroupFilter = Callable[[Group], Verdict]
 
 
-def _reward(c: Filter) -> GroupFilter:
-    assert c.reward_range is not None, "in its order only where it is set"
-    return reward_range(*c.reward_range)
+def _reward(settings: Filter) -> GroupFilter:
+    # Filter.order contains "reward" only if the range is set; the same holds for "length_gap" below.
+    assert settings.reward_range is not None
+    return reward_range(*settings.reward_range)
 
 
-def _length_gap(c: Filter) -> GroupFilter:
-    assert c.max_length_gap is not None, "in its order only where it is set"
-    return length_gap(c.max_length_gap)
+def _length_gap(settings: Filter) -> GroupFilter:
+    assert settings.max_length_gap is not None
+    return length_gap(settings.max_length_gap)
 
 
-MAKERS: dict[str, Callable[[Filter], GroupFilter]] = {
-    "accuracy": lambda c: accuracy_range(*c.accuracy_range),
+BUILDERS: dict[str, Callable[[Filter], GroupFilter]] = {
+    "accuracy": lambda settings: accuracy_range(*settings.accuracy_range),
     "reward": _reward,
-    "zero_variance": lambda c: zero_variance,
+    "zero_variance": lambda settings: zero_variance,
     "length_gap": _length_gap,
-    "truncated": lambda c: truncated(c.max_truncated),
-    "verifiers": lambda c: verifiers(c.max_verifier_failures),
+    "truncated": lambda settings: truncated(settings.max_truncated),
+    "verifiers": lambda settings: verifiers(settings.max_verifier_failures),
 }
+"""Name of a filter -> function that builds it from the [filter] section."""
 LENGTH_BALANCE = "length_balance"
-"""Needs the groups of other prompts: pipeline/method_state.py."""
+"""This filter compares groups of different prompts, so it is in pipeline/method_state.py."""
 FILTER = plugins.Place(
     "filter",
     "filter.names",
     "(group, options) -> (keep, reason)",
-    dict.fromkeys([*MAKERS, LENGTH_BALANCE], __name__),
+    dict.fromkeys([*BUILDERS, LENGTH_BALANCE], __name__),
     plugins.takes(2),
 )
 
 
 @dataclass(frozen=True)
-class OwnFilter:
-    """A filter of one's own by its name, so that it can be asked in another process."""
-
-    name: str
-    user_code: ClassVar[bool] = True
-    """It is interrupted where it is when it uses up its time (rewards/workers.py)."""
-
-    @property
-    def __name__(self) -> str:
-        """The name that the workers' messages use."""
-        return self.name.rpartition(":")[2]
+class UserFilter(UserFunction):
+    """A group filter of the user's."""
 
     def __call__(self, group: Group, options: dict[str, Any]) -> Verdict:
+        """Load the filter and apply it.
+
+        Raises:
+            FilterError: The filter raised, or did not return a verdict.
+        """
         function = plugins.load(FILTER, self.name)
         with accept.named(FILTER, self.name, function, FilterError):
             result = function(group, options)
         return accept.verdict(result, FILTER, self.name, function)
 
 
-def filters_of(cfg: Filter) -> list[GroupFilter | OwnFilter]:
-    """What is asked beside the actor, in order. Raises ConfigError for a name that is not registered nor loadable."""
-    found: list[GroupFilter | OwnFilter] = []
-    for name in cfg.order:
-        if name in MAKERS:
-            found.append(MAKERS[name](cfg))
+def filters_of(settings: Filter) -> list[GroupFilter | UserFilter]:
+    """Return the filters that run beside the rollout actor, in order.
+
+    Raises:
+        ConfigError: A name is not registered and cannot be loaded.
+    """
+    filters: list[GroupFilter | UserFilter] = []
+    for name in settings.order:
+        if name in BUILDERS:
+            filters.append(BUILDERS[name](settings))
         elif name != LENGTH_BALANCE:
             plugins.load(FILTER, name)
-            found.append(OwnFilter(name))
-    return found
+            filters.append(UserFilter(name))
+    return filters
 
 
-def build(cfg: Filter) -> GroupFilter:
-    """The filters that `cfg` asks for, as one, on the spot."""
-    filters = filters_of(cfg)
+def build(settings: Filter) -> GroupFilter:
+    """Return one filter that applies all of `filters_of` in this process."""
+    filters = filters_of(settings)
 
-    def judge(group: Group) -> Verdict:
-        for f in filters:
-            verdict = f(group, cfg.options) if isinstance(f, OwnFilter) else f(group)
+    def apply(group: Group) -> Verdict:
+        for group_filter in filters:
+            if isinstance(group_filter, UserFilter):
+                verdict = group_filter(group, settings.options)
+            else:
+                verdict = group_filter(group)
             if not verdict.keep:
                 return verdict
         return KEEP
 
-    return judge
+    return apply

@@ -1,7 +1,8 @@
-"""Keep prompts that are neither too hard nor too easy for the policy: lo < mean(correct) < hi, both strict.
+"""Keep prompts that are neither too hard nor too easy for the policy: low < mean(correct) < high, both strict.
 
-Source: openrlhf/trainer/ppo_trainer_async.py of ZeroTIR's code; the paper uses 0.2..0.8, its scripts 0.0..0.8 to
-0.1..0.8."""
+Source: openrlhf/trainer/ppo_trainer_async.py of ZeroTIR's code. The paper uses 0.2 to 0.8, its scripts 0.0 to 0.8 and
+0.1 to 0.8.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +13,30 @@ import numpy as np
 from ..types import KEEP, Group, Verdict
 
 EPSILON = 1e-6
+"""Distance from a bound below which a mean counts as equal to it."""
 
 
-def within(correct_G: Sequence[float], lo: float, hi: float) -> str:
-    """Empty where lo + 1e-6 < mean < hi - 1e-6, else the reason. An empty group is too hard."""
+def range_violation(correct_G: Sequence[float], low: float, high: float) -> str:
+    """Return why a group is outside of the range; empty if it is inside. A group without samples is too hard.
+
+    Args:
+        correct_G: [G] 1.0 for a right answer, 0.0 for a wrong one.
+        low: Lower bound of the mean, exclusive.
+        high: Upper bound of the mean, exclusive.
+    """
     mean = float(np.mean(correct_G)) if len(correct_G) else 0.0
-    if mean <= lo + EPSILON:
+    if mean <= low + EPSILON:
         return "accuracy_low"
-    return "accuracy_high" if mean >= hi - EPSILON else ""
+    if mean >= high - EPSILON:
+        return "accuracy_high"
+    return ""
 
 
-def accuracy_range(lo: float, hi: float) -> Callable[[Group], Verdict]:
-    def judge(group: Group) -> Verdict:
-        reason = within([t.parts["correct"] for t in group.valid], lo, hi)
+def accuracy_range(low: float, high: float) -> Callable[[Group], Verdict]:
+    """Return the filter for a range of accuracies."""
+
+    def apply(group: Group) -> Verdict:
+        reason = range_violation([trajectory.parts["correct"] for trajectory in group.valid], low, high)
         return Verdict(False, reason) if reason else KEEP
 
-    return judge
+    return apply

@@ -1,10 +1,12 @@
-"""Keep groups whose mean reward lies strictly within a range of any numbers; what is correct does not matter.
+"""Keep groups whose mean reward lies strictly within a range, whether their answers are right or wrong.
 
-With it in place of `accuracy`, a group that is all right is kept as long as its rewards differ (filter
-`zero_variance`): an answer with fewer calls, or a shorter one, can be worth more.
+Use it in place of `accuracy` if right answers can differ in worth, because one took fewer calls or fewer tokens: a
+group of only right answers is then kept as long as its rewards differ (filter `zero_variance`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,12 +14,16 @@ from ..types import KEEP, Group, Verdict
 from .accuracy_range import EPSILON
 
 
-def reward_range(lo: float, hi: float):
-    def judge(group: Group) -> Verdict:
-        rewards_G = [t.scored for t in group.valid]
-        mean = float(np.mean(rewards_G)) if rewards_G else lo
-        if mean <= lo + EPSILON:
-            return Verdict(False, "reward_low")
-        return Verdict(False, "reward_high") if mean >= hi - EPSILON else KEEP
+def reward_range(low: float, high: float) -> Callable[[Group], Verdict]:
+    """Return the filter for a range of mean rewards, both bounds exclusive. A group without samples is too low."""
 
-    return judge
+    def apply(group: Group) -> Verdict:
+        rewards_G = [trajectory.scored for trajectory in group.valid]
+        mean = float(np.mean(rewards_G)) if rewards_G else low
+        if mean <= low + EPSILON:
+            return Verdict(False, "reward_low")
+        if mean >= high - EPSILON:
+            return Verdict(False, "reward_high")
+        return KEEP
+
+    return apply

@@ -1,36 +1,44 @@
-"""Sample filters: (Trajectory, options) -> why it is not trained, "" where it is. They mask a sample's loss and leave
-its group alone.
+"""Sample filters mask the loss of single samples and keep their group: `(Trajectory, options) -> reason`.
 
-A masked sample stays in its group's statistics and in the whitening of the batch, as in ZeroTIR's code, where the loss
-mask is set after the advantages are known; it counts neither in the loss nor in what the loss is divided by.
+An empty reason trains the sample. A masked sample stays in its group's statistics and in the whitening of the batch, as
+in ZeroTIR's code, where the loss mask is set after the advantages are computed. It counts neither in the loss nor in
+the number of tokens that the loss is divided by.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from .. import plugins
 from ..errors import FilterError
 from ..rewards import accept
 from ..types import Group, Trajectory
-from .zerotir import why_dropped
+from ..user_code import UserFunction
+from .zerotir import mask_reason
 
 ALL_MASKED = "all_masked"
-"""Reason of a group of which no sample is left to train."""
+"""Reason for dropping a group whose samples are all masked."""
 
 
 def zerotir(trajectory: Trajectory, options: dict[str, Any]) -> str:
-    """options: `max_tokens`, from which on a wrong answer counts as cut off.
+    """ZeroTIR's sample filter. It needs the reward `zerotir`, which records what it reads.
 
-    What is improbable under the policy that the run started from is known to the learner alone, which masks it
-    (filter.max_base_ppl).
+    Samples that are improbable under the model that the run started from are masked by the learner, which alone knows
+    that probability (filter.max_base_ppl).
+
+    Args:
+        trajectory: The sample.
+        options: `max_tokens`: from this length on a wrong answer counts as cut off.
     """
-    return why_dropped(trajectory.parts, base_ppl=None, max_tokens=options["max_tokens"])
+    return mask_reason(trajectory.parts, base_ppl=None, max_tokens=options["max_tokens"])
 
 
 def over_length(trajectory: Trajectory, options: dict[str, Any]) -> str:
-    """What the limit cut, right or wrong (ARTIST's function calling, arXiv 2505.01441; DAPO's overlong filtering)."""
+    """Mask what hit the length limit, right or wrong.
+
+    Sources: ARTIST's function calling (arXiv 2505.01441), overlong filtering of DAPO (arXiv 2503.14476).
+    """
     return "over_length" if trajectory.finish_reason == "length" else ""
 
 
@@ -41,30 +49,23 @@ SAMPLE_FILTER = plugins.Place(
 
 
 @dataclass(frozen=True)
-class SampleFilter:
-    """Masks by name; one of one's own can be asked in another process."""
-
-    name: str
-    user_code: ClassVar[bool] = True
-    """It is interrupted where it is when it uses up its time (rewards/workers.py)."""
-
-    @property
-    def __name__(self) -> str:
-        """The name that the workers' messages use."""
-        return self.name.rpartition(":")[2]
+class SampleFilter(UserFunction):
+    """The sample filter with a name: a registered one, or a function of the user's."""
 
     def __call__(self, group: Group, options: dict[str, Any]) -> list[str]:
-        """One reason per valid trajectory. Raises FilterError."""
+        """Return the reason for each valid trajectory; empty where it is trained.
+
+        Raises:
+            FilterError: The filter raised, or returned something else than a reason.
+        """
         function = plugins.load(SAMPLE_FILTER, self.name)
         with accept.named(SAMPLE_FILTER, self.name, function, FilterError):
-            reasons = [function(t, options) for t in group.valid]
-        wrong = next((r for r in reasons if not isinstance(r, str)), None)
-        if any(not isinstance(r, str) for r in reasons):
-            where = plugins.location(function)
-            raise FilterError(
-                f"{SAMPLE_FILTER.setting} = {self.name!r}: {where}: it returned {wrong!r}, not a reason."
-                f" It is {SAMPLE_FILTER.shape}."
-            )
-        for reason in filter(None, reasons):
-            accept.check_reason(reason, SAMPLE_FILTER, self.name, function)
+            reasons = [function(trajectory, options) for trajectory in group.valid]
+        for reason in reasons:
+            if not isinstance(reason, str):
+                raise accept.wrong_result(
+                    SAMPLE_FILTER, self.name, function, f"it returned {reason!r}, not a reason", FilterError
+                )
+            if reason:
+                accept.check_reason(reason, SAMPLE_FILTER, self.name, function)
         return reasons

@@ -1,4 +1,4 @@
-"""Drop groups of which more than a share hit the length limit: their rewards tell the budget, not the policy."""
+"""Drop groups in which too many responses hit the length limit: their rewards measure the limit, not the policy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from ..types import KEEP, Group, Verdict
 
 
 def truncated(max_share: float) -> Callable[[Group], Verdict]:
-    def judge(group: Group) -> Verdict:
-        valid = group.valid
-        cut = sum(t.finish_reason == "length" for t in valid)
-        return Verdict(False, "truncated") if cut > max_share * len(valid) else KEEP
+    """Return the filter that drops groups of which more than `max_share` of the responses are truncated."""
 
-    return judge
+    def apply(group: Group) -> Verdict:
+        valid = group.valid
+        num_truncated = sum(trajectory.finish_reason == "length" for trajectory in valid)
+        return Verdict(False, "truncated") if num_truncated > max_share * len(valid) else KEEP
+
+    return apply

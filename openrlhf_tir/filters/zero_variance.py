@@ -5,9 +5,11 @@ from __future__ import annotations
 from ..types import KEEP, Group, Verdict
 
 EPSILON = 1e-9
+"""Rewards that differ by no more than this count as equal."""
 
 
 def zero_variance(group: Group) -> Verdict:
-    rewards_G = [t.scored for t in group.valid]
+    """Keep the group if its rewards differ."""
+    rewards_G = [trajectory.scored for trajectory in group.valid]
     spread = max(rewards_G) - min(rewards_G) if rewards_G else 0.0
     return KEEP if spread > EPSILON else Verdict(False, "zero_variance")

@@ -1,8 +1,9 @@
-"""Audit: a run's ledger, replayed -> what became of every prompt, and what is wrong with it.
+"""The audit: replay a run's ledger, report what became of every prompt and what is wrong with the file.
 
-In the surviving lineage no attempt ends twice, and every prompt of an epoch has at most one end; no line was changed
-since it was written. Two passes over the file: which lines survive the roll-backs, then what they say. Memory: one byte
-per prompt and epoch, eight per trained prompt, and what is open; not the lines.
+In the surviving lineage no attempt ends twice, every prompt of an epoch has at most one end, and no line was changed
+since it was written. The file is read twice: first for the roll-backs, which say which lines survive, then for the
+events on these lines. Memory is one byte per prompt and epoch, eight bytes per trained prompt, and the open prompts;
+the lines themselves are not kept.
 """
 
 from __future__ import annotations
@@ -11,46 +12,55 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 from ..logs.jsonl import whole_lines
 from ..types import TERMINAL, GroupKey
-from .lines import FORMAT, parse, read_lines
+from .lines import FORMAT, Line, parse, read_lines
 
 Prompt = tuple[int, int]
 """(epoch, index in the data set)."""
-SAID = 100
-"""Errors that are written out; a ledger of another kind of file has one per line."""
+MAX_ERRORS = 100
+"""Errors that an audit keeps. A file that is not a ledger has one per line."""
+MAX_NAMED_GROUPS = 5
+"""Open groups that an error names."""
 PROMPT_BITS = 40
+"""Bits of a packed prompt that hold the index; the epoch is in the bits above."""
 
 
-class Prompts(Sequence[Prompt]):
-    """An immutable-looking list of prompts in eight bytes each."""
+class PromptList(Sequence[Prompt]):
+    """A list of prompts that takes eight bytes for each."""
 
     def __init__(self) -> None:
         self._packed = array("q")
 
     def add(self, prompt: Prompt) -> None:
-        self._packed.append(prompt[0] << PROMPT_BITS | prompt[1])
+        """Append a prompt."""
+        epoch, index = prompt
+        self._packed.append(epoch << PROMPT_BITS | index)
 
-    def first(self, n: int) -> Prompts:
-        out = Prompts()
-        out._packed = self._packed[:n]
-        return out
+    def first(self, count: int) -> PromptList:
+        """Return a new list of the first `count` prompts."""
+        result = PromptList()
+        result._packed = self._packed[:count]
+        return result
 
     def __len__(self) -> int:
         return len(self._packed)
 
     @overload
-    def __getitem__(self, i: int) -> Prompt: ...
+    def __getitem__(self, index: int) -> Prompt: ...
     @overload
-    def __getitem__(self, i: slice) -> list[Prompt]: ...
-    def __getitem__(self, i):
-        return list(map(_unpacked, self._packed[i])) if isinstance(i, slice) else _unpacked(self._packed[i])
+    def __getitem__(self, index: slice) -> list[Prompt]: ...
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return list(map(_unpack, self._packed[index]))
+        return _unpack(self._packed[index])
 
     def __iter__(self) -> Iterator[Prompt]:
-        return map(_unpacked, self._packed)
+        return map(_unpack, self._packed)
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -59,213 +69,330 @@ class Prompts(Sequence[Prompt]):
         return repr(list(self))
 
 
-def _unpacked(number: int) -> Prompt:
-    return number >> PROMPT_BITS, number & ((1 << PROMPT_BITS) - 1)
+def _unpack(packed: int) -> Prompt:
+    return packed >> PROMPT_BITS, packed & ((1 << PROMPT_BITS) - 1)
 
 
-class _Ends:
-    """The end of every prompt of every epoch, one byte each."""
+class _PromptEnds:
+    """How every prompt of every epoch ended, in one byte each."""
 
     NAMES = ("", "trained", "filtered", "failed")
+    """Index: the byte that is stored. Empty: not ended."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, bytearray] = {}
 
     def __getitem__(self, prompt: Prompt) -> str:
-        ends = self._epochs.get(prompt[0], b"")
-        return self.NAMES[ends[prompt[1]]] if prompt[1] < len(ends) else ""
+        epoch, index = prompt
+        ends = self._epochs.get(epoch, b"")
+        return self.NAMES[ends[index]] if index < len(ends) else ""
 
     def __setitem__(self, prompt: Prompt, end: str) -> None:
-        ends = self._epochs.setdefault(prompt[0], bytearray())
-        if prompt[1] >= len(ends):
-            ends.extend(bytes(prompt[1] + 1 - len(ends) + len(ends) // 4))
-        ends[prompt[1]] = self.NAMES.index(end)
+        epoch, index = prompt
+        ends = self._epochs.setdefault(epoch, bytearray())
+        if index >= len(ends):
+            # Grow by a quarter more than needed, so that a growing index costs constant time on average.
+            ends.extend(bytes(index + 1 - len(ends) + len(ends) // 4))
+        ends[index] = self.NAMES.index(end)
 
 
-class _Turns:
-    """When each prompt was issued last, counted in issues of any; eight bytes each."""
+class _IssueIntervals:
+    """How many prompts were issued between two issues of the same prompt. Eight bytes per prompt."""
 
     def __init__(self) -> None:
         self._last = array("q")
-        self.issues = self.prompts = self.longest = 0
+        """Prompt -> number of its last issue, counted over all prompts from 1; 0 before the first."""
+        self._issues = 0
+        self._longest = 0
+        self.prompts = 0
+        """Prompts that were issued at least once."""
 
-    def issued(self, prompt: int) -> None:
-        self.issues += 1
+    def record(self, prompt: int) -> None:
+        """Record that a prompt was issued."""
+        self._issues += 1
         if prompt >= len(self._last):
             self._last.extend([0] * (prompt + 1 - len(self._last) + len(self._last) // 4))
-        last, self._last[prompt] = self._last[prompt], self.issues
+        last = self._last[prompt]
+        self._last[prompt] = self._issues
         self.prompts += last == 0
-        self.longest = max(self.longest, self.issues - last)
+        self._longest = max(self._longest, self._issues - last)
 
     def longest_wait(self) -> int:
-        """Issues between two of a prompt, before its first, or since its last: the most of any that was issued."""
-        return max(self.longest, max((self.issues - last for last in self._last if last), default=0))
+        """Return the longest interval, in issues: before a prompt's first issue, between two, or since its last."""
+        since_last = max((self._issues - last for last in self._last if last), default=0)
+        return max(self._longest, since_last)
+
+
+class AuditCode(StrEnum):
+    """What an audit finds wrong. Tests and scripts assert these, never the message."""
+
+    EMPTY = "empty"
+    """The file has no line."""
+    UNKNOWN_FORMAT = "unknown_format"
+    """The file was written by another version of this program."""
+    NO_HEADER = "no_header"
+    """The first line does not say which run the file belongs to."""
+    UNREADABLE = "unreadable"
+    """A line is not an event."""
+    DAMAGED = "damaged"
+    """A line's checksum does not fit its text and the line before it."""
+    UNKNOWN_EVENT = "unknown_event"
+    """A line's event is not one that a ledger has."""
+    ISSUED_AGAIN = "issued_again"
+    """A prompt was issued although it had ended or was open."""
+    ENDED_UNISSUED = "ended_unissued"
+    """An attempt ended without being open."""
+    TRAINED_AGAIN = "trained_again"
+    """A prompt was trained more than once in an epoch."""
+    LOST = "lost"
+    """The run is finished and prompts are open."""
+    MORE = "more"
+    """There are more than MAX_ERRORS errors."""
+
+
+class AuditError(NamedTuple):
+    """One thing that is wrong with a ledger.
+
+    Attributes:
+        code: The kind of error.
+        message: A sentence for people.
+        line: Number of the line as an editor counts it, from 1; None if the error is not about one line.
+    """
+
+    code: AuditCode
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.message if self.line is None else f"line {self.line}: {self.message}"
 
 
 @dataclass(slots=True)
 class Audit:
-    """The surviving lineage. `trained` [(epoch, prompt)] in order; `open`: issued, not ended; `errors`: sentences."""
+    """What became of the prompts of a run, in the surviving lineage.
 
-    trained: Prompts = field(default_factory=Prompts)
-    committed_trained: Prompts = field(default_factory=Prompts)
-    """Those of `trained` that a checkpoint holds."""
+    Attributes:
+        trained: Trained prompts in order.
+        committed_trained: Those of `trained` that a checkpoint holds.
+        provisional: Number of prompts that ended after the last checkpoint's cut; a resume takes them back.
+        waiting: Prompts whose last attempt was requeued and that were not issued again yet.
+        ended: Number of attempts by end: "trained", "filtered(REASON)", ...
+        open: Attempts that were issued and have not ended.
+        errors: What is wrong; at most MAX_ERRORS and one that says that there are more.
+        rollbacks: Number of roll-backs in the file.
+        prompts: Prompts that were issued at least once.
+        longest_wait: Largest number of prompts issued between two issues of the same prompt. If it is bounded, no
+            prompt starves.
+        finished: True if the run ended by itself and was not resumed since.
+    """
+
+    trained: PromptList = field(default_factory=PromptList)
+    committed_trained: PromptList = field(default_factory=PromptList)
     provisional: int = 0
-    """Prompts that ended after the last checkpoint's cut: a resume takes them back."""
     waiting: list[Prompt] = field(default_factory=list)
-    """Prompts that are to be issued again and have not been."""
     ended: Counter = field(default_factory=Counter)
     open: list[GroupKey] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+    errors: list[AuditError] = field(default_factory=list)
     rollbacks: int = 0
     prompts: int = 0
-    """Prompts that were issued at least once."""
     longest_wait: int = 0
-    """The most prompts that were issued between two issues of the same one: nobody starves where it is bounded."""
     finished: bool = False
-    """The run ended by itself, and was not resumed since."""
 
-    def wrong(self, sentence: str) -> None:
-        if len(self.errors) < SAID:
-            self.errors.append(sentence)
-        elif len(self.errors) == SAID:
-            self.errors.append(f"and more: the first {SAID} are said")
+    def add_error(self, code: AuditCode, message: str, line: int | None = None) -> None:
+        """Record an error.
+
+        Args:
+            code: The kind of error.
+            message: A sentence.
+            line: Number of the line, from 0, if the error is about one.
+        """
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(AuditError(code, message, None if line is None else line + 1))
+        elif len(self.errors) == MAX_ERRORS:
+            self.errors.append(AuditError(AuditCode.MORE, f"There are more errors; these are the first {MAX_ERRORS}."))
 
 
-def surviving(path: Path) -> tuple[list[tuple[int, int]], int]:
-    """Which lines survive, as [from, to) in order, and how many roll-backs there were."""
-    kept: list[tuple[int, int]] = []
-    start = rollbacks = number = 0
+class _Range(NamedTuple):
+    """Lines of a file, by number from 0: `start` inclusive, `end` exclusive."""
+
+    start: int
+    end: int
+
+
+def _surviving_ranges(path: Path) -> tuple[list[_Range], int]:
+    """Return the lines of the surviving lineage in order, and the number of roll-backs in the file."""
+    ranges: list[_Range] = []
+    start = 0
+    rollbacks = 0
+    number = 0
     for number, line in enumerate(whole_lines(path)):
-        # the first test is cheap, and true for few
-        if b'"rolled_back"' in line and (row := parse(line)) and row["e"] == "rolled_back":
-            kept.append((start, number))
-            kept = [(a, min(b, row["upto"])) for a, b in kept if a < row["upto"]]
-            start = number
-            rollbacks += 1
-    return [*kept, (start, number + 1)], rollbacks
+        # The search for the bytes is cheap and rules out almost every line, so few are parsed here.
+        if b'"rolled_back"' not in line:
+            continue
+        row = parse(line)
+        if row is None or row["e"] != "rolled_back":
+            continue
+        ranges.append(_Range(start, number))
+        ranges = [_Range(a, min(b, row["upto"])) for a, b in ranges if a < row["upto"]]
+        start = number
+        rollbacks += 1
+    return [*ranges, _Range(start, number + 1)], rollbacks
+
+
+def _lines_with_survival(path: Path, ranges: list[_Range]) -> Iterator[tuple[Line, bool]]:
+    """Yield every line, and whether it belongs to the surviving lineage."""
+    remaining = iter(ranges)
+    current = next(remaining)
+    for line in read_lines(path):
+        while line.number >= current.end and (following := next(remaining, None)):
+            current = following
+        yield line, current.start <= line.number < current.end
 
 
 class Event(NamedTuple):
-    """A line of the ledger that could be read."""
+    """An event of the surviving lineage.
+
+    Attributes:
+        number: Line number, from 0.
+        row: The line's fields.
+    """
 
     number: int
     row: dict[str, Any]
 
 
 def events(path: Path) -> Iterator[Event]:
-    """The events of the surviving lineage, one at a time; lines that cannot be read are left out."""
-    ranges, _ = surviving(path)
-    left = iter(ranges)
-    now = next(left)
-    for line in read_lines(path):
-        while line.number >= now[1] and (after := next(left, None)):
-            now = after
-        if line.row and now[0] <= line.number < now[1]:
+    """Yield the events of the surviving lineage, one at a time. Lines that cannot be read are left out."""
+    ranges, _ = _surviving_ranges(path)
+    for line, survives in _lines_with_survival(path, ranges):
+        if line.row and survives:
             yield Event(line.number, line.row)
 
 
 def audit(path: Path) -> Audit:
-    """With the run over, `open` and `provisional` empty and no `errors`, every prompt that was issued has exactly one
-    committed end, or waits."""
-    ranges, rollbacks = surviving(path)
-    out = Audit(rollbacks=rollbacks)
-    replay = _Replay(out)
-    left = iter(ranges)
-    now = next(left)
-    sealed, line = False, None
-    for line in read_lines(path):
-        while line.number >= now[1] and (after := next(left, None)):
-            now = after
+    """Replay a ledger.
+
+    After a run that ended by itself, `open` and `errors` are empty and `provisional` is 0: then every prompt that was
+    issued has exactly one committed end, or waits to be issued again.
+    """
+    ranges, rollbacks = _surviving_ranges(path)
+    result = Audit(rollbacks=rollbacks)
+    replay = _Replay(result)
+    has_checksums = False
+    is_empty = True
+    for line, survives in _lines_with_survival(path, ranges):
+        is_empty = False
         if line.number == 0:
-            head = line.row or {}
-            sealed = head.get("e") == "ledger"
-            if sealed and head.get("format") != FORMAT:
-                out.wrong(f"line 1: the ledger's format is {head.get('format')!r}, this program knows {FORMAT}")
-            elif not sealed:
-                out.wrong(
-                    "line 1 does not say whose ledger this is: it was changed, removed, or written by an earlier"
-                    " version of this program"
-                )
-        if not now[0] <= line.number < now[1]:
+            has_checksums = _check_header(line, result)
+        if not survives:
             continue
         if line.row is None:
-            out.wrong(f"line {line.number + 1} cannot be read: it was changed since it was written")
-        elif sealed and not line.sound:
-            out.wrong(
-                f"line {line.number + 1}, or the one before it, was changed, removed or moved since it was written"
+            result.add_error(
+                AuditCode.UNREADABLE, "It cannot be read: it was changed since it was written.", line.number
             )
-        if line.row is not None:
-            replay.event(line.number, line.row)
-    if line is None:
-        out.wrong("the ledger is empty: it was cut, or written by nobody")
-    replay.end()
-    return out
+            continue
+        if has_checksums and not line.sound:
+            result.add_error(AuditCode.DAMAGED, "It or the line before it was changed, removed or moved.", line.number)
+        replay.apply(line.number, line.row)
+    if is_empty:
+        result.add_error(AuditCode.EMPTY, "The ledger is empty: it was cut, or never written.")
+    replay.finish()
+    return result
+
+
+def _check_header(line: Line, result: Audit) -> bool:
+    """Check the first line of a ledger. Return True if the file's lines have checksums."""
+    header = line.row or {}
+    if header.get("e") != "ledger":
+        message = (
+            "It does not say which run the ledger belongs to: it was changed or removed, or an earlier version of this"
+            " program wrote the file."
+        )
+        result.add_error(AuditCode.NO_HEADER, message, line.number)
+        return False
+    if header.get("format") != FORMAT:
+        message = f"The ledger's format is {header.get('format')!r}; this program reads {FORMAT}."
+        result.add_error(AuditCode.UNKNOWN_FORMAT, message, line.number)
+    return True
 
 
 class _Replay:
-    """The events of the surviving lineage, in order, into an Audit."""
+    """Applies the events of the surviving lineage, in order, to an `Audit`."""
 
-    def __init__(self, out: Audit) -> None:
-        self.out = out
-        self.open: dict[GroupKey, int] = {}
-        self.ended = _Ends()
+    def __init__(self, result: Audit) -> None:
+        self.result = result
+        self.open: set[GroupKey] = set()
+        self.ends = _PromptEnds()
         self.requeued: set[Prompt] = set()
-        self.turns = _Turns()
-        self.since_commit: list[tuple[int, bool]] = []
-        """(line, whether it trained) of the ends that no checkpoint holds yet."""
+        self.intervals = _IssueIntervals()
+        self.uncommitted: list[tuple[int, bool]] = []
+        """(line number, whether it trained) of the ends that no checkpoint holds yet."""
         self.committed = 0
-        """How many of `trained` a checkpoint holds."""
+        """Number of `result.trained` that a checkpoint holds."""
 
-    def event(self, number: int, row: dict[str, Any]) -> None:
-        out = self.out
-        if row["e"] in ("committed", "rolled_back"):
-            safe = sum(at < row["upto"] for at, _ in self.since_commit)
-            self.committed += sum(trained for _, trained in self.since_commit[:safe])
-            del self.since_commit[:safe]
-            out.finished = out.finished and row["e"] == "committed"
-        elif row["e"] == "finished":
-            out.finished = True
-        elif row["e"] == "issued":
-            self.issued(number, GroupKey(*row["k"]))
-        elif row["e"] in TERMINAL:
-            self.end_of(number, row["e"], GroupKey(*row["k"]), row.get("reason", ""))
-        elif row["e"] != "ledger":
-            out.wrong(f"line {number + 1}: {row['e']!r} is no event of a ledger")
+    def apply(self, number: int, row: dict[str, Any]) -> None:
+        """Apply one event, which stands on line `number`, from 0."""
+        event = row["e"]
+        if event == "issued":
+            self._issued(number, GroupKey(*row["k"]))
+        elif event in TERMINAL:
+            self._ended(number, event, GroupKey(*row["k"]), row.get("reason", ""))
+        elif event == "finished":
+            self.result.finished = True
+        elif event in ("committed", "rolled_back"):
+            # Both say that a checkpoint holds the events before line `upto`.
+            self._commit(row["upto"])
+            if event == "rolled_back":
+                self.result.finished = False
+        elif event != "ledger":
+            self.result.add_error(AuditCode.UNKNOWN_EVENT, f"{event!r} is not an event of a ledger.", number)
 
-    def issued(self, number: int, key: GroupKey) -> None:
+    def _commit(self, upto: int) -> None:
+        safe = sum(line < upto for line, _ in self.uncommitted)
+        self.committed += sum(trained for _, trained in self.uncommitted[:safe])
+        del self.uncommitted[:safe]
+
+    def _issued(self, number: int, key: GroupKey) -> None:
         prompt = key[:2]
-        if key in self.open or self.ended[prompt]:
-            self.out.wrong(
-                f"line {number + 1}: {key} was issued although the prompt is {self.ended[prompt] or 'still open'}"
-            )
-        self.open[key] = number
+        if key in self.open or self.ends[prompt]:
+            state = self.ends[prompt] or "still open"
+            self.result.add_error(AuditCode.ISSUED_AGAIN, f"{key} was issued although the prompt is {state}.", number)
+        self.open.add(key)
         if prompt not in self.requeued:
-            self.turns.issued(key.prompt)
+            self.intervals.record(key.prompt)
         self.requeued.discard(prompt)
 
-    def end_of(self, number: int, event: str, key: GroupKey, reason: str) -> None:
-        out, prompt = self.out, key[:2]
-        if self.open.pop(key, None) is None:
-            out.wrong(f"line {number + 1}: {key} ended as {event} without being open")
-        out.ended[event if event == "trained" else f"{event}({reason})"] += 1
+    def _ended(self, number: int, event: str, key: GroupKey, reason: str) -> None:
+        result = self.result
+        prompt = key[:2]
+        if key not in self.open:
+            result.add_error(AuditCode.ENDED_UNISSUED, f"{key} ended as {event} without being open.", number)
+        self.open.discard(key)
+        result.ended[event if event == "trained" else f"{event}({reason})"] += 1
         if event == "requeued":
             self.requeued.add(prompt)
             return
         if event == "trained":
-            if self.ended[prompt] == "trained":
-                out.wrong(f"prompt {prompt[1]} of epoch {prompt[0]} was trained more than once")
-            out.trained.add(prompt)
-        self.ended[prompt] = event
-        self.since_commit.append((number, event == "trained"))
+            if self.ends[prompt] == "trained":
+                message = f"Prompt {key.prompt} of epoch {key.epoch} was trained more than once."
+                result.add_error(AuditCode.TRAINED_AGAIN, message, number)
+            result.trained.add(prompt)
+        self.ends[prompt] = event
+        self.uncommitted.append((number, event == "trained"))
 
-    def end(self) -> None:
-        out = self.out
-        out.open, out.waiting, out.provisional = sorted(self.open), sorted(self.requeued), len(self.since_commit)
-        out.committed_trained = out.trained.first(self.committed)
-        out.prompts, out.longest_wait = self.turns.prompts, self.turns.longest_wait()
-        if out.finished and out.open:
-            said = ", ".join(map(str, out.open[:5]))
-            out.wrong(
-                f"the run is finished, yet {len(out.open)} prompts are open (epoch/prompt/attempt:"
-                f" {said}): they were issued and lost"
+    def finish(self) -> None:
+        """Fill in what is known only after the last event."""
+        result = self.result
+        result.open = sorted(self.open)
+        result.waiting = sorted(self.requeued)
+        result.provisional = len(self.uncommitted)
+        result.committed_trained = result.trained.first(self.committed)
+        result.prompts = self.intervals.prompts
+        result.longest_wait = self.intervals.longest_wait()
+        if result.finished and result.open:
+            names = ", ".join(map(str, result.open[:MAX_NAMED_GROUPS]))
+            result.add_error(
+                AuditCode.LOST,
+                f"The run is finished, yet {len(result.open)} prompts are open (epoch/prompt/attempt: {names}): they"
+                " were issued and lost.",
             )

@@ -1,8 +1,8 @@
-"""Lines of a ledger: an event -> a line with a checksum -> events; and a place in the file, which a checkpoint stands
-on.
+"""The format of a ledger's lines, and the mark at which a checkpoint cuts the file.
 
-Every line ends with the CRC-32 of itself and of the line before, so that a line that is changed, lost or moved is found
-wherever it stands; a `Mark` has the digest of all bytes before it, so that a resume compares instead of parsing.
+Every line ends with the CRC-32 of itself and of the line before it, so a line that was changed, lost or moved is found
+wherever it stands. A `Mark` holds the digest of all bytes before it, so a resume compares one digest instead of parsing
+the file.
 """
 
 from __future__ import annotations
@@ -22,111 +22,156 @@ from ..logs.jsonl import BLOCK, whole_lines
 from ..types import TERMINAL
 
 FORMAT = 2
-KEYED, PLACED = TERMINAL | {"issued"}, frozenset({"committed", "rolled_back"})
-"""Events that have a key, and those that have a line, `upto`."""
-LARGEST = 1 << 28
-"""The bound of a key's numbers, exclusive: what is beyond is a damaged line, not a data set."""
+"""Version of the format, in the first line of every ledger."""
+EVENTS_WITH_KEY = TERMINAL | {"issued"}
+"""Events that carry a group key in "k"."""
+EVENTS_WITH_LINE = frozenset({"committed", "rolled_back"})
+"""Events that carry a number of lines in "upto"."""
+KEY_LIMIT = 1 << 28
+"""Exclusive upper bound of an epoch, a prompt and an attempt. A larger number is a damaged line, not a data set;
+without a bound it would make the audit allocate an array of that size."""
+CHECKSUM_PREFIX = b', "c": "'
+SEAL_BYTES = len(b', "c": "00000000"}\n')
+"""Bytes at the end of a line that hold its checksum, in hexadecimal."""
+
+# A third faster than json.loads on bytes, which first detects their encoding.
 _decode = json.JSONDecoder().decode
-SEAL = len(b', "c": "00000000"}\n')
-"""Bytes at the end of a line: its checksum, hexadecimal."""
 
 
 class Line(NamedTuple):
-    """`row` is None for a line that is no row; `sound`: its checksum is that of its text after the line before."""
+    """One line of a ledger.
+
+    Attributes:
+        number: Line number, from 0.
+        row: The event; None if the line is not an event.
+        sound: True if the checksum fits the line's text and the line before it.
+    """
 
     number: int
     row: dict[str, Any] | None
     sound: bool
 
 
-def seal(body: str, before: int) -> tuple[bytes, int]:
-    """A JSON object's text -> the line with its checksum, and the checksum, with which the next line begins."""
-    check = zlib.crc32(body.encode(), before)
-    return f'{body[:-1]}, "c": "{check:08x}"}}\n'.encode(), check
+def seal(body: str, previous_checksum: int) -> tuple[bytes, int]:
+    """Return a line with its checksum, and the checksum, which the next line builds on.
+
+    Args:
+        body: Text of a JSON object.
+        previous_checksum: Checksum of the line before; 0 for the first line.
+    """
+    checksum = zlib.crc32(body.encode(), previous_checksum)
+    return f'{body[:-1]}, "c": "{checksum:08x}"}}\n'.encode(), checksum
 
 
-def read_lines(path: Path, start: int = 0, number: int = 0, before: int = 0) -> Iterator[Line]:
-    """From byte `start`, which is line `number`, on; `before` is the checksum of the line before."""
-    for n, line in enumerate(whole_lines(path, start), number):
-        expected = zlib.crc32(line[:-SEAL] + b"}", before)
-        before = checksum_of(line)
-        yield Line(n, parse(line), before == expected)
+def read_lines(path: Path, start: int = 0, number: int = 0, previous_checksum: int = 0) -> Iterator[Line]:
+    """Yield the lines of a ledger, one at a time.
+
+    Args:
+        path: The ledger.
+        start: Byte at which to begin: the start of a line.
+        number: Number of that line.
+        previous_checksum: Checksum of the line before it.
+    """
+    for line_number, line in enumerate(whole_lines(path, start), number):
+        expected = zlib.crc32(line[:-SEAL_BYTES] + b"}", previous_checksum)
+        previous_checksum = checksum_of(line)
+        yield Line(line_number, parse(line), previous_checksum == expected)
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
-    """The event; None for what is none."""
+    """Return the event in a line; None if the line is not an event."""
     try:
-        row = _decode(line.decode())  # a third faster than json.loads of bytes, which looks for their encoding
+        row = _decode(line.decode())
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and _is_event(row) else None
 
 
 def _is_event(row: dict[str, Any]) -> bool:
-    """Has what the readers look at: an event, and the key or the line that it is about."""
+    """Return True if the row has the fields that readers use: an event's name, and its key or line number."""
     event = row.get("e")
     if type(event) is not str:
         return False
-    if event not in KEYED:
-        return event not in PLACED or (type(row.get("upto")) is int and row["upto"] >= 0)
+    if event in EVENTS_WITH_LINE:
+        return type(row.get("upto")) is int and row["upto"] >= 0
+    if event not in EVENTS_WITH_KEY:
+        return True
     key = row.get("k")
     if type(key) is not list or len(key) != 3:
         return False
-    a, b, c = key
-    return type(a) is type(b) is type(c) is int and 0 <= a < LARGEST and 0 <= b < LARGEST and 0 <= c < LARGEST
+    # Written out, because this runs for every line of a file of millions. `type(...) is` refuses True and 1.0.
+    epoch, prompt, attempt = key
+    return (
+        type(epoch) is type(prompt) is type(attempt) is int
+        and 0 <= epoch < KEY_LIMIT
+        and 0 <= prompt < KEY_LIMIT
+        and 0 <= attempt < KEY_LIMIT
+    )
 
 
 def checksum_of(line: bytes) -> int:
-    """0 where there is none that can be read: a line before the first, or a garbled one."""
-    if line[-SEAL : -SEAL + 8] != b', "c": "':
+    """Return the checksum that a line holds; 0 if it holds none that can be read."""
+    if line[-SEAL_BYTES : -SEAL_BYTES + len(CHECKSUM_PREFIX)] != CHECKSUM_PREFIX:
         return 0
     try:
-        return int(line[-SEAL + 8 : -3], 16)
+        return int(line[-SEAL_BYTES + len(CHECKSUM_PREFIX) : -3], 16)
     except (ValueError, RecursionError):
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a ledger, between two lines, and what a resume from there must know. JSON-ready by `asdict`."""
+    """A place between two lines of a ledger, with what a resume from there must know. JSON-ready with `asdict`.
+
+    Attributes:
+        run: Identity of the run that the ledger belongs to.
+        lines: Number of lines before the mark.
+        bytes: Number of bytes before the mark.
+        digest: XXH3-128 of these bytes.
+        check: Checksum of the line before the mark.
+        attempts: (epoch, prompt, last attempt) of the prompts that had not ended.
+        first_attempt: First attempt of a prompt that is not in `attempts`. Above 0 after a roll-back to the beginning,
+            so that no attempt number is used twice.
+    """
 
     run: str = ""
     lines: int = 0
     bytes: int = 0
     digest: str = ""
-    """XXH3-128 of all bytes before."""
     check: int = 0
-    """Checksum of the line before."""
     attempts: tuple[tuple[int, int, int], ...] = ()
-    """(epoch, prompt, last attempt) of the prompts that had not ended."""
     first_attempt: int = 0
-    """The first attempt of a prompt that was never issued, or only before a roll-back to the beginning."""
 
     @classmethod
     def of_json(cls, state: dict[str, Any]) -> Mark:
+        """Return the mark that `asdict` and JSON turned into `state`."""
         return cls(**{**state, "attempts": tuple(map(tuple, state["attempts"]))})
 
 
 BEGINNING = Mark()
-"""The mark of a run that resumes without a checkpoint: nothing that happened survives."""
+"""The mark of a run that resumes without a checkpoint: no event survives."""
 
 
 def compare(path: Path, mark: Mark) -> None:
-    """The ledger is that of the checkpoint with this mark, and nothing before the mark was changed. Raises
-    CheckpointDamaged with what differs."""
+    """Check that a ledger is the one that a checkpoint's mark describes, and that no byte before the mark changed.
+
+    Raises:
+        CheckpointDamaged: It is not; the message says what differs.
+    """
     if not mark.lines:
         return
     if not path.is_file():
-        raise CheckpointDamaged(f"{path} is missing. The checkpoint stands on its first {mark.lines} lines.")
+        raise CheckpointDamaged(f"{path} is missing. The checkpoint needs its first {mark.lines} lines.")
     size = path.stat().st_size
-    if (run := run_of(path)) != mark.run and size:
+    run = run_of(path)
+    if size and run != mark.run:
         raise CheckpointDamaged(
             f"{path} is the ledger of another run ({run or 'its first line cannot be read'};"
-            f" the checkpoint is of {mark.run})."
+            f" the checkpoint belongs to {mark.run})."
         )
     if size < mark.bytes:
         raise CheckpointDamaged(
-            f"{path} has {size} bytes; the checkpoint stands on its first {mark.bytes}, which are {mark.lines} lines."
+            f"{path} has {size} bytes; the checkpoint needs its first {mark.bytes} ({mark.lines} lines)."
             " The rest is lost."
         )
     hashing = xxhash.xxh3_128()
@@ -136,39 +181,39 @@ def compare(path: Path, mark: Mark) -> None:
 
 
 def run_of(path: Path) -> str | None:
-    """Which run the ledger is of; None when its first line does not say."""
+    """Return the identity of the run that a ledger belongs to; None if its first line does not tell it."""
     first = next(read_lines(path), None)
-    return first.row.get("run") if first and first.row and first.row["e"] == "ledger" else None
+    if first is None or first.row is None or first.row["e"] != "ledger":
+        return None
+    return first.row.get("run")
 
 
 def _first_difference(path: Path, mark: Mark) -> str:
     broken = next((line for line in read_lines(path) if line.number < mark.lines and not line.sound), None)
-    return (
-        f"line {broken.number + 1}, or one before it, is not what was written"
-        if broken
-        else f"its first {mark.lines} lines are not those that were written"
-    )
+    if broken is None:
+        return f"its first {mark.lines} lines are not those that were written"
+    return f"line {broken.number + 1}, or one before it, is not what was written"
 
 
-def hash_file(path: Path, hashing: Any, upto: int) -> int:
-    """Feeds the first `upto` bytes; returns how many lines they are."""
+def hash_file(path: Path, hashing: Any, num_bytes: int) -> int:
+    """Update `hashing` with the first `num_bytes` bytes of a file. Return the number of lines among them."""
     lines = 0
     with path.open("rb") as file:
-        while upto > 0 and (block := file.read(min(BLOCK, upto))):
+        while num_bytes > 0 and (block := file.read(min(BLOCK, num_bytes))):
             hashing.update(block)
             lines += block.count(b"\n")
-            upto -= len(block)
+            num_bytes -= len(block)
     return lines
 
 
 def last_line(path: Path) -> bytes:
-    """The last line of a file in which no line is torn."""
+    """Return the last line of a file whose last line is complete."""
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
+        position = file.seek(0, os.SEEK_END)
         tail = b""
-        while size > 0 and tail.count(b"\n", 0, -1) == 0:
-            step = min(BLOCK, size)
-            size -= step
-            file.seek(size)
+        while position > 0 and tail.count(b"\n", 0, -1) == 0:
+            step = min(BLOCK, position)
+            position -= step
+            file.seek(position)
             tail = file.read(step) + tail
     return tail[tail.rfind(b"\n", 0, -1) + 1 :]

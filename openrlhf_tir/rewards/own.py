@@ -10,27 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from .. import plugins
 from ..config.integrations.reward_signatures import convention_of
 from ..errors import ConfigError, RewardError
 from ..types import CounterUpdate, Group, RewardParts, Task, Trajectory
+from ..user_code import UserFunction
 from . import GROUP_REWARD, REWARD, accept, foreign, group_convention
 from .checking import symbolic
 from .context import RewardContext
-
-
-@dataclass(frozen=True)
-class _Own:
-    name: str
-    user_code: ClassVar[bool] = True
-    """It is interrupted where it is when it uses up its time (workers.py)."""
-
-    @property
-    def __name__(self) -> str:
-        """The name that the workers' messages use."""
-        return self.name.rpartition(":")[2]
 
 
 @contextmanager
@@ -47,7 +36,7 @@ def _accepted(place: plugins.Place, name: str, function: Callable[..., Any]) -> 
 
 
 @dataclass(frozen=True)
-class OwnReward(_Own):
+class OwnReward(UserFunction):
     """A reward of the user's, in whichever convention it is written."""
 
     text: str | None = None
@@ -82,7 +71,7 @@ class Prepare:
                 plugins.load(REWARD, name)
 
 
-class GroupReward(_Own):
+class GroupReward(UserFunction):
     """A registered one works as well: it is then called on the spot."""
 
     def __call__(self, group: Group, context: RewardContext) -> tuple[list[float], list[CounterUpdate]]:

@@ -13,6 +13,7 @@ import pytest
 from openrlhf_tir.config import Logger
 from openrlhf_tir.errors import TirError
 from openrlhf_tir.logs import metrics as metrics_log
+from openrlhf_tir.replay.audit import AuditError
 from openrlhf_tir.replay.ledger import Ledger, audit
 from openrlhf_tir.types import GroupKey
 
@@ -64,7 +65,7 @@ def _damaged(rng: random.Random, raw: bytes) -> bytes:
 def ledger_audit(rng: random.Random, tmp: Path) -> None:
     path = tmp / "ledger.jsonl"
     path.write_bytes(_damaged(rng, _ledger(tmp)))
-    assert all(isinstance(e, str) and e for e in audit(path).errors)
+    assert all(isinstance(error, AuditError) and error.message for error in audit(path).errors)
 
 
 def ledger_opened(rng: random.Random, tmp: Path) -> None:

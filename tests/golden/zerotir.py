@@ -70,7 +70,7 @@ def _math_score(row: dict) -> list[str]:
 def _filters(row: dict) -> list[str]:
     m = row["metrics"]
     got = {
-        "drop_experience": bool(filters.why_dropped(m, base_ppl=row["base_ppl"], max_tokens=row["generate_max_len"])),
+        "drop_experience": bool(filters.mask_reason(m, base_ppl=row["base_ppl"], max_tokens=row["generate_max_len"])),
         "is_quality_sample": int(filters.is_quality(m, **row["label"])),
         "verifier_failed": int(filters.verifiers_failed(m)),
     }

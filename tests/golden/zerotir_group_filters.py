@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openrlhf_tir.filters.accuracy_range import within
+from openrlhf_tir.filters.accuracy_range import range_violation
 from openrlhf_tir.filters.length_gap import gap
 from openrlhf_tir.filters.zerotir import length_balance
 
@@ -18,7 +18,7 @@ def check(row: dict, compat: bool) -> list[str] | None:
         "length_filter_keeps": sorted(k for k, g in groups.items() if gap(*zip(*g, strict=True)) < MAX_GAP),
         "length_balance_keeps": sorted(length_balance(groups)),
         "accuracy_range_keeps": {
-            name: sorted(k for k, g in groups.items() if not within([a for _, a in g], *r))
+            name: sorted(k for k, g in groups.items() if not range_violation([a for _, a in g], *r))
             for name, r in ranges.items()
         },
     }

@@ -50,5 +50,5 @@ def loss_of(ledger: Path, ran_on: Mapping[GroupKey, str], dead: str, running: Co
         missed=sum(key not in ends for key, actor in ran_on.items() if actor == dead),
         requeued=dict(Counter(reason for end, reason in ends.values() if end == "requeued")),
         trained=len(report.trained),
-        errors=list(report.errors),
+        errors=list(map(str, report.errors)),
     )

@@ -28,7 +28,7 @@ from ...episodes.chats import chats_of
 from ...episodes.group import GroupRunner
 from ...episodes.judge import Judge
 from ...errors import METHOD_REASONS, ConfigError, InfraError, MethodError, TirError
-from ...filters import OwnFilter
+from ...filters import UserFilter
 from ...filters.samples import SAMPLE_FILTER, SampleFilter
 from ...loop_watch import LoopWatch
 from ...rewards.pool import RewardPools
@@ -260,7 +260,7 @@ class _Rehearsal:
             during = f"the judgement of {title}"
             await self._called(partial(self.judge, _of(group, members)), during)
             own: list[tuple[Any, dict[str, Any]]] = [
-                (OwnFilter(name), dict(e.filter.options))
+                (UserFilter(name), dict(e.filter.options))
                 for name in e.filter.order
                 if plugins.is_own(filters.FILTER, name)
             ]

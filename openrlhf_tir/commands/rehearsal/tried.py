@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ...algorithms.advantages import ESTIMATOR, AdvantageInputs, get_estimator
 from ...algorithms.losses import own as own_loss
 from ...errors import MethodBroken, MethodError
 from ...rewards import accept
+from ...user_code import UserFunction
 
 
 class LearnerCodeError(MethodError):
@@ -21,15 +22,8 @@ class LearnerCodeError(MethodError):
 
 
 @dataclass(frozen=True)
-class TriedEstimator:
+class TriedEstimator(UserFunction):
     """One estimator on one group: rewards [G] and masks [T]."""
-
-    name: str
-    user_code: ClassVar[bool] = True
-
-    @property
-    def __name__(self) -> str:
-        return self.name.rpartition(":")[2]
 
     def __call__(self, inputs: AdvantageInputs) -> None:
         """Raises LearnerCodeError with file, line and traceback."""
@@ -44,17 +38,11 @@ class TriedEstimator:
 
 
 @dataclass(frozen=True)
-class TriedLoss:
+class TriedLoss(UserFunction):
     """One policy loss on a micro batch of [2, 5], with a padded row."""
 
-    name: str
     clip: tuple[float, float]
     options: dict[str, Any]
-    user_code: ClassVar[bool] = True
-
-    @property
-    def __name__(self) -> str:
-        return self.name.rpartition(":")[2]
 
     def __call__(self) -> None:
         """Raises LearnerCodeError with file, line and traceback."""

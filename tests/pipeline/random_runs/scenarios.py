@@ -289,7 +289,7 @@ def _all(error: BaseException) -> Iterator[BaseException]:
 
 def _at_the_end(s: Scenario, life: Life, run_dir: Path) -> list[str]:
     report, wrong = audit(run_dir / "ledger.jsonl"), []
-    wrong += report.errors
+    wrong += map(str, report.errors)
     if s.counting:
         wrong += _counted(life, report)
     if s.S == 0 and s.events and not any(end.startswith("failed") for end in report.ended):

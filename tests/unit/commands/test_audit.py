@@ -1,4 +1,4 @@
-"""`openrlhf-tir audit`: exit code and sentences, whatever the ledger is."""
+"""`openrlhf-tir audit`: its exit code and the errors that it prints, for every kind of ledger."""
 
 import pytest
 
@@ -21,17 +21,18 @@ def ledger(tmp_path):
 
 def test_an_open_prompt_fails_the_audit_of_a_finished_run_only(ledger, tmp_path, capsys):
     assert main(["audit", str(tmp_path)]) == 0
-    assert "the run is not finished" in capsys.readouterr().out
+    assert "ERROR" not in capsys.readouterr().out
     ledger.finished()
     assert main(["audit", str(tmp_path)]) == 1
-    assert "ERROR: the run is finished, yet 1 prompts are open (epoch/prompt/attempt: 0/2/0)" in capsys.readouterr().out
+    (error,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("ERROR: "))
+    assert "0/2/0" in error
 
 
 def test_a_finished_run_with_every_prompt_ended_passes(ledger, tmp_path, capsys):
     ledger.ended("requeued", GroupKey(0, 2), reason="end_of_run")
     ledger.finished()
     assert main(["audit", str(tmp_path)]) == 0
-    assert "the run is finished" in capsys.readouterr().out
+    assert "ERROR" not in capsys.readouterr().out
 
 
 def test_lost_processes_are_listed_and_are_no_error(ledger, tmp_path, capsys):

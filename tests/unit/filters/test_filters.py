@@ -7,7 +7,7 @@ import pytest
 from openrlhf_tir.config import Filter
 from openrlhf_tir.filters import build
 from openrlhf_tir.filters.samples import SampleFilter
-from openrlhf_tir.filters.zerotir import length_balance, too_many_failed, why_dropped
+from openrlhf_tir.filters.zerotir import length_balance, mask_reason, too_many_failed
 from tests.unit.rewards.reward_fakes import group, scored
 
 
@@ -86,12 +86,12 @@ CLEAN = {
     ],
 )
 def test_samples_are_masked_for_cheating_and_rambling(change, dropped):
-    assert bool(why_dropped({**CLEAN, **change}, base_ppl=None, max_tokens=8192)) is dropped
+    assert bool(mask_reason({**CLEAN, **change}, base_ppl=None, max_tokens=8192)) is dropped
 
 
 def test_an_improbable_sample_is_masked():
-    assert why_dropped(CLEAN, base_ppl=5.1, max_tokens=8192) == "improbable"
-    assert not why_dropped(CLEAN, base_ppl=5.0, max_tokens=8192)
+    assert mask_reason(CLEAN, base_ppl=5.1, max_tokens=8192) == "improbable"
+    assert not mask_reason(CLEAN, base_ppl=5.0, max_tokens=8192)
 
 
 def test_a_group_tolerates_two_failed_verdicts_in_five():
