@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ from ..config.integrations.verl_import import VerlRecipe, import_verl
 from ..config.integrations.verl_overrides import read_overrides
 from ..errors import ConfigError, TirError
 from ..exit_codes import DONE, NO
-from .checks.host import Machine
 from .imports import (
+    ON_CPU,
     add_script_arguments,
     check_number,
     count_rows,
+    has_no_gpu,
     line_of,
     recipe_head,
     say,
@@ -49,13 +49,6 @@ OTHERS = {
     "main_ppo_split": "models on separate GPUs: see docs/scaling.md",
 }
 """A program of verl's that trains nothing by RL -> what does its work here."""
-
-
-ON_CPU = (
-    "--actor.num_gpus_per_node 1 --vllm.num_engines 1 --train.colocate_all false --ds.param_dtype fp32"
-    " --ds.attn_implementation sdpa --vllm.enforce_eager --vllm.dtype float32 --vllm.kv_cache_mib 128"
-)
-"""Flags that undo what only GPUs have."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +192,7 @@ def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str)
     path = Path(out)
     write(path, text)
     say(f"written: {path}. Check it: openrlhf-tir train --recipe {path} --check-only")
-    if not Machine().gpus and "RAY_ADDRESS" not in os.environ:
+    if has_no_gpu():
         say(f"this machine has no GPU. To try the recipe on its processors add {ON_CPU}")
     if args.run is None:
         return DONE

@@ -12,6 +12,18 @@ from typing import Any, NoReturn
 from ..config.integrations.bash_script import readable
 from ..config.integrations.recipe_draft import Draft
 from ..errors import ConfigError, TirError
+from .checks.host import Machine
+
+ON_CPU = (
+    "--actor.num_gpus_per_node 1 --vllm.num_engines 1 --train.colocate_all false --ds.param_dtype fp32"
+    " --ds.attn_implementation sdpa --vllm.enforce_eager --vllm.dtype float32 --vllm.kv_cache_mib 128"
+)
+"""Flags that undo what only GPUs have."""
+
+
+def has_no_gpu() -> bool:
+    """Return True where a run would find no GPU: none on this machine, and no Ray cluster to ask."""
+    return not Machine().gpus and "RAY_ADDRESS" not in os.environ
 
 
 def add_script_arguments(parser: argparse.ArgumentParser, examples: str, *, project: str, behind: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,7 @@ SENTENCES = {
 class TrlRecipe:
     """What a script of TRL becomes."""
 
-    draft: Draft
+    draft: Draft = field(default_factory=Draft)
     code: str = ""
     """The text of the file with its functions; empty where there are none."""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -90,7 +90,14 @@ class TrlRecipe:
     nothing: list[str] = field(default_factory=list)
 
 
-def import_trl(script: TrlScript, name: str, code_file: str, rows_file: str, gpus: int = 1) -> TrlRecipe:
+def import_trl(
+    script: TrlScript,
+    name: str,
+    code_file: str,
+    rows_file: str,
+    gpus: int = 1,
+    rows_of: Callable[[Sequence[str]], int | None] = lambda files: None,
+) -> TrlRecipe:
     """Return the recipe of a script.
 
     Args:
@@ -98,8 +105,9 @@ def import_trl(script: TrlScript, name: str, code_file: str, rows_file: str, gpu
         code_file: The file that the recipe names for functions of the script.
         rows_file: The same for rows that the script itself makes.
         gpus: Devices, by which per_device_train_batch_size is multiplied.
+        rows_of: The number of rows of some files; None where they are not here.
     """
-    recipe = TrlRecipe(Draft())
+    recipe = TrlRecipe()
     draft, config = recipe.draft, dict(script.config)
     for key in [k for k, v in config.items() if v is UNKNOWN]:
         draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
@@ -110,11 +118,14 @@ def import_trl(script: TrlScript, name: str, code_file: str, rows_file: str, gpu
         read.add(key)
         return config.get(key, DEFAULTS.get(key))
 
-    _model(script, draft, config)
-    _rows(script, recipe, rows_file)
+    set_model(script, draft, config)
+    draft.set("data.apply_chat_template", True)
+    set_rows(script, recipe, rows_file)
     _functions(script, recipe, code_file, given)
-    _numbers(draft, given, gpus)
+    rows = len(recipe.rows) or rows_of([str(draft.settings["data.prompt_dataset"])])
+    _numbers(draft, given, gpus, rows)
     _method(draft, given)
+    _placement(draft, given, gpus)
     draft.set("run_dir", f"runs/{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}", "everything that the run writes")
     if script.trainer == "RLOOTrainer":
         draft.set("algo.advantage.estimator", "rloo")
@@ -135,10 +146,11 @@ def import_trl(script: TrlScript, name: str, code_file: str, rows_file: str, gpu
     return recipe
 
 
-def _model(script: TrlScript, draft: Draft, config: Mapping[str, Any]) -> None:
+def set_model(script: TrlScript, draft: Draft, config: Mapping[str, Any]) -> None:
+    """Set the model, and its low-rank adapters."""
     model = config.get("model_name_or_path") or script.value("model")
     if isinstance(model, str):
-        draft.set("actor.model_name_or_path", model)
+        draft.set("actor.model_name_or_path", script.path_of(model))
     else:
         draft.differs(f"model={script.source('model')}: set actor.model_name_or_path to its name or directory.")
     if script.lora or "peft_config" in script.arguments:
@@ -149,10 +161,27 @@ def _model(script: TrlScript, draft: Draft, config: Mapping[str, Any]) -> None:
         modules = script.lora.get("target_modules")
         if modules not in (None, UNKNOWN):
             draft.set("ds.lora.target_modules", modules if isinstance(modules, list) else [str(modules)])
+        dropout = script.lora.get("lora_dropout")
+        if isinstance(dropout, int | float) and dropout:
+            draft.set("ds.lora.dropout", float(dropout))
 
 
-def _rows(script: TrlScript, recipe: TrlRecipe, rows_file: str) -> None:
-    """The data set: a name or a file, or rows that have to be written out."""
+def set_rows(
+    script: TrlScript,
+    recipe: TrlRecipe,
+    rows_file: str,
+    dataset: str = "data.prompt_dataset",
+    split: str = "data.prompt_split",
+) -> None:
+    """Set the data set: a name or a file, or rows that have to be written out.
+
+    Args:
+        script: What the trainer is given.
+        recipe: Its draft is changed, and gets rows that stand in the script.
+        rows_file: The file for rows that the script itself makes.
+        dataset: The setting that names the rows.
+        split: The setting that names their split.
+    """
     draft = recipe.draft
     assert script.reader is not None
     node = script.arguments.get("train_dataset")
@@ -163,19 +192,19 @@ def _rows(script: TrlScript, recipe: TrlRecipe, rows_file: str) -> None:
         files = files.get("train")
     if name in ("json", "parquet") and isinstance(files, str):
         name = files
-    split = str(keywords.get("split") or "train")
-    draft.set("data.apply_chat_template", True)
+    part = str(keywords.get("split") or "train")
     if "rows" in keywords and not done:
         recipe.rows = keywords["rows"]
-        draft.set("data.prompt_dataset", rows_file)
+        draft.set(dataset, rows_file)
     elif name and not done and not keywords.get("args"):
-        draft.set("data.prompt_dataset", name)
-        if split.partition("[")[0] != "train":
-            draft.set("data.prompt_split", split.partition("[")[0])
-        if "[" in split:
-            draft.differs(f"split={split!r}: the whole split is read; data.max_samples takes the first rows of it.")
+        draft.set(dataset, script.path_of(name))
+        if part.partition("[")[0] != "train":
+            draft.set(split, part.partition("[")[0])
+        if "[" in part:
+            section = dataset.partition(".")[0]
+            draft.differs(f"split={part!r}: the whole split is read; {section}.max_samples takes the first rows of it.")
     else:
-        draft.set("data.prompt_dataset", rows_file)
+        draft.set(dataset, rows_file)
         source = script.source("train_dataset")
         steps = f", changed by {'; '.join(reversed(done))[:200]}" if done else ""
         draft.differs(
@@ -183,7 +212,8 @@ def _rows(script: TrlScript, recipe: TrlRecipe, rows_file: str) -> None:
             f" {source}.to_json({rows_file!r})."
         )
     if "eval_dataset" in script.arguments and script.value("eval_dataset") is not None:
-        draft.differs(f"eval_dataset={script.source('eval_dataset')}: give its rows as eval.dataset.")
+        held_out = "eval.dataset" if dataset.startswith("data.") else "sft.eval_dataset"
+        draft.differs(f"eval_dataset={script.source('eval_dataset')}: give its rows as {held_out}.")
 
 
 def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, given: Any) -> None:
@@ -192,10 +222,14 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, given: Any)
     assert reader is not None
     wanted: list[str] = []
     rewards: list[str] = []
+    made: dict[str, str] = {}
     for name in script.names("reward_funcs"):
-        if reader.is_defined(name):
+        if reader.is_defined(name) or reader.is_made(name):
             wanted.append(name)
             rewards.append(f"{code_file}:{name}")
+        elif reader.called_with_own(name):
+            made[f"reward_{len(made) + 1}"] = name
+            rewards.append(f"{code_file}:reward_{len(made)}")
         elif name[:1] in "'\"":
             draft.set("reward.model_name_or_path", name.strip("'\""))
             rewards.append("model")
@@ -238,11 +272,11 @@ def _functions(script: TrlScript, recipe: TrlRecipe, code_file: str, given: Any)
         draft.set("env.max_calls", 0)
     if options := given("chat_template_kwargs"):
         draft.set("data.chat_template_options", options)
-    if wanted:
-        recipe.code = reader.code_of(wanted) + list_of_tools
+    if wanted or made:
+        recipe.code = reader.code_of(wanted, made) + list_of_tools
 
 
-def _numbers(draft: Draft, given: Any, gpus: int) -> None:
+def _numbers(draft: Draft, given: Any, gpus: int, rows: int | None) -> None:
     """Batches, lengths, the optimiser."""
     n = int(given("num_generations"))
     batch = int(given("per_device_train_batch_size")) * int(given("gradient_accumulation_steps")) * gpus
@@ -258,6 +292,7 @@ def _numbers(draft: Draft, given: Any, gpus: int) -> None:
         updates = max(1, int(generations) // int(given("gradient_accumulation_steps")))
     draft.set("rollout.batch_size", batch * updates // n, f"{batch * updates} completions of {n} for each prompt")
     draft.set("rollout.n_samples_per_prompt", n)
+    draft.set("train.micro_batch_size", max(1, int(given("per_device_train_batch_size"))))
     if updates > 1:
         draft.set("train.batch_size", batch)
     if int(given("num_iterations")) > 1:
@@ -282,6 +317,10 @@ def _numbers(draft: Draft, given: Any, gpus: int) -> None:
     per = updates * int(given("num_iterations"))
     if steps > 0:
         draft.set("train.max_steps", math.ceil(steps / per) * per)
+    elif rows:
+        prompts = int(draft.settings["rollout.batch_size"])
+        batches = max(1, math.floor(rows * float(given("num_train_epochs")) / prompts))
+        draft.set("train.max_steps", batches * per, f"{rows} rows, num_train_epochs = {given('num_train_epochs')}")
     else:
         draft.set("train.max_steps", 1000 * per, "TRL derives it from the rows: correct it")
         draft.differs(
@@ -302,6 +341,23 @@ def _numbers(draft: Draft, given: Any, gpus: int) -> None:
     draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
     for key in ("eval_steps", "output_dir"):
         given(key)
+
+
+def _placement(draft: Draft, given: Any, gpus: int) -> None:
+    """A learner rank for each device, and engines on the same ones unless TRL's vLLM was a server."""
+    draft.set("actor.num_nodes", 1)
+    draft.set("actor.num_gpus_per_node", gpus, "--gpus")
+    draft.set("vllm.num_engines", gpus)
+    if given("use_vllm") and given("vllm_mode") == "server":
+        draft.differs(
+            f"vllm_mode='server': engines are started by the run, {gpus} of one GPU each beside the {gpus} of the"
+            " learner (vllm.num_engines, vllm.tensor_parallel_size)."
+        )
+        return
+    draft.set("train.colocate_all", True, "learner and engines in turns on the same devices, as TRL")
+    share = given("vllm_gpu_memory_utilization")
+    if isinstance(share, int | float):
+        draft.set("vllm.gpu_memory_utilization", float(share))
 
 
 def _method(draft: Draft, given: Any) -> None:

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.config.settings import load
+from openrlhf_tir.config.fine_tuning import RANKS_OF, violations
+from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.settings import attempt, load
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.plugins import ENVIRONMENT
 from openrlhf_tir.plugins import load as load_plugin
@@ -183,12 +185,101 @@ def test_an_environment_factory_and_a_reward_model_are_taken(imported):
     assert load_plugin(ENVIRONMENT, cfg.env.file).tools[0]["function"]["name"] == "add"
 
 
-def test_a_script_without_such_a_trainer_is_refused_or_has_a_sentence(tmp_path, capsys):
+def test_a_script_without_such_a_trainer_is_refused(tmp_path):
     for text in ("print(1)", "def f(:"):
         (tmp_path / "s.py").write_text(text)
         assert main(["import-trl", str(tmp_path / "s.py")]) == 2
-    (tmp_path / "s.py").write_text("from trl import SFTTrainer\nSFTTrainer(model='m', train_dataset=d).train()\n")
-    assert main(["import-trl", str(tmp_path / "s.py")]) == 1 and "sft" in capsys.readouterr().err
+
+
+def test_fine_tuning_becomes_a_recipe_of_sft(imported):
+    script = """
+from datasets import load_dataset
+from trl import SFTConfig, SFTTrainer
+args = SFTConfig(max_length=512, packing=True, per_device_train_batch_size=4, learning_rate=1e-5, num_train_epochs=2)
+args.gradient_accumulation_steps = 3
+SFTTrainer("m", args=args, train_dataset=load_dataset("json", data_files="r.jsonl")["train"], formatting_func=f)
+"""
+    code, path, told = imported(script)
+    problems = Problems()
+    cfg = attempt(str(path), {}, problems, violations, ranks_of=RANKS_OF)
+    assert code == 0 and not problems.lines
+    assert (cfg.sft.batch_size, cfg.sft.max_len) == (12, 512) and 'dataset = "r.jsonl"' in path.read_text()
+    assert (cfg.sft.learning_rate, cfg.sft.lr_scheduler, cfg.sft.max_epochs) == (1e-5, "linear", 2)
+    assert cfg.ds.packing_samples and cfg.actor.model_name_or_path == "m"
+    assert all(word in told for word in ("max_length", "assistant_only_loss", "formatting_func"))
+
+
+def test_learner_and_engines_take_turns_on_as_many_devices_as_the_script_had(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    assert main(["import-trl", "--gpus", "4", "--out", str(tmp_path / "r.toml"), str(tmp_path / "train.py")]) == 0
+    cfg = load(str(tmp_path / "r.toml"), {})
+    assert (cfg.actor.num_gpus_per_node, cfg.vllm.num_engines, cfg.train.colocate_all) == (4, 4, True)
+    assert (cfg.rollout.batch_size, cfg.pipeline.mode) == (16, "sync")  # 4 devices, 8 each, 2 times, groups of 4
+
+
+def test_low_rank_adapters_that_flags_ask_for_are_trained(imported):
+    given = 'LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")'
+    script = SCRIPT.replace(given, "get_peft_config(model_args)")
+    _, path, told = imported(script, "--use_peft", "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj")
+    lora = load(str(path), {}).ds.lora
+    assert (lora.rank, lora.alpha, lora.target_modules) == (4, 32, ["q_proj", "v_proj"]) and "lora_r" not in told
+    _, path, _ = imported(script)
+    assert load(str(path), {}).ds.lora.rank == 0  # get_peft_config gives none without --use_peft
+
+
+def test_a_yaml_file_of_arguments_is_read_and_flags_win(imported, tmp_path):
+    (tmp_path / "args.yaml").write_text("learning_rate: 3e-6\nnum_generations: 8\nlog_level: info\n")
+    _, path, _ = imported(SCRIPT, "--config", str(tmp_path / "args.yaml"), "--num_generations", "2")
+    cfg = load(str(path), {})
+    assert (cfg.actor.learning_rate, cfg.rollout.n_samples_per_prompt) == (3e-6, 2)
+    assert main(["import-trl", str(tmp_path / "train.py"), "--config", "nowhere.yaml"]) == 2
+
+
+def test_a_config_of_any_name_is_read_with_what_is_set_later_and_with_a_table(imported):
+    script = SCRIPT.replace("training_args", "cfg").replace("output_dir=", "**{'top_k': 20}, output_dir=")
+    _, path, _ = imported(script.replace("cfg.temperature = 0.9", "cfg.temperature = 0.7"))
+    rollout = load(str(path), {}).rollout
+    assert (rollout.temperature, rollout.top_k) == (0.7, 20)
+
+
+@pytest.mark.parametrize("reward", ["Brief(2)", "partial(scaled, by=2)", "scaled_by_2", "REWARDS['b']"])
+def test_a_reward_that_an_expression_makes_is_taken_over(imported, reward):
+    code = """
+from functools import partial
+class Brief:
+    def __init__(self, by):
+        self.by = by
+    def __call__(self, completions, **kwargs):
+        return [self.by * len(c) for c in completions]
+def scaled(completions, by=2, **kwargs):
+    return [by * len(c) for c in completions]
+scaled_by_2 = partial(scaled, by=2)
+REWARDS = {"a": accuracy, "b": scaled}
+def main("""
+    _, path, told = imported(
+        SCRIPT.replace("\ndef main(", code).replace("[accuracy, brevity]", f"[{reward}, accuracy]")
+    )
+    first, second = load(str(path), {}).reward.weights
+    assert OwnReward(first)(says("four"), Task("", ""), RewardContext())[0].reward == 8.0
+    assert second.endswith(":accuracy") and "reward_funcs" not in told
+
+
+def test_a_model_that_is_loaded_by_name_is_known(imported):
+    _, path, _ = imported(SCRIPT.replace("model=MODEL", "model=AutoModelForCausalLM.from_pretrained(MODEL)"))
+    assert load(str(path), {}).actor.model_name_or_path == "Qwen/Qwen2.5-0.5B-Instruct"
+
+
+def test_a_file_of_rows_beside_the_script_is_found_wherever_the_recipe_lies(imported, tmp_path):
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "1+1?", "solution": "2"}\n' * 8)
+    made = 'load_dataset("json", data_files="mine.jsonl", split="train")'
+    _, path, _ = imported(SCRIPT.replace("Dataset.from_list(rows)", made).replace("max_steps=3", "num_train_epochs=1"))
+    cfg = load(str(path), {})
+    assert cfg.data.prompt_dataset == str(tmp_path / "mine.jsonl") and cfg.train.max_steps == 2
+
+
+def test_updates_are_counted_where_the_rows_are_known(imported):
+    _, path, told = imported(SCRIPT.replace("max_steps=3", "num_train_epochs=6"))
+    assert load(str(path), {}).train.max_steps == 3 and "max_steps" not in told  # 2 rows, 6 times, 4 prompts a batch
 
 
 def test_a_name_that_other_trainers_use_is_answered_with_ours():

@@ -1,0 +1,112 @@
+"""A script with TRL's SFTTrainer -> a recipe of `openrlhf-tir sft` that does what its trainer did."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .trl_import import NEEDS_NOTHING, TrlRecipe, set_model, set_rows
+from .trl_script import UNKNOWN, TrlScript
+
+DEFAULTS: dict[str, Any] = {
+    "learning_rate": 2e-5,
+    "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.0,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "num_train_epochs": 3,
+    "max_steps": -1,
+    "max_length": 1024,
+    "packing": False,
+    "gradient_checkpointing": True,
+    "seed": 42,
+    "save_steps": 500,
+}
+"""What SFTConfig says of the arguments that are read here."""
+SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
+ALSO_NOTHING = re.compile("dataset_num_proc|dataset_kwargs|packing_strategy|eos_token|output_dir|activation_offloading")
+
+
+def import_trl_sft(script: TrlScript, name: str, rows_file: str, gpus: int = 1) -> TrlRecipe:
+    """Return the recipe of a script.
+
+    Args:
+        script: What its trainer is given.
+        name: The script's name, for the run directory.
+        rows_file: The file that the recipe names for rows that the script itself makes.
+        gpus: Devices, by which per_device_train_batch_size is multiplied.
+    """
+    recipe = TrlRecipe()
+    draft, config = recipe.draft, dict(script.config)
+    for key in [k for k, v in config.items() if v is UNKNOWN]:
+        draft.differs(f"{key}: only a run can tell its value. Left at TRL's default.")
+        del config[key]
+    read: set[str] = set()
+
+    def given(key: str) -> Any:
+        read.add(key)
+        return config.get(key, DEFAULTS.get(key))
+
+    draft.set("run_dir", f"runs/{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}", "everything that the run writes")
+    set_model(script, draft, config)
+    set_rows(script, recipe, rows_file, dataset="sft.dataset", split="sft.dataset_split")
+    batch = int(given("per_device_train_batch_size")) * int(given("gradient_accumulation_steps")) * gpus
+    draft.set("actor.num_nodes", 1)
+    draft.set("actor.num_gpus_per_node", gpus, "--gpus")
+    draft.set("sft.batch_size", batch, "rows of an update, over all devices")
+    length = given("max_length") or config.get("max_seq_length")
+    read.add("max_seq_length")
+    if length:
+        draft.set("sft.max_len", int(length))
+        draft.differs(f"max_length={length}: longer rows are left out and counted, not cut.")
+    epochs = float(given("num_train_epochs"))
+    draft.set("sft.max_epochs", max(1, round(epochs)))
+    if epochs != round(epochs):
+        draft.differs(f"num_train_epochs={epochs:g}: whole passes, {max(1, round(epochs))}.")
+    if int(given("max_steps")) > 0:
+        draft.set("sft.max_steps", int(given("max_steps")))
+    draft.set("sft.learning_rate", float(given("learning_rate")))
+    schedule = str(given("lr_scheduler_type"))
+    if schedule not in SCHEDULES:
+        draft.differs(f"lr_scheduler_type={schedule}: {'cosine' if 'cosine' in schedule else 'constant'} here.")
+    draft.set("sft.lr_scheduler", SCHEDULES.get(schedule, "cosine" if "cosine" in schedule else "constant"))
+    draft.set("sft.min_lr_ratio", 0.0, "linear and cosine end at 0")
+    draft.set("sft.lr_warmup_ratio", min(0.99, float(given("warmup_ratio") or 0)))
+    draft.set("actor.l2", float(given("weight_decay")))
+    draft.set("actor.max_norm", float(given("max_grad_norm")))
+    draft.set("actor.gradient_checkpointing_enable", bool(given("gradient_checkpointing")))
+    draft.set("train.seed", int(given("seed")))
+    if given("packing"):
+        draft.set("ds.packing_samples", True, "forward passes without padding: no row reads another")
+    save = given("save_steps")
+    draft.set("ckpt.save_steps", int(save) if isinstance(save, int) and save > 0 else -1)
+    _learned(draft, given)
+    for key, value in config.items():
+        if key in read or key in ("model_name_or_path", "dataset_name", "dataset_config", "dataset_train_split"):
+            continue
+        if NEEDS_NOTHING.fullmatch(key) or ALSO_NOTHING.fullmatch(key):
+            recipe.nothing.append(key)
+        else:
+            draft.differs(f"{key}={value}: there is no such setting here; left out.")
+    for key in ("formatting_func", "data_collator", "callbacks", "compute_loss_func"):
+        if key in script.arguments:
+            draft.differs(
+                f"SFTTrainer({key}={script.source(key)}): not taken over; write the rows out as they should be."
+            )
+    return recipe
+
+
+def _learned(draft: Any, given: Any) -> None:
+    """Which tokens are learned: here the columns of a row say so."""
+    if not given("assistant_only_loss"):
+        draft.differs(
+            "assistant_only_loss is not set: of rows with `messages` TRL learns every token, and here what the"
+            " assistant says is learned, users' words are read. Rows with `text` are learned as a whole, of `prompt`"
+            " and `completion` the completion, as in TRL."
+        )
+    if given("completion_only_loss") is False:
+        draft.differs("completion_only_loss=False: the prompt is read and not learned; `text` is learned as a whole.")
+    if field := given("dataset_text_field"):
+        draft.set("sft.input_key", str(field))
