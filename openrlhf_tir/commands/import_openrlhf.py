@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from ..config.integrations.bash_script import Command, Script, read_script
@@ -23,6 +24,7 @@ from .imports import (
     say_differences,
     start,
     write,
+    written_files,
 )
 
 EXAMPLES = """examples
@@ -87,8 +89,14 @@ def run(args: argparse.Namespace) -> int:
     for i, call in enumerate(trains, 1):
         if call is not chosen:
             say(f"{line_of(call.line)}{call.program} is training command {i} of {len(trains)}: --number {i} imports it")
+    if args.out is None and args.run is not None:
+        args.out = f"{Path(source.name).stem}.toml"
+    words, files = written_files(chosen.flags, script.files, args.out)
+    chosen = replace(chosen, flags=tuple(words))
+    for file in files:
+        write(file.path, file.text)
     imported, text = recipe_of(chosen, source, rehearsal=args.rehearse)
-    return _finish(args, chosen, imported, text, source)
+    return _finish(args, chosen, imported, text)
 
 
 def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[Imported, str]:
@@ -118,19 +126,16 @@ def rows_of(draft: Draft) -> int | None:
     return count_rows([name.strip() for name in names], str(draft.settings.get("data.prompt_split", "train")))
 
 
-def _finish(args: argparse.Namespace, call: Call, imported: Imported, text: str, source: Source) -> int:
+def _finish(args: argparse.Namespace, call: Call, imported: Imported, text: str) -> int:
     """Say what differs, give the recipe, and start it where that is wanted."""
     say(f"{imported.summary}.")
     for sentence in imported.draft.defaults:
         say(f"OpenRLHF's default: {sentence}")
     say_differences(imported.draft, imported.problems)
-    out = args.out
-    if out is None and args.run is not None:
-        out = f"{Path(source.name).stem}.toml"
-    if out is None:
+    if args.out is None:
         print(text, end="")
         return DONE
-    path = Path(out)
+    path = Path(args.out)
     write(path, text)
     command = "sft" if call.program == "train_sft" else "train"
     say(f"written: {path}. Check it: openrlhf-tir {command} --recipe {path} --check-only")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config.integrations.bash_script import Command, Script, read_script
@@ -26,6 +26,7 @@ from .imports import (
     say_differences,
     start,
     write,
+    written_files,
 )
 
 EXAMPLES = """examples
@@ -113,6 +114,12 @@ def run(args: argparse.Namespace) -> int:
     for i, call in enumerate(trains, 1):
         if call is not chosen:
             say(f"{line_of(call.line)}training command {i} of {len(trains)}: --number {i} imports it")
+    if args.out is None and args.run is not None:
+        args.out = f"{name}.toml"
+    chosen_words, files = written_files(chosen.words, script.files, args.out)
+    chosen = replace(chosen, words=tuple(chosen_words))
+    for file in files:
+        write(file.path, file.text)
     recipe = import_verl(
         read_overrides(chosen.words),
         program=chosen.program,
@@ -181,15 +188,12 @@ def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str)
     """Say what differs, give the recipe, and start it where that is wanted."""
     say_differences(recipe.draft, recipe.problems)
     if recipe.nothing:
-        say(f"{len(recipe.nothing)} overrides need nothing here: {', '.join(sorted(recipe.nothing))}")
+        say(f"nothing is needed here for {', '.join(sorted(recipe.nothing))}")
     text = text_of(call, recipe, name)
-    out = args.out
-    if out is None and args.run is not None:
-        out = f"{name}.toml"
-    if out is None:
+    if args.out is None:
         print(text, end="")
         return DONE
-    path = Path(out)
+    path = Path(args.out)
     write(path, text)
     say(f"written: {path}. Check it: openrlhf-tir train --recipe {path} --check-only")
     if has_no_gpu():

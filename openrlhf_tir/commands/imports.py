@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..config.integrations.bash_script import readable
+from ..config.integrations.bash_script import readable, unknowns
 from ..config.integrations.recipe_draft import Draft
 from ..errors import ConfigError, TirError
 from .checks.host import Machine
@@ -82,6 +83,46 @@ def recipe_head(origin: Sequence[str], lists: Mapping[str, Sequence[str]]) -> li
         if items:
             head += ["", title, *(f"- {item}" for item in items)]
     return head
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that a script writes and its command reads, which the import has to write in the script's place."""
+
+    path: Path
+    text: str
+
+
+def written_files(
+    words: Sequence[str], files: Mapping[str, str], out: str | None
+) -> tuple[list[str], list[WrittenFile]]:
+    """Return a command's words with the files that its script writes named beside the recipe, and these files.
+
+    A reward function that stands in the script as a here-document is on no disk while nothing is run.
+
+    Args:
+        words: The command's words.
+        files: What the script writes, by the path as the script names it.
+        out: The recipe's path; None where it is printed, so that nothing is written.
+    """
+    words = list(words)
+    written: list[WrittenFile] = []
+    for name, text in sorted(files.items(), key=lambda item: -len(item[0])):
+        named = [i for i, word in enumerate(words) if name in (word, word.partition("=")[2])]
+        if not named:
+            continue
+        if unknowns(text):
+            say(f"{name}: the script writes this file with values that only a run can tell. Write it yourself.")
+            continue
+        if out is None:
+            say(f"{name}: the script writes this file itself. With --out FILE the import writes it beside the recipe.")
+            continue
+        beside = Path(out).absolute().with_name(f"{Path(out).stem}_{Path(readable(name)).name}")
+        written.append(WrittenFile(beside, text))
+        for i in named:
+            words[i] = words[i].replace(name, str(beside))
+        say(f"{name}: the script writes this file itself; the import writes it as {beside.name} beside the recipe")
+    return words, written
 
 
 def line_of(number: int) -> str:

@@ -70,6 +70,8 @@ class Script:
     commands: list[Command] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Sentences about what bash does that a reader may not expect, and about what was assumed."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Path -> text of the files that the script writes from here-documents: `cat > reward.py <<EOF`."""
 
     def note(self, sentence: str) -> None:
         """Add a sentence once."""
@@ -494,6 +496,8 @@ class _Walker:
         heredoc = next((c for c in node.named_children if c.type in ("heredoc_redirect", "herestring_redirect")), None)
         text = None if heredoc is None else self._redirected_text(heredoc)
         status = None
+        if body is not None and text is not None:
+            self._keep_file(node, body, text)
         if body is not None:
             status = self._with_input(body, text) if text is not None else self.statement(body)
         elif text is not None and _trains(text):
@@ -504,6 +508,18 @@ class _Walker:
                 if child.type in ("pipeline", "list", "command", "redirected_statement"):
                     self.statement(child)
         return status
+
+    def _keep_file(self, node: Node, body: Node, text: str) -> None:
+        """Remember a file that `cat > FILE` or `tee FILE` writes from a here-document."""
+        words = self.command_words(body) if body.type == "command" else []
+        redirects = [c for c in (*node.named_children, *body.named_children) if c.type == "file_redirect"]
+        heredoc = next((c for c in node.named_children if c.type == "heredoc_redirect"), None)
+        redirects += [c for c in heredoc.named_children if c.type == "file_redirect"] if heredoc is not None else []
+        paths = [word for word in words[1:] if words[0] == "tee" and not word.startswith("-")]
+        if words[:1] == ["cat"]:
+            paths += [self._joined(c.child_by_field_name("destination")) for c in redirects if ">" in self.raw(c)[:2]]
+        for path in paths:
+            self.script.files[path] = text
 
     def _redirected_text(self, node: Node) -> str:
         """Return what a here-document or here-string gives the command to read."""
@@ -1033,6 +1049,8 @@ class _Walker:
         """Return what a command that only computes prints."""
         name, arguments = (words[0], words[1:]) if words else ("", [])
         plain = [word for word in arguments if not word.startswith("-")]
+        if name in self.functions:
+            return self._printed_by(name, arguments)
         if name == "pwd":
             return str(self.cwd)
         if name == "cd":
@@ -1057,6 +1075,16 @@ class _Walker:
         if name == "whoami":
             return str(self.variables.get("USER", "")) or None
         return None
+
+    def _printed_by(self, name: str, arguments: list[str]) -> str | None:
+        """Return what a function of the script prints, where its body only computes."""
+        body, source = self.functions[name]
+        saved, outer = self.positional, self.source
+        self.positional, self.source = arguments, source
+        try:
+            return self._printed([c for c in body.named_children if c.type != "comment"])
+        finally:
+            self.positional, self.source = saved, outer
 
     def arithmetic(self, node: Node) -> str:
         """Return the value of $((...)) of whole numbers; else an unknown text."""

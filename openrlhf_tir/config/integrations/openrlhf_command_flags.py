@@ -62,6 +62,8 @@ class CommandFlags:
     written: dict[str, str] = field(default_factory=dict)
     """How the script wrote each, without the dashes."""
     notes: list[str] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
+    """Flags by their names of 0.11.2 whose value only a run can tell -> what tells it."""
     flat: bool = False
     """Whether the script has flat names, of OpenRLHF 0.9 or older."""
 
@@ -154,6 +156,7 @@ def _typed(
     """Return the values as OpenRLHF's parser would type them; None, with a sentence, where it could not."""
     hidden = [source for value in values for source in unknowns(value)]
     if hidden:
+        flags.unread[new] = hidden[0]
         flags.notes.append(
             f"--{flag}: left out, its value comes from `{hidden[0]}`, which is not run here. Set it yourself: --{new}."
         )

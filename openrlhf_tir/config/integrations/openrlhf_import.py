@@ -375,9 +375,14 @@ def _method(flags: CommandFlags, draft: Draft) -> None:
         draft.set("reward.model_name_or_path", first)
         draft.differs(f"--reward.model_name_or_path {models}: one reward model is loaded, the first, {first}.")
     if not rewards and not draft.settings.get("train.agent_func_path"):
+        unread = {"reward.remote_url", "reward.model_name_or_path", "train.agent_func_path"} & flags.unread.keys()
         draft.differs(
-            "The command has no reward (--reward.remote_url, --reward.model_name_or_path or --train.agent_func_path),"
-            " and OpenRLHF would fail. The recipe has this project's default, reward.name = math."
+            f"The reward is not known (--{min(unread)}): set it before the run, or the recipe's would be this project's"
+            " default, reward.name = math."
+            if unread
+            else "The command has no reward (--reward.remote_url, --reward.model_name_or_path or"
+            " --train.agent_func_path), and OpenRLHF would fail. The recipe has this project's default, reward.name ="
+            " math."
         )
     if estimator == "gae" and "critic.model_name_or_path" not in flags and "reward.model_name_or_path" in rewards:
         draft.set(
@@ -460,6 +465,9 @@ def _lengths(flags: CommandFlags, draft: Draft) -> None:
             f"--ds.ring_attn_size {ring}: sequences are shared by heads (DeepSpeed's Ulysses) with"
             " ds.attn_implementation = sdpa, not by a ring of flash attention."
         )
+        if s.get("ds.use_liger_kernel"):
+            draft.unset("ds.use_liger_kernel")
+            draft.differs("--ds.use_liger_kernel: left out, it has not been tested on shared sequences. Memory only.")
     buffer = s.get("reward.overlong_buffer_len")
     if buffer is not None and float(buffer) > float(s["rollout.max_new_tokens"]):
         draft.differs(

@@ -97,6 +97,17 @@ DEFAULTS: dict[str, Any] = {
     "trainer.resume_mode": "auto",
 }
 """What verl's ppo_trainer.yaml says of the overrides that are read here."""
+RENAMED = {
+    "reward_model.overlong_buffer": "reward_model.reward_kwargs.overlong_buffer_cfg",  # DAPO's recipe
+    "reward.custom_reward_function": "custom_reward_function",  # verl 0.7 on
+    "reward.reward_manager.name": "reward_model.reward_manager",
+    "reward.reward_model.model_path": "reward_model.model.path",
+    "reward.reward_kwargs": "reward_model.reward_kwargs",
+    "reward.reward_model": "reward_model",
+    "reward.sandbox_fusion": "reward_model.sandbox_fusion",
+    "reward.num_workers": "reward_model.num_workers",
+}
+"""What other versions and recipes of verl call an override, or all below a name -> its name here."""
 NUMBERS = frozenset(
     {name for name, value in DEFAULTS.items() if isinstance(value, int | float) and not isinstance(value, bool)}
     | {f"actor_rollout_ref.rollout.{name}" for name in ("max_num_seqs", "max_model_len", "max_num_batched_tokens")}
@@ -292,6 +303,9 @@ def import_verl(
     """
     draft = Draft()
     values = {**_of_config(overrides.config, directories, draft), **overrides.values}
+    for theirs, name_here in RENAMED.items():
+        for key in [k for k in values if k == theirs or k.startswith(f"{theirs}.")]:
+            values.setdefault(name_here + key.removeprefix(theirs), values.pop(key))
     for key in [k for k, value in values.items() if unknowns(str(value))]:
         draft.differs(
             f"{key}={readable(str(values.pop(key)))}: only a run can tell that value. Left at verl's default."
@@ -331,7 +345,7 @@ def _others(verl: _VerlSettings, draft: Draft) -> list[str]:
     """Say something of every override that nothing has read, and return those that need nothing."""
     nothing = []
     without = ["critic."] if draft.settings["algo.advantage.estimator"] != "gae" else []
-    without += ["reward_model."] if draft.settings["reward.name"] != "model" else []
+    without += ["reward_model.model.", "reward_model.rollout."] if draft.settings["reward.name"] != "model" else []
     for key in verl.values:
         if key in verl.read:
             continue
@@ -539,7 +553,12 @@ def _correction(verl: _VerlSettings, draft: Draft) -> None:
     """verl's correction for the difference between engine and learner."""
     level = verl("algorithm.rollout_correction.rollout_is")
     threshold = verl("algorithm.rollout_correction.rollout_is_threshold")
-    if level in ("token", "sequence"):
+    if level in ("token", "sequence") and draft.settings["actor.policy_loss_type"] != "ppo":
+        draft.differs(
+            f"algorithm.rollout_correction.rollout_is={level}: left out, the correction is of PPO's loss, and this is"
+            f" {draft.settings['actor.policy_loss_type']}."
+        )
+    elif level in ("token", "sequence"):
         draft.set("algo.advantage.is_correction_level", "token")
         draft.set("algo.advantage.is_correction_mode", "clip")
         draft.set("algo.advantage.is_correction_threshold", [float(threshold or 2.0)])
@@ -781,7 +800,7 @@ def _placement(verl: _VerlSettings, draft: Draft, *, overlaps: bool) -> None:
         return
     draft.set("train.colocate_all", True, "learner and engines in turns on the same GPUs, as verl")
     draft.set("vllm.num_engines", nodes * per_node, "one beside each learner rank")
-    if tensor > 1:
+    if tensor > 1 and nodes * per_node > 1:
         draft.differs(
             f"actor_rollout_ref.rollout.tensor_model_parallel_size={tensor}: {nodes * per_node} engines of one GPU, one"
             " beside each rank. A GPU must hold all weights of the model while it samples; for a larger model leave"

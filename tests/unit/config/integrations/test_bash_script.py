@@ -47,6 +47,7 @@ def words(text: str, **environ: str) -> list[str]:
         ("A=(a # no\n # --b\n c); run ${A[@]}", ["run", "a", "c"]),
         ("run 'a $X' \"a \\$X \\\"q\\\"\" a\\ b", ["run", "a $X", 'a $X "q"', "a b"]),
         ("run $'a\\nb'", ["run", "a\nb"]),
+        ("name() {\n  echo run-$1\n}\nrun $(name 3)", ["run", "run-3"]),
         ("X=/a/b.tar.gz; run ${X##*/} ${X%.*} ${X%%.*} ${X#/a/}", ["run", "b.tar.gz", "/a/b.tar", "/a/b", "b.tar.gz"]),
         ("X=a/b/c; run ${X//\\//-} ${X/b/z} ${X:2:3} ${X^^}", ["run", "a-b-c", "a/z/c", "b/c", "A/B/C"]),
         ("N=8; run $((N / 2 + 1)) $(( ${N} * 2 ))", ["run", "5", "16"]),
@@ -156,3 +157,16 @@ def test_training_commands_get_the_words_that_bash_itself_would_give_them(path, 
     started = [record.split("\0")[:-1] for record in log.read_text().split("\n\0")[:-1]]
     read_words = [list(command.words) for command in read_script(path, environ=environ, cwd=tmp_path).commands]
     assert [words for words in read_words if words[0] in ("python", "python3", "deepspeed", "ray")] == started
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("cat > reward.py <<'EOF'\nx = $X\nEOF\n", "reward.py"),
+        ("cat <<'EOF' > reward.py\nx = $X\nEOF\n", "reward.py"),
+        ("D=a; cat <<'EOF' >$D/reward.py\nx = $X\nEOF\n", "a/reward.py"),
+        ("tee reward.py <<'EOF' >/dev/null\nx = $X\nEOF\n", "reward.py"),
+    ],
+)
+def test_files_that_a_script_writes_from_here_documents_are_known(text, path):
+    assert read(text).files == {path: "x = $X\n"}

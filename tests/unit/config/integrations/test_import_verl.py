@@ -91,12 +91,15 @@ def test_grpo_is_said_in_our_settings():
         ("algorithm.filter_groups.enable=True algorithm.filter_groups.metric=acc", "filter.names", ["accuracy"]),
         ("reward_model.reward_kwargs.overlong_buffer_cfg.enable=True"
          " reward_model.reward_kwargs.overlong_buffer_cfg.len=20", "reward.overlong_buffer_len", 20.0),
+        ("reward_model.overlong_buffer.enable=True reward_model.overlong_buffer.len=20",
+         "reward.overlong_buffer_len", 20.0),
         ("trainer.total_training_steps=10", "train.max_steps", 40),
         ("trainer.total_epochs=3", "train.num_episodes", 3),
         ("trainer.save_freq=5", "ckpt.save_steps", 20),
         ("trainer.test_freq=5 data.val_files=test.parquet", "eval.steps", 20),
         ("custom_reward_function.path=r.py custom_reward_function.name=f", "reward.name", "r.py:f"),
         ("custom_reward_function.path=r.py +custom_reward_function.reward_kwargs.x=2", "reward.options", {"x": 2}),
+        ("reward.custom_reward_function.path=r.py reward.custom_reward_function.name=f", "reward.name", "r.py:f"),
         ("reward_model.enable=True reward_model.model.path=rm", "reward.name", "model"),
         ("actor_rollout_ref.model.lora_rank=8", "ds.lora.rank", 8),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml", "env.file", "t.yaml"),
@@ -135,11 +138,20 @@ def test_the_program_says_whether_rollout_and_training_overlap(program, mode):
         "a word",
         "actor_rollout_ref.rollout.val_kwargs.top_k=3",
         "data.custom_cls.path=mine.py",
+        "reward_model.sandbox_fusion.url=http://h",
+        "reward_model.nobody_knows=1",
     ],
 )
 def test_what_is_not_so_here_has_a_sentence(word):
     plain, odd = recipe(*GRPO), recipe(*GRPO, word)
     assert len(odd.draft.differences) > len(plain.draft.differences) and not odd.problems
+
+
+def test_the_correction_of_ppos_loss_is_left_out_of_other_losses():
+    word = "algorithm.rollout_correction.rollout_is=token"
+    odd = recipe(*GRPO, word, "actor_rollout_ref.actor.policy_loss.loss_mode=gspo")
+    assert not odd.problems and "algo.advantage.is_correction_level" not in odd.draft.settings
+    assert any("rollout_is" in sentence for sentence in odd.draft.differences)
 
 
 def test_every_override_sets_something_needs_nothing_or_has_a_sentence():

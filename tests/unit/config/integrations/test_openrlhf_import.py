@@ -300,6 +300,29 @@ def test_a_rehearsal_keeps_the_estimator_and_the_samples_that_a_group_needs():
     assert not recipe.problems and values(recipe, *expected) == expected
 
 
+def test_a_reward_that_the_script_writes_itself_is_written_beside_the_recipe(tmp_path, capsys):
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "D=$(mktemp -d)\ncat > $D/reward.py <<'EOF'\n"
+        "def reward_func(queries, prompts, labels):\n    return [1.0]\nEOF\n"
+        "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path m --data.prompt_dataset d"
+        " --reward.remote_url $D/reward.py\n"
+    )
+    assert main(["import-openrlhf", str(script), "--out", str(tmp_path / "run/r.toml")]) == DONE
+    cfg = load(str(tmp_path / "run/r.toml"), {})
+    assert cfg.reward.remote_url.partition(":")[0] == str(tmp_path / "run/r_reward.py")
+    assert (tmp_path / "run/r_reward.py").read_text().startswith("def reward_func(")
+    assert main(["import-openrlhf", str(script)]) == DONE
+    told = capsys.readouterr()
+    assert "reward.py" in told.err and "remote_url =" not in told.out
+
+
+def test_liger_is_left_out_where_sequences_are_shared():
+    shares = "--ds.ring_attn_size 2 --ds.use_liger_kernel --actor.num_gpus_per_node 2"
+    recipe = of_flags(NEEDED + "--algo.advantage.estimator rloo --rollout.n_samples_per_prompt 2 " + shares)
+    assert not recipe.problems and not recipe.config.ds.use_liger_kernel and said(recipe, "use_liger_kernel")
+
+
 def test_updates_are_counted_as_openrlhf_counts_them():
     flags = "--rollout.batch_size 16 --rollout.n_samples_per_prompt 4 --train.batch_size 32 --train.num_episodes 3"
     assert of_flags(NEEDED + flags, rows=100).config.train.max_steps == 100 * 4 // 32 * 3
