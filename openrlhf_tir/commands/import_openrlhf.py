@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from ..config.integrations.openrlhf_import import Imported, Source, import_train
 from ..config.integrations.openrlhf_sft import import_train_sft
 from ..config.integrations.recipe_draft import Draft, toml_of
 from ..config.integrations.rehearsal import rehearse
+from ..data.chat_template import special_texts_of
 from ..errors import ConfigError
 from ..exit_codes import DONE, NO
 from .imports import (
     add_script_arguments,
     check_number,
     count_rows,
+    first_rows,
     line_of,
     recipe_head,
     say,
@@ -38,6 +41,9 @@ EXAMPLES = """examples
       make the recipe and start it: what follows --run are flags of `openrlhf-tir train`
 Names of OpenRLHF 0.11, 0.10 and of 0.9 and older are read. The script is not run: variables, arrays, here-documents,
 conditions and loops are read as bash would take them."""
+
+SPECIAL = re.compile(r"<\|[a-z_]+\|>|<｜[^｜]+｜>|</?s>|<(?:start|end)_of_turn>")
+"""Special tokens of chat templates: of Qwen, Llama 3, Phi, DeepSeek, Llama 2 and Gemma."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +111,7 @@ def recipe_of(call: Call, source: Source, *, rehearsal: bool = False) -> tuple[I
     if call.program == "train_sft":
         imported = import_train_sft(call.flags, source, call.gpus, cut)
     else:
-        imported = import_train_ppo(call.flags, source, rows_of, cut)
+        imported = import_train_ppo(call.flags, source, rows_of, cut, is_rendered)
     draft = imported.draft
     where = f"{source.name}, line {call.line}" if call.line else "a command line"
     origin = f"From {where}: OpenRLHF's {call.program}. Made by `openrlhf-tir import-openrlhf`."
@@ -124,6 +130,21 @@ def rows_of(draft: Draft) -> int | None:
     """Return the number of rows of a recipe's data, as far as `count_rows` can tell."""
     names = str(draft.settings.get("data.prompt_dataset", "")).split(",")
     return count_rows([name.strip() for name in names], str(draft.settings.get("data.prompt_split", "train")))
+
+
+def is_rendered(draft: Draft) -> bool:
+    """Return True if the template of the prompts, or one of the first rows, holds special tokens of a chat template.
+
+    A tokenizer that is on this machine says which texts are special, else those of common families count.
+    """
+    names = str(draft.settings.get("data.prompt_dataset", "")).split(",")
+    key = str(draft.settings.get("data.input_key", "input"))
+    rows = first_rows([name.strip() for name in names], str(draft.settings.get("data.prompt_split", "train")))
+    texts = [str(row[key]) for row in rows if isinstance(row.get(key), str)]
+    texts.append(str(draft.settings.get("data.input_template") or ""))
+    specials = special_texts_of(str(draft.settings.get("actor.model_name_or_path", "")))
+    known = re.compile("|".join(map(re.escape, specials))) if specials else SPECIAL
+    return any(known.search(text) for text in texts)
 
 
 def _finish(args: argparse.Namespace, call: Call, imported: Imported, text: str) -> int:

@@ -12,13 +12,14 @@ from ..config.integrations.bash_script import Command, Script, read_script
 from ..config.integrations.recipe_draft import toml_of
 from ..config.integrations.verl_import import VerlRecipe, import_verl
 from ..config.integrations.verl_overrides import read_overrides
-from ..errors import ConfigError, TirError
+from ..errors import ConfigError
 from ..exit_codes import DONE, NO
 from .imports import (
     ON_CPU,
     add_script_arguments,
     check_number,
     count_rows,
+    first_rows,
     has_no_gpu,
     line_of,
     recipe_head,
@@ -155,18 +156,7 @@ def _is_started(before: Sequence[str], word: str) -> bool:
 
 def sources_of(files: Sequence[str]) -> set[str]:
     """Return the `data_source`s of the first rows of some files, as far as the files are on this machine."""
-    return {str(row["data_source"]) for row in _first_rows(files) if row.get("data_source")}
-
-
-def _first_rows(files: Sequence[str]):
-    from ..data.rows import read_rows
-
-    for name in files:
-        if Path(name).is_file():
-            try:
-                yield next(iter(read_rows(name, "train")))[1]
-            except (TirError, StopIteration):
-                continue
+    return {str(row["data_source"]) for row in first_rows(files) if row.get("data_source")}
 
 
 def text_of(call: Call, recipe: VerlRecipe, name: str) -> str:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -149,6 +150,25 @@ def start(command: str, recipe: Path, flags: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "openrlhf_tir.cli", command, "--recipe", str(recipe), *flags])
+
+
+FIRST_ROWS = 16
+"""Rows of a file that are looked at."""
+
+
+def first_rows(names: Sequence[str], split: str = "train") -> list[dict[str, Any]]:
+    """Return the first rows of each of some files, as far as the files are on this machine and can be read."""
+    from ..data.bad_rows import BadRows
+    from ..data.rows import read_rows
+
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        if Path(name).exists():
+            try:
+                rows += [row for _, row in islice(read_rows(name, split, BadRows("skip")), FIRST_ROWS)]
+            except TirError:
+                continue
+    return rows
 
 
 def count_rows(names: Sequence[str], split: str = "train") -> int | None:

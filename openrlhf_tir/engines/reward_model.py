@@ -131,7 +131,12 @@ def normalisation(cfg: Config, model_config: Any) -> tuple[float, float]:
     if not cfg.reward.normalize_enable:
         return 0.0, 1.0
     mean, std = getattr(model_config, "mean", None), getattr(model_config, "std", None)
-    if mean is None or not std:
+    return checked_normalisation(cfg, mean, std)
+
+
+def checked_normalisation(cfg: Config, mean: Any, std: Any) -> tuple[float, float]:
+    """Return mean and std as numbers. Raises ConfigError where the model's config.json lacks one of them."""
+    if not (isinstance(mean, int | float) and isinstance(std, int | float) and std):
         raise ConfigError(
             f"reward.normalize_enable needs mean and std in the config.json of {cfg.reward.model_name_or_path}, where"
             f" openrlhf's train_rm leaves them, and they are {mean} and {std}. Write them there, or leave it out."

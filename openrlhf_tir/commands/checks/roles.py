@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from ...config import Config
 from ...config.paths import asked, local_path
+from ...engines.reward_model import checked_normalisation
 from ...errors import ConfigError
 from .weights import check_weights
 
@@ -48,6 +49,9 @@ def check_roles(cfg: Config) -> list[str]:
                 " among its weights. Give a sequence classifier of one label, as openrlhf's train_rm makes them;"
                 " ds.value_head_prefix names its head."
             )
+        if cfg.reward.normalize_enable:
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            checked_normalisation(cfg, config.get("mean"), config.get("std"))
     return facts
 
 

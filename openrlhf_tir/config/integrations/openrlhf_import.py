@@ -81,6 +81,7 @@ def import_train_ppo(
     source: Source,
     rows_of: Callable[[Draft], int | None] = lambda draft: None,
     change: Callable[[Draft], None] | None = None,
+    is_rendered: Callable[[Draft], bool] = lambda draft: False,
 ) -> Imported:
     """Return the recipe of a train_ppo_ray command line.
 
@@ -89,6 +90,7 @@ def import_train_ppo(
         source: Where it stands.
         rows_of: Counts the rows of the recipe's data; None where they are not on this machine.
         change: What is done to the draft before it is checked.
+        is_rendered: Tells whether prompts hold the special tokens of a chat template already.
     """
     flags = read_flags(words, TRAIN_PPO_RAY)
     draft = Draft()
@@ -107,6 +109,8 @@ def import_train_ppo(
     outputs(draft, source)
     _files(draft, source)
     _steps(draft, rows_of(draft))
+    if not draft.settings.get("data.apply_chat_template") and is_rendered(draft):
+        draft.set("data.rendered", True, "prompts hold special tokens of a chat template, which OpenRLHF reads as such")
     for note in flags.notes:
         draft.differs(note)
     if change is not None:

@@ -33,6 +33,15 @@ def test_a_reward_model_without_a_scalar_head_is_refused(tmp_path, tensors, fact
         check_roles(reward_model(tmp_path, **tensors))
 
 
+def test_scores_are_normalised_only_by_a_reward_model_that_has_mean_and_deviation(tmp_path):
+    cfg = reward_model(tmp_path, score__weight=(1, 4))
+    cfg = cfg.model_copy(update={"reward": cfg.reward.model_copy(update={"normalize_enable": True})})
+    with pytest.raises(ConfigError, match=r"reward\.normalize_enable"):
+        check_roles(cfg)
+    (tmp_path / "config.json").write_text('{"mean": 0.0, "std": 2.5}')
+    assert check_roles(cfg) == []
+
+
 def test_a_critic_that_is_not_there_is_refused(tmp_path):
     cfg = Config(critic={"model_name_or_path": str(tmp_path / "absent")}, algo={"advantage": {"estimator": "gae"}})
     with pytest.raises(ConfigError, match=r"does not exist. Correct critic\.model_name_or_path"):

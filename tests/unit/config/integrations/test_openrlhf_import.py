@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -315,6 +316,26 @@ def test_a_reward_that_the_script_writes_itself_is_written_beside_the_recipe(tmp
     assert main(["import-openrlhf", str(script)]) == DONE
     told = capsys.readouterr()
     assert "reward.py" in told.err and "remote_url =" not in told.out
+
+
+@pytest.mark.parametrize(
+    ("prompt", "template", "rendered"),
+    [
+        ("1+1?", None, False),
+        ("<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n", None, True),
+        ("1+1?", "<|start_header_id|>user<|end_header_id|>{}<|eot_id|>", True),
+        ("a < b | c > d", "User: {}\nAssistant: ", False),
+    ],
+)
+def test_prompts_that_hold_special_tokens_are_known_as_rendered(tmp_path, prompt, template, rendered):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"input": prompt, "label": "2"}) + "\n")
+    flags = ["--actor.model_name_or_path", "m", "--reward.remote_url", "http://h:1/r"]
+    flags += ["--data.prompt_dataset", str(tmp_path / "rows.jsonl")]
+    flags += ["--data.input_template", template] if template else []
+    recipe, _ = recipe_of(Call("train_ppo_ray", (), tuple(flags), 0), Source("x", [tmp_path]))
+    assert recipe.config.data.rendered is rendered and not recipe.problems
+    recipe, _ = recipe_of(Call("train_ppo_ray", (), (*flags, "--data.apply_chat_template"), 0), Source("x", [tmp_path]))
+    assert not recipe.config.data.rendered
 
 
 def test_liger_is_left_out_where_sequences_are_shared():
