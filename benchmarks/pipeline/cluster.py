@@ -93,7 +93,7 @@ class EmulatedPublisher:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """As cluster/member.py, without deadlines: nothing hangs here but what waits for two busy cores."""
+    """As cluster/engine_handle.py, without deadlines: nothing hangs here but what waits for two busy cores."""
 
     name: str
     actor: Any
@@ -106,7 +106,7 @@ class Member:
 
 
 class Cluster:
-    """Rollout of the pipeline, with the router and the lanes of cluster/pool.py."""
+    """Rollout of the pipeline, with the router and the lanes of cluster/engine_pool.py."""
 
     def __init__(self, workload: Workload, env_url: str) -> None:
         self.workload, self.env_url = workload, env_url

@@ -35,7 +35,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openrlhf_tir.cluster.pool import RolloutPool
+from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.episodes.group import GroupRunner
@@ -188,7 +188,7 @@ async def measure_kill(directory: Path, groups: int) -> dict:
     reissues: Counter[int] = Counter()
     wrong: list[str] = []
 
-    async def roll(pool: RolloutPool, prompt: int) -> None:
+    async def roll(pool: EnginePool, prompt: int) -> None:
         for attempt in range(cfg.train.max_reissues + 1):
             try:
                 meta, payload = await pool.run_group(GroupKey(0, prompt, attempt), Task(f"p{prompt}", "", "echo"))
@@ -202,7 +202,7 @@ async def measure_kill(directory: Path, groups: int) -> dict:
         raise RuntimeError(f"group {prompt} never came back")
 
     with fault_server(directory) as url, ray_session(cfg):
-        pool = await RolloutPool.start(cfg, "", {"echo": [url]}, EmulatedActor)
+        pool = await EnginePool.start(cfg, "", {"echo": [url]}, EmulatedActor)
         victim = pool.members[0]
         pid = await victim.actor.pid.remote()
         rolling = [asyncio.create_task(roll(pool, i)) for i in range(groups)]

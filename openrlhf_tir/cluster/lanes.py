@@ -18,14 +18,14 @@ from ..types import GroupKey
 
 
 class Pool(Protocol):
-    """The actors: cluster/pool.py, and the emulated cluster of benchmarks/pipeline."""
+    """The actors: cluster/engine_pool.py, and the emulated cluster of benchmarks/pipeline."""
 
     lane_engines: float
     lane_moves: float
 
     @property
     def members(self) -> Sequence[Any]:
-        """cluster/member.py's name, actor, under_way and move."""
+        """cluster/engine_handle.py's name, actor, under_way and move."""
 
     @property
     def router(self) -> Router[Any]: ...

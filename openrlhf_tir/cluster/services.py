@@ -23,10 +23,10 @@ from ..pipeline.colocation.sides import TurnsPublisher, TurnsRollout
 from ..pipeline.colocation.turns import Turns
 from ..pipeline.stop import StopRequest
 from ..weights.publisher import WeightPublisher
+from .engine_pool import EnginePool
 from .env_process import env_urls
 from .learner_group import LearnerGroup
 from .nodes import has_gpus, hosts, nodes, only_here, plan, shared_room, some_gpus, transport
-from .pool import RolloutPool
 from .ray_session import place, ray_session
 from .reward_models.replicas import rewarding
 from .signals import StopSignals, stoppable
@@ -36,7 +36,7 @@ from .signals import StopSignals, stoppable
 class Services:
     cfg: Config
     console: Console
-    pool: RolloutPool
+    pool: EnginePool
     ranks: LearnerGroup | None
     """None: opened without a learner."""
     pss: PssSampler
@@ -70,7 +70,7 @@ class Services:
         return self.turns.sampling() if self.turns else nullcontext()
 
     @property
-    def rollout(self) -> RolloutPool | TurnsRollout:
+    def rollout(self) -> EnginePool | TurnsRollout:
         """The pool, which takes its turn where it has to."""
         return TurnsRollout(self.pool, self.turns) if self.turns else self.pool
 
@@ -122,7 +122,7 @@ async def _running(
                 elif learner and cfg.train.share_gpus:
                     shared = await _reserve_shared(cfg)
                     pool, ranks = await _all_or_none(
-                        RolloutPool.start(cfg, model, urls, shared=shared), LearnerGroup.start(cfg, shared)
+                        EnginePool.start(cfg, model, urls, shared=shared), LearnerGroup.start(cfg, shared)
                     )
                     services = Services(cfg, console, pool, ranks, pss, signals.stop, shared=shared)
                 else:
@@ -144,7 +144,7 @@ async def _apart(cfg: Config, model: str, urls: Mapping[str, list[str]], learner
     need a node's GPUs together would find a part of every node taken."""
     reserved = await LearnerGroup.reserve(cfg) if learner else None
     starting: list[Awaitable[Any]] = [
-        RolloutPool.start(cfg, model, urls),
+        EnginePool.start(cfg, model, urls),
         *([LearnerGroup.start(cfg, reserved=reserved)] if learner else []),
     ]
     return await _all_or_none(*starting)
@@ -169,7 +169,7 @@ async def _in_turns(
             f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}"
         )
     shared = await _reserve_shared(cfg)
-    pool = await RolloutPool.start(cfg, model, urls, shared=shared)
+    pool = await EnginePool.start(cfg, model, urls, shared=shared)
     try:
         patience = (
             Deadline.of(cfg, "timeouts.start_s")

@@ -4,8 +4,8 @@ modelled environment.
     run_group -> n x [ engine: segment -> env: call -> engine: segment -> ... ] -> (GroupMeta, tokens by policy version)
 
 Everything between `run_group` and its result are callbacks on the clock: no coroutine per trajectory, so that millions
-fit into a minute. Routing, faults and metadata are those of cluster/pool.py: the same router; a dead actor's groups
-raise EngineGone; a call that an outage fails costs the whole group, whose sessions share the server.
+fit into a minute. Routing, faults and metadata are those of cluster/engine_pool.py: the same router; a dead actor's
+groups raise EngineGone; a call that an outage fails costs the whole group, whose sessions share the server.
 """
 
 from __future__ import annotations

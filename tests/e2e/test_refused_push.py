@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.cluster.jobs.inputs import load_inputs
 from openrlhf_tir.cluster.jobs.train import run_training
 from openrlhf_tir.cluster.learner_group import LearnerGroup
-from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.services import Services
@@ -83,7 +83,7 @@ async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_s
     inputs = load_inputs(cfg)
     with ray_session(cfg), PssSampler() as pss:
         async with env_urls(cfg) as urls:
-            pool = await RolloutPool.start(cfg, cfg.actor.model_name_or_path, urls, DamagesOnePush)
+            pool = await EnginePool.start(cfg, cfg.actor.model_name_or_path, urls, DamagesOnePush)
             services = Services(
                 cfg, Console(), pool, await LearnerGroup.start(cfg), pss, StopRequest(cfg.train.stop_grace_s)
             )

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.rollout.fault_actor import EmulatedActor
 from benchmarks.rollout.fault_parts import PATIENCE_S, config, fault_server, sessions, trained_on_a_fault
+from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.jobs.control import Control, apply
-from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
@@ -32,7 +32,7 @@ STEPS, B, N = 6, 8, 32
 class CheckedLearner(FakeLearner):
     """Looks at every trajectory that it is given."""
 
-    def __init__(self, pool: RolloutPool) -> None:
+    def __init__(self, pool: EnginePool) -> None:
         super().__init__(seconds=0.05)
         self.pool, self.wrong = pool, []
 
@@ -45,7 +45,7 @@ class CheckedLearner(FakeLearner):
 class DirectPublisher:
     """Tells every actor its version; nothing is loaded."""
 
-    def __init__(self, pool: RolloutPool) -> None:
+    def __init__(self, pool: EnginePool) -> None:
         self.pool, self.version = pool, 0
         pool.on_join = lambda member, admit: member.update_weights(None, self.version, "")
 
@@ -78,7 +78,7 @@ async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move
         fault_server(tmp_path, delay_s=0.05) as second,
         ray_session(cfg),
     ):
-        pool = await RolloutPool.start(cfg, "", {"echo": [first]}, EmulatedActor)
+        pool = await EnginePool.start(cfg, "", {"echo": [first]}, EmulatedActor)
         try:
             await killed_with_500_live(cfg, pool, first)
             await moved_and_scaled(pool, first, second)
@@ -87,7 +87,7 @@ async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move
         assert (await sessions(first))["open"] == (await sessions(second))["open"] == []
 
 
-async def killed_with_500_live(cfg, pool: RolloutPool, url: str) -> None:
+async def killed_with_500_live(cfg, pool: EnginePool, url: str) -> None:
     learner = CheckedLearner(pool)
     pipeline = Pipeline(
         cfg,
@@ -123,7 +123,7 @@ async def killed_with_500_live(cfg, pool: RolloutPool, url: str) -> None:
     assert not [s for s in (await sessions(url))["open"] if s.startswith(victim.owner)]
 
 
-async def moved_and_scaled(pool: RolloutPool, first: str, second: str) -> None:
+async def moved_and_scaled(pool: EnginePool, first: str, second: str) -> None:
     async def roll(epoch: int, groups: int) -> set[str]:
         metas = await asyncio.gather(
             *(pool.run_group(GroupKey(epoch, i), Task(f"prompt {i} of {epoch}", "", "echo")) for i in range(groups))

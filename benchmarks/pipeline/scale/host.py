@@ -19,8 +19,8 @@ from typing import Any
 import ray
 from ray.util.placement_group import remove_placement_group
 
+from openrlhf_tir.cluster.engine_handle import EngineHandle
 from openrlhf_tir.cluster.learner_group import LearnerGroup
-from openrlhf_tir.cluster.member import Member
 from openrlhf_tir.cluster.nodes import engine_room, learner_room
 from openrlhf_tir.cluster.ray_session import place, worker_env
 from openrlhf_tir.cluster.shared_dir import marked
@@ -75,7 +75,7 @@ class Handle:
         self.host.die.remote(self.who)
 
 
-class HostedMember(Member):
+class HostedEngine(EngineHandle):
     def kill(self) -> None:
         self.given_up.set()
         self.actor.end()
@@ -108,11 +108,11 @@ class Hosts:
         make: Callable[[int], Any],
         index: int,
         env_urls: Mapping[str, Any],
-        on_death: Callable[[Member, str], None],
-    ) -> Member:
-        """As cluster/member.py spawns one: reserved, asked whether it sees the run's directory, started."""
+        on_death: Callable[[EngineHandle, str], None],
+    ) -> EngineHandle:
+        """As cluster/engine_handle.py spawns one: reserved, asked whether it sees the run's directory, started."""
         placement = await place(engine_room(self.cfg), f"rollout engine {index}", self.cfg)
-        member = HostedMember(index, self.handle("engine", make, index), placement, on_death, self.cfg)
+        member = HostedEngine(index, self.handle("engine", make, index), placement, on_death, self.cfg)
         try:
             with marked(self.cfg.run_dir) as mark:
                 seen = member.actor.sees.remote(mark, {})

@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
+from openrlhf_tir.cluster.engine_handle import EngineHandle
+from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.learner_group import LearnerGroup
-from openrlhf_tir.cluster.member import Member
-from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.config import Config
 from openrlhf_tir.logs.process import PssSampler
@@ -69,7 +69,7 @@ class Wanted:
         )
 
 
-class Noting(RolloutPool):
+class Noting(EnginePool):
     """The real pool; notes which actor an issue of a group was given to. `hosts`: where its actors are, if not in
     processes of their own."""
 
@@ -78,12 +78,12 @@ class Noting(RolloutPool):
         self.hosts = hosts
         self.ran_on: dict[GroupKey, str] = {}
 
-    async def _spawn(self, index: int) -> Member:
+    async def _spawn(self, index: int) -> EngineHandle:
         if self.hosts is None:
             return await super()._spawn(index)
         return await self.hosts.engine(self.actor_class, index, self.env_urls, self.fleet.lost)
 
-    async def _run_on(self, member: Member, key: GroupKey, task: Task, mode: Any) -> tuple[GroupMeta, Any]:
+    async def _run_on(self, member: EngineHandle, key: GroupKey, task: Task, mode: Any) -> tuple[GroupMeta, Any]:
         self.ran_on[key] = member.owner
         return await super()._run_on(member, key, task, mode)
 
@@ -178,7 +178,7 @@ async def train(cfg: Config, wanted: Wanted, pool: Noting, ranks: LearnerGroup) 
     killed_at: float | None = None
     rejoined_s: float | None = None
 
-    async def joined(member: Member, admit: Callable[[], None]) -> None:
+    async def joined(member: EngineHandle, admit: Callable[[], None]) -> None:
         nonlocal rejoined_s
         await publisher.join(member, admit)
         rejoined_s = time.monotonic() - (killed_at or 0.0)

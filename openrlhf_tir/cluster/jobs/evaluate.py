@@ -33,7 +33,7 @@ MAX_FAILED = 0.02
 
 
 class Samples(Protocol):
-    """A RolloutPool, or what takes its turn before it."""
+    """A EnginePool, or what takes its turn before it."""
 
     async def run_group(self, key: GroupKey, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any]: ...
 

@@ -29,7 +29,7 @@ from ...types import Group, Task
 from .evaluate import CONCURRENT_GROUPS, MAX_FAILED, sampled_group
 
 if TYPE_CHECKING:
-    from ..pool import RolloutPool
+    from ..engine_pool import EnginePool
     from ..services import Services
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ async def _one(
 
 
 async def sample(
-    pool: RolloutPool,
+    pool: EnginePool,
     store: Store,
     suite: str,
     how: Sampled,
@@ -137,7 +137,7 @@ async def sample(
             tg.create_task(one(i), name=f"evaluate {suite} {i}")
 
 
-async def _group(pool: RolloutPool, i: int, task: Task, mode: EvalMode) -> tuple[Group | str, str]:
+async def _group(pool: EnginePool, i: int, task: Task, mode: EvalMode) -> tuple[Group | str, str]:
     """The trajectories, or the reason why there are none; and what the method's own code said where it failed."""
     end = await sampled_group(pool, i, task, mode)
     if isinstance(end, str):

@@ -142,7 +142,7 @@ def learner_and_engines() -> set[str]:
     )
     engines = named("cluster/rollout_actor.py", "load") | named("actors/seat.py", "figures")
     engines |= named("actors/router.py", "totals")
-    return learner | named("cluster/pool.py", "engine_stats") | engines
+    return learner | named("cluster/engine_pool.py", "engine_stats") | engines
 
 
 def test_every_metric_that_a_run_logs_is_in_the_glossary(logged):

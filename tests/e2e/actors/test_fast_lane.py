@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rollout.fault_parts import fault_server
+from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.lanes import PoolLanes
-from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.config import Config
 from openrlhf_tir.toy.model import save_model
@@ -40,7 +40,7 @@ def config(work: Path) -> Config:
     )
 
 
-async def rolled(pool: RolloutPool, lanes: PoolLanes, attempt: int, *, moves: bool) -> Group:
+async def rolled(pool: EnginePool, lanes: PoolLanes, attempt: int, *, moves: bool) -> Group:
     """The group of one prompt; with `moves` every response goes to the other actor once, as soon as it is seen."""
     rolling = asyncio.create_task(pool.run_group(GroupKey(0, 0, attempt), Task("prompt", "0", "echo")))
     while moves and not rolling.done():
@@ -52,7 +52,7 @@ async def rolled(pool: RolloutPool, lanes: PoolLanes, attempt: int, *, moves: bo
     return (await pool.fetch([payload]))[0]
 
 
-async def tokens_sampled(pool: RolloutPool) -> list[float]:
+async def tokens_sampled(pool: EnginePool) -> list[float]:
     """So far, by each actor."""
     return [(await m.actor.stats.remote())["tokens_generated"] for m in pool.members]
 
@@ -65,7 +65,7 @@ async def test_a_response_that_moves_between_actors_has_the_tokens_of_one_that_s
     cfg = config(tmp_path)
     cfg.run_dir.mkdir()
     with fault_server(tmp_path, delay_s=0.01) as server, ray_session(cfg):
-        pool = await RolloutPool.start(cfg, cfg.actor.model_name_or_path, {"echo": [server]})
+        pool = await EnginePool.start(cfg, cfg.actor.model_name_or_path, {"echo": [server]})
         try:
             lanes = PoolLanes(pool)
             stayed = await rolled(pool, lanes, 0, moves=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_tir.cluster.member import spawn
+from openrlhf_tir.cluster.engine_handle import spawn
 from openrlhf_tir.cluster.ray_session import ray_session
 
 from ..conftest import tiny_config

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.cluster.member import spawn
+from openrlhf_tir.cluster.engine_handle import spawn
 from openrlhf_tir.cluster.nodes import has_gpus, nodes, plan
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.config import Config

@@ -153,7 +153,7 @@ class World:
             self.env_hangs -= 1
             seconds = 30.0  # the group's deadline
             dropped = None
-        while True:  # as RolloutPool does
+        while True:  # as EnginePool does
             async with self.fleet.router.place(task.prompt, 1, lambda a: wanted in (None, a.version)) as actor:
                 if self.refusals:
                     self.refusals -= 1

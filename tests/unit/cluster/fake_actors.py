@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_tir.cluster.member import Member
-from openrlhf_tir.cluster.pool import RolloutPool
+from openrlhf_tir.cluster.engine_handle import EngineHandle
+from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.config import Config
 from openrlhf_tir.types import Completion, GroupMeta
 
@@ -126,7 +126,7 @@ class FakeCluster:
     """A pool on fake actors; `actors` holds all that ever started, `prepare` sees each before it starts."""
 
     def __init__(self, cfg: Config, monkeypatch: Any) -> None:
-        from openrlhf_tir.cluster import pool as pool_module
+        from openrlhf_tir.cluster import engine_pool as pool_module
 
         self.actors: list[FakeActor] = []
         self.actor_class: type[FakeActor] = FakeActor
@@ -134,16 +134,16 @@ class FakeCluster:
         monkeypatch.setattr(pool_module, "spawn", self.spawn)
         monkeypatch.setattr("ray.kill", self.kill)
         monkeypatch.setattr("ray.cancel", lambda ref: ref.cancel())
-        self.pool = RolloutPool(cfg, "", {})
+        self.pool = EnginePool(cfg, "", {})
         self.pool.fleet.on_lost = lambda member: None
 
     async def spawn(
         self, actor_class: type, index: int, cfg: Config, model: str, env_urls: Any, on_death: Callable
-    ) -> Member:
+    ) -> EngineHandle:
         actor = self.actor_class(index)
         self.actors.append(actor)
         self.prepare(actor)
-        member = Member(index, actor, None, on_death, cfg)
+        member = EngineHandle(index, actor, None, on_death, cfg)
         try:
             member.url = await member.call(actor.start.remote(), "timeouts.start_s", "The start")
         except BaseException:

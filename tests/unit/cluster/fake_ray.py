@@ -38,9 +38,9 @@ class Ray:
         self.prepare = lambda actor: None
         self.killed: list[FakeActor] = []
         remove = lambda group: setattr(group, "removed", True)  # noqa: E731
-        for module in ("ray_session", "member", "learner_group"):
+        for module in ("ray_session", "engine_handle", "learner_group"):
             monkeypatch.setattr(f"openrlhf_tir.cluster.{module}.remove_placement_group", remove)
-        for module in ("member", "learner_group"):
+        for module in ("engine_handle", "learner_group"):
             monkeypatch.setattr(
                 f"openrlhf_tir.cluster.{module}.PlacementGroupSchedulingStrategy", lambda *args, **kwargs: None
             )
@@ -82,6 +82,6 @@ def lost(member, why) -> None: ...
 
 
 async def spawned(cfg: Config | None = None):
-    from openrlhf_tir.cluster.member import spawn
+    from openrlhf_tir.cluster.engine_handle import spawn
 
     return await spawn(object, 0, cfg or Config(), "model", {}, lost)

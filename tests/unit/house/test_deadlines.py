@@ -16,8 +16,8 @@ REPO = Path(__file__).resolve().parents[3]
 ROOMS = ("cluster", "engines", "weights")
 
 GUARDS = {"within", "in_time", "_in_time", "_tell", "call", "run_group", "_all"}
-"""deadlines.within, and what calls it: the transports', WeightPublisher's two, Member's two, LearnerGroup._all. Each
-takes the awaitable itself."""
+"""deadlines.within, and what calls it: the transports', WeightPublisher's two, EngineHandle's two,
+LearnerGroup._all. Each takes the awaitable itself."""
 GUARDING_BLOCKS = {"timeout", "timeout_at", "_or_break"}
 """asyncio's, and VllmEngine's for the steps of a push."""
 ENGINE_CALLS = {"update_weights", "receive_weights", "use_received", "proved", "discard", "canary"}
@@ -34,9 +34,9 @@ EXEMPT = {
     "engines/vllm_engine.py _final_output": (
         "an answer takes as long as its tokens: rollout.group_deadline_s, and VllmEngine.alive watches the progress"
     ),
-    "engines/vllm_engine.py _switch": "part of a push (Member: timeouts.push_s), or an HTTP client's own request",
+    "engines/vllm_engine.py _switch": "part of a push (EngineHandle: timeouts.push_s), or an HTTP client's own request",
     "engines/vllm_engine.py _abort": (
-        "a message without an answer; part of a push or of the end, both bounded in Member"
+        "a message without an answer; part of a push or of the end, both bounded in EngineHandle"
     ),
     "weights/broadcast/transport.py _broadcast": (
         "LearnerGroup.broadcast: timeouts.learner_s, and within it timeouts.broadcast_s for each bucket"
@@ -156,7 +156,7 @@ def test_every_call_to_another_process_has_a_deadline(path):
     for function, lines in unbounded(path.read_text()).items():
         assert f"{where} {function}" in EXEMPT, (
             f"{where}:{lines[0]}: {function} waits for another process without a deadline. Give the awaitable to"
-            " deadlines.within or Member.call, or say in EXEMPT what bounds it."
+            " deadlines.within or EngineHandle.call, or say in EXEMPT what bounds it."
         )
 
 

@@ -123,7 +123,7 @@ def test_an_engine_that_is_lost_starts_again_in_its_place_when_the_learner_has_l
 
 
 def test_one_that_is_asked_for_beyond_the_ranks_has_no_place_and_is_told_so(ray: Ray, events):
-    from openrlhf_tir.cluster.member import spawn
+    from openrlhf_tir.cluster.engine_handle import spawn
 
     async def session() -> None:
         services = await started(config())

@@ -1,4 +1,4 @@
-"""RolloutPool: the rollout actors as one `Rollout`. Routes groups, keeps as many actors as are wanted, swaps
+"""EnginePool: the rollout actors as one `Rollout`. Routes groups, keeps as many actors as are wanted, swaps
 environments' URLs.
 
     run_group -> router -> actor         waits while none is up; an actor that refuses (QueueFull) is passed over for a
@@ -29,7 +29,7 @@ from ..deadlines import Deadline, within
 from ..envs.orphans import close_orphans
 from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull, WeightsUnverified
 from ..types import Group, GroupKey, GroupMeta, Task
-from .member import Member, spawn
+from .engine_handle import EngineHandle, spawn
 from .ray_faults import death
 from .rollout_actor import RolloutActor
 
@@ -46,7 +46,7 @@ MAX_FAILED_PROMPTS = 3
 at fault, three are not."""
 
 
-class RolloutPool:
+class EnginePool:
     def __init__(
         self,
         cfg: Config,
@@ -59,12 +59,12 @@ class RolloutPool:
         self.shared = shared
         self.cfg, self.model, self.env_urls, self.actor_class = cfg, model, dict(env_urls), actor_class
         r = cfg.rollout
-        self.fleet: Fleet[Member] = Fleet(
+        self.fleet: Fleet[EngineHandle] = Fleet(
             self._spawn, size=cfg.vllm.num_engines, heartbeat_s=r.heartbeat_s, unresponsive_s=r.unresponsive_s
         )
         self.fleet.on_lost = self._orphaned
         self.fleet.prove = self._prove
-        self.on_join: Callable[[Member, Callable[[], None]], Awaitable[None]] | None = None
+        self.on_join: Callable[[EngineHandle, Callable[[], None]], Awaitable[None]] | None = None
         """Who brings a new actor to the current weights and proves it, then calls its second argument to admit it.
         None: new actors join with the model that they loaded."""
         self._closing: set[asyncio.Task] = set()
@@ -79,17 +79,17 @@ class RolloutPool:
         env_urls: Mapping[str, list[str]],
         actor_class: type = RolloutActor,
         shared: PlacementGroup | None = None,
-    ) -> RolloutPool:
+    ) -> EnginePool:
         self = cls(cfg, model, env_urls, actor_class, shared)
         await self.fleet.start()
         return self
 
     @property
-    def router(self) -> Router[Member]:
+    def router(self) -> Router[EngineHandle]:
         return self.fleet.router
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[EngineHandle]:
         """Those who sample, the same list always."""
         return self.fleet.members
 
@@ -99,7 +99,7 @@ class RolloutPool:
         version = mode.version if mode else None
         n = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
 
-        def has_it(member: Member) -> bool:
+        def has_it(member: EngineHandle) -> bool:
             return version is None or member.version == version
 
         while True:
@@ -109,7 +109,7 @@ class RolloutPool:
                 except QueueFull as e:
                     self.router.full(member.name, e.retry_after_s)
 
-    async def _run_on(self, member: Member, key: GroupKey, task: Task, mode) -> tuple[GroupMeta, Any]:
+    async def _run_on(self, member: EngineHandle, key: GroupKey, task: Task, mode) -> tuple[GroupMeta, Any]:
         member.running.add(key)
         ref, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
         try:
@@ -128,7 +128,7 @@ class RolloutPool:
             member.failed_prompts.clear()
         return meta, payload
 
-    async def _engine_failed(self, member: Member, prompt: str) -> None:
+    async def _engine_failed(self, member: EngineHandle, prompt: str) -> None:
         """A group failed by its engine: is the engine gone (EngineGone), or only this group? The engine is asked."""
         await member.heartbeat()
         member.failed_prompts.add(prompt)
@@ -155,17 +155,17 @@ class RolloutPool:
             if isinstance(error, BaseException) and not isinstance(error, EngineGone):
                 raise error
 
-    async def _spawn(self, index: int) -> Member:
+    async def _spawn(self, index: int) -> EngineHandle:
         more = {} if self.shared is None else {"shared": self.shared}
         return await spawn(self.actor_class, index, self.cfg, self.model, self.env_urls, self.fleet.lost, **more)
 
-    async def _prove(self, member: Member, admit: Callable[[], None]) -> None:
+    async def _prove(self, member: EngineHandle, admit: Callable[[], None]) -> None:
         """Bring a new member to where the others are, before anything is sent to it."""
         await member.set_env_urls(self.env_urls)  # it may have been swapped while the model was loading
         if self.on_join:
             await self.on_join(member, admit)
 
-    async def wait_for_prover(self, member: Member, admit: Callable[[], None]) -> None:
+    async def wait_for_prover(self, member: EngineHandle, admit: Callable[[], None]) -> None:
         """As `on_join` while the learner is started again: nobody can prove a new actor, and it waits for who can.
 
         An actor that joined now would hold the weights that it loaded, while the others hold the last push."""
@@ -174,7 +174,7 @@ class RolloutPool:
         if self.on_join:
             await self.on_join(member, admit)
 
-    def _orphaned(self, member: Member) -> None:
+    def _orphaned(self, member: EngineHandle) -> None:
         """Close the environment sessions that a dead actor left open."""
         servers = set().union(*self.env_urls.values(), member.env_servers, *(m.env_servers for m in self.members))
         token = os.environ.get(self.cfg.env.token_env)

@@ -7,20 +7,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_tir.cluster import member as members
-from openrlhf_tir.cluster.member import Member
+from openrlhf_tir.cluster import engine_handle as handles
+from openrlhf_tir.cluster.engine_handle import EngineHandle
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.simulation.virtual_loop import run
 
 
 def test_calls_to_an_actor_that_is_killed_end_at_once_and_those_that_come_later_too(monkeypatch):
-    monkeypatch.setattr(members, "ray", SimpleNamespace(kill=lambda actor: None, exceptions=members.ray.exceptions))
+    monkeypatch.setattr(handles, "ray", SimpleNamespace(kill=lambda actor: None, exceptions=handles.ray.exceptions))
     deaths: list[str] = []
 
     async def scenario():
         loop = asyncio.get_running_loop()
-        actor = Member(3, None, None, lambda member, why: deaths.append(why), Config())
+        actor = EngineHandle(3, None, None, lambda member, why: deaths.append(why), Config())
         answered, hung = loop.create_future(), loop.create_future()
         loop.call_later(1.0, answered.set_result, "meta")
         loop.call_later(2.0, actor.kill)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_tir.cluster.member import Member
+from openrlhf_tir.cluster.engine_handle import EngineHandle
 from openrlhf_tir.config import Config
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -25,7 +25,7 @@ def test_busy_times_of_a_node_that_is_an_hour_ahead_are_put_on_the_controllers_c
             return answer
 
     async def scenario():
-        member = Member(0, SimpleNamespace(busy_intervals=Busy), None, lambda *_: None, Config())
+        member = EngineHandle(0, SimpleNamespace(busy_intervals=Busy), None, lambda *_: None, Config())
         found = await member.busy_intervals()
         [(start, end)] = found["engine", "decode"]
         assert (start, end) == pytest.approx((now - 10, now - 5), abs=1.0) and found["env", "start"] == []

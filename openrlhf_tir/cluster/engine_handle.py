@@ -1,4 +1,4 @@
-"""Member: one rollout actor as the controller holds it: its process, its reserved resources, the groups that it runs.
+"""EngineHandle: one rollout actor as the controller holds it: its process, its resources, the groups that it runs.
 
 Every call to the actor has a deadline, and ends at once when the actor is given up, whatever Ray still knows of its
 process. A call that finds the actor dead, its engine broken or no answer in time reports it (`on_death`), so that it is
@@ -59,8 +59,8 @@ class Once:
 
 
 @dataclass(eq=False)
-class Member:
-    """What is in `RolloutPool.members` was proved to hold the current weights. `on_death(member, why)` is told once it
+class EngineHandle:
+    """What is in `EnginePool.members` was proved to hold the current weights. `on_death(member, why)` is told once it
     is no more.
 
     Belongs to one event loop.
@@ -69,7 +69,7 @@ class Member:
     index: int
     actor: Any
     placement: PlacementGroup | None
-    on_death: Callable[[Member, str], None]
+    on_death: Callable[[EngineHandle, str], None]
     cfg: Config
     url: str = ""
     running: set[GroupKey] = field(default_factory=set)
@@ -182,7 +182,7 @@ class Member:
         )
 
     async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
-        """See RolloutPool."""
+        """See EnginePool."""
         sent = time.time()
         theirs, found = await self.call(
             self.actor.busy_intervals.remote(), "rollout.unresponsive_s", "The report of busy times"
@@ -221,9 +221,9 @@ async def spawn(
     cfg: Config,
     model: str,
     env_urls: Mapping[str, list[str]],
-    on_death: Callable[[Member, str], None],
+    on_death: Callable[[EngineHandle, str], None],
     shared: PlacementGroup | None = None,
-) -> Member:
+) -> EngineHandle:
     """Reserve, start, load the model. Raises ClusterFull when there is no room, EngineGone when it died or was not up
     in time, what its `start` raised.
 
@@ -258,7 +258,7 @@ async def spawn(
         if own is not None:
             remove_placement_group(own)
         raise
-    member = Member(index, actor, own, on_death, cfg)
+    member = EngineHandle(index, actor, own, on_death, cfg)
     try:
         with marked(cfg.run_dir) as mark:
             theirs, sent = wanted(), time.time()
