@@ -3,17 +3,18 @@ the same.
 
 episodes  -> Engine, Codec, EnvSession
 serving, cluster -> RolloutEngine
-pipeline  -> Prompts, Rollout, Learner, Publisher
-weights   -> Learner
+pipeline  -> Prompts, Rollout, Learner, Publisher, RemoteEngine
+weights   -> Learner, RemoteEngine
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, TypeVarTuple, runtime_checkable
 
+from .deadlines import Deadline
 from .protocol import StepReply
 from .types import (
     BroadcastRendezvous,
@@ -36,6 +37,9 @@ from .types import (
 if TYPE_CHECKING:
     from .config import Config
 
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
 
 class Engine(Protocol):
     """Prompt token ids -> sampled token ids: engines/vllm_engine.py (real), engines/torch_engine.py (deterministic, for
@@ -50,87 +54,172 @@ class Engine(Protocol):
         """
 
 
-class Passes(Protocol):
+class ProofGate(Protocol):
+    """Withholds what an engine sampled until its weights are proved: engines/proof.py."""
+
     async def passed(self, versions_T: Any) -> None:
-        """Return once what these versions [T] sampled may be used. Raises WeightsUnverified when it never may."""
+        """Wait until tokens that these policy versions sampled may be used.
+
+        Args:
+            versions_T: [T] int: the version that sampled each token.
+
+        Raises:
+            WeightsUnverified: They may never be used.
+        """
 
 
 @runtime_checkable
 class RolloutEngine(Engine, Protocol):
-    """What a rollout actor needs of an engine: engines/vllm_engine.py, engines/torch_engine.py. Of one event loop."""
+    """Everything that an engine can do, declared once.
+
+    Implemented by engines/vllm_engine.py and engines/torch_engine.py. A rollout actor owns one engine and calls it
+    directly. Other processes call its async methods by `RemoteEngine.call`; nothing in between declares them again. An
+    engine belongs to one event loop.
+    """
 
     @property
-    def proof(self) -> Passes: ...
+    def proof(self) -> ProofGate: ...
 
     bounds: EngineBounds
     broken: str | None
-    """Why this engine cannot be used any more; None while it can."""
+    """The reason why this engine cannot be used any more; None while it can."""
 
     @property
     def version(self) -> int:
-        """Learner updates behind the weights that sample now."""
+        """Number of learner updates behind the weights that sample now."""
 
     @classmethod
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> Self:
-        """Load `model`, whose weights count as `version`. Raises EngineError."""
+        """Load a model.
+
+        Args:
+            model: A directory, or a name on the Hugging Face hub.
+            cfg: The run's configuration.
+            version: The version that the loaded weights count as.
+            index: Number of this engine in the run.
+
+        Raises:
+            EngineError: The engine did not start.
+        """
 
     async def alive(self) -> None:
-        """A sign of life of whatever computes, in whichever process. Raises EngineError when it is broken, silent, or
-        makes no progress."""
+        """Return if whatever computes is well, in whichever process it runs.
+
+        Raises:
+            EngineError: It is broken, does not answer, or makes no progress.
+        """
 
     async def abort(self, request_id: str) -> None:
-        """The request is answered with what it has, finish_reason "abort". Nothing if it has ended, or is not known."""
+        """End a request: it is answered with what it has and finish_reason "abort". Unknown requests are ignored."""
 
     def progress(self) -> dict[str, int]:
-        """Request -> tokens sampled so far, of those that it is answering."""
+        """Return the number of tokens sampled so far, by the id of each request under way."""
 
     async def pause(self) -> None:
         """Freeze all requests; new ones wait."""
 
-    async def resume(self) -> None: ...
+    async def resume(self) -> None:
+        """Let requests go on after `pause`."""
 
     async def sleep(self) -> None:
-        """train.colocate_all: leave the GPU's memory to the learner. Requests wait for `wake` or a push. Idempotent."""
+        """Leave the GPU's memory to the learner (train.colocate_all). Requests wait for `wake` or a push.
+
+        Idempotent.
+        """
 
     async def wake(self) -> None:
-        """With the weights that it had. Idempotent."""
+        """Take the memory back, with the weights that the engine had. Idempotent."""
 
     async def update_weights(
         self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
     ) -> list[Completion]:
-        """Load a safetensors file; with a `link` a delta, which continues the push before. What `canary` sampled with
-        it. Raises WeightsUnverified; of it DeltaRefused when this node cannot continue: the engine is as it was, and
-        takes a full push. Wakes an engine that sleeps."""
+        """Load weights from a safetensors file; wakes an engine that sleeps.
 
-    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
-        """Take part in a broadcast, worker i as rank `first_rank` + i. Requests are frozen from here on, until
-        `use_received` or for ever: what a torn push left is nobody's weights. Raises WeightsUnverified when the engine
-        is broken by it."""
+        Args:
+            path: The full weights or, with a `link`, what changed since the push before.
+            version: Number of learner updates behind the weights.
+            digest: Digest of the full weights after the push.
+            canary: What to sample first with the new weights; None: nothing.
+            link: Chains a delta to the push before it.
 
-    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        """What was received, of `digest`, samples as `version`. What `canary` sampled. Raises WeightsUnverified."""
+        Returns:
+            What the canary sampled.
 
-    async def proved(self, version: int) -> None:
-        """Says that what `version` sampled may be used."""
+        Raises:
+            WeightsUnverified: The file is not the announced one, or did not load.
+            DeltaRefused: A WeightsUnverified after which the engine has its old weights and can take a full push.
+        """
 
-    async def discard(self, why: str) -> None:
-        """The weights are unknown: nothing that they sampled is ever used."""
+    async def receive_weights(self, rendezvous: BroadcastRendezvous, first_rank: int, push_id: str) -> BroadcastResult:
+        """Take part in a broadcast; worker i of the engine is rank `first_rank` + i.
 
-    async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        """One short sample per prompt for the learner to score."""
+        Requests are frozen from here on until `apply_received`, or for ever: weights of a torn push are nobody's.
+
+        Raises:
+            WeightsUnverified: The broadcast broke the engine.
+        """
+
+    async def apply_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        """Sample from the received weights as `version`, and return what the canary sampled.
+
+        Raises:
+            WeightsUnverified: What was received does not have this digest.
+        """
+
+    async def confirm_weights(self, version: int) -> None:
+        """Release what was sampled with `version`; until then it is withheld."""
+
+    async def discard(self, reason: str) -> None:
+        """Give up the engine because its weights are unknown: nothing that they sampled is ever returned."""
+
+    async def sample_canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+        """Return one short completion per prompt, which the learner scores."""
 
     def stats(self) -> dict[str, float]:
-        """Among others `running` and `waiting` requests, `version`, `paused`. The names are those of serving/metrics.py
-        without `tir_engine_`."""
+        """Return figures by name: among others `running` and `waiting` requests, `version`, `paused`.
+
+        serving/metrics.py exports each as `tir_engine_NAME`.
+        """
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
-        """(start, end) in epoch seconds, since the last call, during which at least one request was decoding."""
+        """Return (start, end) in epoch seconds since the last call: when at least one request was decoding."""
 
     async def openai_app(self, cfg: Config) -> Any:
-        """An ASGI app of the engine's own, or None."""
+        """Return the engine's own ASGI app, or None."""
 
     async def stop(self) -> None:
-        """End what runs, and the engine's processes."""
+        """Abort all requests and end the engine's processes."""
+
+
+class RemoteEngine(Protocol):
+    """An engine as the controller holds it: cluster/engine_handle.py; engines/local_engine.py within one process.
+
+    Weight pushes and the sharing of GPUs reach an engine by `call` and by nothing else.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    version: int | None
+    """Version of the weights that were last proved on this engine; None before the first proof. It belongs to the
+    process: the engine that replaces this one has a handle of its own."""
+
+    async def call(
+        self, method: Callable[[Any, *Arguments], Awaitable[Result]], *args: *Arguments, deadline: Deadline
+    ) -> Result:
+        """Call a method of the engine, given as an attribute of RolloutEngine, and return its result.
+
+            completions = await engine.call(RolloutEngine.sample_canary, prompt_ids, 16, 0, deadline=push_deadline)
+
+        What the method itself raises is raised here.
+
+        Raises:
+            EngineGone: The engine's process died, its engine is broken, or it did not answer before the deadline. It is
+                given up, and its owner replaces it.
+        """
+
+    async def discard(self, reason: str) -> None:
+        """Give up the engine because its weights are unknown. Nothing that it sampled with them is ever returned."""
 
 
 class Codec(Protocol):

@@ -134,7 +134,7 @@ class Collector:
     async def _prepare(self) -> None:
         """Make the texts, and take what both sides compute with the weights that both loaded from disk."""
         begun = prompts(self.tokenizer, self.rng, 2 * TEXTS)
-        sampled = await self.engine.canary(begun, CONTINUED, 1000 + self.part)
+        sampled = await self.engine.sample_canary(begun, CONTINUED, 1000 + self.part)
         texts = [[*p, *c.token_ids.tolist()] for p, c in zip(begun, sampled, strict=True)]
         self.texts, self.others = texts[:TEXTS], texts[TEXTS:]
         self.version = 0
@@ -142,13 +142,13 @@ class Collector:
         await self.learner.publish(self.file)
         self.base = self.files / "base.safetensors"
         self.base.write_bytes(self.file.read_bytes())
-        completions = await self.engine.canary(self.texts, SAMPLED, 0)
+        completions = await self.engine.sample_canary(self.texts, SAMPLED, 0)
         self.before = await self._record(completions, None, None, 0.0, 0.0)
 
     async def _push(self, *, other: bool) -> None:
         rows = []
         asked = prompts(self.tokenizer, self.rng, ROWS)
-        answers = await self.engine.canary(asked, RESPONSE, self.rng.randrange(1 << 30))
+        answers = await self.engine.sample_canary(asked, RESPONSE, self.rng.randrange(1 << 30))
         for prompt, answer in zip(asked, answers, strict=True):
             rows.append(([*prompt, *answer.token_ids.tolist()], len(prompt), self.rng.choice([-1.0, 1.0])))
         start = time.monotonic()
@@ -168,7 +168,7 @@ class Collector:
         record = await self._record(completions, None, self.before, step_s, push_s)
         record["grad_norm"] = norm
         if other:
-            again = await self.engine.canary(self.others, SAMPLED, 500 + self.version)
+            again = await self.engine.sample_canary(self.others, SAMPLED, 500 + self.version)
             record["other"] = await self._scored(again, self.others)
         self._write(record)
         self.before = record
@@ -185,8 +185,8 @@ class Collector:
             assert wanted is not None
             self.engine._updating = self.engine._misloaded = False
             await self.engine._resumed()
-            completions = await self.engine.canary(*wanted)
-        await self.engine.proved(self.version)
+            completions = await self.engine.sample_canary(*wanted)
+        await self.engine.confirm_weights(self.version)
         return completions
 
     async def _fault(self, fault: Fault) -> None:

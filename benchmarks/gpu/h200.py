@@ -265,7 +265,7 @@ async def _engine(args: argparse.Namespace) -> dict:
     }
     if (args.model / FACTS).exists():
         canary = Canary(rng.integers(0, 90, (CANARY_PROMPTS, PROMPT_TOKENS)).tolist(), CANARY_TOKENS, CANARY_SEED)
-        before = await vllm.canary(*canary)
+        before = await vllm.sample_canary(*canary)
         answering = asyncio.create_task(all_of(args.requests, "during"))
         while not (vllm.stats()["running"] or answering.done()):
             await asyncio.sleep(0.01)
@@ -273,7 +273,7 @@ async def _engine(args: argparse.Namespace) -> dict:
         digest = json.loads((args.model / FACTS).read_text())["digest"]
         after = await vllm.update_weights(args.model / PUSH, 1, digest, canary)
         pushed = time.perf_counter() - start
-        await vllm.proved(1)
+        await vllm.confirm_weights(1)
         versions = {int(v) for c in await answering for v in c.versions}
         arrays: dict[str, Any] = {"prompts": np.asarray(canary.prompt_ids)}
         for name, completions in (("before", before), ("after", after)):

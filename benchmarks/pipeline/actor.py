@@ -3,7 +3,7 @@
 RolloutProcess.run_group(run, ...)     GroupRunner -> episodes -> queue -> emulated engine; tools by HTTP
 RolloutProcess.push(version)           pause, sleep as long as a push takes, go on with the prefixes computed again, or
                                        kept
-RolloutProcess.move, under_way         the fast lane's (cluster/remote_engine.py): the real ones
+RolloutProcess.move, under_way         the fast lane's (cluster/peer_engine.py): the real ones
 RolloutProcess.generate_all(...)       the baseline's full-batch generation: no tools, no overlap
 LearnerProcess.step(...)               reads the groups from the object store, counts how old their tokens are, sleeps
                                        the rest
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openrlhf_tir.cluster.remote_engine import MovesResponses
+from openrlhf_tir.cluster.peer_engine import MovesResponses
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.handover import Handover

@@ -98,11 +98,10 @@ class Member:
     name: str
     actor: Any
 
-    async def under_way(self) -> Any:
-        return await self.actor.under_way.remote()
+    unresponsive = None
 
-    async def move(self, trajectory: str, name: str, target: Any) -> bool:
-        return await self.actor.move.remote(trajectory, name, target)
+    async def call(self, method: Callable[..., Any], *args: Any, deadline: None) -> Any:
+        return await getattr(self.actor, method.__name__).remote(*args)
 
 
 class Cluster:

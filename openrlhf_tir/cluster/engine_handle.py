@@ -1,8 +1,13 @@
-"""EngineHandle: one rollout actor as the controller holds it: its process, its resources, the groups that it runs.
+"""One rollout actor as the controller holds it: its process, its reserved resources, the groups that it runs.
 
-Every call to the actor has a deadline, and ends at once when the actor is given up, whatever Ray still knows of its
-process. A call that finds the actor dead, its engine broken or no answer in time reports it (`on_death`), so that it is
-replaced, and raises EngineGone."""
+    weight publisher, transports --+
+    shared GPUs, fast lane --------+--> EngineHandle.call --> RolloutActor.invoke (Ray) --> the actor or its engine
+    EnginePool --------------------+
+
+Every call has a deadline and ends at once when the actor is given up, whatever Ray still knows of its process. A call
+that finds the actor dead, its engine broken, or no answer in time reports it (`on_death`), so that the actor is
+replaced, and raises EngineGone.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -20,25 +25,31 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
 from ..deadlines import Deadline, GivenUp, within
+from ..episodes.group import EvalMode
 from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, InfraError
 from ..logs.clock import Clock
-from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, GroupKey
+from ..types import GroupKey, GroupMeta, Task
 from .lost import end_of
 from .nodes import engine_room, shared_room
 from .ray_faults import death
 from .ray_session import by_node, place, worker_env
+from .rollout_actor import RolloutActor
 from .shared_dir import marked
 from .tokens import tokens
 from .versions import wanted
 
 log = logging.getLogger(__name__)
-STOP = Deadline(20.0, "member.STOP")
-"""An actor that is asked to stop aborts its requests and closes its sessions: seconds. Then it is killed."""
+STOP_DEADLINE = Deadline(20.0, "engine_handle.STOP_DEADLINE")
+"""An actor that is asked to stop aborts its requests and closes its sessions: seconds. After that it is killed."""
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 
-class Once:
-    """Something that happens at most once, as one future for all who wait for it beside something else: a task for each
-    would cost a call as much as its answer's. Belongs to one event loop."""
+class OneShotEvent:
+    """Something that happens at most once, as a single future for all who wait for it beside something else.
+
+    A task for each of them would cost as much as the call that it waits for. Belongs to one event loop.
+    """
 
     def __init__(self) -> None:
         self._is_set = False
@@ -60,10 +71,22 @@ class Once:
 
 @dataclass(eq=False)
 class EngineHandle:
-    """What is in `EnginePool.members` was proved to hold the current weights. `on_death(member, why)` is told once it
-    is no more.
+    """One remote engine. Implements ports.RemoteEngine; belongs to one event loop.
 
-    Belongs to one event loop.
+    Attributes:
+        index: Its place in the pool, from 0. A replacement takes the index, and with it the name, of a lost engine.
+        actor: The Ray handle of its process.
+        placement: The resources that were reserved for it alone; None if it shares those of a learner rank.
+        on_death: Called with this handle and a reason when the engine is lost.
+        cfg: The run's configuration, for deadlines.
+        url: The HTTP endpoint for agents.
+        running: Groups that it runs now.
+        env_servers: Servers on which it may hold sessions, as of the last heartbeat; processes behind a shared port
+            included.
+        failed_prompts: Prompts that its engine failed since it last finished a group, although it reports healthy.
+        version: Version of the weights that were last proved on it; None before the first proof.
+        given_up: Set when the process is ended.
+        clock: Its node's clock, compared with the controller's.
     """
 
     index: int
@@ -74,12 +97,9 @@ class EngineHandle:
     url: str = ""
     running: set[GroupKey] = field(default_factory=set)
     env_servers: set[str] = field(default_factory=set)
-    """Servers on which it may hold sessions, processes behind a front port included; as of the last heartbeat."""
     failed_prompts: set[str] = field(default_factory=set)
-    """Prompts that its engine failed on since it last answered one, though it says that it is well."""
     version: int | None = None
-    """The version of the weights that it was last proved to have; None before the first push."""
-    given_up: Once = field(default_factory=Once)
+    given_up: OneShotEvent = field(default_factory=OneShotEvent)
     clock: Clock = field(default_factory=lambda: Clock("its node"))
 
     @property
@@ -88,121 +108,70 @@ class EngineHandle:
 
     @property
     def owner(self) -> str:
-        """Begins the ids of its environment sessions."""
+        """The prefix of the ids of its environment sessions."""
         return self.actor._actor_id.hex()
 
-    async def call(self, ref: Awaitable[Any], setting: str | Deadline, what: str) -> Any:
-        """Await a result, at most for the seconds that the configuration's field `setting` holds.
+    @property
+    def unresponsive(self) -> Deadline:
+        """The deadline of calls that only ask something."""
+        return Deadline.of(self.cfg, "rollout.unresponsive_s")
 
-        Raises EngineGone when the process or its engine is no more or does not answer in time, and has it replaced.
+    async def call(
+        self, method: Callable[[Any, *Arguments], Awaitable[Result]], *args: *Arguments, deadline: Deadline
+    ) -> Result:
+        """Call a method of the remote actor, or of its engine, and return the result.
+
+        The method is given as an attribute of RolloutActor or of ports.RolloutEngine, so that arguments and result are
+        type-checked:
+
+            texts = await handle.call(RolloutEngine.sample_canary, prompt_ids, 16, 0, deadline=push_deadline)
+
+        What the method itself raises is raised here, EngineError excepted.
+
+        Raises:
+            EngineGone: The process died, its engine is broken (EngineError), or the deadline passed. The pool replaces
+                the engine.
         """
-        deadline = setting if isinstance(setting, Deadline) else Deadline.of(self.cfg, setting)
+        return await self._await(self.actor.invoke.remote(method.__name__, *args), method.__name__, deadline)
+
+    async def run_group(self, key: GroupKey, task: Task, mode: EvalMode | None = None) -> tuple[GroupMeta, Any]:
+        """Run one group and return its metadata and an object reference to its payload. Raises as `call` does."""
+        result, payload = self.actor.run_group.options(num_returns=2).remote(key, task, mode)
+        # The actor ends a group at its deadline by itself; only a broken actor takes longer than both.
+        deadline = Deadline.of(self.cfg, "rollout.group_deadline_s") + self.unresponsive
+        self.running.add(key)
         try:
-            return await within(deadline, _result(ref), f"{what} of {self.name}", unless=self.given_up.future)
-        except EngineGone:
+            return await self._await(result, "run_group", deadline), payload
+        except asyncio.CancelledError:
+            ray.cancel(result)  # nobody wants the group any more: the engine is free for others
             raise
-        except GivenUp:  # a stopped process would keep its caller
-            raise EngineGone(f"{self.name} was given up.") from None
-        except (DeadlineMissed, EngineError) as e:
-            why, error = str(getattr(e, "cause", None) or e), e  # what crossed Ray has its whole traceback as its text
-            if isinstance(e, EngineError):  # vLLM's own process may have been killed, not the actor
-                why = await end_of(self.cfg, self.name, why, certain=False)
-        except ray.exceptions.RayError as e:
-            what_happened = death(e)
-            if what_happened is None:
-                raise
-            why, error = await end_of(self.cfg, self.name, what_happened), e
-        lost = f"{self.name} is lost with {len(self.running)} groups: {why}"
-        self.on_death(self, why)
-        raise EngineGone(lost) from error
-
-    async def run_group(self, ref: Awaitable[Any]) -> Any:
-        """The metadata of a group that was started. The actor ends it at its deadline: this waits longer."""
-        deadline = Deadline.of(self.cfg, "rollout.group_deadline_s") + Deadline.of(self.cfg, "rollout.unresponsive_s")
-        return await self.call(ref, deadline, "A group")
-
-    async def update_weights(
-        self, path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
-    ) -> list[Completion]:
-        return await self.call(
-            self.actor.update_weights.remote(path, version, digest, canary, link),
-            "timeouts.push_s",
-            f"The push of version {version}",
-        )
-
-    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
-        return await self.call(
-            self.actor.receive_weights.remote(meeting, first_rank, push), "timeouts.push_s", "A broadcast"
-        )
-
-    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        return await self.call(
-            self.actor.use_received.remote(version, digest, canary), "timeouts.push_s", f"The use of version {version}"
-        )
-
-    async def proved(self, version: int) -> None:
-        await self.call(
-            self.actor.proved.remote(version), "rollout.unresponsive_s", f"The verdict on version {version}"
-        )
-        self.version = version
-
-    async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list:
-        return await self.call(self.actor.canary.remote(prompts, max_tokens, seed), "timeouts.push_s", "The canary")
-
-    async def sleep(self) -> None:
-        """See RolloutEngine."""
-        await self.call(self.actor.sleep.remote(), "timeouts.push_s", "The sleep")
-
-    async def wake(self) -> None:
-        await self.call(self.actor.wake.remote(), "timeouts.push_s", "The wake-up")
-
-    async def discard(self, why: str) -> None:
-        """Its weights are unknown: the process is ended with all that it sampled, and another started."""
-        self.on_death(self, why)
+        finally:
+            self.running.discard(key)
 
     async def heartbeat(self) -> None:
-        """Raises EngineGone when the process, or the engine in it, does not answer."""
-        self.env_servers |= set(
-            await self.call(self.actor.heartbeat.remote(), "rollout.unresponsive_s", "The heartbeat")
-        )
-
-    async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
-        await self.call(self.actor.set_env_urls.remote(urls), "rollout.unresponsive_s", "The swap of environments")
-
-    async def under_way(self) -> Any:
-        """See MovesResponses."""
-        return await self.call(
-            self.actor.under_way.remote(), "rollout.unresponsive_s", "The report of what is under way"
-        )
-
-    async def move(self, trajectory: str, name: str, target: Any) -> bool:
-        """See MovesResponses."""
-        return await self.call(
-            self.actor.move.remote(trajectory, name, target), "rollout.unresponsive_s", "The move of a response"
-        )
+        """Ask the process and its engine for a sign of life. Raises EngineGone."""
+        self.env_servers |= set(await self.call(RolloutActor.heartbeat, deadline=self.unresponsive))
 
     async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
-        """See EnginePool."""
+        """Return what RolloutActor.busy_intervals does, by the clock of the controller."""
         sent = time.time()
-        theirs, found = await self.call(
-            self.actor.busy_intervals.remote(), "rollout.unresponsive_s", "The report of busy times"
-        )
-        self.clock.heard(sent, theirs, time.time())
+        time_there, spans_of = await self.call(RolloutActor.busy_intervals, deadline=self.unresponsive)
+        self.clock.heard(sent, time_there, time.time())
         ours = self.clock.ours
-        return {what: [(ours(start), ours(end)) for start, end in spans] for what, spans in found.items()}
+        return {track: [(ours(start), ours(end)) for start, end in spans] for track, spans in spans_of.items()}
 
-    async def activity(self) -> dict[str, float]:
-        """See RolloutActor.activity."""
-        return await self.call(self.actor.activity.remote(), "rollout.unresponsive_s", "The report of activity")
+    async def discard(self, reason: str) -> None:
+        """End the process because its weights are unknown, with all that it sampled. The pool replaces it."""
+        self.on_death(self, reason)
 
     async def stop(self) -> None:
-        """End the actor in good order; it is killed when it does not answer in time."""
+        """End the actor in good order; kill it if it does not answer within STOP_DEADLINE."""
         with suppress(InfraError, ray.exceptions.RayError):
-            await within(STOP, _result(self.actor.stop.remote()), f"The end of {self.name}")
+            await within(STOP_DEADLINE, _result(self.actor.invoke.remote("stop")), f"stop of {self.name}")
         self.kill()
 
     def kill(self) -> None:
-        """End the process and give its resources back. Calls under way raise EngineGone."""
+        """End the process and release its resources. Calls under way raise EngineGone."""
         self.given_up.set()
         try:
             ray.kill(self.actor)
@@ -210,9 +179,31 @@ class EngineHandle:
             if self.placement is not None:
                 remove_placement_group(self.placement)
 
+    async def _await(self, answer: Awaitable[Any], method: str, deadline: Deadline) -> Any:
+        try:
+            return await within(deadline, _result(answer), f"{method} of {self.name}", unless=self.given_up.future)
+        except EngineGone:
+            raise
+        except GivenUp:  # a stopped process would keep its caller
+            raise EngineGone(f"{self.name} was given up.") from None
+        except (DeadlineMissed, EngineError) as error:
+            cause: Exception = error
+            reason = str(getattr(error, "cause", None) or error)  # an error that crossed Ray holds its whole traceback
+            if isinstance(error, EngineError):  # vLLM's own process may have been killed, not the actor
+                reason = await end_of(self.cfg, self.name, reason, certain=False)
+        except ray.exceptions.RayError as error:
+            cause = error
+            reason_of_death = death(error)
+            if reason_of_death is None:
+                raise
+            reason = await end_of(self.cfg, self.name, reason_of_death)
+        message = f"{self.name} is lost with {len(self.running)} groups: {reason}"
+        self.on_death(self, reason)
+        raise EngineGone(message) from cause
 
-async def _result(ref: Awaitable[Any]) -> Any:
-    return await ref
+
+async def _result(answer: Awaitable[Any]) -> Any:
+    return await answer
 
 
 async def spawn(
@@ -224,24 +215,37 @@ async def spawn(
     on_death: Callable[[EngineHandle, str], None],
     shared: PlacementGroup | None = None,
 ) -> EngineHandle:
-    """Reserve, start, load the model. Raises ClusterFull when there is no room, EngineGone when it died or was not up
-    in time, what its `start` raised.
+    """Reserve resources, start a rollout actor and let it load the model.
 
-    Whatever happens, cancellation included: an actor that does not come up keeps no resources. `shared`: what the
-    learner's ranks have reserved, of which it takes its place beside rank `index`.
+    Whatever happens, cancellation included: an actor that does not come up keeps no resources.
+
+    Args:
+        actor_class: RolloutActor, or a subclass.
+        index: The engine's place in the pool.
+        cfg: The run's configuration.
+        model: The model that the engine loads.
+        env_urls: Environment -> its servers.
+        on_death: Called with the handle and a reason when the engine is lost.
+        shared: The reservation of the learner ranks, in which the engine takes its place beside rank `index`.
+
+    Raises:
+        ClusterFull: There is no room.
+        EngineGone: It died, or was not up within timeouts.start_s. What its `start` raised is raised as it is.
     """
     if shared is None:
         room = engine_room(cfg)
         placement = own = await place(room, f"rollout engine {index}", cfg)
-        there = PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=room.workers_by_ray)
+        strategy = PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=room.workers_by_ray)
     else:
-        room, own, bundles = shared_room(cfg), None, by_node(shared)
+        room = shared_room(cfg)
+        own = None
+        bundles = by_node(shared)
         if index >= len(bundles):
             raise ClusterFull(
                 f"An engine stands beside each of the {len(bundles)} learner ranks (train.colocate_all,"
                 f" train.share_gpus), and engine {index} has none. Ask for fewer engines."
             )
-        there = PlacementGroupSchedulingStrategy(shared, placement_group_bundle_index=bundles[index])
+        strategy = PlacementGroupSchedulingStrategy(shared, placement_group_bundle_index=bundles[index])
     try:
         actor = (
             ray.remote(actor_class)
@@ -250,7 +254,7 @@ async def spawn(
                 num_gpus=room.num_gpus,
                 max_concurrency=10_000,
                 runtime_env={"env_vars": worker_env(cfg)},
-                scheduling_strategy=there,
+                scheduling_strategy=strategy,
             )
             .remote(index)
         )
@@ -258,19 +262,17 @@ async def spawn(
         if own is not None:
             remove_placement_group(own)
         raise
-    member = EngineHandle(index, actor, own, on_death, cfg)
+    handle = EngineHandle(index, actor, own, on_death, cfg)
+    deadline = Deadline.of(cfg, "timeouts.start_s")
     try:
         with marked(cfg.run_dir) as mark:
-            theirs, sent = wanted(), time.time()
-            address, now = await member.call(
-                actor.sees.remote(mark, theirs), "timeouts.start_s", "The look at the run's directory"
-            )
-        member.clock = Clock(f"node {address}")
-        member.clock.heard(sent, now, time.time())
-        member.url = await member.call(
-            actor.start.remote(cfg, model, env_urls, tokens(cfg)), "timeouts.start_s", "The start"
-        )
+            packages = wanted()
+            sent = time.time()
+            address, time_there = await handle.call(RolloutActor.sees, mark, packages, deadline=deadline)
+        handle.clock = Clock(f"node {address}")
+        handle.clock.heard(sent, time_there, time.time())
+        handle.url = await handle.call(RolloutActor.start, cfg, model, env_urls, tokens(cfg), deadline=deadline)
     except BaseException:
-        member.kill()
+        handle.kill()
         raise
-    return member
+    return handle

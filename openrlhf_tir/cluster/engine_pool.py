@@ -110,16 +110,8 @@ class EnginePool:
                     self.router.full(member.name, e.retry_after_s)
 
     async def _run_on(self, member: EngineHandle, key: GroupKey, task: Task, mode) -> tuple[GroupMeta, Any]:
-        member.running.add(key)
-        ref, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
-        try:
-            meta = await member.run_group(ref)
-            self.router.told(member.name, meta.load)
-        except asyncio.CancelledError:
-            ray.cancel(ref)  # nobody wants the group any more: the engine is free for others
-            raise
-        finally:
-            member.running.discard(key)
+        meta, payload = await member.run_group(key, task, mode)
+        self.router.told(member.name, meta.load)
         if meta.failed in BLAMES_THE_ACTOR:
             self.router.blame(task.prompt, member.name)
         if meta.failed == EngineError.reason:
@@ -149,11 +141,15 @@ class EnginePool:
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
         """Swap the map everywhere. New sessions go to healthy servers of it; open ones end where they are."""
         self.env_urls = dict(urls)
-        results = await asyncio.gather(*(m.set_env_urls(self.env_urls) for m in self.members), return_exceptions=True)
+        sending = [self._send_env_urls(member) for member in self.members]
+        results = await asyncio.gather(*sending, return_exceptions=True)
         for error in results:
             # its successor starts with the new map
             if isinstance(error, BaseException) and not isinstance(error, EngineGone):
                 raise error
+
+    async def _send_env_urls(self, member: EngineHandle) -> None:
+        await member.call(RolloutActor.set_env_urls, self.env_urls, deadline=member.unresponsive)
 
     async def _spawn(self, index: int) -> EngineHandle:
         more = {} if self.shared is None else {"shared": self.shared}
@@ -161,7 +157,7 @@ class EnginePool:
 
     async def _prove(self, member: EngineHandle, admit: Callable[[], None]) -> None:
         """Bring a new member to where the others are, before anything is sent to it."""
-        await member.set_env_urls(self.env_urls)  # it may have been swapped while the model was loading
+        await self._send_env_urls(member)  # they may have been swapped while the model was loading
         if self.on_join:
             await self.on_join(member, admit)
 
@@ -226,7 +222,8 @@ class EnginePool:
     async def activity(self) -> dict[str, float]:
         """The sums of what the actors do right now: see RolloutActor.activity. An actor that does not answer in time
         is left out."""
-        found = await asyncio.gather(*(m.activity() for m in list(self.members)), return_exceptions=True)
+        asking = [member.call(RolloutActor.activity, deadline=member.unresponsive) for member in self.members]
+        found = await asyncio.gather(*asking, return_exceptions=True)
         total: Counter[str] = Counter()
         for figures in found:
             if not isinstance(figures, BaseException):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ..actors.router import Router
 from ..errors import InfraError
 from ..types import GroupKey
+from .peer_engine import MovesResponses
 
 
 class Pool(Protocol):
@@ -25,7 +26,7 @@ class Pool(Protocol):
 
     @property
     def members(self) -> Sequence[Any]:
-        """cluster/engine_handle.py's name, actor, under_way and move."""
+        """Of each the name, actor, call and unresponsive of cluster/engine_handle.py are used."""
 
     @property
     def router(self) -> Router[Any]: ...
@@ -63,7 +64,8 @@ class PoolLanes:
     async def under_way(self) -> list[UnderWay]:
         """What is under way on the actors that answer; one that is lost is replaced by whoever finds it so."""
         members = list(self.pool.members)
-        told = await asyncio.gather(*(m.under_way() for m in members), return_exceptions=True)
+        asking = [member.call(MovesResponses.under_way, deadline=member.unresponsive) for member in members]
+        told = await asyncio.gather(*asking, return_exceptions=True)
         said: dict[str, Any] = {}
         for member, answer in zip(members, told, strict=True):
             if not isinstance(answer, BaseException):
@@ -95,7 +97,9 @@ class PoolLanes:
         if home is None or target is None:
             return False
         try:
-            moved = await home.move(response.name, engine, target.actor)
+            moved = await home.call(
+                MovesResponses.move, response.name, engine, target.actor, deadline=home.unresponsive
+            )
         except InfraError:
             return False
         self.pool.lane_moves += moved

@@ -10,16 +10,17 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ray
 
 from ..config import Config
 from ..ports import RolloutEngine
-from ..types import BroadcastRendezvous, BroadcastResult, Canary, Completion, Group, GroupKey, GroupMeta, Task
+from ..types import Group, GroupKey, GroupMeta, Task
 from .collector import settle
 from .lost import end_of_child, watched
+from .peer_engine import MovesResponses, handover_of
 from .reaper import end_children_with_us
-from .remote_engine import MovesResponses, handover_of
 from .shared_dir import prove
 from .tokens import Tokens
 from .versions import compare
@@ -139,6 +140,15 @@ class RolloutActor(MovesResponses):
         settle()
         return url
 
+    async def invoke(self, method: str, *args: Any) -> Any:
+        """Call a method of this actor or, if the actor has none of that name, of its engine.
+
+        Every call of the controller but `run_group` arrives here (EngineHandle.call). So what an engine can do is
+        declared once, by ports.RolloutEngine, and is not forwarded method by method.
+        """
+        owner = self if hasattr(type(self), method) else self.engine
+        return await getattr(owner, method)(*args)
+
     async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Group]:
         meta, group = await self.runner.run(key, task, mode)
         if mode is None:
@@ -166,29 +176,6 @@ class RolloutActor(MovesResponses):
         does not work."""
         await self.engine.alive()
         return self.envs.servers
-
-    async def sleep(self) -> None:
-        await self.engine.sleep()
-
-    async def wake(self) -> None:
-        await self.engine.wake()
-
-    async def update_weights(
-        self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
-    ) -> list[Completion]:
-        return await self.engine.update_weights(path, version, digest, canary, link)
-
-    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
-        return await self.engine.receive_weights(meeting, first_rank, push)
-
-    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        return await self.engine.use_received(version, digest, canary)
-
-    async def proved(self, version: int) -> None:
-        await self.engine.proved(version)
-
-    async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        return await self.engine.canary(prompts, max_tokens, seed)
 
     async def busy_intervals(self) -> tuple[float, dict[tuple[str, str], list[tuple[float, float]]]]:
         """-> this node's time; (track of the timeline, span's name) -> when, since the last call; "engine" is this

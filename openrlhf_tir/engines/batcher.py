@@ -143,12 +143,12 @@ class Batcher:
         if ticket := next((t for t in self._granted if t.request_id == request_id), None):
             ticket.aborted = True
             return
-        assert isinstance(self.engine, Abortable), "remote_engine.handover_of refuses others"
+        assert isinstance(self.engine, Abortable), "peer_engine.handover_of refuses others"
         await self.engine.abort(request_id)
 
     def progress(self) -> dict[str, int]:
         """See Abortable. Those that wait are not in it."""
-        assert isinstance(self.engine, Abortable), "remote_engine.handover_of refuses others"
+        assert isinstance(self.engine, Abortable), "peer_engine.handover_of refuses others"
         return self.engine.progress()
 
     async def _place(self, env: str, group: Hashable, request_id: str) -> bool:

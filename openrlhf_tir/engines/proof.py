@@ -17,8 +17,8 @@ import numpy as np
 from ..errors import WeightsUnverified
 
 
-class Proof:
-    """The state of one engine's proof."""
+class ProofGate:
+    """Withholds the completions of one engine until the push that sampled them is proved."""
 
     def __init__(self) -> None:
         self.unproved: int | None = None

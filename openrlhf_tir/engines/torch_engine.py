@@ -24,7 +24,7 @@ from ..weights.node_copy import NodeCopy
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder
 from .progress import Progress
-from .proof import Proof
+from .proof import ProofGate
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ class TorchEngine:
         self._canaries = 0
         """Canaries that wait for their answers, for which a user's pause is lifted."""
         self._busy = BusyMeter()
-        self.proof = Proof()
+        self.proof = ProofGate()
         """Never waits: a push is over only when its canary was answered, and nothing is decoded meanwhile."""
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""
@@ -154,7 +154,7 @@ class TorchEngine:
         )
         return await self._use(load_file(proved), str(path), version, canary)
 
-    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
+    async def receive_weights(self, rendezvous: BroadcastRendezvous, first_rank: int, push_id: str) -> BroadcastResult:
         """Beside the model: requests go on meanwhile, and a torn push leaves no trace."""
         from ..weights.broadcast.receiver import Receiver
 
@@ -162,12 +162,12 @@ class TorchEngine:
             receiver = self._receiver = self._receiver or Receiver()
             weights: dict[str, torch.Tensor] = {}
             self._received = await asyncio.to_thread(
-                receiver.receive, meeting, first_rank, push, weights.update, weights.clear
+                receiver.receive, rendezvous, first_rank, push_id, weights.update, weights.clear
             )
             self._new = weights
             return self._received
 
-    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+    async def apply_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
         async with self._one_push:
             received, self._received = self._received, BroadcastResult()
             if received.digest != digest:
@@ -189,14 +189,15 @@ class TorchEngine:
                 )
             self.version = version
         await self.wake()
-        return await self.canary(*canary) if canary else []
+        return await self.sample_canary(*canary) if canary else []
 
-    async def proved(self, version: int) -> None:
+    async def confirm_weights(self, version: int) -> None:
         """Does nothing, as no answer is held back here: this engine is for tests, which ask the publisher."""
 
-    async def discard(self, why: str) -> None:
-        self.broken = why
-        raise WeightsUnverified(why)
+    async def discard(self, reason: str) -> None:
+        """Raise the reason: this engine is for tests, which ask the publisher."""
+        self.broken = reason
+        raise WeightsUnverified(reason)
 
     async def alive(self) -> None:
         """See RolloutEngine. The model runs in this process: what could hang is its thread."""
@@ -208,7 +209,7 @@ class TorchEngine:
         if self.broken:
             raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
 
-    async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+    async def sample_canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         if self._asleep:
             raise EngineError("A canary on a sleeping engine would wait for ever. Wake it first.")
         self._canaries += 1

@@ -4,7 +4,8 @@ it.
     generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
     update_weights:  digest of the file, once per node -> pause (requests freeze) -> push -> read-back of what the model
                      holds -> canary queued first -> resume
-    receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first -> resume
+    receive_weights: pause -> a broadcast, loaded as it comes; apply_received: its digest -> canary queued first ->
+                     resume
     sleep:           pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache
                      before the canary -> resume
 
@@ -49,7 +50,7 @@ from ..weights.node_copy import NodeCopy
 from .gpu_memory import wait_for_memory
 from .in_flight import InFlight, Live, no_number
 from .progress import Progress
-from .proof import Proof
+from .proof import ProofGate
 from .start import LatestStats, engine_args, keeps_copy, prepare_environment
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class VllmEngine:
         self._progress = Progress(Deadline.of(cfg, "timeouts.progress_s"))
         self._llm, self._model, self._latest = llm, model, latest
         self.requests = InFlight(version)
-        self.proof = Proof()
+        self.proof = ProofGate()
         self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
         self._paused = self._paused_by_user = self._updating = False
         self._canaries = 0
@@ -312,14 +313,15 @@ class VllmEngine:
     async def update_weights(
         self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
     ) -> list[Completion]:
-        """Load the safetensors file `path`, which must have `digest`, as `version`; requests in flight go on with it.
-        With a `link` it is a delta: this node's copy is patched, and loaded.
+        """See RolloutEngine. Requests in flight go on with the new weights; with a `link` this node's copy is patched.
 
-        Returns what `canary` sampled, the first requests that the new weights answer: only its log-probs prove that the
-        weights are *used*. What they sample besides is held back until `proved` or `discard`. Without a canary the
-        caller vouches for them.
-        Raises WeightsUnverified: with the old weights still in use when the file is not the one announced, else with
-        the engine broken.
+        The canary's requests are the first that the new weights answer: only their log-probs prove that the weights are
+        *used*. Other completions are held back until `confirm_weights` or `discard`. Without a canary the caller
+        vouches for the weights.
+
+        Raises:
+            WeightsUnverified: The old weights are still in use if the file is not the announced one. Otherwise the
+                engine is broken.
         """
         self.check()
         proving = (
@@ -333,7 +335,7 @@ class VllmEngine:
         await self.receive({"path": str(proved)})
         return await self.finish_update(version, canary)
 
-    async def receive_weights(self, meeting: BroadcastRendezvous, first_rank: int, push: str) -> BroadcastResult:
+    async def receive_weights(self, rendezvous: BroadcastRendezvous, first_rank: int, push_id: str) -> BroadcastResult:
         """See RolloutEngine. A torn push leaves it frozen, with nobody's weights: the next goes on from there."""
         from ..weights.broadcast.receiver import agreed
 
@@ -343,7 +345,7 @@ class VllmEngine:
                 await self.begin_update()
             async with self._or_break("receive"):
                 parts = await self._answer(
-                    self._llm.collective_rpc("receive_weights", args=(list(meeting), first_rank, push))
+                    self._llm.collective_rpc("receive_weights", args=(list(rendezvous), first_rank, push_id))
                 )
                 received = agreed([BroadcastResult(*part) for part in parts])
                 if received.unusable:
@@ -351,7 +353,7 @@ class VllmEngine:
             self._received = received
             return received
 
-    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+    async def apply_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
         """See RolloutEngine and `update_weights`. Without the announced digest the engine is broken: half of its
         weights are the old ones."""
         async with self._one_push:
@@ -431,7 +433,7 @@ class VllmEngine:
         async with self._or_break("resume"):
             await self._rouse(KV_CACHE)
 
-    async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+    async def sample_canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         """Return a short sample per text at temperature 1, and the log-probs of the text's own tokens.
 
         Same seed, same weights: same samples.
@@ -456,14 +458,14 @@ class VllmEngine:
         self.canary_s = time.monotonic() - start
         return completions
 
-    async def proved(self, version: int) -> None:
+    async def confirm_weights(self, version: int) -> None:
         """The canary of `version` agreed with the learner: what these weights sampled may be used."""
         self.proof.proved(version)
 
-    async def discard(self, why: str) -> None:
-        """These weights are not the learner's. Answers are WeightsUnverified or EngineError; the engine is broken."""
-        self.broken = why
-        self.proof.refuse(why)
+    async def discard(self, reason: str) -> None:
+        """See RolloutEngine. Requests under way raise WeightsUnverified or EngineError; the engine is broken."""
+        self.broken = reason
+        self.proof.refuse(reason)
         await self._abort()
 
     def stats(self) -> dict[str, float]:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ..deadlines import Deadline
 from ..errors import DeltaRefused
-from ..ports import Learner
+from ..ports import Learner, RemoteEngine, RolloutEngine
 from ..types import Canary
 from .push_files import PushFiles
-from .transport import PushTarget, Results, in_time, name_of
+from .transport import Results
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class FileTransport:
     def remove(self) -> None:
         self.files.remove()
 
-    async def sent(self, engines: list[PushTarget], canary: Canary) -> Results:
+    async def sent(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Push the full file if there is one. Otherwise push the delta, and the full file to those that refuse it."""
         files = self.files
         if files.full is not None or files.changes is None:
@@ -95,7 +95,7 @@ class FileTransport:
         results = await self._push(engines, path, canary, link)
         refused = [i for i, result in enumerate(results) if isinstance(result, DeltaRefused)]
         for i in refused:
-            log.warning("%s gets version %d in full: %s", name_of(engines[i]), files.version, results[i])
+            log.warning("%s gets version %d in full: %s", engines[i].name, files.version, results[i])
         if not refused or len(refused) < len(engines):
             files.reset_backoff()
         else:
@@ -106,17 +106,13 @@ class FileTransport:
                 results[i] = result
         return results
 
-    async def _push(self, engines: list[PushTarget], path: Path, canary: Canary, *link: str) -> Results:
+    async def _push(self, engines: list[RemoteEngine], path: Path, canary: Canary, link: str | None = None) -> Results:
         """Let every engine load a file at once. With a `link` it is a delta."""
         version = self.files.version
         digest = self.files.digest
         assert digest is not None, "take() comes first"
         pushes = [
-            in_time(
-                self.deadline,
-                e.update_weights(path, version, digest, canary, *link),
-                f"The push of version {version} to {name_of(e)}",
-            )
-            for e in engines
+            engine.call(RolloutEngine.update_weights, path, version, digest, canary, link, deadline=self.deadline)
+            for engine in engines
         ]
         return await asyncio.gather(*pushes, return_exceptions=True)

@@ -6,7 +6,7 @@
             the read-back of what the model holds     must equal what was sent, tensor by tensor, on every worker
             -> log-probs of the canary's texts        show what the engine computes
     learner.score(texts) -> how far the engine is from the learner (verify.py)
-        accepted: engine.proved(version)              releases what it sampled since the push
+        accepted: confirm_weights(version)            releases what it sampled since the push
         refused:  repeat on other texts, pooled with the first ones
                   if refused again: repeat all of this with a full push
                   if refused again: engine.discard(reason); what it sampled is lost, and its owner starts another one
@@ -21,18 +21,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from ..deadlines import Deadline
 from ..errors import (
     ConfigError,
-    DeadlineMissed,
     Diverged,
     EngineGone,
     InfraError,
@@ -40,10 +38,10 @@ from ..errors import (
     WeightsMisloaded,
     WeightsUnverified,
 )
-from ..ports import Learner
+from ..ports import Learner, RemoteEngine, RolloutEngine
 from ..types import Canary, Completion, PublishReport
 from .file_transport import FileTransport
-from .transport import PushTarget, Results, Transport, in_time, name_of, same_weights
+from .transport import Results, Transport, same_weights
 from .verify import OUTLIER, Disagreement, Evidence, Reference, disagreement, evidence
 
 log = logging.getLogger(__name__)
@@ -61,7 +59,6 @@ LIKELY_CAUSES = (
     " model's quantization_config); other rope settings or a sliding window on one side; a tied lm_head that kept its"
     " old copy; fp16 that overflows (use ds.param_dtype = 'bf16')."
 )
-T = TypeVar("T")
 
 
 @dataclass
@@ -74,12 +71,12 @@ class Trial:
         disagreement: The statistic of the evidence; None before the first answer.
         excess: The disagreement relative to the tolerance: above 1 it is refused.
         refused: The reason why the engine is not proved; None if it is.
-        gone: True if the engine's process died. Its replacement is proved separately.
+        gone: True if the engine died or did not answer in time. Its replacement is proved separately.
         misloaded: True if the read-back found wrong weights. A second round of texts is then pointless.
         hopeless: True if another push cannot help.
     """
 
-    engine: PushTarget
+    engine: RemoteEngine
     evidence: Evidence | None = None
     disagreement: Disagreement | None = None
     excess: float = np.inf
@@ -98,7 +95,7 @@ class WeightPublisher:
     def __init__(
         self,
         learner: Learner,
-        engines: Sequence[PushTarget],
+        engines: Sequence[RemoteEngine],
         directory: Path,
         canary_prompts: list[list[int]],
         *,
@@ -183,7 +180,7 @@ class WeightPublisher:
                 assert t.disagreement is not None
                 t.refused = None  # there is no reference to compare with yet, only the ceiling
                 if not max(t.disagreement.level, t.disagreement.most / OUTLIER) <= self.ceiling:
-                    t.refused = f"{name_of(t.engine)} and the learner differ by {t.disagreement}"
+                    t.refused = f"{t.engine.name} and the learner differ by {t.disagreement}"
             refused = [t for t in answered if t.refused]
             if answered and len(refused) == len(answered):
                 raise ConfigError(
@@ -193,7 +190,7 @@ class WeightPublisher:
             for t in trials:
                 if t.refused and not t.gone:
                     reason = f"Before the first push: {t.refused}. {LIKELY_CAUSES}"
-                    await self._send_verdict(t.engine, t.engine.discard(reason))
+                    await t.engine.discard(reason)
             if not answered:
                 reasons = "; ".join(t.refused for t in trials if t.refused and not t.gone) or "all died"
                 raise WeightsUnverified(f"No engine answered the canary ({reasons}). See the actors' logs.")
@@ -250,7 +247,7 @@ class WeightPublisher:
             yield
 
     @asynccontextmanager
-    async def joining(self, engine: PushTarget) -> AsyncIterator[None]:
+    async def joining(self, engine: RemoteEngine) -> AsyncIterator[None]:
         """Bring one new engine to the learner's weights and prove it; inside the block it may become a member.
 
         The lock is held until the block ends, so that no push begins between the proof and the membership: otherwise
@@ -272,14 +269,14 @@ class WeightPublisher:
             await self.transport.whole()
             [trial] = await self._prove([engine])
             if trial.gone:
-                raise EngineGone(f"{name_of(engine)} died while version {self.transport.version} was pushed to it.")
+                raise EngineGone(f"{engine.name} was lost while version {self.transport.version} was pushed to it.")
             if trial.refused:
                 raise WeightsUnverified(
                     f"Version {self.transport.version} is not proved on a new engine: {trial.refused}."
                 )
             yield
 
-    async def join(self, engine: PushTarget, admit: Callable[[], None] = lambda: None) -> None:
+    async def join(self, engine: RemoteEngine, admit: Callable[[], None] = lambda: None) -> None:
         """Prove one new engine by `joining` and call `admit` in the same step."""
         async with self.joining(engine):
             admit()
@@ -294,14 +291,14 @@ class WeightPublisher:
             self.rounds[number], self.canary_tokens, self.seed + self.transport.version + number * SECOND_SEED
         )
 
-    async def _prove(self, engines: list[PushTarget]) -> list[Trial]:
+    async def _prove(self, engines: list[RemoteEngine]) -> list[Trial]:
         """Send the last push to engines, prove it on each, and send each engine its verdict.
 
         A proof that fails is repeated on other texts. A push whose proof failed twice, or whose weights were not
         loaded, is repeated in full. If that fails as well, the engine is discarded.
 
         Returns:
-            A trial for each engine. Engines that died are neither proved nor refused.
+            A trial for each engine. Engines that are gone are neither proved nor refused.
         """
         version = self.transport.version
         trials = [Trial(engine) for engine in engines]
@@ -327,26 +324,23 @@ class WeightPublisher:
                 self._repeats += len(again)
                 log.warning(
                     "the proof of version %d is repeated on other texts for %s: %s",
-                    version, ", ".join(name_of(t.engine) for t in again), again[0].refused,
+                    version, ", ".join(t.engine.name for t in again), again[0].refused,
                 )  # fmt: skip
                 await self._score(again, 1, await self._sampled([t.engine for t in again], 1))
             # These verdicts are sent now, so that what these engines sampled does not wait for another engine's second
             # push.
             now_proved = [t for t in doubtful if not t.gone and not t.refused]
             for t in now_proved:
-                log.info("version %d is proved on %s: %s, %.2f of what is accepted", version, name_of(t.engine),
+                log.info("version %d is proved on %s: %s, %.2f of what is accepted", version, t.engine.name,
                          t.disagreement, t.excess)  # fmt: skip
-            await asyncio.gather(*[self._send_verdict(t.engine, t.engine.proved(version)) for t in now_proved])
+            await asyncio.gather(*[self._confirm(t.engine, version) for t in now_proved])
         alive = [t for t in trials if not t.gone]
         proved = [t for t in alive if not t.refused]
         self.reference.accepted([t.disagreement.level for t in proved if t.disagreement is not None])
         hint = " No engine agrees. " + LIKELY_CAUSES if alive and not proved and not alive[0].hopeless else ""
-        verdicts = [
-            self._send_verdict(t.engine, t.engine.discard(f"Version {version}: {t.refused}.{hint}"))
-            for t in alive
-            if t.refused
-        ]
-        await asyncio.gather(*verdicts)
+        for t in alive:
+            if t.refused:
+                await t.engine.discard(f"Version {version}: {t.refused}.{hint}")
         return trials
 
     async def _push_in_full(self, doubtful: list[Trial]) -> Results | None:
@@ -359,7 +353,7 @@ class WeightPublisher:
             LearnerDied: There is nothing to push from. The run restarts the learner and proves all engines again.
         """
         version = self.transport.version
-        names = ", ".join(name_of(t.engine) for t in doubtful)
+        names = ", ".join(t.engine.name for t in doubtful)
         log.warning("version %d is pushed again in full to %s: %s", version, names, doubtful[0].refused)
         first_refusals = [t.refused for t in doubtful]
         try:
@@ -378,10 +372,10 @@ class WeightPublisher:
                 t.hopeless = True
             return None
 
-    async def _sampled(self, engines: list[PushTarget], number: int) -> Results:
+    async def _sampled(self, engines: list[RemoteEngine], number: int) -> Results:
         """Let engines compute the texts of a round with their current weights, and return their answers or errors."""
         canary = self._canary(number)
-        calls = [self._in_time(e.canary(*canary), f"The canary of {name_of(e)}") for e in engines]
+        calls = [engine.call(RolloutEngine.sample_canary, *canary, deadline=self.deadline) for engine in engines]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     async def _score(self, trials: list[Trial], number: int, results: Results) -> None:
@@ -470,17 +464,11 @@ class WeightPublisher:
             pushes_repeated=self._pushes_repeated,
         )
 
-    async def _in_time(self, call: Awaitable[T], what: str) -> T:
-        return await in_time(self.deadline, call, what)
+    async def _confirm(self, engine: RemoteEngine, version: int) -> None:
+        """Release what the engine sampled with `version`, and note that it was proved.
 
-    async def _send_verdict(self, engine: PushTarget, verdict: Awaitable[None]) -> None:
-        """Await a verdict on its way to an engine; discard the engine if it does not arrive in time.
-
-        Otherwise completions would wait for the verdict forever.
+        An engine that does not take the verdict is given up by `call`: its completions would wait for it for ever.
         """
         with suppress(EngineGone):
-            try:
-                await self._in_time(verdict, f"The verdict on version {self.transport.version} to {name_of(engine)}")
-            except DeadlineMissed as error:
-                with suppress(DeadlineMissed):
-                    await self._in_time(engine.discard(str(error)), f"The end of {name_of(engine)}")
+            await engine.call(RolloutEngine.confirm_weights, version, deadline=self.deadline)
+            engine.version = version

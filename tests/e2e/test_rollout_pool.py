@@ -16,9 +16,11 @@ from benchmarks.rollout.fault_parts import PATIENCE_S, config, fault_server, ses
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.jobs.control import Control, apply
 from openrlhf_tir.cluster.ray_session import ray_session
+from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
+from openrlhf_tir.ports import RolloutEngine
 from openrlhf_tir.replay.ledger import Ledger, audit
 from openrlhf_tir.types import GroupKey, PublishReport, Task
 
@@ -47,7 +49,11 @@ class DirectPublisher:
 
     def __init__(self, pool: EnginePool) -> None:
         self.pool, self.version = pool, 0
-        pool.on_join = lambda member, admit: member.update_weights(None, self.version, "")
+        pool.on_join = lambda member, admit: self.push(member, self.version)
+
+    async def push(self, member, version: int) -> None:
+        deadline = Deadline(600.0, "a test's")
+        await member.call(RolloutEngine.update_weights, None, version, "", None, None, deadline=deadline)
 
     @asynccontextmanager
     async def changing(self):
@@ -55,9 +61,7 @@ class DirectPublisher:
 
     async def publish(self, version, *, must_differ=False):
         self.version = version
-        await asyncio.gather(
-            *(m.update_weights(None, version, "") for m in list(self.pool.members)), return_exceptions=True
-        )
+        await asyncio.gather(*(self.push(m, version) for m in list(self.pool.members)), return_exceptions=True)
         return PublishReport(version, 0.0, "digest", 0.0)
 
 

@@ -20,12 +20,14 @@ from benchmarks.canary.faults import all_faults, install
 from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.handover import Handover
+from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
 from openrlhf_tir.types import Canary, Sampling
 from openrlhf_tir.weights.node_copy import NodeCopy
 from openrlhf_tir.weights.publisher import WeightPublisher
 
+from ..contract.called_in_process import CalledInProcess
 from .conftest import tiny_config
 from .support.tiny_model import EOS, WORD, HfLearner, make_tokenizer
 
@@ -42,7 +44,7 @@ def learner() -> HfLearner:
 @pytest.fixture
 def publisher(engine, learner, tmp_path):
     prompts = [make_tokenizer().encode(p) for p in ("User: What is 17*23?\nAssistant:", "User: hi\nAssistant:")]
-    return WeightPublisher(learner, [engine], tmp_path / "push", prompts, tolerance=TOLERANCE)
+    return WeightPublisher(learner, [LocalEngine(engine)], tmp_path / "push", prompts, tolerance=TOLERANCE)
 
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="session")
@@ -309,7 +311,7 @@ async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new
     await asyncio.sleep(0.05)
     assert len(answered) == before, "sampled by weights that were not proved yet"
     assert all((c.versions < 4).all() for c in answered)
-    await engine.proved(4)
+    await engine.confirm_weights(4)
     await asyncio.gather(*tasks)
     assert len(answered) == 512 and all(c.finish_reason in ("stop", "length") for c in answered)
     assert sum((c.versions == 4).all() for c in answered) >= 256
@@ -347,9 +349,11 @@ async def test_a_file_that_is_not_the_announced_one_is_refused_and_harmless(engi
 def verdict_only(engine, **replaced):
     """The engine as a push target that survives being discarded: the tests below need it after each refusal."""
 
-    class Target:
+    class Target(CalledInProcess):
         refused = ""
-        update_weights, canary, proved = engine.update_weights, engine.canary, engine.proved
+        update_weights = engine.update_weights
+        sample_canary = engine.sample_canary
+        confirm_weights = engine.confirm_weights
 
         async def discard(self, why):
             self.refused = why
@@ -365,9 +369,9 @@ async def test_the_canary_catches_a_push_that_only_arrives(engine, learner, publ
     """The engine takes the file and checks its digest, but loads nothing: the silent failure."""
     learner.reset(seed=5)
 
-    async def deaf(path, version, digest, canary):
+    async def deaf(path, version, digest, canary, link=None):
         engine.requests.switch(version)
-        return await engine.canary(*canary)
+        return await engine.sample_canary(*canary)
 
     publisher.engines = [target := verdict_only(engine, update_weights=deaf)]
     assert (await publisher.publish(5)).refused == 1
@@ -473,7 +477,9 @@ async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_fol
         "model.norm.weight",
     )
     monkeypatch.setattr(engine, "_node", NodeCopy(keep=True, root=tmp_path / "node"))
-    publisher = WeightPublisher(learner, [engine], tmp_path / "push", [prompt], tolerance=TOLERANCE, delta=True)
+    publisher = WeightPublisher(
+        learner, [LocalEngine(engine)], tmp_path / "push", [prompt], tolerance=TOLERANCE, delta=True
+    )
     assert not (await publisher.publish(10)).delta
     old = copy.deepcopy(learner)
     learner.nudge(fused, by=0.05)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.torch_engine import TorchEngine
 from openrlhf_tir.errors import WeightsUnverified
 from openrlhf_tir.types import Sampling
@@ -83,7 +84,7 @@ async def test_temperature_zero_takes_the_likeliest_token(engine, prompt):
 
 async def test_a_published_version_is_sampled_from_and_verified(engine, prompt, tmp_path):
     learner = HfLearner(0)
-    publisher = WeightPublisher(learner, [engine], tmp_path, [prompt], tolerance=1e-4, canary_tokens=6)
+    publisher = WeightPublisher(learner, [LocalEngine(engine)], tmp_path, [prompt], tolerance=1e-4, canary_tokens=6)
     learner.reset(1)
     assert (await publisher.publish(1)).canary_max_diff < 1e-4
     c = await engine.generate(prompt, Sampling(12, seed=3), request_id="a")

@@ -23,8 +23,11 @@ from openrlhf_tir.cluster.engine_handle import EngineHandle
 from openrlhf_tir.cluster.learner_group import LearnerGroup
 from openrlhf_tir.cluster.nodes import engine_room, learner_room
 from openrlhf_tir.cluster.ray_session import place, worker_env
+from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.shared_dir import marked
+from openrlhf_tir.cluster.tokens import tokens
 from openrlhf_tir.config import Config
+from openrlhf_tir.deadlines import Deadline
 
 
 class Host:
@@ -113,13 +116,11 @@ class Hosts:
         """As cluster/engine_handle.py spawns one: reserved, asked whether it sees the run's directory, started."""
         placement = await place(engine_room(self.cfg), f"rollout engine {index}", self.cfg)
         member = HostedEngine(index, self.handle("engine", make, index), placement, on_death, self.cfg)
+        deadline = Deadline.of(self.cfg, "timeouts.start_s")
         try:
             with marked(self.cfg.run_dir) as mark:
-                seen = member.actor.sees.remote(mark, {})
-                await member.call(seen, "timeouts.start_s", "The look at the run's directory")
-            await member.call(
-                member.actor.start.remote(self.cfg, "emulated", env_urls, None), "timeouts.start_s", "The start"
-            )
+                await member.call(RolloutActor.sees, mark, {}, deadline=deadline)
+            await member.call(RolloutActor.start, self.cfg, "emulated", env_urls, tokens(self.cfg), deadline=deadline)
         except BaseException:
             member.kill()
             raise

@@ -22,25 +22,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...deadlines import Deadline, within
 from ...errors import EngineGone
+from ...ports import RemoteEngine, RolloutEngine
 from ..signal import Signal
 
 log = logging.getLogger(__name__)
-
-
-class Sleeper(Protocol):
-    """An engine. Both calls are idempotent, bounded in time, and raise EngineGone if it died; its owner replaces it."""
-
-    async def sleep(self) -> None:
-        """Weights to host memory, KV cache dropped. Requests wait. A push wakes it too."""
-
-    async def wake(self) -> None: ...
 
 
 class Offloads(Protocol):
@@ -60,9 +52,17 @@ class Turn(StrEnum):
 class Turns:
     """One per session. `engines` is looked at anew at every switch; at first awake. Belongs to one event loop."""
 
-    def __init__(self, engines: Sequence[Sleeper], deadline: Deadline) -> None:
-        """`deadline`: of the wait for a turn, which is as long as what others do in theirs."""
-        self.engines, self.deadline = engines, deadline
+    def __init__(self, engines: Sequence[RemoteEngine], deadline: Deadline, switch_deadline: Deadline) -> None:
+        """Create the turns; the engines have the first one.
+
+        Args:
+            engines: The live engines; read again at every switch.
+            deadline: Deadline of the wait for a turn, which is as long as what others do in theirs.
+            switch_deadline: Deadline of an engine's `sleep` or `wake`.
+        """
+        self.engines = engines
+        self.deadline = deadline
+        self.switch_deadline = switch_deadline
         self.learner: Offloads | None = None
         """None while its ranks are still to start; they come up with all they have, in the learner's turn."""
         self.turn: Turn | None = Turn.SAMPLING
@@ -118,22 +118,24 @@ class Turns:
             return
         self.turn = None
         if turn is Turn.LEARNING:
-            await self._engines("sleep")
+            await self._call_engines(RolloutEngine.sleep)
             if self.learner is not None:
                 await self.learner.onload()
         else:
             if self.learner is not None and before is not Turn.PUSHING:
                 await self.learner.offload()
             if turn is Turn.SAMPLING:
-                await self._engines("wake")
+                await self._call_engines(RolloutEngine.wake)
         self.turn = turn
         log.debug("GPUs: %s after %s", turn, before)
 
-    async def _engines(self, call: str) -> None:
-        there = list(self.engines)
-        results = await asyncio.gather(*(getattr(e, call)() for e in there), return_exceptions=True)
-        for engine, result in zip(there, results, strict=True):
+    async def _call_engines(self, method: Callable[[Any], Awaitable[None]]) -> None:
+        """Call `sleep` or `wake` of every engine at once. A lost engine is no error: its replacement starts awake."""
+        engines = list(self.engines)
+        calls = [engine.call(method, deadline=self.switch_deadline) for engine in engines]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        for engine, result in zip(engines, results, strict=True):
             if isinstance(result, EngineGone):
-                log.warning("%s was lost in its %s: %s", getattr(engine, "name", "an engine"), call, result)
+                log.warning("%s was lost in its %s: %s", engine.name, method.__name__, result)
             elif isinstance(result, BaseException):
                 raise result

@@ -3,7 +3,7 @@
     open_broadcast      opens the group on rank 0's node, at a free port; only if the engines have changed
     broadcast           ┐ run at the same time on learner and engines. A member that dies, fails or hangs ends the push
     receive_weights     ┘ for all; it is then repeated in another group without that member
-    use_received        if the digest is the learner's: compute with the new weights, the canary first
+    apply_received      if the digest is the learner's: compute with the new weights, the canary first
 
 An engine that received everything goes on, whatever happened to the others. An engine whose push was torn has mixed
 weights: it is frozen until it has received a complete push, or is discarded. An engine that joins gets its first push
@@ -21,11 +21,11 @@ from itertools import count
 from typing import NamedTuple
 
 from ...config import Config
-from ...deadlines import Deadline
+from ...deadlines import Deadline, within
 from ...errors import InfraError, WeightsUnverified
-from ...ports import Broadcasts
+from ...ports import Broadcasts, RemoteEngine, RolloutEngine
 from ...types import BroadcastRendezvous, BroadcastResult, Canary
-from ..transport import PushTarget, Results, in_time, name_of, same_weights
+from ..transport import Results, same_weights
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4
@@ -77,7 +77,7 @@ class BroadcastTransport:
         self._must_differ_from: str | None = None
         """The digest that this push must not have."""
         self._meeting: BroadcastRendezvous | None = None
-        self._members: list[PushTarget] = []
+        self._members: list[RemoteEngine] = []
         self._names = (f"push{n}" for n in count(1))
 
     def begin(self) -> None:
@@ -97,7 +97,7 @@ class BroadcastTransport:
     def remove(self) -> None:
         """Do nothing: the group ends with its processes."""
 
-    async def sent(self, engines: list[PushTarget], canary: Canary) -> Results:
+    async def sent(self, engines: list[RemoteEngine], canary: Canary) -> Results:
         """Bring the push into each engine; repeat it for those whose push was torn.
 
         Raises:
@@ -126,7 +126,7 @@ class BroadcastTransport:
         return [results[i] for i in range(len(engines))]
 
     async def _attempt(
-        self, engines: dict[int, PushTarget], canary: Canary, results: dict[int, list | BaseException]
+        self, engines: dict[int, RemoteEngine], canary: Canary, results: dict[int, list | BaseException]
     ) -> dict[int, str]:
         """Broadcast once to some engines.
 
@@ -149,7 +149,7 @@ class BroadcastTransport:
                 torn[i] = result.fault or sent.fault or "the learner did not finish"
             elif result.digest != sent.digest:
                 results[i] = WeightsUnverified(
-                    f"{name_of(engine)} received weights of digest {result.digest[:12]}, but the learner sent"
+                    f"{engine.name} received weights of digest {result.digest[:12]}, but the learner sent"
                     f" {sent.digest[:12]} as version {self.version}"
                 )
             else:
@@ -162,10 +162,8 @@ class BroadcastTransport:
             self.digest = sent.digest
             self._must_differ_from = None
             uses = [
-                in_time(
-                    self.deadlines.push,
-                    engine.use_received(self.version, sent.digest, canary),
-                    f"The use of version {self.version} by {name_of(engine)}",
+                engine.call(
+                    RolloutEngine.apply_received, self.version, sent.digest, canary, deadline=self.deadlines.push
                 )
                 for engine in (engines[i] for i in complete)
             ]
@@ -173,7 +171,7 @@ class BroadcastTransport:
         return torn
 
     async def _broadcast(
-        self, engines: Sequence[PushTarget]
+        self, engines: Sequence[RemoteEngine]
     ) -> tuple[BroadcastResult, list[BroadcastResult | BaseException]]:
         """Run learner and engines at once. An error of any of them ends the push for all.
 
@@ -188,7 +186,15 @@ class BroadcastTransport:
             self._members = list(engines)
         push = next(self._names)
         receiving = [
-            asyncio.ensure_future(self._receive(engine, 1 + i * self.workers, push, self._meeting))
+            asyncio.ensure_future(
+                engine.call(
+                    RolloutEngine.receive_weights,
+                    self._meeting,
+                    1 + i * self.workers,
+                    push,
+                    deadline=self.deadlines.push,
+                )
+            )
             for i, engine in enumerate(engines)
         ]
         sending = asyncio.ensure_future(self.learner.broadcast(push))
@@ -197,7 +203,7 @@ class BroadcastTransport:
             sent = await sending
             self.seconds += time.monotonic() - start
             answers = [
-                in_time(self.deadlines.answer, task, f"The answer of {name_of(engine)} to a broadcast")
+                within(self.deadlines.answer, task, f"The answer of {engine.name} to a broadcast")
                 for engine, task in zip(engines, receiving, strict=True)
             ]
             return sent, await asyncio.gather(*answers, return_exceptions=True)
@@ -205,15 +211,6 @@ class BroadcastTransport:
             for task in (*watching, *receiving, sending):
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
-
-    async def _receive(
-        self, engine: PushTarget, first_rank: int, push: str, meeting: BroadcastRendezvous
-    ) -> BroadcastResult:
-        return await in_time(
-            self.deadlines.push,
-            engine.receive_weights(meeting, first_rank, push),
-            f"The broadcast of version {self.version} to {name_of(engine)}",
-        )
 
     async def _end_if_faulty(
         self, receiving: asyncio.Future[BroadcastResult], sending: asyncio.Future[BroadcastResult], push: str

@@ -60,7 +60,7 @@ async def under_way(engine, asked: list, tokens: int) -> list[asyncio.Task]:
 async def push(engine, path, digest: str, canary: Canary) -> list:
     version = engine.version + 1
     sampled = await engine.update_weights(path, version, digest, canary)
-    await engine.proved(version)
+    await engine.confirm_weights(version)
     return sampled
 
 

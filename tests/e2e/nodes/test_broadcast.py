@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from openrlhf_tir.deadlines import Deadline
+from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import WeightsUnverified
 from openrlhf_tir.types import Sampling
@@ -65,7 +66,8 @@ def publisher(learner, engines, tmp_path_factory, prompt) -> WeightPublisher:
 
 def make_publisher(learner, engines, directory, prompt, workers: int = 1) -> WeightPublisher:
     transport = BroadcastTransport(learner, workers, Deadlines(LATE, LATE))
-    return WeightPublisher(learner, engines, directory, [prompt], tolerance=TOLERANCE, transport=transport)
+    handles = [LocalEngine(engine, f"rollout-{i}") for i, engine in enumerate(engines)]
+    return WeightPublisher(learner, handles, directory, [prompt], tolerance=TOLERANCE, transport=transport)
 
 
 def worst(learner, prompt, completion, part=slice(None)) -> float:
@@ -80,7 +82,7 @@ async def test_log_probs_are_those_of_a_file_push_bit_for_bit(engines, learner, 
     for version in (1, 2):
         learner.reset(version)
         by_file = WeightPublisher(
-            HfLearner(version), [engines[2]], tmp_path / f"push{version}", [prompt], tolerance=TOLERANCE
+            HfLearner(version), [LocalEngine(engines[2])], tmp_path / f"push{version}", [prompt], tolerance=TOLERANCE
         )
         report, filed = await publisher.publish(version, must_differ=version > 1), await by_file.publish(version)
         assert report.digest == filed.digest and report.refused == filed.refused == 0
@@ -188,7 +190,7 @@ async def test_another_digest_than_the_learners_breaks_the_engine(engines, learn
     waiting = asyncio.create_task(engine.generate(prompt, Sampling(4), request_id="waits"))
     await asyncio.sleep(0)
     with pytest.raises(WeightsUnverified, match="the learner announced"):
-        await engine.use_received(7, sent.digest[::-1])
+        await engine.apply_received(7, sent.digest[::-1])
     assert engine.broken
     with pytest.raises(Exception, match="broken"):
         await waiting

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from openrlhf_tir.deadlines import Deadline, within
+from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.types import Sampling
@@ -52,7 +53,7 @@ async def test_log_probs_are_those_of_a_plain_forward(pair, prompt):
 
 async def test_requests_in_flight_go_on_with_pushed_weights_and_the_canary_agrees(pair, prompt, tmp_path):
     engine, learner = pair
-    publisher = WeightPublisher(learner, [engine], tmp_path / "push", [prompt], tolerance=TOLERANCE)
+    publisher = WeightPublisher(learner, [LocalEngine(engine)], tmp_path / "push", [prompt], tolerance=TOLERANCE)
     old, so_far = HfLearner(seed=0), engine.stats()["tokens_generated"]
     tasks = [asyncio.create_task(engine.generate(prompt, Sampling(160), request_id=f"fly{i}")) for i in range(24)]
     while engine.stats()["tokens_generated"] < so_far + 24 * 10:

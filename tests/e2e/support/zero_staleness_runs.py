@@ -21,6 +21,7 @@ from pathlib import Path
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.deadlines import Deadline
+from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.filters import build
 from openrlhf_tir.learner.balance import assign_ranks
@@ -213,7 +214,7 @@ async def colocated(
     cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher
 ) -> tuple[list[str], list[str]]:
     """Returns the digests, and how often the learner's states went and came."""
-    turns = Turns(publisher.engines, Deadline(60.0, "a test's"))
+    turns = Turns(publisher.engines, Deadline(60.0, "a test's"), Deadline(60.0, "a test's"))
     async with turns.learning():
         turns.learner = learner  # its ranks have started: all they have is on the GPU
     digests, _, _ = await asynchronous(cfg, learner, runner, publisher, turns)
@@ -225,7 +226,7 @@ async def train(mode, cfg: Config, rank, model: Path):
 
     engine, learner = await TorchEngine.start(str(model), cfg), OneRank(rank)
     runner = GroupRunner(cfg, engine, engine.codec, UnsteadyEnvs(), ParityReward(), build(cfg.filter))
-    publisher = WeightPublisher(learner, [engine], cfg.run_dir / "push", CANARY, tolerance=1e-4)
+    publisher = WeightPublisher(learner, [LocalEngine(engine)], cfg.run_dir / "push", CANARY, tolerance=1e-4)
     return await mode(cfg, learner, runner, publisher), learner.reports
 
 

@@ -41,7 +41,7 @@ class SharedActor(Actor):
         await self.answer(MOVE_S)
         self._awakes("wakes")
 
-    async def update_weights(self, path, version, digest, canary):
+    async def update_weights(self, path, version, digest, canary, link=None):
         self._awakes("wakes for a push")
         return await super().update_weights(path, version, digest, canary)
 
@@ -120,7 +120,7 @@ class Session:
 
     def __init__(self, world: SharedWorld) -> None:
         self.world = world
-        self.turns = Turns(world.fleet.members, Deadline(2000.0, "a test's"))
+        self.turns = Turns(world.fleet.members, Deadline(2000.0, "a test's"), Deadline(2000.0, "a test's"))
         world.fleet.starting = self.turns.starting
 
     async def ranks(self, **kwargs) -> SharedLearner:

@@ -28,6 +28,7 @@ from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.types import BatchItem, Completion, CounterUpdate, GroupKey, StepReport, Task, Verdict
 from openrlhf_tir.weights.publisher import WeightPublisher
 
+from ...contract.called_in_process import CalledInProcess
 from ..fakes import FakePrompts, MemoryMetrics, Silent, group_of
 
 EVALUATION = -1
@@ -39,7 +40,7 @@ class LearnerGone(LearnerDied):
     """A rank, as the cluster tells of it."""
 
 
-class Actor:
+class Actor(CalledInProcess):
     """One rollout actor: what Fleet and WeightPublisher need of it."""
 
     def __init__(self, world: World, index: int) -> None:
@@ -72,22 +73,22 @@ class Actor:
     async def heartbeat(self) -> None:
         await self.answer(0.0625)
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary) -> list[Completion]:
+    async def update_weights(self, path: Path, version: int, digest: str, canary, link=None) -> list[Completion]:
         await self.answer(PUSH_S)
         if json.loads(path.read_text())["digest"] != digest:
             raise WeightsUnverified("the file is another one")
         if self.refuses:
             raise WeightsUnverified("told to refuse")
         self.version = version
-        return await self.canary(*canary)
+        return await self.sample_canary(*canary)
 
-    async def canary(self, prompt_ids, max_tokens: int, seed: int) -> list[Completion]:
+    async def sample_canary(self, prompt_ids, max_tokens: int, seed: int) -> list[Completion]:
         ids, logprobs = np.zeros(max_tokens, np.int32), np.full(max_tokens, -float(self.version), np.float32)
         return [
             Completion(ids, logprobs, np.full(max_tokens, self.version, np.int32), "", "length") for _ in prompt_ids
         ]
 
-    async def proved(self, version: int) -> None:
+    async def confirm_weights(self, version: int) -> None:
         await self.answer(0.0)
 
     async def discard(self, why: str) -> None:

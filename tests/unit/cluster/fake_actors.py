@@ -12,7 +12,9 @@ import numpy as np
 
 from openrlhf_tir.cluster.engine_handle import EngineHandle
 from openrlhf_tir.cluster.engine_pool import EnginePool
+from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.config import Config
+from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.types import Completion, GroupMeta
 
 from ...pipeline.fakes import group_of
@@ -64,6 +66,8 @@ class FakeActor:
         return Remote(lambda *args: self._answer(name, *args))
 
     async def _answer(self, name: str, *args: Any) -> Any:
+        if name == "invoke":
+            name, *args = args
         await asyncio.sleep(0.5)
         if name in self.hangs:
             await asyncio.get_running_loop().create_future()
@@ -87,7 +91,7 @@ class FakeActor:
 
     async def do_set_env_urls(self, urls: Any) -> None: ...
 
-    async def do_proved(self, version: int) -> None: ...
+    async def do_confirm_weights(self, version: int) -> None: ...
 
     async def do_sleep(self) -> None: ...
 
@@ -145,7 +149,7 @@ class FakeCluster:
         self.prepare(actor)
         member = EngineHandle(index, actor, None, on_death, cfg)
         try:
-            member.url = await member.call(actor.start.remote(), "timeouts.start_s", "The start")
+            member.url = await member.call(RolloutActor.start, deadline=Deadline.of(cfg, "timeouts.start_s"))
         except BaseException:
             member.kill()
             raise

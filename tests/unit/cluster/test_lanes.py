@@ -22,6 +22,11 @@ class FakeMember:
         self.gone = False
         self.moved: list[tuple] = []
 
+    unresponsive = None
+
+    async def call(self, method, *args, deadline):
+        return await getattr(self, method.__name__)(*args)
+
     async def under_way(self):
         if self.gone:
             raise EngineGone("dead")
@@ -116,7 +121,7 @@ async def test_an_actor_that_is_to_leave_or_does_not_answer_is_no_lane(lanes, po
 
 
 def test_an_engine_without_abort_is_refused_and_off_asks_for_none():
-    from openrlhf_tir.cluster.remote_engine import handover_of
+    from openrlhf_tir.cluster.peer_engine import handover_of
 
     able = SimpleNamespace(abort=print, progress=dict)
     on = Config.model_validate({"vllm": {"num_engines": 4}, "pipeline": {"fast_lane": "auto"}})

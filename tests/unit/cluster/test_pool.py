@@ -96,13 +96,14 @@ async def train(c, cfg: Config) -> tuple[PushedLearner, Pipeline]:
 
 
 EVERYTHING = {
-    "heartbeat", "run_group", "run_group_after", "update_weights", "proved", "busy_intervals", "set_env_urls", "stop",
+    "heartbeat", "run_group", "run_group_after", "update_weights", "confirm_weights",
+    "busy_intervals", "set_env_urls", "stop",
 }  # fmt: skip
 HANGS = {
     "its whole process": EVERYTHING,
     "its groups only": {"run_group", "run_group_after"},
     "a push": {"update_weights"},
-    "a verdict": {"proved"},
+    "a verdict": {"confirm_weights"},
     "its engine, which the heartbeat asks": {"heartbeat", "run_group_after"},
 }
 
@@ -276,7 +277,7 @@ def test_an_evaluation_goes_to_the_engines_that_were_proved_to_have_its_weights(
         await c.pool.fleet.start()
         try:
             for member, version in zip(c.pool.members, (1, 3, 1), strict=True):
-                await member.proved(version)
+                member.version = version
 
             async def where(mode: EvalMode | None) -> set[str]:
                 keys = [GroupKey(0, i) for i in range(4)]

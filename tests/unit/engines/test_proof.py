@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.engines.in_flight import InFlight
-from openrlhf_tir.engines.proof import Proof
+from openrlhf_tir.engines.proof import ProofGate
 from openrlhf_tir.errors import WeightsUnverified
 
 
@@ -28,7 +28,7 @@ async def waits(call) -> asyncio.Task:
 
 
 async def test_tokens_of_unproved_weights_wait_for_the_verdict_and_older_ones_do_not():
-    proof = Proof()
+    proof = ProofGate()
     proof.expect(4)
     await proof.passed(np.array([2, 3]))
     held = await waits(proof.passed(np.array([3, 4])))
@@ -38,7 +38,7 @@ async def test_tokens_of_unproved_weights_wait_for_the_verdict_and_older_ones_do
 
 
 async def test_a_verdict_on_an_older_push_says_nothing_about_the_newer():
-    proof = Proof()
+    proof = ProofGate()
     proof.expect(4)
     proof.expect(5)
     held = await waits(proof.passed(np.array([5])))
@@ -50,7 +50,7 @@ async def test_a_verdict_on_an_older_push_says_nothing_about_the_newer():
 
 
 async def test_a_refused_version_fails_what_waited_and_all_that_comes_after():
-    proof = Proof()
+    proof = ProofGate()
     proof.expect(4)
     held = await waits(proof.passed(np.array([4])))
     proof.refuse("5 nats")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.deadlines import Deadline
+from openrlhf_tir.engines.local_engine import LocalEngine
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
 from openrlhf_tir.types import BroadcastResult, Sampling
 from openrlhf_tir.weights.broadcast.transport import BroadcastTransport, Deadlines
@@ -35,7 +36,8 @@ def make_engine():
 
 def make_publisher(learner, engines, tmp_path, prompt) -> WeightPublisher:
     transport = BroadcastTransport(learner, 1, Deadlines(LATE, LATE))
-    return WeightPublisher(learner, engines, tmp_path, [prompt], tolerance=1e-4, canary_tokens=6, transport=transport)
+    handles = [LocalEngine(engine, f"rollout-{i}") for i, engine in enumerate(engines)]
+    return WeightPublisher(learner, handles, tmp_path, [prompt], tolerance=1e-4, canary_tokens=6, transport=transport)
 
 
 async def sample(engine, prompt):
@@ -45,7 +47,9 @@ async def sample(engine, prompt):
 async def test_two_engines_sample_the_same_as_one_that_had_a_file(tmp_path, prompt):
     learner, engines, other = BroadcastLearner(1), [make_engine(), make_engine()], make_engine()
     publisher = make_publisher(learner, engines, tmp_path, prompt)
-    by_file = WeightPublisher(HfLearner(1), [other], tmp_path / "push", [prompt], tolerance=1e-4, canary_tokens=6)
+    by_file = WeightPublisher(
+        HfLearner(1), [LocalEngine(other)], tmp_path / "push", [prompt], tolerance=1e-4, canary_tokens=6
+    )
     for version in (1, 2):
         learner.reset(version)
         by_file.learner.reset(version)
@@ -110,8 +114,8 @@ async def test_what_was_torn_or_has_another_digest_is_never_used(prompt):
     received, sent = await asyncio.gather(engine.receive_weights(meeting, 1, "push2"), learner.broadcast("push2"))
     assert received.digest == sent.digest
     with pytest.raises(WeightsUnverified, match="the learner announced"):
-        await engine.use_received(1, sent.digest[::-1])
+        await engine.apply_received(1, sent.digest[::-1])
     with pytest.raises(WeightsUnverified, match="digest None"):
-        await engine.use_received(1, sent.digest)
+        await engine.apply_received(1, sent.digest)
     after = await sample(engine, prompt)
     assert after.token_ids.tolist() == before.token_ids.tolist() and (after.versions == 0).all()

@@ -22,6 +22,7 @@ CHANGED = (
 async def pushed(tmp_path):
     """An engine and its publisher, after a full push."""
     from openrlhf_tir.engines.codec import HfCodec
+    from openrlhf_tir.engines.local_engine import LocalEngine
     from openrlhf_tir.engines.torch_engine import TorchEngine
     from openrlhf_tir.weights.node_copy import NodeCopy
     from openrlhf_tir.weights.publisher import WeightPublisher
@@ -30,7 +31,7 @@ async def pushed(tmp_path):
     engine._node = NodeCopy(keep=True, root=tmp_path)
     prompt = make_tokenizer().encode("User: hi\nAssistant:")
     publisher = WeightPublisher(
-        learner, [engine], tmp_path / "push", [prompt], tolerance=1e-4, canary_tokens=6, delta=True
+        learner, [LocalEngine(engine)], tmp_path / "push", [prompt], tolerance=1e-4, canary_tokens=6, delta=True
     )
     assert not (await publisher.publish(1)).delta
     return engine, learner, publisher, prompt

@@ -182,7 +182,7 @@ async def test_a_push_with_a_canary_goes_through_a_pause_which_holds_again_after
 async def test_a_canary_of_its_own_is_answered_in_a_pause_as_well(engine, llm):
     await engine.pause()
     async with asyncio.timeout(10):
-        await engine.canary(*CANARY)
+        await engine.sample_canary(*CANARY)
     assert llm.calls == ["pause", "resume", "canary", "pause"] and llm.frozen
 
 
@@ -190,7 +190,7 @@ async def test_a_broadcast_is_used_in_a_pause(engine, llm):
     await engine.pause()
     async with asyncio.timeout(10):
         await engine.receive_weights(MEETING, 1, "push1")
-        await engine.use_received(1, "d1", CANARY)
+        await engine.apply_received(1, "d1", CANARY)
     assert llm.frozen and engine.version == 1 and engine.broken is None
 
 
@@ -225,7 +225,7 @@ async def test_a_broadcast_is_used_once_all_workers_have_the_learners_digest(eng
     assert (await engine.receive_weights(MEETING, 1, "push1")).digest == "d1"
     await engine.resume()
     assert llm.frozen, "half of it may be new"
-    await engine.use_received(1, "d1", CANARY)
+    await engine.apply_received(1, "d1", CANARY)
     assert (
         not llm.frozen
         and engine.version == 1
@@ -240,7 +240,7 @@ async def test_a_torn_broadcast_keeps_the_engine_frozen_until_all_of_another_is_
     assert llm.frozen and engine.broken is None
     llm.received = whole
     await engine.receive_weights(MEETING, 1, "push2")
-    await engine.use_received(1, "d1")
+    await engine.apply_received(1, "d1")
     assert not llm.frozen and llm.calls == ["pause", "start", "receive_weights", "receive_weights", "finish", "resume"]
 
 
@@ -265,9 +265,9 @@ async def test_what_was_not_received_is_not_used(engine, llm, digest):
     """Another digest than the learner's; and the right one a second time."""
     await engine.receive_weights(MEETING, 1, "push1")
     if digest == "d1":
-        await engine.use_received(1, "d1")
+        await engine.apply_received(1, "d1")
     with pytest.raises(WeightsUnverified, match="the learner announced"):
-        await engine.use_received(2, digest)
+        await engine.apply_received(2, digest)
     assert engine.broken and engine.version == (1 if digest == "d1" else 0)
 
 

@@ -74,7 +74,7 @@ async def test_a_push_wakes_the_weights_first_and_the_kv_cache_for_the_canary(en
 async def test_a_broadcast_wakes_it_as_well(engine, llm):
     await engine.sleep()
     await engine.receive_weights(MEETING, 1, "push1")
-    await engine.use_received(1, "d1", CANARY)
+    await engine.apply_received(1, "d1", CANARY)
     assert llm.calls == [
         "pause", "sleep", "wake weights", "start", "receive_weights", "finish", "wake kv_cache", "canary",
     ]  # fmt: skip

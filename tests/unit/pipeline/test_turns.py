@@ -22,6 +22,9 @@ class Side:
     def __init__(self, name: str, events: list[str], error: type[Exception] = EngineGone, **fails: int) -> None:
         self.name, self.events, self.fails, self.error = name, events, fails, error
 
+    async def call(self, method, deadline):
+        return await getattr(self, method.__name__)()
+
     def __getattr__(self, call: str):
         async def answer() -> None:
             await asyncio.sleep(1)
@@ -40,7 +43,7 @@ class Scene:
         self.events: list[str] = []
         self.engines = [Side("ab"[i], self.events) for i in range(engines)]
         self.learner = Side("learner", self.events, InfraError)
-        self.turns = Turns(self.engines, Deadline(deadline_s, "a test's"))
+        self.turns = Turns(self.engines, Deadline(deadline_s, "a test's"), Deadline(deadline_s, "a test's"))
         self.turns.learner = self.learner
 
     async def during(self, turn: str, seconds: float = 0.0, said: str = "") -> None:

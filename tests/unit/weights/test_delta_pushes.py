@@ -18,6 +18,8 @@ from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.node_copy import NodeCopy
 from openrlhf_tir.weights.publisher import WeightPublisher
 
+from ...contract.called_in_process import CalledInProcess
+
 
 def logprob(weights) -> float:
     """What any token has under them."""
@@ -62,7 +64,7 @@ class Learner:
         return [np.full(len(s) - 1, logprob(self.weights)) for s in sequences]
 
 
-class Engine:
+class Engine(CalledInProcess):
     """Alone on its node."""
 
     def __init__(self, root: Path, name: str) -> None:
@@ -75,9 +77,9 @@ class Engine:
         proved = self.node.full(path, version, digest) if link is None else self.node.delta(path, version, digest, link)
         assert digest_file(proved) == digest
         self.weights, self.version = load_file(proved), version
-        return await self.canary(*canary)
+        return await self.sample_canary(*canary)
 
-    async def canary(self, prompt_ids, max_tokens, seed):
+    async def sample_canary(self, prompt_ids, max_tokens, seed):
         n = max_tokens
         logprobs = np.full(n, logprob(self.weights) + self.off, np.float32)
         return [
@@ -85,7 +87,7 @@ class Engine:
             for _ in prompt_ids
         ]
 
-    async def proved(self, version):
+    async def confirm_weights(self, version):
         self.verdicts.append(version)
 
     async def discard(self, why):

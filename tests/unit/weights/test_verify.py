@@ -25,6 +25,8 @@ from openrlhf_tir.weights.publisher import WeightPublisher
 from openrlhf_tir.weights.push_files import push_directory
 from openrlhf_tir.weights.verify import Disagreement, Evidence, Reference, disagreement, evidence
 
+from ...contract.called_in_process import CalledInProcess
+
 
 def completion(logprobs, version=1, token_ids=None) -> Completion:
     n = len(logprobs)
@@ -218,22 +220,22 @@ class FakeLearner:
         return [np.full(len(s) - 1, -float(self.updates)) for s in sequences]
 
 
-class FakeEngine:
+class FakeEngine(CalledInProcess):
     def __init__(self, fails: str = "", lags: float = 0, name: str = "rollout-0") -> None:
         self.fails, self.lags, self.version, self.name = fails, lags, 0, name
         self.verdicts: list[int | str] = []
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary):
+    async def update_weights(self, path: Path, version: int, digest: str, canary, link=None):
         assert path.read_bytes() == b"weights"
         if self.fails:
             raise WeightsUnverified(self.fails)
         self.version = version
-        return await self.canary(*canary)
+        return await self.sample_canary(*canary)
 
-    async def canary(self, prompt_ids, max_tokens, seed):
+    async def sample_canary(self, prompt_ids, max_tokens, seed):
         return [completion([-float(self.version - self.lags)] * max_tokens, self.version) for _ in prompt_ids]
 
-    async def proved(self, version: int) -> None:
+    async def confirm_weights(self, version: int) -> None:
         self.verdicts.append(version)
 
     async def discard(self, why: str) -> None:
@@ -322,7 +324,7 @@ async def test_an_engine_that_samples_from_older_weights_is_discarded_with_its_d
 
 async def test_an_engine_whose_canary_is_of_another_version_is_discarded_though_the_numbers_agree(tmp_path):
     class Unswitched(FakeEngine):
-        async def canary(self, prompt_ids, max_tokens, seed):
+        async def sample_canary(self, prompt_ids, max_tokens, seed):
             return [completion([-1.0] * max_tokens, version=0) for _ in prompt_ids]
 
     engine = Unswitched()
@@ -332,7 +334,7 @@ async def test_an_engine_whose_canary_is_of_another_version_is_discarded_though_
 
 async def test_a_bug_in_an_engine_is_raised_and_not_taken_for_a_bad_push(tmp_path):
     class Buggy(FakeEngine):
-        async def update_weights(self, path, version, digest, canary):
+        async def update_weights(self, path, version, digest, canary, link=None):
             raise KeyError("a bug")
 
     with pytest.raises(KeyError):
@@ -355,7 +357,7 @@ def test_two_runs_of_the_same_name_push_to_different_places():
 
 
 class DeadEngine(FakeEngine):
-    async def update_weights(self, path, version, digest, canary):
+    async def update_weights(self, path, version, digest, canary, link=None):
         raise EngineGone("died")
 
 
@@ -379,7 +381,7 @@ async def test_a_newcomer_on_a_node_that_came_later_gets_the_last_push_where_it_
     seen = []
 
     class Elsewhere(FakeEngine):
-        async def update_weights(self, path, version, digest, canary):
+        async def update_weights(self, path, version, digest, canary, link=None):
             seen.append(path.parent)
             assert path.exists()
             return await super().update_weights(path, version, digest, canary)
@@ -470,14 +472,14 @@ class Unsure(FakeEngine):
         self.asked: list[tuple[list[list[int]], int]] = []
         self.pushes = 0
 
-    async def update_weights(self, path, version, digest, canary):
+    async def update_weights(self, path, version, digest, canary, link=None):
         self.pushes += 1
         return await super().update_weights(path, version, digest, canary)
 
-    async def canary(self, prompt_ids, max_tokens, seed):
+    async def sample_canary(self, prompt_ids, max_tokens, seed):
         self.asked.append((prompt_ids, seed))
         self.lags = self.by_call.pop(0)
-        return await super().canary(prompt_ids, max_tokens, seed)
+        return await super().sample_canary(prompt_ids, max_tokens, seed)
 
 
 TEXTS = [[n, n] for n in range(16)]
@@ -520,7 +522,7 @@ async def test_the_second_round_samples_other_tokens_where_there_are_no_other_te
 
 async def test_weights_that_were_not_loaded_are_pushed_again_without_a_second_round(tmp_path):
     class Misloading(Unsure):
-        async def update_weights(self, path, version, digest, canary):
+        async def update_weights(self, path, version, digest, canary, link=None):
             sampled = await super().update_weights(path, version, digest, canary)
             if self.pushes == 1:
                 raise WeightsMisloaded("1 of 2 tensors differ")
@@ -642,18 +644,18 @@ async def test_one_engine_that_differs_at_the_start_is_replaced_and_calibrates_n
 
 async def test_calibration_goes_on_without_engines_that_died_or_hang(tmp_path):
     class Gone(FakeEngine):
-        async def canary(self, prompt_ids, max_tokens, seed):
+        async def sample_canary(self, prompt_ids, max_tokens, seed):
             raise EngineGone("died")
 
     class Hung(FakeEngine):
-        async def canary(self, prompt_ids, max_tokens, seed):
+        async def sample_canary(self, prompt_ids, max_tokens, seed):
             await asyncio.get_running_loop().create_future()
 
     hung = Hung(name="rollout-1")
     p = uncalibrated([Gone(), hung, FakeEngine(lags=0.01)], tmp_path)
     p.deadline = p.transport.deadline = SOON
     assert (await p.calibrate()).tolerance.level == pytest.approx(0.025)
-    assert "The canary of rollout-1 was not over within timeouts.push_s" in hung.verdicts[0]
+    assert "timeouts.push_s" in hung.verdicts[0]
     p = uncalibrated([hung], tmp_path)
     p.deadline = p.transport.deadline = SOON
     with pytest.raises(WeightsUnverified, match="No engine answered the canary"):
@@ -673,27 +675,19 @@ async def test_one_hung_engine_of_three_does_not_keep_the_push_from_the_others(t
     engines = [FakeEngine(), hung, FakeEngine()]
     p = publisher(engines, tmp_path)
     p.deadline = p.transport.deadline = SOON
-    assert (await publish(p, 1)).refused == 1
+    assert (await publish(p, 1)).refused == 0, "it is gone, and no evidence against the weights"
     assert [e.version for e in engines] == [1, 0, 1] and engines[0].verdicts == engines[2].verdicts == [1]
-    assert "The push of version 1 to rollout-1 was not over within timeouts.push_s" in hung.verdicts[0]
+    assert "timeouts.push_s" in hung.verdicts[0]
 
 
 async def test_an_engine_that_cannot_be_told_its_verdict_is_discarded(tmp_path):
     hung, well = FakeEngine(name="rollout-1"), FakeEngine()
-    hung.proved = never
+    hung.confirm_weights = never
     p = publisher([hung, well], tmp_path)
     p.deadline = p.transport.deadline = SOON
     await publish(p, 1)
     assert well.verdicts == [1]
-    assert "The verdict on version 1 to rollout-1 was not over" in hung.verdicts[0]
-
-
-async def test_an_engine_that_hangs_in_its_own_end_does_not_keep_the_run(tmp_path):
-    hung = FakeEngine(fails="other digest")
-    hung.discard = never
-    p = publisher([hung, FakeEngine()], tmp_path)
-    p.deadline = p.transport.deadline = SOON
-    assert (await publish(p, 1)).refused == 1
+    assert "timeouts.push_s" in hung.verdicts[0]
 
 
 async def test_a_newcomer_that_hangs_is_refused_and_others_may_join(tmp_path):
@@ -702,7 +696,7 @@ async def test_a_newcomer_that_hangs_is_refused_and_others_may_join(tmp_path):
     await publish(p, 1)
     hung, newcomer = FakeEngine(name="rollout-3"), FakeEngine()
     hung.update_weights = never
-    with pytest.raises(WeightsUnverified, match="rollout-3 was not over within"):
+    with pytest.raises(EngineGone, match="rollout-3"):
         await p.join(hung)
     await p.join(newcomer)
     assert newcomer.version == 1
@@ -719,7 +713,7 @@ async def test_an_engine_that_is_proved_is_told_before_another_engines_push_is_r
     seen = []
 
     class Misloads(FakeEngine):
-        async def update_weights(self, path, version, digest, canary):
+        async def update_weights(self, path, version, digest, canary, link=None):
             seen.append(list(first.verdicts))
             if len(seen) == 1:
                 raise WeightsMisloaded("one tensor differs")
@@ -732,7 +726,7 @@ async def test_an_engine_that_is_proved_is_told_before_another_engines_push_is_r
 
 async def test_a_full_push_that_cannot_be_prepared_refuses_the_engines_that_need_it_and_no_others(tmp_path):
     class Misloads(FakeEngine):
-        async def update_weights(self, path, version, digest, canary):
+        async def update_weights(self, path, version, digest, canary, link=None):
             raise WeightsMisloaded("one tensor differs")
 
     engines = [FakeEngine(), Misloads()]
@@ -749,7 +743,7 @@ async def test_a_full_push_that_cannot_be_prepared_refuses_the_engines_that_need
 @pytest.mark.parametrize("error", [WeightsUnverified("torn"), DeadlineMissed("the learner did not send")])
 async def test_a_full_push_that_fails_refuses_the_engines_that_need_it_and_no_others(tmp_path, error):
     class Misloads(FakeEngine):
-        async def update_weights(self, path, version, digest, canary):
+        async def update_weights(self, path, version, digest, canary, link=None):
             raise WeightsMisloaded("one tensor differs")
 
     engines = [FakeEngine(), Misloads()]
@@ -771,7 +765,7 @@ async def test_a_full_push_that_fails_refuses_the_engines_that_need_it_and_no_ot
 
 async def test_a_learner_that_dies_while_it_pushes_again_is_no_engines_fault(tmp_path):
     class Misloads(FakeEngine):
-        async def update_weights(self, path, version, digest, canary):
+        async def update_weights(self, path, version, digest, canary, link=None):
             raise WeightsMisloaded("one tensor differs")
 
     engines = [FakeEngine(), Misloads()]

@@ -16,6 +16,8 @@ from openrlhf_tir.types import BroadcastRendezvous, BroadcastResult, Completion
 from openrlhf_tir.weights.broadcast.transport import ATTEMPTS, BroadcastTransport, Deadlines, transport_of
 from openrlhf_tir.weights.publisher import WeightPublisher
 
+from ....contract.called_in_process import CalledInProcess
+
 LATE = Deadline(60.0, "timeouts.push_s")
 SOON = Deadline(0.05, "timeouts.broadcast_s")
 WORKERS = 2
@@ -58,7 +60,7 @@ class Learner:
         return [np.full(len(s) - 1, -float(self.version)) for s in sequences]
 
 
-class Engine:
+class Engine(CalledInProcess):
     def __init__(self, learner: Learner, name: str, fate: str) -> None:
         self.learner, self.name, self.fate, self.version = learner, name, fate, 0
         self.places, self.verdicts, self.half_new = [], [], False
@@ -80,12 +82,12 @@ class Engine:
             return BroadcastResult(fault=fault)
         return BroadcastResult("digest of noise" if self.fate == "noise" else f"digest {self.learner.version}", 100)
 
-    async def use_received(self, version, digest, canary=None):
+    async def apply_received(self, version, digest, canary=None):
         assert digest == f"digest {self.learner.version}"
         self.version, self.half_new = version, False
-        return await self.canary(*canary)
+        return await self.sample_canary(*canary)
 
-    async def canary(self, prompt_ids, max_tokens, seed):
+    async def sample_canary(self, prompt_ids, max_tokens, seed):
         logprobs = np.full(max_tokens, -float(self.version), np.float32)
         return [
             Completion(
@@ -94,7 +96,7 @@ class Engine:
             for _ in prompt_ids
         ]
 
-    async def proved(self, version):
+    async def confirm_weights(self, version):
         self.verdicts.append(version)
 
     async def discard(self, why):

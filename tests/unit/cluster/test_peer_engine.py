@@ -35,9 +35,9 @@ class Handle:
 
 
 def remote(handle: Handle):
-    from openrlhf_tir.cluster.remote_engine import RemoteEngine
+    from openrlhf_tir.cluster.peer_engine import PeerEngine
 
-    return RemoteEngine(handle, "rollout-1", Config(rollout={"group_deadline_s": 900}))
+    return PeerEngine(handle, "rollout-1", Config(rollout={"group_deadline_s": 900}))
 
 
 def generated(handle: Handle) -> object:

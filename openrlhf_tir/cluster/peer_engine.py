@@ -37,7 +37,7 @@ def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | Non
     return Handover(batcher, partial(text_of, codec))
 
 
-class RemoteEngine:
+class PeerEngine:
     """Another rollout actor's engine, as an Engine."""
 
     def __init__(self, actor: Any, name: str, cfg: Config) -> None:
@@ -86,7 +86,7 @@ class MovesResponses:
     async def move(self, trajectory: str, name: str, actor: Any) -> bool:
         """The trajectory, which this actor writes, is sampled at another actor from now on; at this one where it is
         this one's own name."""
-        there = None if name == self.name else RemoteEngine(actor, name, self.cfg)
+        there = None if name == self.name else PeerEngine(actor, name, self.cfg)
         return await self._handover.move(trajectory, name, there)
 
     @property
