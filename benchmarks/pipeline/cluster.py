@@ -132,7 +132,7 @@ class Cluster:
         async with self.router.place(str(key), self.workload.samples_per_prompt) as member:
             ref, payload = member.actor.run_group.options(num_returns=2).remote(self.run, key, task)
             meta, load = await ref
-            self.router.told(member.name, load)
+            self.router.record_report(member.name, load)
             return meta, payload
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
@@ -146,7 +146,7 @@ class Cluster:
 
     def engine_stats(self) -> dict[str, float]:
         """The figures of all engines."""
-        return self.router.totals()
+        return self.router.total_stats()
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class EmulatedActor(RolloutActor):
         assert isinstance(self.runner.engine, SleepingEngine)
         self.emulated = self.runner.engine
         self.engine = self.emulated  # type: ignore[assignment]  # of the port it has what is asked of this actor
-        self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
+        self.trajectory_log = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
         return "http://emulated"
 
     async def pid(self) -> int:

@@ -1,20 +1,20 @@
-"""Router: which rollout actor samples a group. Controller side; knows names, loads and states, not what an actor is.
+"""Choose the engine that runs a group, and keep count of what each engine has to do. The controller's side.
 
-    place(prompt, n) -> a member     the prompt's home, if it has one that is not overloaded, else the least loaded,
-                                     which becomes it
+    place(prompt, samples) -> an engine    the prompt's home, if it has one that is not overloaded; otherwise the least
+                                           loaded engine, which becomes its home
 
-Sticky: a prompt that comes again (evaluated, or issued again after an environment's fault) finds its prefix in the
-cache where it was sampled last. One that a member died or hung under, or failed on, goes to another while there is one.
-Overloaded: more than one group above `BALANCE` times the mean load (after Mirrokni et al., Consistent Hashing with
-Bounded Loads, 2016). A prompt seen for the first time goes by load alone, so stickiness costs no balance where it could
-gain nothing.
+A prompt that comes again (in an evaluation, or issued again after an environment's fault) finds its prefix in the cache
+of the engine that sampled it last. It goes elsewhere only if that engine failed on it or is overloaded: its load is
+more than one group above BALANCE times the mean (after Mirrokni et al., Consistent Hashing with Bounded Loads, 2016).
+A new prompt goes by load alone, so affinity costs no balance where it cannot gain anything.
 
-    joined     up                   gets groups
-    suspect    does not answer      gets none, keeps its own; back when it answers
-    full       refused a group      gets none for so long as it said
-    draining   is to leave          gets none; `drained` when its last group has ended
+    state of an engine   gets new groups
+    available            yes
+    silent               no, until it answers heartbeats again; it keeps its groups
+    full                 no, for as long as it said when it refused a group
+    draining             no; `wait_until_drained` returns when its last group has ended
 
-It also keeps what members tell of themselves (`told`), since that is old as soon as they get another group.
+The router knows names, loads and states, and not what an engine is: simulations and tests route other things.
 """
 
 from __future__ import annotations
@@ -24,169 +24,298 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..errors import EngineGone, PipelineError, VersionGone
-from .seat import Seat
 
 BALANCE = 1.25
-TOLD = {"running", "waiting", "width"}
-HOMES = 1 << 16
-"""Prompts whose home is remembered; those that came longest ago are forgotten."""
-M = TypeVar("M")
+MAX_PROMPTS = 1 << 16
+"""Prompts whose home is remembered; the least recently used are forgotten."""
+REPORTED = {"running", "waiting", "width"}
+"""Figures that a report must have; others are passed on."""
+WIDTH_GAIN = 1 / 32
+"""Share of the distance to its target by which `observed_width` moves with each report."""
+EngineT = TypeVar("EngineT")
 
 
-class Router(Generic[M]):
-    """Belongs to one event loop. Names are unique over the run."""
+@dataclass(eq=False, slots=True)
+class RoutedEngine(Generic[EngineT]):
+    """One engine as the router sees it. All counts are in samples (sequences), not in groups.
+
+    Attributes:
+        name: Unique among the engines of the moment; a replacement takes the name of a lost engine.
+        engine: The engine itself.
+        assigned: Samples of all groups that run here, finished samples of running groups included.
+        evaluation: Those of `assigned` that belong to an evaluation, which is no reason to sample less for training.
+        since_report: Training samples placed since the last report.
+        sampling: Unfinished samples here, as counted by the fast lane and with what was placed since; None if nobody
+            counts them.
+        report: What the engine last reported of itself, figures by name.
+        observed_width: Sequences that run at once, as far as reports show: while some wait and fewer run, the KV cache
+            holds no more.
+        silent: It does not answer heartbeats.
+        draining: It is to leave.
+        full_until: Event loop time until which it refuses new groups.
+    """
+
+    name: str
+    engine: EngineT
+    assigned: int = 0
+    evaluation: int = 0
+    since_report: int = 0
+    sampling: int | None = None
+    report: Mapping[str, float] = field(default_factory=dict)
+    observed_width: float = 0.0
+    silent: bool = False
+    draining: bool = False
+    full_until: float = 0.0
+    _stats: dict[str, float] = field(default_factory=dict)
+    """The last result of `current_stats`; empty after a change."""
+
+    @property
+    def load(self) -> int:
+        """What new groups are balanced by."""
+        return self.assigned if self.sampling is None else self.sampling
+
+    def place(self, samples: int, for_evaluation: bool) -> None:
+        """Count a group that begins."""
+        self.assigned += samples
+        if for_evaluation:
+            self.evaluation += samples
+        else:
+            self.since_report += samples
+        if self.sampling is not None:
+            self.sampling += samples
+        self._stats = {}
+
+    def release(self, samples: int, for_evaluation: bool, report_at_placement: Mapping[str, float]) -> None:
+        """Count a group that has ended.
+
+        Args:
+            samples: As given to `place`.
+            for_evaluation: As given to `place`.
+            report_at_placement: The report of the time when the group was placed.
+        """
+        self.assigned -= samples
+        if for_evaluation:
+            self.evaluation -= samples
+        elif self.report is report_at_placement:
+            # No report came since, so none will mention these samples: the group was refused, or failed.
+            self.since_report -= samples
+        self._stats = {}
+
+    def update(self, report: Mapping[str, float]) -> None:
+        """Take a report of what the engine holds now."""
+        max_sequences = report["width"]
+        width = self.observed_width if self.report else max_sequences
+        target = 0.0 if report["waiting"] else max_sequences
+        width += WIDTH_GAIN * (target - width)
+        self.observed_width = max(report["running"], width)
+        self.report = dict(report)
+        self.since_report = 0
+        self._stats = {}
+
+    def current_stats(self, reserved: bool) -> dict[str, float]:
+        """Return the last report, as far as it still holds, with what was placed since.
+
+        An engine without a group runs nothing. One that gets no new groups has room only for what it runs.
+
+        Args:
+            reserved: True if the engine gets no new groups because the fast lane uses it.
+        """
+        closed = reserved or self.draining or self.silent
+        if self._stats.get("open") == (not closed):
+            return self._stats
+        stats = {**self.report, "placed": float(self.since_report), "aside": float(self.evaluation)}
+        if not self.assigned:
+            stats |= {"running": 0.0, "waiting": 0.0, "placed": 0.0}
+        stats |= {"width": stats["running"] if closed else self.observed_width, "open": float(not closed)}
+        self._stats = stats
+        return stats
+
+
+class Router(Generic[EngineT]):
+    """The engines that groups can go to. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self.seats: dict[str, Seat[M]] = {}
+        self.engines: dict[str, RoutedEngine[EngineT]] = {}
+        self.reserved: frozenset[str] = frozenset()
+        """Engines of the fast lane."""
         self._homes: OrderedDict[bytes, str] = OrderedDict()
         self._failed_on: OrderedDict[bytes, set[str]] = OrderedDict()
-        """Prompt -> members that it failed on since it was last answered. By name: what takes a dead member's name has
-        its place, and its GPU."""
-        self._hopeless: BaseException | None = None
-        self.reserved: frozenset[str] = frozenset()
+        """Prompt -> names of the engines that failed on it since it last succeeded. By name, because the replacement of
+        a dead engine has the same GPU."""
+        self._launch_error: BaseException | None = None
         self._changed = asyncio.Event()
 
-    def join(self, name: str, member: M) -> None:
-        self.seats[name] = Seat(name, member)
+    def join(self, name: str, engine: EngineT) -> None:
+        """Add an engine."""
+        self.engines[name] = RoutedEngine(name, engine)
         self._notify()
 
     def leave(self, name: str) -> bool:
-        """The member is gone, with what it ran. False when it had left already."""
-        left = self.seats.pop(name, None) is not None
+        """Remove an engine and its load. Return False if it was removed before."""
+        known = self.engines.pop(name, None) is not None
         self._notify()
-        return left
+        return known
 
-    def suspect(self, name: str, suspect: bool) -> None:
-        if name in self.seats:
-            self.seats[name].suspect = suspect
+    def set_silent(self, name: str, silent: bool) -> None:
+        """Note whether an engine answers heartbeats."""
+        if name in self.engines:
+            self.engines[name].silent = silent
             self._notify()
 
-    def full(self, name: str, after_s: float) -> None:
-        """The member has no room, and says when to try again."""
-        if name in self.seats:
-            self.seats[name].full_until = asyncio.get_running_loop().time() + after_s
+    def mark_full(self, name: str, retry_after_s: float) -> None:
+        """Give an engine, which refused a group, no other one for some seconds."""
+        if name in self.engines:
+            self.engines[name].full_until = asyncio.get_running_loop().time() + retry_after_s
 
     def reserve(self, names: Collection[str]) -> None:
-        """These members get no new groups while others can."""
+        """Keep new groups away from these engines as long as others can take them."""
         self.reserved = frozenset(names)
 
-    def looked(self, live: Mapping[str, int]) -> None:
-        """Member -> trajectories under way there, as somebody has just seen. Where responses move, or a group's few
-        long ones outlive the others, the groups alone say little. Empty: nobody looks any more."""
-        for seat in self.seats.values():
-            seat.live = live.get(seat.name)
+    def record_sampling(self, sampling: Mapping[str, int]) -> None:
+        """Take the number of unfinished samples on each engine, by its name; an empty mapping: nobody counts them.
 
-    def told(self, name: str, figures: Mapping[str, float]) -> None:
-        """What the member holds right now, by its own word: `running` and `waiting` sequences, the most that it runs at
-        once (`width`), and more. One that does not say these three has told nothing.
+        Groups alone say little about the load where responses move between engines, or where a group's few long ones
+        outlive the others.
+        """
+        for routed in self.engines.values():
+            routed.sampling = sampling.get(routed.name)
 
-        The width is believed as far as it shows: while others wait and fewer run, the KV cache may hold no more."""
-        if name in self.seats and figures.keys() >= TOLD:
-            self.seats[name].tell(figures)
+    def record_report(self, name: str, report: Mapping[str, float]) -> None:
+        """Take what an engine reports of itself.
 
-    def held(self) -> list[dict[str, float]]:
-        """The figures of each member that has told them; the trajectories `placed` there since, and those of its groups
-        that are `aside`."""
-        return [s.figures(s.name in self.reserved) for s in self.seats.values() if s.told]
+        Args:
+            name: The engine.
+            report: `running` and `waiting` sequences, the most that it runs at once (`width`), and more. A report
+                without one of these is ignored.
+        """
+        if name in self.engines and report.keys() >= REPORTED:
+            self.engines[name].update(report)
 
-    def totals(self, longest: str = "") -> dict[str, float]:
-        """What all of them hold, by name: the sum, of `longest` the most; and how many `actors` are up."""
-        held = self.held()
-        figures = {"actors": float(len(self.seats))}
-        for name in held[0] if held else ():
-            of_each = [h.get(name, 0.0) for h in held]
-            figures[name] = max(of_each) if name == longest else sum(of_each)
-        return figures
+    def stats(self) -> list[dict[str, float]]:
+        """Return the stats of each engine that has reported (see RoutedEngine.current_stats)."""
+        return [routed.current_stats(routed.name in self.reserved) for routed in self.engines.values() if routed.report]
 
-    async def drained(self, name: str) -> None:
-        """Give the member nothing more; returns when its last group has ended, or it left."""
-        if name in self.seats:
-            self.seats[name].draining = True
+    def total_stats(self, longest: str = "") -> dict[str, float]:
+        """Return the stats of all engines together, and the number of `actors`.
+
+        Args:
+            longest: Name of a figure whose maximum counts; of the others it is the sum.
+        """
+        of_engines = self.stats()
+        total = {"actors": float(len(self.engines))}
+        for name in of_engines[0] if of_engines else ():
+            values = [stats.get(name, 0.0) for stats in of_engines]
+            total[name] = max(values) if name == longest else sum(values)
+        return total
+
+    async def wait_until_drained(self, name: str) -> None:
+        """Give an engine no new groups, and return when its last group has ended or the engine has left."""
+        if name in self.engines:
+            self.engines[name].draining = True
             self._notify()
-        while name in self.seats and self.seats[name].load:
+        while name in self.engines and self.engines[name].assigned:
             await self._changed.wait()
 
-    def give_up(self, error: BaseException | None) -> None:
-        """No member will come any more: whoever waits for one gets PipelineError. None: one may come again."""
-        self._hopeless = error
+    def set_launch_error(self, error: BaseException | None) -> None:
+        """Note that no engine will come any more, and why: `place` raises PipelineError if there is none. None: one may
+        come again."""
+        self._launch_error = error
         self._notify()
 
     @asynccontextmanager
     async def place(
-        self, prompt: str, n: int = 1, fits: Callable[[M], bool] = lambda member: True, aside: bool = False
-    ) -> AsyncIterator[M]:
-        """A member that `fits`, for a group of n trajectories, counted as its load meanwhile; waits while there is
-        none. `aside`: an evaluation's, which is no reason to sample less for training.
+        self,
+        prompt: str,
+        samples: int = 1,
+        fits: Callable[[EngineT], bool] = lambda engine: True,
+        for_evaluation: bool = False,
+    ) -> AsyncIterator[EngineT]:
+        """Choose an engine for a group and count the group as its load inside the block. Waits while there is none.
 
-        Raises PipelineError when there is none and none will come, VersionGone when there are some and none of them
-        fits. A body that raises EngineGone was the member's failure (see `blame`)."""
-        key = _key(prompt)
-        seat = await self._wait(key, n, fits)
-        told = seat.told
-        seat.takes(n, aside)
+        A block that raises EngineGone counts as a failure of the engine on this prompt (see `record_failure`).
+
+        Args:
+            prompt: The prompt, for affinity.
+            samples: Samples of the group.
+            fits: Returns True for engines that may run it.
+            for_evaluation: True if an evaluation waits for the group.
+
+        Raises:
+            PipelineError: There is no engine, and none will come.
+            VersionGone: There are engines, but none of them fits.
+        """
+        key = _prompt_key(prompt)
+        routed = await self._wait_for_engine(key, samples, fits)
+        report = routed.report
+        routed.place(samples, for_evaluation)
         try:
-            yield seat.member
-            if seat.name not in self._failed_on.get(key, ()):
+            yield routed.engine
+            if routed.name not in self._failed_on.get(key, ()):
                 self._failed_on.pop(key, None)
         except EngineGone:
-            self.blame(prompt, seat.name)
+            self.record_failure(prompt, routed.name)
             raise
         finally:
-            seat.gives(n, aside, told)
+            routed.release(samples, for_evaluation, report)
             self._notify()
 
-    def blame(self, prompt: str, name: str) -> None:
-        """The member failed on this prompt: another gets it next time, while there is one."""
-        key = _key(prompt)
+    def record_failure(self, prompt: str, name: str) -> None:
+        """Send the prompt to another engine than this one next time, while there is one."""
+        key = _prompt_key(prompt)
         self._homes.pop(key, None)
         self._failed_on.setdefault(key, set()).add(name)
         self._failed_on.move_to_end(key)
-        if len(self._failed_on) > HOMES:
+        if len(self._failed_on) > MAX_PROMPTS:
             self._failed_on.popitem(last=False)
 
-    async def _wait(self, key: bytes, n: int, fits: Callable[[M], bool]) -> Seat[M]:
+    async def _wait_for_engine(
+        self, key: bytes, samples: int, fits: Callable[[EngineT], bool]
+    ) -> RoutedEngine[EngineT]:
         loop = asyncio.get_running_loop()
         while True:
-            fitting = [s for s in self.seats.values() if fits(s.member)]
-            if self.seats and not fitting:
+            fitting = [routed for routed in self.engines.values() if fits(routed.engine)]
+            if self.engines and not fitting:
                 raise VersionGone("No rollout actor is left that has the weights which are evaluated.")
-            able = [s for s in fitting if not s.suspect and not s.draining]
+            candidates = [routed for routed in fitting if not routed.silent and not routed.draining]
             for avoided in (self.reserved, self._failed_on.get(key)):
                 if avoided:
-                    able = [s for s in able if s.name not in avoided] or able
+                    candidates = [routed for routed in candidates if routed.name not in avoided] or candidates
             now = loop.time()
-            if ready := [s for s in able if s.full_until <= now]:
-                return self._choose(ready, key, n)
-            if not self.seats and self._hopeless:
+            ready = [routed for routed in candidates if routed.full_until <= now]
+            if ready:
+                return self._choose(ready, key, samples)
+            if not self.engines and self._launch_error:
                 raise PipelineError(
-                    f"No rollout actor is left, and a new one did not start: {self._hopeless}"
-                ) from self._hopeless
+                    f"No rollout actor is left, and a new one did not start: {self._launch_error}"
+                ) from self._launch_error
+            # A full engine becomes ready by the clock, everything else by an event.
             try:
-                async with asyncio.timeout_at(min((s.full_until for s in able), default=None)):
+                async with asyncio.timeout_at(min((routed.full_until for routed in candidates), default=None)):
                     await self._changed.wait()
             except TimeoutError:
-                continue  # a full one wants to be asked again
+                continue
 
-    def _choose(self, ready: list[Seat[M]], key: bytes, n: int) -> Seat[M]:
-        weights = [s.weight for s in ready]
-        mean = sum(weights) / len(ready)
-        home = self.seats.get(self._homes.get(key, ""))
-        if home not in ready or home.weight > BALANCE * mean + n:
-            home = ready[weights.index(min(weights))]
+    def _choose(self, ready: list[RoutedEngine[EngineT]], key: bytes, samples: int) -> RoutedEngine[EngineT]:
+        loads = [routed.load for routed in ready]
+        mean = sum(loads) / len(ready)
+        home = self.engines.get(self._homes.get(key, ""))
+        if home not in ready or home.load > BALANCE * mean + samples:
+            home = ready[loads.index(min(loads))]
         self._homes[key] = home.name
         self._homes.move_to_end(key)
-        if len(self._homes) > HOMES:
+        if len(self._homes) > MAX_PROMPTS:
             self._homes.popitem(last=False)
         return home
 
     def _notify(self) -> None:
-        """Wake everyone who waits for a member or for one's last group."""
+        """Wake everyone who waits for an engine or for the last group of one."""
         self._changed.set()
         self._changed = asyncio.Event()
 
 
-def _key(prompt: str) -> bytes:
+def _prompt_key(prompt: str) -> bytes:
     return hashlib.blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,13 +1,14 @@
-"""EnginePool: the rollout actors as one `Rollout`. Routes groups, keeps as many actors as are wanted, swaps
-environments' URLs.
+"""All rollout engines of a run, as the pipeline sees them: they run groups, and there are as many as are wanted.
 
-    run_group -> router -> actor         waits while none is up; an actor that refuses (QueueFull) is passed over for a
-                                         while
-    an actor dies, hangs, is silent      its groups raise EngineGone, which the pipeline issues again, to another one;
-                                         its environment sessions are closed; a new one is started, gets the last push
-                                         and a canary (`on_join`), and joins
+    pipeline, evaluation --> EnginePool.run_group --> Router (which engine) --> EngineHandle --> RolloutActor (Ray)
+    weight publisher ------> EnginePool.members, EngineHandle.call
+    control file ----------> EnginePool.resize, EnginePool.set_env_urls
 
-Both the number of actors and the URLs can change during a run (`control.py`).
+What happens to a group: it waits while there is no engine. An engine that refuses it (QueueFull) is skipped until its
+retry time. If its engine dies, hangs or goes silent, the group raises EngineGone, and the pipeline issues it again.
+
+What happens to a lost engine: its environment sessions are closed, and another engine is launched in its place
+(actors/fleet.py). The new one gets the last push and a canary (`on_join`) before it gets groups.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from ..actors.fleet import Fleet
+from ..actors.fleet import Admit, Fleet
 from ..actors.router import Router
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..envs.orphans import close_orphans
+from ..episodes.group import EvalMode
 from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull, WeightsUnverified
 from ..types import Group, GroupKey, GroupMeta, Task
 from .engine_handle import EngineHandle, spawn
@@ -34,19 +36,21 @@ from .ray_faults import death
 from .rollout_actor import RolloutActor
 
 log = logging.getLogger(__name__)
-BLAMES_THE_ACTOR = {EngineError.reason, WeightsUnverified.reason, "aborted", "deadline"}
-"""Why a group failed -> it goes to another actor next time. The rest (environment, verifier, a refused request) would
-fail there as well."""
+ENGINE_FAULTS = frozenset({EngineError.reason, WeightsUnverified.reason, "aborted", "deadline"})
+"""Reasons of a failed group that point at its engine: the prompt goes to another engine next time. Other reasons
+(environment, verifier, a refused request) would fail there as well."""
 LONGEST = "push_pause_s"
-"""The figure of an actor's load of which the longest over all actors is told; of the others it is the sum."""
+"""The figure of an engine's report of which the pool's is the longest; of the others it is the sum."""
 PROVER_POLL_S = 0.5
-"""Seconds between two looks for a publisher by an actor that waits for one."""
+"""Seconds between two looks for a publisher by an engine that waits for one."""
 MAX_FAILED_PROMPTS = 3
-"""An engine that says that it is well and fails so many prompts in a row, all different, is replaced: one prompt may be
-at fault, three are not."""
+"""An engine that reports healthy but fails this many different prompts in a row is replaced: one prompt can be at
+fault, three are not."""
 
 
 class EnginePool:
+    """The rollout engines of a run. Implements ports.Rollout; belongs to one event loop."""
+
     def __init__(
         self,
         cfg: Config,
@@ -55,21 +59,36 @@ class EnginePool:
         actor_class: type = RolloutActor,
         shared: PlacementGroup | None = None,
     ) -> None:
-        """`shared`: the reservation of the learner's ranks, in which actors take their places (train.colocate_all)."""
+        """Create a pool; nothing is launched before `start`, or `fleet.start`.
+
+        Args:
+            cfg: The run's configuration.
+            model: The model that new engines load.
+            env_urls: Environment -> its servers.
+            actor_class: RolloutActor, or a subclass.
+            shared: The reservation of the learner ranks, in which the engines take their places (train.colocate_all).
+        """
+        self.cfg = cfg
+        self.model = model
+        self.env_urls = dict(env_urls)
+        self.actor_class = actor_class
         self.shared = shared
-        self.cfg, self.model, self.env_urls, self.actor_class = cfg, model, dict(env_urls), actor_class
-        r = cfg.rollout
         self.fleet: Fleet[EngineHandle] = Fleet(
-            self._spawn, size=cfg.vllm.num_engines, heartbeat_s=r.heartbeat_s, unresponsive_s=r.unresponsive_s
+            self._spawn,
+            size=cfg.vllm.num_engines,
+            heartbeat_s=cfg.rollout.heartbeat_s,
+            unresponsive_s=cfg.rollout.unresponsive_s,
         )
-        self.fleet.on_lost = self._orphaned
+        self.fleet.on_lost = self._close_sessions_of
         self.fleet.prove = self._prove
-        self.on_join: Callable[[EngineHandle, Callable[[], None]], Awaitable[None]] | None = None
-        """Who brings a new actor to the current weights and proves it, then calls its second argument to admit it.
-        None: new actors join with the model that they loaded."""
+        self.on_join: Callable[[EngineHandle, Admit], Awaitable[None]] | None = None
+        """Brings a new engine to the current weights, proves it, and admits it (WeightPublisher.join). None: new
+        engines join with the model that they loaded."""
+        self.lane_engines = 0.0
+        """Engines of the fast lane now (lanes.py)."""
+        self.lane_moves = 0.0
+        """Responses that were moved to the fast lane so far."""
         self._closing: set[asyncio.Task] = set()
-        self.lane_engines = self.lane_moves = 0.0
-        """Actors that are the fast lane now, and responses moved so far (lanes.py)."""
 
     @classmethod
     async def start(
@@ -80,158 +99,195 @@ class EnginePool:
         actor_class: type = RolloutActor,
         shared: PlacementGroup | None = None,
     ) -> EnginePool:
-        self = cls(cfg, model, env_urls, actor_class, shared)
-        await self.fleet.start()
-        return self
+        """Create a pool and launch its engines. Raises what the first failed launch raised."""
+        pool = cls(cfg, model, env_urls, actor_class, shared)
+        await pool.fleet.start()
+        return pool
 
     @property
     def router(self) -> Router[EngineHandle]:
+        """Chooses the engine of each group."""
         return self.fleet.router
 
     @property
     def members(self) -> list[EngineHandle]:
-        """Those who sample, the same list always."""
+        """The engines that sample. Callers may keep a reference: the list object never changes."""
         return self.fleet.members
 
-    async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Any]:
-        """Raises EngineGone when the actor died under it, VersionGone when none is left of the version that `mode`
-        evaluates, PipelineError when none is left and none will come."""
-        version = mode.version if mode else None
-        n = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
+    async def run_group(self, key: GroupKey, task: Task, mode: EvalMode | None = None) -> tuple[GroupMeta, Any]:
+        """Run one group on an engine and return its metadata and an object reference to its payload.
 
-        def has_it(member: EngineHandle) -> bool:
-            return version is None or member.version == version
+        Args:
+            key: Identity of this attempt; it is also the idempotency key of the environment sessions.
+            task: The prompt.
+            mode: If given, sample for an evaluation, and only on engines that hold `mode.version`.
+
+        Raises:
+            EngineGone: The engine died while it ran the group. The pipeline issues the group again.
+            VersionGone: No engine holds the requested version any more.
+            PipelineError: No engine is left and none will come.
+        """
+        version = mode.version if mode else None
+        samples = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
+
+        def holds_version(engine: EngineHandle) -> bool:
+            return version is None or engine.version == version
 
         while True:
-            async with self.router.place(task.prompt, n, has_it, aside=mode is not None) as member:
+            async with self.router.place(task.prompt, samples, holds_version, mode is not None) as engine:
                 try:
-                    return await self._run_on(member, key, task, mode)
-                except QueueFull as e:
-                    self.router.full(member.name, e.retry_after_s)
+                    return await self._run_on(engine, key, task, mode)
+                except QueueFull as error:
+                    self.router.mark_full(engine.name, error.retry_after_s)
 
-    async def _run_on(self, member: EngineHandle, key: GroupKey, task: Task, mode) -> tuple[GroupMeta, Any]:
-        meta, payload = await member.run_group(key, task, mode)
-        self.router.told(member.name, meta.load)
-        if meta.failed in BLAMES_THE_ACTOR:
-            self.router.blame(task.prompt, member.name)
+    async def _run_on(
+        self, engine: EngineHandle, key: GroupKey, task: Task, mode: EvalMode | None
+    ) -> tuple[GroupMeta, Any]:
+        meta, payload = await engine.run_group(key, task, mode)
+        self.router.record_report(engine.name, meta.load)
+        if meta.failed in ENGINE_FAULTS:
+            self.router.record_failure(task.prompt, engine.name)
         if meta.failed == EngineError.reason:
-            await self._engine_failed(member, task.prompt)
+            await self._judge_engine(engine, task.prompt)
         elif meta.failed is None:
-            member.failed_prompts.clear()
+            engine.failed_prompts.clear()
         return meta, payload
 
-    async def _engine_failed(self, member: EngineHandle, prompt: str) -> None:
-        """A group failed by its engine: is the engine gone (EngineGone), or only this group? The engine is asked."""
-        await member.heartbeat()
-        member.failed_prompts.add(prompt)
-        if len(member.failed_prompts) >= MAX_FAILED_PROMPTS:
-            why = f"its engine says that it is well, but failed {MAX_FAILED_PROMPTS} different prompts in a row"
-            self.fleet.lost(member, why)
-            raise EngineGone(f"{member.name} is lost: {why}.")
+    async def _judge_engine(self, engine: EngineHandle, prompt: str) -> None:
+        """Decide whether an engine that failed a group must be replaced.
 
-    async def some(self) -> None:
-        """Until an actor is up and answers. Raises PipelineError when none is left and none will come."""
+        Raises:
+            EngineGone: The engine is broken, or failed too many different prompts in a row.
+        """
+        await engine.heartbeat()
+        engine.failed_prompts.add(prompt)
+        if len(engine.failed_prompts) >= MAX_FAILED_PROMPTS:
+            reason = f"the engine reports healthy but failed {MAX_FAILED_PROMPTS} different prompts in a row"
+            self.fleet.mark_lost(engine, reason)
+            raise EngineGone(f"{engine.name} is lost: {reason}.")
+
+    async def wait_until_healthy(self) -> None:
+        """Wait until at least one engine accepts groups. Raises PipelineError if none is left and none will come."""
         async with self.router.place("", 0):
             return
 
-    def resize(self, actors: int) -> None:
-        """From now on so many are wanted: new ones are started, those too many finish their groups and leave."""
-        self.fleet.resize(actors)
+    def resize(self, size: int) -> None:
+        """Set the number of engines. New ones are launched; surplus ones finish their groups and are stopped."""
+        self.fleet.resize(size)
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
-        """Swap the map everywhere. New sessions go to healthy servers of it; open ones end where they are."""
+        """Swap the environment servers on every engine. Open sessions end where they are."""
         self.env_urls = dict(urls)
-        sending = [self._send_env_urls(member) for member in self.members]
+        sending = [self._send_env_urls(engine) for engine in self.members]
         results = await asyncio.gather(*sending, return_exceptions=True)
         for error in results:
-            # its successor starts with the new map
+            # The replacement of a lost engine starts with the new servers.
             if isinstance(error, BaseException) and not isinstance(error, EngineGone):
                 raise error
 
-    async def _send_env_urls(self, member: EngineHandle) -> None:
-        await member.call(RolloutActor.set_env_urls, self.env_urls, deadline=member.unresponsive)
+    async def _send_env_urls(self, engine: EngineHandle) -> None:
+        await engine.call(RolloutActor.set_env_urls, self.env_urls, deadline=engine.unresponsive)
 
     async def _spawn(self, index: int) -> EngineHandle:
-        more = {} if self.shared is None else {"shared": self.shared}
-        return await spawn(self.actor_class, index, self.cfg, self.model, self.env_urls, self.fleet.lost, **more)
+        options = {} if self.shared is None else {"shared": self.shared}
+        return await spawn(
+            self.actor_class, index, self.cfg, self.model, self.env_urls, self.fleet.mark_lost, **options
+        )
 
-    async def _prove(self, member: EngineHandle, admit: Callable[[], None]) -> None:
-        """Bring a new member to where the others are, before anything is sent to it."""
-        await self._send_env_urls(member)  # they may have been swapped while the model was loading
+    async def _prove(self, engine: EngineHandle, admit: Admit) -> None:
+        """Bring a new engine to where the others are, before it gets groups."""
+        await self._send_env_urls(engine)  # they may have been swapped while the model was loading
         if self.on_join:
-            await self.on_join(member, admit)
+            await self.on_join(engine, admit)
 
-    async def wait_for_prover(self, member: EngineHandle, admit: Callable[[], None]) -> None:
-        """As `on_join` while the learner is started again: nobody can prove a new actor, and it waits for who can.
+    async def wait_for_prover(self, engine: EngineHandle, admit: Admit) -> None:
+        """Wait until `on_join` is something else, then call it. It is `on_join` itself while the learner restarts.
 
-        An actor that joined now would hold the weights that it loaded, while the others hold the last push."""
+        Nobody can prove a new engine then. One that joined would hold the weights that it loaded, while the others hold
+        the last push.
+        """
         while self.on_join == self.wait_for_prover:
             await asyncio.sleep(PROVER_POLL_S)
         if self.on_join:
-            await self.on_join(member, admit)
+            await self.on_join(engine, admit)
 
-    def _orphaned(self, member: EngineHandle) -> None:
-        """Close the environment sessions that a dead actor left open."""
-        servers = set().union(*self.env_urls.values(), member.env_servers, *(m.env_servers for m in self.members))
+    def _close_sessions_of(self, lost: EngineHandle) -> None:
+        """Begin to close the environment sessions that a lost engine left open."""
+        servers = set().union(*self.env_urls.values(), lost.env_servers, *(m.env_servers for m in self.members))
         token = os.environ.get(self.cfg.env.token_env)
         task = asyncio.create_task(
-            close_orphans(member.owner, sorted(servers), token=token), name=f"close sessions of {member.name}"
+            close_orphans(lost.owner, sorted(servers), token=token), name=f"close sessions of {lost.name}"
         )
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
-        """Raises PayloadLost when the node that held one is gone, or does not hand it over in time."""
+        """Return the groups behind object references.
+
+        Raises:
+            PayloadLost: The node that held one is gone, or did not hand it over in time.
+        """
         try:
             return await within(
                 Deadline.of(self.cfg, "rollout.unresponsive_s"),
                 _all(payloads),
                 f"The transfer of {len(payloads)} groups",
             )
-        except DeadlineMissed as e:
-            raise PayloadLost(f"{e} They are issued again from the last checkpoint.") from e
-        except ray.exceptions.RayError as e:
-            if (what := death(e)) is None:
+        except DeadlineMissed as error:
+            raise PayloadLost(f"{error} They are issued again from the last checkpoint.") from error
+        except ray.exceptions.RayError as error:
+            reason = death(error)
+            if reason is None:
                 raise
             raise PayloadLost(
-                f"A sampled group cannot be fetched: {what}. It is issued again from the last checkpoint."
-            ) from e
+                f"A sampled group cannot be fetched: {reason}. It is issued again from the last checkpoint."
+            ) from error
 
     async def store(self, group: Group) -> Any:
+        """Return an object reference to a group that was read from a checkpoint."""
         return ray.put(group)
 
     def where(self, key: GroupKey) -> str:
+        """Return the place of a group for a message: "on rollout-0"."""
         return next((f"on {m.name}" for m in self.members if key in m.running), "waiting for an actor")
 
     def engine_stats(self) -> dict[str, float]:
-        """Actors; as of each one's last group the sequences running and waiting and the preemptions, the samples of the
-        groups placed there since, those of evaluations (aside) and how many sequences run at once (width); the longest
-        pause by a push. Of the actors that are up."""
-        figures = self.router.totals(LONGEST)
+        """Return the stats of all engines together, as of the last group of each (see Router.total_stats)."""
+        stats = self.router.total_stats(LONGEST)
         if self.cfg.pipeline.fast_lane != "off":
-            figures |= {"lane_engines": self.lane_engines, "lane_moves": self.lane_moves}
-        return figures
+            stats |= {"lane_engines": self.lane_engines, "lane_moves": self.lane_moves}
+        return stats
 
     async def busy_intervals(self) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
-        """Per actor: when at least one of its requests was decoding, and its environments' sessions were started or
-        judged, since the last call; seconds since the epoch by this node's clock. See RolloutActor."""
+        """Return when each engine was decoding, and its environments' sessions were started or judged.
+
+        Returns:
+            Engine -> track and span of the timeline -> (start, end) since the last call, in seconds since the epoch by
+            this node's clock. See RolloutActor.busy_intervals. Engines that do not answer are left out.
+        """
         members = list(self.members)
-        found = await asyncio.gather(*(m.busy_intervals() for m in members), return_exceptions=True)
-        return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, BaseException)}
+        answers = await asyncio.gather(*(m.busy_intervals() for m in members), return_exceptions=True)
+        return {
+            member.name: spans
+            for member, spans in zip(members, answers, strict=True)
+            if not isinstance(spans, BaseException)
+        }
 
     async def activity(self) -> dict[str, float]:
-        """The sums of what the actors do right now: see RolloutActor.activity. An actor that does not answer in time
-        is left out."""
+        """Return what all engines together do right now (see RolloutActor.activity).
+
+        Engines that do not answer in time are left out.
+        """
         asking = [member.call(RolloutActor.activity, deadline=member.unresponsive) for member in self.members]
-        found = await asyncio.gather(*asking, return_exceptions=True)
+        answers = await asyncio.gather(*asking, return_exceptions=True)
         total: Counter[str] = Counter()
-        for figures in found:
-            if not isinstance(figures, BaseException):
-                total.update(figures)
+        for activity in answers:
+            if not isinstance(activity, BaseException):
+                total.update(activity)
         return dict(total)
 
     async def stop(self) -> None:
-        """Ends the actors; one that does not answer is killed."""
+        """Stop every engine; kill those that do not answer."""
         await self.fleet.stop()
         await asyncio.gather(*self._closing, return_exceptions=True)
 

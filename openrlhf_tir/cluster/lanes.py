@@ -1,8 +1,8 @@
-"""The fast lane on real actors: what pipeline/lane/keeper.py asks of a rollout, by Ray calls.
+"""The fast lane on real engines: what pipeline/lane/keeper.py asks of a rollout, by Ray calls.
 
-keeper -> under_way: every actor says how far its trajectories are
-       -> move: the actor that writes one hands what it samples next to the lane's actor, directly: tokens do not pass
-       the controller
+under_way    every engine reports how far its trajectories are
+move         the actor that writes a trajectory samples the rest of it on another engine, directly: tokens do not
+             pass through the controller
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .peer_engine import MovesResponses
 
 
 class Pool(Protocol):
-    """The actors: cluster/engine_pool.py, and the emulated cluster of benchmarks/pipeline."""
+    """The engines: cluster/engine_pool.py, and the emulated cluster of benchmarks/pipeline."""
 
     lane_engines: float
     lane_moves: float
 
     @property
     def members(self) -> Sequence[Any]:
-        """Of each the name, actor, call and unresponsive of cluster/engine_handle.py are used."""
+        """Name, actor, call and unresponsive of cluster/engine_handle.py are used of each."""
 
     @property
     def router(self) -> Router[Any]: ...
@@ -34,7 +34,17 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """One trajectory, as the keeper sees it. `home`: the actor that writes it; `engine`: the one that samples it."""
+    """One unfinished trajectory.
+
+    Attributes:
+        group: The group that it belongs to.
+        sample: Its index in the group.
+        engine: Name of the engine that samples it.
+        tokens: Model tokens sampled so far.
+        moves: How often it was moved.
+        home: Name of the engine whose actor writes it.
+        name: The part of its request ids before the turn.
+    """
 
     group: GroupKey
     sample: int
@@ -46,54 +56,53 @@ class UnderWay:
 
 
 class PoolLanes:
-    """Implements pipeline.lane.keeper.MovingRollout."""
+    """Implements pipeline.lane.keeper.MovingRollout on a pool."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
 
     @property
     def engines(self) -> list[str]:
-        """Without those that are to leave, whose guests would have to move again, and those that do not answer."""
-        return [seat.name for seat in self.pool.router.seats.values() if not seat.draining and not seat.suspect]
+        """Names of the engines that can be in the fast lane.
+
+        A draining engine cannot: its responses would have to move again. Neither can one that does not answer.
+        """
+        routed_engines = self.pool.router.engines.values()
+        return [routed.name for routed in routed_engines if not routed.draining and not routed.silent]
 
     def reserve(self, lanes: Collection[str], live: Mapping[str, int]) -> None:
+        """Set the engines of the fast lane, and the number of unfinished responses on every engine."""
         self.pool.router.reserve(lanes)
-        self.pool.router.looked(live)
+        self.pool.router.record_sampling(live)
         self.pool.lane_engines = float(len(lanes))
 
     async def under_way(self) -> list[UnderWay]:
-        """What is under way on the actors that answer; one that is lost is replaced by whoever finds it so."""
+        """Return the unfinished trajectories of the engines that answer. Lost engines are replaced by their owner."""
         members = list(self.pool.members)
         asking = [member.call(MovesResponses.under_way, deadline=member.unresponsive) for member in members]
-        told = await asyncio.gather(*asking, return_exceptions=True)
-        said: dict[str, Any] = {}
-        for member, answer in zip(members, told, strict=True):
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        reports: dict[str, Any] = {}
+        for member, answer in zip(members, answers, strict=True):
             if not isinstance(answer, BaseException):
-                said[member.name] = answer
+                reports[member.name] = answer
             elif not isinstance(answer, InfraError):
                 raise answer
-        found = []
-        for home, (paths, _) in said.items():
+        trajectories = []
+        for home, (paths, _) in reports.items():
             for name, path in paths:
-                at = path.at or home
-                sampled = said[at][1].get(path.request, 0) if at in said else 0
-                group, _, sample = name.partition("#")
-                found.append(
-                    UnderWay(
-                        GroupKey(*map(int, group.split("/"))),
-                        int(sample),
-                        at,
-                        path.tokens + sampled,
-                        path.moves,
-                        home,
-                        name,
-                    )
-                )
-        return found
+                engine = path.at or home
+                # The engine that samples a request knows its progress, and it may be another one than its home.
+                sampled = reports[engine][1].get(path.request, 0) if engine in reports else 0
+                key, _, sample = name.partition("#")
+                group = GroupKey(*map(int, key.split("/")))
+                trajectories.append(UnderWay(group, int(sample), engine, path.tokens + sampled, path.moves, home, name))
+        return trajectories
 
     async def move(self, response: UnderWay, engine: str) -> bool:
-        by_name = {m.name: m for m in self.pool.members}
-        home, target = by_name.get(response.home), by_name.get(engine)
+        """Move a response to another engine. Return False if it has ended, or one of the two engines is gone."""
+        by_name = {member.name: member for member in self.pool.members}
+        home = by_name.get(response.home)
+        target = by_name.get(engine)
         if home is None or target is None:
             return False
         try:

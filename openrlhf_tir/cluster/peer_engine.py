@@ -1,5 +1,7 @@
-"""An engine that another rollout actor has: where a response goes on that was handed over (engines/handover.py); and
-what an actor answers so that its own can be one."""
+"""Move responses between rollout actors: the engine of another actor, and what an actor answers about its responses.
+
+The mechanism is engines/handover.py; this module has the Ray calls. They are made only in runs with a fast lane.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,15 @@ if TYPE_CHECKING:
 
 
 def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | None:
-    """For the engine behind `batcher`, and what waits for it. None in a run without a fast lane. Raises ConfigError for
-    an engine whose requests cannot be stopped in the middle."""
+    """Return the Handover of an actor's responses; None in a run without a fast lane.
+
+    Raises:
+        ConfigError: Requests of this kind of engine cannot be stopped in the middle.
+    """
     if cfg.pipeline.fast_lane == "off":
         return None
-    if not isinstance(engine := batcher.engine, Abortable):
+    engine = batcher.engine
+    if not isinstance(engine, Abortable):
         raise ConfigError(
             f"pipeline.fast_lane = {cfg.pipeline.fast_lane!r} moves responses that are being sampled, and"
             f" {type(engine).__name__} cannot stop one: it has no abort and progress."
@@ -38,13 +44,20 @@ def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | Non
 
 
 class PeerEngine:
-    """Another rollout actor's engine, as an Engine."""
+    """The engine of another rollout actor. Implements engines.handover.Elsewhere."""
 
     def __init__(self, actor: Any, name: str, cfg: Config) -> None:
-        self.actor, self.name, self.cfg = actor, name, cfg
+        self.actor = actor
+        self.name = name
+        self.cfg = cfg
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """Raises EngineGone when the actor is no more, DeadlineMissed when silent for as long as a group takes."""
+        """Sample the rest of a response there.
+
+        Raises:
+            EngineGone: The other actor is dead.
+            DeadlineMissed: It did not answer for as long as a whole group may take.
+        """
         ref = self.actor.generate.remote(list(token_ids), sampling, request_id)
         try:
             return await within(
@@ -55,14 +68,18 @@ class PeerEngine:
         except asyncio.CancelledError:
             ray.cancel(ref)  # nobody wants it any more
             raise
-        except ray.exceptions.RayError as e:
-            if (what := death(e)) is None:
+        except ray.exceptions.RayError as error:
+            reason = death(error)
+            if reason is None:
                 raise
-            raise EngineGone(f"{self.name}, to which a response had moved, is lost: {what}") from e
+            raise EngineGone(f"{self.name}, to which a response had moved, is lost: {reason}") from error
 
     async def abort(self, request_id: str) -> None:
-        """Asks for it, and waits for nothing: the request is answered when it is stopped, and this actor is not to be
-        taken for hung because the other is. One that is no more has nothing to stop."""
+        """Ask the other actor to end a request, and do not wait for its answer.
+
+        The request itself is answered when it was stopped. If the other actor hangs, this one must not seem to hang as
+        well; if it is dead, there is nothing to stop.
+        """
         self.actor.abort.remote(request_id)
 
 
@@ -71,7 +88,7 @@ async def _result(ref: Any) -> Any:
 
 
 class MovesResponses:
-    """What a rollout actor is asked in a run with a fast lane."""
+    """The methods of a rollout actor that a fast lane calls: a part of RolloutActor."""
 
     name: str
     cfg: Config
@@ -79,15 +96,23 @@ class MovesResponses:
     runner: GroupRunner
 
     async def under_way(self) -> tuple[list[tuple[str, Path]], dict[str, int]]:
-        """The trajectories that this actor writes, how far its engine is with each."""
+        """Return the trajectories that this actor writes, and the tokens sampled so far of each request here."""
         handover = self._handover
         return handover.under_way(), handover.engine.progress()
 
     async def move(self, trajectory: str, name: str, actor: Any) -> bool:
-        """The trajectory, which this actor writes, is sampled at another actor from now on; at this one where it is
-        this one's own name."""
-        there = None if name == self.name else PeerEngine(actor, name, self.cfg)
-        return await self._handover.move(trajectory, name, there)
+        """Sample the rest of a trajectory, which this actor writes, on another actor's engine.
+
+        Args:
+            trajectory: The part of its request ids before the turn.
+            name: Name of the other actor; this actor's own name moves the trajectory back.
+            actor: Its Ray handle.
+
+        Returns:
+            False if the trajectory has ended, or is there already.
+        """
+        peer = None if name == self.name else PeerEngine(actor, name, self.cfg)
+        return await self._handover.move(trajectory, name, peer)
 
     @property
     def _handover(self) -> Handover:
@@ -96,8 +121,9 @@ class MovesResponses:
         return handover
 
     async def generate(self, token_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
-        """For a trajectory of another actor. It queues like everyone."""
+        """Sample for a trajectory of another actor. The request waits in the queue like any other."""
         return await self.batcher.generate(token_ids, sampling, request_id=request_id)
 
     async def abort(self, request_id: str) -> None:
+        """End a request that another actor made by `generate`."""
         await self.batcher.abort(request_id)

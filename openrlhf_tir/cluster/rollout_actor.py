@@ -1,7 +1,9 @@
-"""RolloutActor: a process with a vLLM engine, its HTTP endpoint, and the group episodes that run on it.
+"""A Ray process that owns one engine, runs groups of episodes on it, and serves its HTTP endpoint.
 
-Our controller talks to it by Ray call; HTTP is the facade for everyone else. Payloads are returned as the second of two
-Ray results: the controller then owns the reference without fetching the data, and accepted groups outlive the actor."""
+The controller talks to it by Ray calls (EngineHandle); HTTP is for everyone else. Payloads are returned as the second
+of two Ray results: the controller then owns the reference without fetching the data, and accepted groups outlive the
+actor.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from typing import Any
 import ray
 
 from ..config import Config
+from ..episodes.group import EvalMode
 from ..ports import RolloutEngine
 from ..types import Group, GroupKey, GroupMeta, Task
 from .collector import settle
@@ -29,7 +32,10 @@ ENDPOINTS = "endpoints"
 
 
 def publish_endpoint(run_dir: Path, name: str, url: str) -> Path:
-    """run_dir/endpoints/NAME: where agents and a scrape find this actor. Replaced whole: readers see no half line."""
+    """Write an actor's URL to run_dir/endpoints/NAME, where agents and a scrape find it. Return the path.
+
+    The file is replaced as a whole, so that no reader sees half a line.
+    """
     directory = run_dir / ENDPOINTS
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f".{name}").write_text(url + "\n")
@@ -47,21 +53,42 @@ def _engine_class(cfg: Config) -> type[RolloutEngine]:
 
 
 class RolloutActor(MovesResponses):
-    """Async Ray actor; heavy imports happen in `start`, in the worker."""
+    """A rollout process: an async Ray actor. Heavy imports happen in `start`, in the worker.
+
+    Together with ports.RolloutEngine it declares everything that the controller calls (EngineHandle.call).
+    """
 
     def __init__(self, index: int) -> None:
-        self.index, self.name = index, f"rollout-{index}"
+        self.index = index
+        self.name = f"rollout-{index}"
 
     async def sees(self, mark: Path, theirs: Mapping[str, str]) -> tuple[str, float]:
-        """-> this node's address and time. Raises ConfigError when it does not have the run's directory, or other
-        packages than `theirs`."""
+        """Compare this node with the controller's, and return its address and its time.
+
+        Args:
+            mark: A file that the controller has just written to the run's directory.
+            theirs: The controller's packages and versions.
+
+        Raises:
+            ConfigError: This node does not see the run's directory, or has other packages.
+        """
         address = ray.util.get_node_ip_address()
         await asyncio.to_thread(compare, theirs, self.name, address)
         await asyncio.to_thread(prove, mark, self.name, address)
         return address, time.time()
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
-        """Load the model and open the endpoint; returns its URL."""
+        """Load the model and open the endpoint.
+
+        Args:
+            cfg: The run's configuration.
+            model: The model that the engine loads.
+            env_urls: Environment -> its servers.
+            tokens: Bearer tokens of the endpoint and of the environment servers.
+
+        Returns:
+            The URL of the endpoint.
+        """
         end_children_with_us()
         watched(cfg, self.name)
         from transformers import AutoTokenizer
@@ -86,23 +113,23 @@ class RolloutActor(MovesResponses):
         own_log(cfg.run_dir / "logs" / f"{self.name}.log")
         self.cfg = cfg
         host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
-        if port := cfg.rollout.port and cfg.rollout.port + self.index:
-            bound(host, port).close()  # a port in use is told before a model is loaded
+        port = cfg.rollout.port and cfg.rollout.port + self.index
+        if port:
+            bound(host, port).close()  # a port in use is an error before the model is loaded
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
-        r = cfg.rollout
         self.batcher = Batcher(
             self.engine,
-            max_wait_ms=r.max_wait_ms,
-            max_batch=r.max_batch,
+            max_wait_ms=cfg.rollout.max_wait_ms,
+            max_batch=cfg.rollout.max_batch,
             max_running=cfg.max_running,
-            max_queue=r.max_queue,
+            max_queue=cfg.rollout.max_queue,
         )
         self.envs = EnvClients.of(
             cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id()
         )
         tokenizer = AutoTokenizer.from_pretrained(model)
         codec = HfCodec(tokenizer)
-        self.kept = TrajectoryLog(
+        self.trajectory_log = TrajectoryLog(
             cfg.run_dir,
             self.name,
             cfg.logger.trajectories,
@@ -114,12 +141,15 @@ class RolloutActor(MovesResponses):
         self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell, decode_plain=codec.decode)
         self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
         self.agents = Agents(
-            Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow
+            Sessions(idle_s=cfg.rollout.agent_idle_s),
+            codec,
+            self.engine.proof.passed,
+            overflow=cfg.rollout.agent_overflow,
         )
         self.agent_file = AgentFile(cfg, model, self.batcher, codec, self.name) if cfg.train.agent_func_path else None
         if self.agent_file:
             await self.agent_file.start()
-        writers = self.agent_file or (self.agents if r.agent == "external" else None)
+        writers = self.agent_file or (self.agents if cfg.rollout.agent == "external" else None)
         chats = None if writers else chats_of(cfg, codec, tokenizer)
         self.runner = GroupRunner(
             cfg,
@@ -149,16 +179,20 @@ class RolloutActor(MovesResponses):
         owner = self if hasattr(type(self), method) else self.engine
         return await getattr(owner, method)(*args)
 
-    async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Group]:
+    async def run_group(self, key: GroupKey, task: Task, mode: EvalMode | None = None) -> tuple[GroupMeta, Group]:
+        """Run one group to its end and return its metadata, with this actor's load, and the group."""
         meta, group = await self.runner.run(key, task, mode)
         if mode is None:
-            await asyncio.to_thread(self.kept.write, meta, group)
+            await asyncio.to_thread(self.trajectory_log.write, meta, group)
         meta.load = self.load()
         return meta, group
 
     def load(self) -> dict[str, float]:
-        """What the engine holds and can run at once, what waits in front of it, and for how long its last push froze
-        it."""
+        """Return what the engine and the queue in front of it hold, for the controller's router.
+
+        `running` and `waiting` sequences, the most that run at once by configuration (`width`), preemptions so far, and
+        the seconds for which the last push froze the engine.
+        """
         stats = self.engine.stats()
         return {
             "running": stats["running"],
@@ -169,36 +203,49 @@ class RolloutActor(MovesResponses):
         }
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
+        """Use these servers for new sessions. Open sessions end where they are."""
         self.envs.set_urls(urls)
 
     async def heartbeat(self) -> list[str]:
-        """A sign of life, of the engine too: where it may hold environment sessions. Raises EngineError when the engine
-        does not work."""
+        """Return the servers on which this actor may hold sessions, as a sign of life of the engine too.
+
+        Raises:
+            EngineError: The engine does not work.
+        """
         await self.engine.alive()
         return self.envs.servers
 
     async def busy_intervals(self) -> tuple[float, dict[tuple[str, str], list[tuple[float, float]]]]:
-        """-> this node's time; (track of the timeline, span's name) -> when, since the last call; "engine" is this
-        actor's own track."""
+        """Return this node's time, and what was busy since the last call.
+
+        Returns:
+            Seconds since the epoch; and (track of the timeline, name of the span) -> (start, end) in seconds since the
+            epoch. "engine" is this actor's own track.
+        """
         spans = {("engine", "decode"): self.engine.drain_busy_intervals(), **self.envs.drain_stage_times()}
         return time.time(), spans
 
     async def activity(self) -> dict[str, float]:
-        """What it does right now: sequences `running` and `waiting`, `tokens_generated` since it started, and
-        `in_flight/ENV`, calls that an environment is answering."""
+        """Return what this actor does right now.
+
+        `running` and `waiting` sequences, `tokens_generated` since it started, and for each environment the calls that
+        it is answering (`in_flight/ENV`).
+        """
         stats = self.engine.stats()
         calls = {name: n for name, n in self.envs.stats().items() if name.startswith("in_flight/")}
         return {name: stats[name] for name in ("running", "waiting", "tokens_generated") if name in stats} | calls
 
     async def stats(self) -> dict[str, float]:
+        """Return the figures of the engine and of the queue in front of it."""
         return self.engine.stats() | self.batcher.stats()
 
     async def stop(self) -> None:
+        """Close the endpoint and all sessions, and end the engine's processes."""
         self._endpoint.unlink(missing_ok=True)
         self._server.cancel()
         await self.envs.close()
         if self.agent_file:
             await self.agent_file.stop()
         await self.rewards.stop()
-        self.kept.close()
+        self.trajectory_log.close()
         await self.engine.stop()

@@ -177,7 +177,7 @@ async def _in_turns(
             + Deadline.of(cfg, "rollout.group_deadline_s")
         )
         turns = Turns(pool.members, patience, Deadline.of(cfg, "timeouts.push_s"))
-        pool.fleet.starting = turns.starting
+        pool.fleet.during_launch = turns.starting
         async with turns.learning():
             ranks = await LearnerGroup.start(cfg, shared)
     except BaseException:

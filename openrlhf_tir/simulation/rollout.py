@@ -198,7 +198,7 @@ class SimulatedRollout:
     def reserve(self, lanes: Collection[str], live: Mapping[str, int]) -> None:
         self.lanes = lanes
         self.router.reserve(lanes)
-        self.router.looked(live)
+        self.router.record_sampling(live)
 
     async def under_way(self) -> list[UnderWay]:
         groups = sorted((g for a in self.alive for g in a.groups), key=lambda g: g.key)
@@ -239,7 +239,7 @@ class SimulatedRollout:
                 trajectory.write(0)
             try:
                 done = await group.future
-                self.router.told(actor.name, actor.load())
+                self.router.record_report(actor.name, actor.load())
                 return done
             finally:
                 actor.groups.discard(group)
@@ -321,4 +321,4 @@ class SimulatedRollout:
 
     def engine_stats(self) -> dict[str, float]:
         """The figures of all engines, as the pool knows them."""
-        return self.router.totals()
+        return self.router.total_stats()

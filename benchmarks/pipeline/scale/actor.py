@@ -87,7 +87,7 @@ class ScaleActor(RolloutActor):
         self.engine = engine  # type: ignore[assignment]  # of the port it has what an actor without an endpoint needs
         self.batcher = Batcher(engine, max_running=cfg.max_running, max_queue=1 << 20)
         self.envs = SleepingEnvs(self.workload.env_capacity)  # type: ignore[assignment]
-        self.kept = TrajectoryLog(cfg.run_dir, self.name, 0.0)
+        self.trajectory_log = TrajectoryLog(cfg.run_dir, self.name, 0.0)
         judge = judge_of(self.workload, self.workload.acceptance, lambda: engine.version)
         self.runner = GroupRunner(cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name)
         return ""

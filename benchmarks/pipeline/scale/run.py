@@ -81,7 +81,7 @@ class Noting(EnginePool):
     async def _spawn(self, index: int) -> EngineHandle:
         if self.hosts is None:
             return await super()._spawn(index)
-        return await self.hosts.engine(self.actor_class, index, self.env_urls, self.fleet.lost)
+        return await self.hosts.engine(self.actor_class, index, self.env_urls, self.fleet.mark_lost)
 
     async def _run_on(self, member: EngineHandle, key: GroupKey, task: Task, mode: Any) -> tuple[GroupMeta, Any]:
         self.ran_on[key] = member.owner

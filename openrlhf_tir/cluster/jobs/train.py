@@ -282,7 +282,11 @@ async def _calibrated(services: Services, cfg: Config, publisher: WeightPublishe
             services.console.print(
                 f"[yellow]{e} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False
             )
-            await within(Deadline.of(cfg, "timeouts.start_s"), services.pool.some(), "The replacement of the engines")
+            await within(
+                Deadline.of(cfg, "timeouts.start_s"),
+                services.pool.wait_until_healthy(),
+                "The replacement of the engines",
+            )
         else:
             services.console.print(f"canary, calibrated: {reference.tolerance}", highlight=False)
             return reference

@@ -121,7 +121,7 @@ class Session:
     def __init__(self, world: SharedWorld) -> None:
         self.world = world
         self.turns = Turns(world.fleet.members, Deadline(2000.0, "a test's"), Deadline(2000.0, "a test's"))
-        world.fleet.starting = self.turns.starting
+        world.fleet.during_launch = self.turns.starting
 
     async def ranks(self, **kwargs) -> SharedLearner:
         self.turns.learner = None

@@ -92,7 +92,7 @@ class Actor(CalledInProcess):
         await self.answer(0.0)
 
     async def discard(self, why: str) -> None:
-        self.world.fleet.lost(self, why)
+        self.world.fleet.mark_lost(self, why)
 
 
 class BlendedPrompts:
@@ -158,7 +158,7 @@ class World:
             async with self.fleet.router.place(task.prompt, 1, lambda a: wanted in (None, a.version)) as actor:
                 if self.refusals:
                     self.refusals -= 1
-                    self.fleet.router.full(actor.name, 1)
+                    self.fleet.router.mark_full(actor.name, 1)
                     continue
                 version = actor.version
                 await actor.answer(seconds)
@@ -195,11 +195,11 @@ class World:
 
     def kill(self, i: int) -> None:
         if actor := self.pick(i):
-            self.fleet.lost(actor, "killed by the test")
+            self.fleet.mark_lost(actor, "killed by the test")
 
     def kill_all(self, i: int) -> None:
         for actor in list(self.fleet.members):
-            self.fleet.lost(actor, "killed by the test")
+            self.fleet.mark_lost(actor, "killed by the test")
 
     def hang(self, i: int) -> None:
         if actor := self.pick(i):

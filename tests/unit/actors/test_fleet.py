@@ -76,7 +76,7 @@ def test_a_dead_actor_is_replaced_under_its_name_and_proved_before_it_joins():
         await asyncio.sleep(30)
         assert c.names == ["rollout-0", "rollout-1"]
         assert (c.started[0].end, proved) == ("killed", [2])
-        assert {s.member.number for s in c.fleet.router.seats.values()} == {1, 2}
+        assert {s.engine.number for s in c.fleet.router.engines.values()} == {1, 2}
         await c.fleet.stop()
         assert [a.end for a in c.started] == ["killed", "stopped", "stopped"]
 
@@ -89,10 +89,10 @@ def test_a_silent_actor_gets_no_groups_and_comes_back_when_it_answers():
         await c.fleet.start()
         c.started[0].silent = True
         await asyncio.sleep(50)
-        seats = c.fleet.router.seats
-        assert {name: s.suspect for name, s in seats.items()} == {"rollout-0": True, "rollout-1": False}
+        engines = c.fleet.router.engines
+        assert {name: s.silent for name, s in engines.items()} == {"rollout-0": True, "rollout-1": False}
         await asyncio.sleep(60)
-        assert c.started[0].end == "killed" and seats["rollout-0"].member is c.started[2]
+        assert c.started[0].end == "killed" and engines["rollout-0"].engine is c.started[2]
         await c.fleet.stop()
 
     run(scenario())
@@ -140,7 +140,7 @@ def test_an_actor_that_dies_while_it_drains_is_not_replaced():
         async with c.fleet.router.place("p"), c.fleet.router.place("q"):
             c.fleet.resize(1)
             await asyncio.sleep(0)
-            c.fleet.lost(c.started[1], "killed by a test")
+            c.fleet.mark_lost(c.started[1], "killed by a test")
         await asyncio.sleep(20)
         assert c.names == ["rollout-0"] and len(c.started) == 2
         await c.fleet.stop()
@@ -153,7 +153,7 @@ def test_starts_that_fail_are_tried_again_while_others_work():
         c = Cluster(2)
         await c.fleet.start()
         c.fails = 4
-        c.fleet.lost(c.started[0], "killed by a test")
+        c.fleet.mark_lost(c.started[0], "killed by a test")
         await asyncio.sleep(60)
         assert c.names == ["rollout-1"]
         await asyncio.sleep(60)  # tries after 1, 7, 18, 39 and 80 s
@@ -168,7 +168,7 @@ def test_with_nobody_left_the_third_failed_start_is_the_end():
         c = Cluster(1)
         await c.fleet.start()
         c.fails = 3
-        c.fleet.lost(c.started[0], "killed by a test")
+        c.fleet.mark_lost(c.started[0], "killed by a test")
         with pytest.raises(PipelineError, match="no GPU is free"):
             async with c.fleet.router.place("p"):
                 pass
@@ -201,7 +201,7 @@ def test_an_actor_whose_weights_cannot_be_proved_does_not_join():
                 raise RuntimeError("canary")
 
         c.fleet.prove = prove
-        c.fleet.lost(c.started[0], "killed by a test")
+        c.fleet.mark_lost(c.started[0], "killed by a test")
         await asyncio.sleep(20)
         assert c.started[2].end == "killed"
         assert {a.number for a in c.fleet.members} == {1, 3}
@@ -230,7 +230,7 @@ def test_eight_places_that_each_fail_once_or_twice_do_not_end_the_run():
         await c.fleet.start()
         c.fails = 16
         for actor in list(c.fleet.members):
-            c.fleet.lost(actor, "the node went down")
+            c.fleet.mark_lost(actor, "the node went down")
         async with c.fleet.router.place("p"):
             pass
         await asyncio.sleep(60)
@@ -246,7 +246,7 @@ def test_with_nobody_left_a_second_place_that_never_starts_either_is_the_end():
         await c.fleet.start()
         c.fails = 100
         for actor in list(c.fleet.members):
-            c.fleet.lost(actor, "the node went down")
+            c.fleet.mark_lost(actor, "the node went down")
         with pytest.raises(PipelineError, match="no GPU is free"):
             async with c.fleet.router.place("p"):
                 pass
@@ -261,7 +261,7 @@ def test_a_cluster_without_room_is_waited_for_with_growing_pauses_and_said_once(
         c = Cluster(1)
         await c.fleet.start()
         c.full = 8
-        c.fleet.lost(c.started[0], "its node was taken away")
+        c.fleet.mark_lost(c.started[0], "its node was taken away")
         async with c.fleet.router.place("p") as member:
             assert member is c.started[1]
         assert asyncio.get_running_loop().time() > 600 and c.tries == 1 + 8 + 1
@@ -282,7 +282,7 @@ def test_an_actor_that_hangs_while_it_is_proved_is_replaced():
                 await asyncio.get_running_loop().create_future()
 
         c.fleet.prove = prove
-        c.fleet.lost(c.started[0], "killed by a test")
+        c.fleet.mark_lost(c.started[0], "killed by a test")
         await asyncio.sleep(150)
         assert c.started[2].end == "killed"
         assert {a.number for a in c.fleet.members} == {1, 3}

@@ -35,7 +35,7 @@ async def run(r: Router[str], prompts: list[str], n: int = 16) -> list[str]:
 async def test_new_prompts_spread_evenly():
     r = router("a", "b", "c")
     assert Counter(await run(r, PROMPTS)) == {"a": 20, "b": 20, "c": 20}
-    assert {s.load for s in r.seats.values()} == {0}
+    assert {s.assigned for s in r.engines.values()} == {0}
 
 
 async def test_prompts_that_come_again_go_where_they_were_in_whatever_order():
@@ -74,16 +74,16 @@ async def test_no_home_is_more_than_one_group_above_the_bound():
 
 async def test_a_suspect_gets_nothing_until_it_answers_again():
     r = router("a", "b")
-    r.suspect("a", True)
+    r.set_silent("a", True)
     assert {await home(r, f"p{i}") for i in range(20)} == {"b"}
-    r.suspect("a", False)
+    r.set_silent("a", False)
     assert set(await run(r, PROMPTS)) == {"a", "b"}
 
 
 async def test_a_full_member_is_asked_again_when_it_said_so():
     r = router("a")
     start = asyncio.get_running_loop().time()
-    r.full("a", 0.05)
+    r.mark_full("a", 0.05)
     assert await home(r, "p") == "a"
     assert asyncio.get_running_loop().time() - start >= 0.05
 
@@ -96,9 +96,9 @@ async def test_an_evaluation_goes_only_where_its_weights_are():
         async with r.place("p", 1, lambda member: member == "a") as member:
             return member
 
-    r.full("a", 0.05)
+    r.mark_full("a", 0.05)
     assert [await placed() for _ in range(3)] == ["a"] * 3
-    r.full("a", 60.0)
+    r.mark_full("a", 60.0)
     waiting = asyncio.create_task(placed())
     await asyncio.sleep(0.01)
     r.leave("a")
@@ -116,7 +116,7 @@ async def test_a_draining_member_ends_its_groups_and_gets_no_more():
     """Though the other one has the greater load."""
     r = router("a", "b")
     async with r.place("p") as mine, r.place("q", 16) as other:
-        leaving = asyncio.create_task(r.drained(mine))
+        leaving = asyncio.create_task(r.wait_until_drained(mine))
         await asyncio.sleep(0)
         assert {mine, other} == {"a", "b"}
         assert {await home(r, f"p{i}") for i in range(20)} == {other}
@@ -125,7 +125,7 @@ async def test_a_draining_member_ends_its_groups_and_gets_no_more():
 
 
 async def test_the_prompts_that_came_longest_ago_are_forgotten(monkeypatch):
-    monkeypatch.setattr("openrlhf_tir.actors.router.HOMES", 3)
+    monkeypatch.setattr("openrlhf_tir.actors.router.MAX_PROMPTS", 3)
     r = router("a", "b")
     await run(r, PROMPTS[:5])
     assert len(r._homes) == 3
@@ -145,7 +145,7 @@ async def test_waiting_groups_hear_that_nobody_will_come():
     assert r.leave("a") and not r.leave("a")
     waiting = asyncio.create_task(home(r, "p"))
     await asyncio.sleep(0)
-    r.give_up(RuntimeError("no GPU"))
+    r.set_launch_error(RuntimeError("no GPU"))
     with pytest.raises(PipelineError, match=r"No rollout actor is left.*no GPU"):
         await waiting
 
@@ -171,7 +171,7 @@ async def test_it_rather_waits_for_another_member_that_is_full_for_now():
     r = router("a", "b")
     bad = await failed(r, "p")
     good = {"a": "b", "b": "a"}[bad]
-    r.full(good, 0.05)
+    r.mark_full(good, 0.05)
     assert await home(r, "p") == good
 
 
@@ -191,9 +191,9 @@ async def test_a_prompt_that_was_answered_is_free_to_go_anywhere_again():
     r.join(good, good)
     async with r.place("other", 100), r.place("p") as member:  # "other" is at the one, "p" at its home, whichever
         assert member in (bad, good)
-    r.suspect(good, True)
+    r.set_silent(good, True)
     assert await home(r, "p") == bad
-    r.suspect(good, False)
+    r.set_silent(good, False)
     assert await home(r, "p") == bad, "its home is where it was answered last"
 
 
@@ -203,38 +203,38 @@ def busy(running: float, waiting: float = 0.0) -> dict[str, float]:
 
 async def test_what_a_member_told_is_kept_with_what_was_placed_there_since():
     r = router("a", "b")
-    assert r.held() == []
+    assert r.stats() == []
     async with r.place("p", 16) as member:
-        r.told(member, busy(40))
+        r.record_report(member, busy(40))
         async with r.place("p", 16):
-            assert r.held() == [{**busy(40), "placed": 16.0, "aside": 0.0, "open": 1.0}]
-        r.told(member, busy(30))
-        assert r.held() == [{**busy(30), "placed": 0.0, "aside": 0.0, "open": 1.0}]
+            assert r.stats() == [{**busy(40), "placed": 16.0, "aside": 0.0, "open": 1.0}]
+        r.record_report(member, busy(30))
+        assert r.stats() == [{**busy(30), "placed": 0.0, "aside": 0.0, "open": 1.0}]
     r.leave(member)
-    assert r.held() == []
+    assert r.stats() == []
 
 
 async def test_what_is_held_follows_every_change_however_often_it_is_asked():
     r, seen = router("a"), []
 
     def look() -> None:
-        (first,), (again,) = r.held(), r.held()
+        (first,), (again,) = r.stats(), r.stats()
         assert first == again
         seen.append((first["running"], first["width"], first["placed"], first["aside"], first["open"]))
 
     async with r.place("p", 16):
-        r.told("a", busy(16))
+        r.record_report("a", busy(16))
         look()
         async with r.place("q", 8):
             look()
-            async with r.place("e", 4, aside=True):
+            async with r.place("e", 4, for_evaluation=True):
                 look()
             look()
-            r.told("a", busy(24))
+            r.record_report("a", busy(24))
             look()
-        r.suspect("a", True)
+        r.set_silent("a", True)
         look()
-        r.suspect("a", False)
+        r.set_silent("a", False)
         look()
         r.reserve(["a"])
         look()
@@ -256,44 +256,44 @@ async def test_what_is_held_follows_every_change_however_often_it_is_asked():
 async def test_nothing_runs_where_no_group_is_whatever_was_told_last():
     """An evaluation was given up, or its groups ended elsewhere: nobody tells."""
     r = router("a")
-    async with r.place("p", 16, aside=True):
-        r.told("a", busy(64, 175))
-        assert r.held()[0]["waiting"] == 175
-    assert r.held() == [{**busy(0), "placed": 0.0, "aside": 0.0, "open": 1.0}]
+    async with r.place("p", 16, for_evaluation=True):
+        r.record_report("a", busy(64, 175))
+        assert r.stats()[0]["waiting"] == 175
+    assert r.stats() == [{**busy(0), "placed": 0.0, "aside": 0.0, "open": 1.0}]
 
 
 async def test_an_evaluations_trajectories_are_aside_and_not_placed():
     r = router("a")
-    async with r.place("p", 16), r.place("q", 8, aside=True):
-        r.told("a", busy(24))
-        async with r.place("q", 8, aside=True):
-            assert r.held() == [{**busy(24), "placed": 0.0, "aside": 16.0, "open": 1.0}]
-        assert r.held()[0]["aside"] == 8
+    async with r.place("p", 16), r.place("q", 8, for_evaluation=True):
+        r.record_report("a", busy(24))
+        async with r.place("q", 8, for_evaluation=True):
+            assert r.stats() == [{**busy(24), "placed": 0.0, "aside": 16.0, "open": 1.0}]
+        assert r.stats()[0]["aside"] == 8
 
 
 async def test_a_group_that_failed_or_was_refused_is_not_placed_any_more_and_another_one_is():
     r = router("a")
     async with r.place("p", 16):
-        r.told("a", busy(16))
+        r.record_report("a", busy(16))
         async with r.place("q", 8):
             with pytest.raises(ValueError, match="failed"):
                 async with r.place("r", 16):
                     raise ValueError("failed")
             async with r.place("r", 16):
                 pass  # as the pool does where the queue was full
-            assert r.held()[0]["placed"] == 8
+            assert r.stats()[0]["placed"] == 8
             async with r.place("r", 16):
-                r.told("a", busy(24))
-            assert r.held()[0]["placed"] == 0
+                r.record_report("a", busy(24))
+            assert r.stats()[0]["placed"] == 0
 
 
 async def test_totals_are_sums_but_of_what_the_longest_counts():
     r = router("a", "b", "c")
-    assert r.totals() == {"actors": 3.0}
+    assert r.total_stats() == {"actors": 3.0}
     async with r.place("p", 8), r.place("q", 8):
-        r.told("a", {**busy(10, 2), "pause": 3.0})
-        r.told("b", busy(20))
-        found = r.totals("pause")
+        r.record_report("a", {**busy(10, 2), "pause": 3.0})
+        r.record_report("b", busy(20))
+        found = r.total_stats("pause")
     assert (found["actors"], found["running"], found["waiting"], found["pause"]) == (3, 30, 2, 3)
 
 
@@ -302,8 +302,8 @@ async def test_a_members_width_narrows_while_others_wait_and_comes_back():
     free, full, widths = busy(10), busy(10, 5), []
     async with r.place("p"):
         for told in (free, full, full, free, busy(63, 5), *300 * [full], *300 * [free]):
-            r.told("a", told)
-            widths.append(r.held()[0]["width"])
+            r.record_report("a", told)
+            widths.append(r.stats()[0]["width"])
     assert widths[:5] == pytest.approx([64, 62, 62 * 31 / 32, 62 * 31 / 32 + (64 - 62 * 31 / 32) / 32, 63])
     assert widths[304] == 10 and widths[-1] == pytest.approx(64, rel=1e-3)
 
@@ -312,17 +312,17 @@ async def test_a_member_that_gets_no_new_groups_is_as_wide_as_what_runs_there():
     r = router("a", "b", "c", "d")
     async with r.place("p"), r.place("q"), r.place("r"), r.place("s"):
         for name in "abcd":
-            r.told(name, busy(40))
+            r.record_report(name, busy(40))
         r.reserve(["a"])
-        r.suspect("b", True)
-        r.seats["c"].draining = True
-        assert [h["width"] for h in r.held()] == [40, 40, 40, 64]
-        assert r.totals()["open"] == 1
+        r.set_silent("b", True)
+        r.engines["c"].draining = True
+        assert [h["width"] for h in r.stats()] == [40, 40, 40, 64]
+        assert r.total_stats()["open"] == 1
 
 
 @pytest.mark.parametrize("figures", [{}, {"running": 1.0}, {"running": 1.0, "waiting": 0.0, "preemptions": 0.0}])
 async def test_a_member_that_says_less_has_told_nothing(figures):
     r = router("a")
-    r.told("a", figures)
-    r.told("gone", busy(1))
-    assert r.held() == []
+    r.record_report("a", figures)
+    r.record_report("gone", busy(1))
+    assert r.stats() == []

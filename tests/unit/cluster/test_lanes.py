@@ -99,13 +99,13 @@ async def test_new_groups_go_where_the_fewest_responses_are_under_way_not_where_
     router.join("rollout-0", "a")
     router.join("rollout-1", "b")
     async with router.place("x", 16), router.place("y", 16), router.place("z", 16):
-        assert (router.seats["rollout-0"].load, router.seats["rollout-1"].load) == (32, 16)
+        assert (router.engines["rollout-0"].assigned, router.engines["rollout-1"].assigned) == (32, 16)
         lanes.reserve((), {"rollout-0": 1, "rollout-1": 17})
         async with router.place("w", 16) as member, router.place("v", 16) as another:
             assert (member, another) == ("a", "a") or (member, another) == ("a", "b")
-            assert router.seats["rollout-0"].weight + router.seats["rollout-1"].weight == 18 + 32
+            assert router.engines["rollout-0"].load + router.engines["rollout-1"].load == 18 + 32
         lanes.reserve((), {})
-        assert router.seats["rollout-0"].weight == 32
+        assert router.engines["rollout-0"].load == 32
 
 
 async def test_an_actor_that_is_to_leave_or_does_not_answer_is_no_lane(lanes, pool):
@@ -113,10 +113,10 @@ async def test_an_actor_that_is_to_leave_or_does_not_answer_is_no_lane(lanes, po
     router.join("rollout-0", "a")
     router.join("rollout-1", "b")
     assert lanes.engines == ["rollout-0", "rollout-1"]
-    router.suspect("rollout-0", True)
+    router.set_silent("rollout-0", True)
     assert lanes.engines == ["rollout-1"]
-    router.suspect("rollout-0", False)
-    await router.drained("rollout-1")
+    router.set_silent("rollout-0", False)
+    await router.wait_until_drained("rollout-1")
     assert lanes.engines == ["rollout-0"]
 
 

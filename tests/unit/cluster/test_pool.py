@@ -159,7 +159,7 @@ def test_an_actor_that_never_comes_up_is_given_up_and_tried_again(cluster, tmp_p
     async def scenario():
         await c.pool.fleet.start()
         c.prepare = lambda actor: actor.hangs.update({"start"} if len(c.actors) == 3 else ())
-        c.pool.fleet.lost(c.pool.members[0], "killed by a test")
+        c.pool.fleet.mark_lost(c.pool.members[0], "killed by a test")
         await asyncio.sleep(150)
         assert c.names == ["rollout-1"] and not c.actors[2].killed
         await asyncio.sleep(100)

@@ -109,7 +109,7 @@ def session_of(c) -> Session:
 
 async def lose_one_and_wait(c) -> None:
     """Until another stands in its place."""
-    c.pool.fleet.lost(c.pool.members[0], "killed by a test")
+    c.pool.fleet.mark_lost(c.pool.members[0], "killed by a test")
     await asyncio.sleep(60)
 
 
@@ -133,16 +133,16 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
         known[what] = sampled
         if what == "the trained model":
             await lose_one_and_wait(cluster)
-            found.extend((m.name, m.actor.weights) for m in cluster.engine_pool.members)
+            found.extend((m.name, m.actor.weights) for m in cluster.pool.members)
 
     async def go():
-        await cluster.engine_pool.fleet.start()
+        await cluster.pool.fleet.start()
         session = session_of(cluster)
         await train.run_training(
             session, cfg, SimpleNamespace(canary=[[1]], held_out=["a problem"], prompts=SimpleNamespace(tasks=[]))
         )
-        assert cluster.engine_pool.on_join is None and not list(tmp_path.glob("**/*.safetensors"))
-        await cluster.engine_pool.stop()
+        assert cluster.pool.on_join is None and not list(tmp_path.glob("**/*.safetensors"))
+        await cluster.pool.stop()
 
     for name, fake in {
         "_attempt": attempt,
@@ -171,7 +171,7 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
         return 1
 
     async def go():
-        await cluster.engine_pool.fleet.start()
+        await cluster.pool.fleet.start()
         prepare(session)
         try:
             async with AsyncExitStack() as pushing:
@@ -179,7 +179,7 @@ def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
                     session, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing, {}
                 )
         finally:
-            await cluster.engine_pool.stop()
+            await cluster.pool.stop()
 
     monkeypatch.setattr(train, "_attempt", attempt)
     assert run(go()) == 1
@@ -229,14 +229,14 @@ def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights
     async def measure(session, cfg, tasks, what):
         if when == "evaluation" and len(measured) + 1 == round_:
             await lose_one_and_wait(cluster)
-        measured.append(sorted(m.actor.weights for m in cluster.engine_pool.members))
+        measured.append(sorted(m.actor.weights for m in cluster.pool.members))
         learned.append(session.learner.weights)
         ratio = 0.3 if len(measured) == 3 else 0.9
         figures = toy.EvalResult(accuracy=0.35, code_ratio=ratio, format_ok=1.0, code_correct=1.0, samples=1, failed=0)
         return figures, figures
 
     async def go():
-        await cluster.engine_pool.fleet.start()
+        await cluster.pool.fleet.start()
         session = session_of(cluster)
         base = toy.ToyBase(cfg)
         base.lesson = replace(base.lesson, schedule=Schedule(stages=(Stage(20, 0.85),), batch_size=1))
@@ -245,10 +245,10 @@ def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights
             while len(measured) + 1 < round_:
                 await asyncio.sleep(0.1)
             await asyncio.sleep(2.5)  # in the middle of the third step
-            cluster.engine_pool.fleet.lost(cluster.engine_pool.members[0], "killed by a test")
+            cluster.pool.fleet.mark_lost(cluster.pool.members[0], "killed by a test")
         await making
-        assert cluster.engine_pool.on_join is None and cluster.engine_pool.model == str(tmp_path / "base")
-        await cluster.engine_pool.stop()
+        assert cluster.pool.on_join is None and cluster.pool.model == str(tmp_path / "base")
+        await cluster.pool.stop()
 
     monkeypatch.setattr(toy, "evaluate_held_out", measure)
     monkeypatch.setattr(toy, "bar", lambda *a: nullcontext(lambda **k: None))

@@ -36,7 +36,7 @@ def events(ray: Ray, monkeypatch) -> list[str]:
     """What every process is told, and where it was put."""
     happened: list[str] = []
     strategy = lambda group, placement_group_bundle_index=None, **_: placement_group_bundle_index  # noqa: E731
-    for module in ("member", "learner_group"):
+    for module in ("engine_handle", "learner_group"):
         monkeypatch.setattr(f"openrlhf_tir.cluster.{module}.PlacementGroupSchedulingStrategy", strategy)
 
     def watched(actor) -> None:
@@ -111,7 +111,7 @@ def test_an_engine_that_is_lost_starts_again_in_its_place_when_the_learner_has_l
         services = await started(config())
         events.clear()
         async with services.learning():
-            services.pool.fleet.lost(services.pool.members[0], "a test")
+            services.pool.fleet.mark_lost(services.pool.members[0], "a test")
             await asyncio.sleep(100)
             assert events == []
         await asyncio.sleep(100)
