@@ -19,8 +19,8 @@ from ..deadlines import Deadline
 from ..errors import ConfigError
 from ..logs import heartbeat
 from ..logs.process import PssSampler
-from ..pipeline.colocation.sides import TurnsPublisher, TurnsRollout
-from ..pipeline.colocation.turns import Turns
+from ..pipeline.colocation.time_share import GpuTimeShare
+from ..pipeline.colocation.time_shared import TimeSharedPublisher, TimeSharedRollout
 from ..pipeline.stop import StopRequest
 from ..weights.publisher import WeightPublisher
 from .engine_pool import EnginePool
@@ -41,7 +41,7 @@ class Services:
     """None: opened without a learner."""
     pss: PssSampler
     stop: StopRequest
-    turns: Turns | None = None
+    time_share: GpuTimeShare | None = None
     """Who has the GPUs that engines and learner share; None: each has its own."""
     shared: PlacementGroup | None = None
 
@@ -54,31 +54,31 @@ class Services:
         """New processes for all ranks, some of which are dead; what is left of the old ones is killed. The rollout
         actors stay up."""
         await self.learner.stop()
-        if self.turns:
-            self.turns.learner = None
+        if self.time_share:
+            self.time_share.learner = None
         async with self.learning():
             self.ranks = await LearnerGroup.start_again(cfg, self.shared)
-        if self.turns:
-            self.turns.learner = self.ranks
+        if self.time_share:
+            self.time_share.learner = self.ranks
 
     def learning(self) -> AbstractAsyncContextManager[None]:
         """The learner's turn, where engines are on its GPUs."""
-        return self.turns.learning() if self.turns else nullcontext()
+        return self.time_share.learning() if self.time_share else nullcontext()
 
     def sampling(self) -> AbstractAsyncContextManager[None]:
         """The engines' turn, where the learner is on their GPUs."""
-        return self.turns.sampling() if self.turns else nullcontext()
+        return self.time_share.sampling() if self.time_share else nullcontext()
 
     @property
-    def rollout(self) -> EnginePool | TurnsRollout:
+    def rollout(self) -> EnginePool | TimeSharedRollout:
         """The pool, which takes its turn where it has to."""
-        return TurnsRollout(self.pool, self.turns) if self.turns else self.pool
+        return TimeSharedRollout(self.pool, self.time_share) if self.time_share else self.pool
 
     def publishing(
         self, publisher: WeightPublisher, phase: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> WeightPublisher | TurnsPublisher:
-        """The publisher, which takes its turn where it has to; see TurnsPublisher."""
-        return TurnsPublisher(publisher, self.turns, phase) if self.turns else publisher
+    ) -> WeightPublisher | TimeSharedPublisher:
+        """The publisher, which takes its turn where it has to; see TimeSharedPublisher."""
+        return TimeSharedPublisher(publisher, self.time_share, phase) if self.time_share else publisher
 
 
 @asynccontextmanager
@@ -176,15 +176,15 @@ async def _in_turns(
             + Deadline.of(cfg, "timeouts.learner_s")
             + Deadline.of(cfg, "rollout.group_deadline_s")
         )
-        turns = Turns(pool.members, patience, Deadline.of(cfg, "timeouts.push_s"))
-        pool.fleet.during_launch = turns.starting
-        async with turns.learning():
+        time_share = GpuTimeShare(pool.members, patience, Deadline.of(cfg, "timeouts.push_s"))
+        pool.fleet.during_launch = time_share.starting
+        async with time_share.learning():
             ranks = await LearnerGroup.start(cfg, shared)
     except BaseException:
         await pool.stop()
         raise
-    turns.learner = ranks
-    return Services(cfg, console, pool, ranks, pss, signals.stop, turns, shared)
+    time_share.learner = ranks
+    return Services(cfg, console, pool, ranks, pss, signals.stop, time_share, shared)
 
 
 async def _all_or_none(*starting: Awaitable[Any]) -> list[Any]:

@@ -1,1 +1,2 @@
-"""Learner and engines on the same GPUs (train.colocate_all): whose turn it is (turns.py), who takes it (sides.py)."""
+"""Learner and engines on the same GPUs (train.colocate_all): who has them (time_share.py), who takes them
+(time_shared.py)."""

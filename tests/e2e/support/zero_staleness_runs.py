@@ -26,8 +26,8 @@ from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.filters import build
 from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
-from openrlhf_tir.pipeline.colocation.sides import TurnsPublisher, TurnsRollout
-from openrlhf_tir.pipeline.colocation.turns import Turns
+from openrlhf_tir.pipeline.colocation.time_share import GpuTimeShare
+from openrlhf_tir.pipeline.colocation.time_shared import TimeSharedPublisher, TimeSharedRollout
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger, audit
@@ -184,7 +184,7 @@ async def sequential(cfg: Config, learner: OneRank, runner: GroupRunner, publish
 
 
 async def asynchronous(
-    cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher, turns: Turns | None = None
+    cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher, turns: GpuTimeShare | None = None
 ) -> tuple[list[str], list[int], list[str]]:
     """Returns the digests, the prompts in the order in which their groups finished, and what the audit finds wrong."""
     rollout, digests, publish = LocalRollout(runner), [], publisher.publish
@@ -199,9 +199,9 @@ async def asynchronous(
     pipeline = Pipeline(
         cfg,
         prompts=Prompts(),
-        rollout=TurnsRollout(rollout, turns) if turns else rollout,
+        rollout=TimeSharedRollout(rollout, turns) if turns else rollout,
         learner=learner,
-        publisher=TurnsPublisher(publisher, turns) if turns else publisher,
+        publisher=TimeSharedPublisher(publisher, turns) if turns else publisher,
         ledger=Ledger(cfg.run_dir / "ledger.jsonl"),
         checkpoints=Checkpoints(cfg.run_dir / "ckpt", 2),
         observer=Observer(MemoryMetrics(), Silent(), Silent()),
@@ -214,7 +214,7 @@ async def colocated(
     cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher
 ) -> tuple[list[str], list[str]]:
     """Returns the digests, and how often the learner's states went and came."""
-    turns = Turns(publisher.engines, Deadline(60.0, "a test's"), Deadline(60.0, "a test's"))
+    turns = GpuTimeShare(publisher.engines, Deadline(60.0, "a test's"), Deadline(60.0, "a test's"))
     async with turns.learning():
         turns.learner = learner  # its ranks have started: all they have is on the GPU
     digests, _, _ = await asynchronous(cfg, learner, runner, publisher, turns)

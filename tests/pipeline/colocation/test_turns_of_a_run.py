@@ -14,8 +14,8 @@ import pytest
 
 from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import Stopped
-from openrlhf_tir.pipeline.colocation.sides import TurnsPublisher, TurnsRollout
-from openrlhf_tir.pipeline.colocation.turns import Turn, Turns
+from openrlhf_tir.pipeline.colocation.time_share import GpuTimeShare, GpuTurn
+from openrlhf_tir.pipeline.colocation.time_shared import TimeSharedPublisher, TimeSharedRollout
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -120,21 +120,21 @@ class Session:
 
     def __init__(self, world: SharedWorld) -> None:
         self.world = world
-        self.turns = Turns(world.fleet.members, Deadline(2000.0, "a test's"), Deadline(2000.0, "a test's"))
-        world.fleet.during_launch = self.turns.starting
+        self.time_share = GpuTimeShare(world.fleet.members, Deadline(2000.0, "a test's"), Deadline(2000.0, "a test's"))
+        world.fleet.during_launch = self.time_share.starting
 
     async def ranks(self, **kwargs) -> SharedLearner:
-        self.turns.learner = None
-        async with self.turns.learning():
+        self.time_share.learner = None
+        async with self.time_share.learning():
             learner = SharedLearner(self.world, **kwargs)
-        self.turns.learner = learner
+        self.time_share.learner = learner
         return learner
 
     def pipeline(self, learner: SharedLearner, run_dir, **sections):
         given = {"rollout": {"batch_size": B}, "pipeline": {"mode": "sync"}, **sections}
         p = pipeline_in(self.world, learner, run_dir, prompts=PROMPTS, sections=given)
-        p.rollout = TurnsRollout(self.world, self.turns)
-        p.publisher = TurnsPublisher(p.publisher, self.turns, lambda: p.observer.phase("turn", p.version))
+        p.rollout = TimeSharedRollout(self.world, self.time_share)
+        p.publisher = TimeSharedPublisher(p.publisher, self.time_share, lambda: p.observer.phase("turn", p.version))
         p.evaluation.world = SimpleNamespace(run_group=p.rollout.run_group, rng=self.world.rng)
         return p
 
@@ -227,14 +227,14 @@ def test_an_engine_that_dies_in_the_learners_turn_is_started_again_after_it(tmp_
 
 @pytest.mark.parametrize("fault", ["kill_all", "hang"])
 @pytest.mark.parametrize(
-    ("during", "turn"), [("turn", None), ("step", Turn.LEARNING), ("push", None), ("push", Turn.PUSHING)]
+    ("during", "turn"), [("turn", None), ("step", GpuTurn.LEARNING), ("push", None), ("push", GpuTurn.PUSHING)]
 )
 def test_the_only_engine_is_lost_in_any_turn_and_the_run_goes_on(tmp_path, fault, during, turn):
     """`turn`: that of the GPUs at the strike, None: a switch is under way."""
     world, struck = SharedWorld(1, actors=1, latency=lambda r: r.uniform(0.5, 4)), []
 
     async def strike(p) -> None:
-        while p.version < 3 or p.observer.now != during or p.publisher.turns.turn is not turn:
+        while p.version < 3 or p.observer.now != during or p.publisher.time_share.turn is not turn:
             await asyncio.sleep(1 / 32)
         struck.append(p.version)
         getattr(world, fault)(0)

@@ -63,11 +63,11 @@ class FakeActor:
         self.groups: list[str] = []
 
     def __getattr__(self, name: str) -> Remote:
+        if name == "invoke":
+            return Remote(lambda method, *args: self._answer(method, *args))
         return Remote(lambda *args: self._answer(name, *args))
 
     async def _answer(self, name: str, *args: Any) -> Any:
-        if name == "invoke":
-            name, *args = args
         await asyncio.sleep(0.5)
         if name in self.hangs:
             await asyncio.get_running_loop().create_future()

@@ -37,7 +37,7 @@ def cluster(tmp_path, monkeypatch):
             super().__init__(index)
             self.weights = INITIAL
 
-        async def do_canary(self, prompt_ids, max_tokens, seed):
+        async def do_sample_canary(self, prompt_ids, max_tokens, seed):
             return [self.completion(max_tokens) for _ in prompt_ids]
 
         async def do_update_weights(self, path, version, digest, canary, link):
@@ -198,7 +198,7 @@ def test_engines_that_all_die_under_the_first_canary_are_replaced_and_asked(clus
 
     def prepare(session):
         for actor in cluster.actors:
-            actor.raises["canary"] = ray_error("died")
+            actor.raises["sample_canary"] = ray_error("died")
 
     calibrating(cluster, tmp_path, monkeypatch, prepare)
     assert len(cluster.actors) == 4

@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ClusterFull, ConfigError
-from openrlhf_tir.pipeline.colocation.turns import Turn
+from openrlhf_tir.pipeline.colocation.time_share import GpuTurn
 from openrlhf_tir.simulation.virtual_loop import run
 
 from ..fake_ray import Ray, lost, node
@@ -79,13 +79,13 @@ START = [
 def test_engines_start_first_and_sleep_while_the_ranks_start_beside_them(ray: Ray, events):
     async def session() -> tuple:
         services = await started(config())
-        at_start, turn = list(events), services.turns.turn
+        at_start, turn = list(events), services.time_share.turn
         async with services.sampling():
             pass
         return at_start, turn, events[len(at_start) :]
 
     at_start, turn, then = run(session())
-    assert (at_start, turn) == (START, Turn.LEARNING)
+    assert (at_start, turn) == (START, GpuTurn.LEARNING)
     assert then == ["rank 0 offload", "rank 1 offload", "engine 0 wake", "engine 1 wake"]
     (group,) = ray.groups
     assert (group.bundles, group.strategy) == ([{"CPU": 2.0, "GPU": 1.0}] * 2, "PACK")
@@ -98,7 +98,7 @@ def test_ranks_that_are_replaced_start_in_their_places_with_the_engines_asleep(r
             pass
         events.clear()
         await services.replace_learner(config())
-        assert services.turns.turn is Turn.LEARNING and services.turns.learner is services.learner
+        assert services.time_share.turn is GpuTurn.LEARNING and services.time_share.learner is services.learner
         return events
 
     assert run(session()) == START[2:]

@@ -1,8 +1,8 @@
-"""The loop's rollout and publisher, which take a turn on the shared GPUs before they work. The loop does not know of
-it.
+"""The loop's rollout and publisher, which take their turn on shared GPUs before they work. The loop does not know it.
 
-prompts -> run_group (sampling) ... the last group ends -> changing (learning): step -> publish (pushing): verified ->
-run_group (sampling) ..."""
+prompts -> run_group (sampling) ... the last group ends -> changing (learning): step -> publish (pushing): verified
+        -> run_group (sampling) ...
+"""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 from ...errors import LearnerDied
 from ...ports import Publisher, Rollout
 from ...types import Group, GroupKey, GroupMeta, PublishReport, Task
-from .turns import Turns
+from .time_share import GpuTimeShare
 
 
-class TurnsRollout:
+class TimeSharedRollout:
     """A rollout whose groups are sampled in the engines' turn, which lasts until all of them have ended."""
 
-    def __init__(self, inner: Rollout, turns: Turns) -> None:
-        self.inner, self.turns = inner, turns
+    def __init__(self, inner: Rollout, time_share: GpuTimeShare) -> None:
+        self.inner = inner
+        self.time_share = time_share
 
     async def run_group(self, key: GroupKey, task: Task, *mode: Any) -> tuple[GroupMeta, Any]:
         """Run a group in the engines' turn.
@@ -30,7 +31,7 @@ class TurnsRollout:
         """
         async with AsyncExitStack() as held:
             try:
-                await held.enter_async_context(self.turns.sampling())
+                await held.enter_async_context(self.time_share.sampling())
             except LearnerDied as lost:
                 raise ExceptionGroup("the learner's ranks, as they left their turn", [lost]) from None
             return await self.inner.run_group(key, task, *mode)
@@ -48,18 +49,25 @@ class TurnsRollout:
         return self.inner.engine_stats()
 
 
-class TurnsPublisher:
+class TimeSharedPublisher:
+    """A publisher that takes the learner's turn for a step, and the push's turn for a push."""
+
     def __init__(
-        self, inner: Publisher, turns: Turns, phase: Callable[[], AbstractContextManager[None]] = nullcontext
+        self,
+        inner: Publisher,
+        time_share: GpuTimeShare,
+        phase: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Create a publisher.
 
         Args:
             inner: The publisher that does the work.
-            turns: The turns on the GPUs.
+            time_share: The turns on the GPUs.
             phase: The phase that the loop reports while it waits for the learner's turn.
         """
-        self.inner, self.turns, self.phase = inner, turns, phase
+        self.inner = inner
+        self.time_share = time_share
+        self.phase = phase
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -69,11 +77,11 @@ class TurnsPublisher:
         """
         async with AsyncExitStack() as held:
             with self.phase():
-                await held.enter_async_context(self.turns.learning())
+                await held.enter_async_context(self.time_share.learning())
             await held.enter_async_context(self.inner.changing())
             yield
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
         """Push in a turn of its own. Each engine wakes when it takes the push, its KV cache for the canary."""
-        async with self.turns.pushing():
+        async with self.time_share.pushing():
             return await self.inner.publish(version, must_differ=must_differ)
