@@ -30,6 +30,8 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from .errors import ConfigError, unknown
+from .load_watch import LoadWatch
+from .user_code import Overrun
 
 MODULE_PREFIX = "openrlhf_tir_own_"
 """Files of one's own are in sys.modules under this prefix and a digest of path and text, so no two meet."""
@@ -190,8 +192,9 @@ def _of_file(where: str, said: str) -> ModuleType:
             " command line to the current directory."
         )
     try:
-        return _module_of(path, path.read_bytes())
-    except (Exception, SystemExit) as e:
+        with LoadWatch(str(path), said):
+            return _module_of(path, path.read_bytes())
+    except (Exception, SystemExit, Overrun) as e:
         raise _broken(said, e, str(path)) from e
 
 

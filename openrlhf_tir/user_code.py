@@ -34,6 +34,10 @@ class Overrun(BaseException):
     """
 
 
+class Starved(Overrun):
+    """Raised in place of an Overrun where the machine had no core for the code: then it is not the code's doing."""
+
+
 class Exited(Exception):
     """Raised in place of the exit that user code asked for: an exit would end the sessions of others as well."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from .. import plugins
 from ..errors import ConfigError, FilterError, InfraError, MethodError, RewardError, VerifierError
 from ..types import Group, RewardParts, Verdict
-from ..user_code import Overrun, is_outage, traceback_of
+from ..user_code import Overrun, Starved, is_outage, traceback_of
 
 REASON = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What a filter may call its reason: it stands in metrics' names, behind a slash."""
@@ -31,7 +31,7 @@ def named(place: plugins.Place, name: str, function: Callable[..., Any], error: 
     """Turn whatever `function` raises in this block into `error`, with its line and traceback.
 
     What is no fault of its own passes: an error of ours. A service that it asks and that does not answer is a
-    VerifierError, which is infrastructure.
+    VerifierError, which is infrastructure, and so is a machine without a core for it.
     """
     try:
         yield
@@ -43,6 +43,8 @@ def named(place: plugins.Place, name: str, function: Callable[..., Any], error: 
         message = f"{place.setting} = {name!r}: {at}: {type(e).__name__}: {e}."
         if isinstance(e, Exception) and is_outage(e):
             raise VerifierError(f"{message} What it asks does not answer.") from e
+        if isinstance(e, Starved):
+            raise VerifierError(f"{message} Give the machine more cores, or raise the deadline.") from e
         remedy = "It is a bug in that line, or a row of the data that it does not expect."
         if isinstance(e, Overrun):
             remedy = "Make it quicker, or raise that."

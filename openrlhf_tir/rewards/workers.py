@@ -3,7 +3,7 @@ limit.
 
     uses up `cpu_s` of CPU          CpuSpent   the call's own doing: what it was given makes it run on and on
     is not over after `wall_s`      Late       the machine's doing: so long, and it has not had the CPU it may use
-    its worker dies twice           VerifierError
+    its worker dies twice           VerifierError; MethodError where user code has ended it
 
 A clock on the wall alone cannot tell the first two apart: on a starved host a check of milliseconds misses five
 seconds. The kernel counts the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on
@@ -13,17 +13,20 @@ Started at the first call, so that a pool nobody needs costs nothing."""
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import io
 import logging
 import multiprocessing
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from ..errors import VerifierError
-from ..user_code import Overrun
+from ..errors import MethodError, VerifierError
+from ..user_code import Overrun, Starved
 from .checking import symbolic
 
 if TYPE_CHECKING:
@@ -42,8 +45,13 @@ INTERRUPT_AT = 0.95
 """Share of the deadline after which user code is interrupted: before its worker is killed, so that it can say where."""
 STARVED = 0.5
 """Share of its time that a call has waited for a core, from which on it is late by the machine's doing."""
+PRINTED = 2000
+"""Characters that a call of user code may print."""
 KILL_AFTER_S = 1.0
 """CPU seconds after an interrupt within which user code has to be over."""
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_OWN_EXITS = frozenset([*range(256), *(-number for number in _CRASHES)])
+"""Exit codes of a worker that user code has ended. A kill comes from outside, as a rule for want of memory."""
 log = logging.getLogger(__name__)
 
 
@@ -144,6 +152,11 @@ class Workers:
                     if pool is self._pool or self._pool is None or _asked_to_stop():
                         raise
                     death = e  # its pool was replaced under it
+        if getattr(function, "user_code", False) and (code := getattr(death, "exitcode", None)) in _OWN_EXITS:
+            raise MethodError(
+                f"{getattr(function, 'name', function.__name__)} ended its process {ATTEMPTS} times, with exit code"
+                f" {code}: it calls os._exit, or a library crashed in it. The console has the line where it crashed."
+            )
         raise VerifierError(
             f"The worker died {ATTEMPTS} times in {function.__name__} ({death})."
             f" See its exit code; {self._count_name} or memory may be too small."
@@ -203,6 +216,8 @@ def _budgeted(limits: Limits, function: Callable[..., Any], *args: Any) -> Any:
     user code: an Overrun, which is no Exception, must not get past the pool.
     """
     own = getattr(function, "user_code", False)
+    if own and isinstance(sys.stdout, BoundedOutput):
+        sys.stdout.begin()
     if own and limits.cpu_s is not None:
         signal.signal(signal.SIGPROF, _interrupts(f"it used up {limits.cpu_name} = {limits.cpu_s:g} s of CPU"))
     if own:
@@ -242,20 +257,49 @@ def _waited_s() -> float:
 def _interrupts(said: str, starved: Callable[[], bool] = lambda: False) -> Callable[[int, Any], None]:
     """Return a signal handler that raises Overrun in what runs, and lets the next signal kill the process.
 
-    On a starved host it does nothing: that the call is late is then the machine's doing (`Late`).
+    On a starved host it raises Starved: that the call is late is then the machine's doing, and the line is told all the
+    same, since a line that never ends starves beside others too.
     """
 
     def handler(number: int, frame: Any) -> None:
-        if starved():
-            return
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, KILL_AFTER_S)
+        if starved():
+            raise Starved(f"{said}, and for most of that time the machine had no core for it")
         raise Overrun(said)
 
     return handler
 
 
+class BoundedOutput(io.TextIOBase):
+    """Standard output of a worker, of which a call's first PRINTED characters get through.
+
+    A reward that prints all that it is given is called thousands of times, and nobody could read the console.
+    """
+
+    def __init__(self, output: TextIO) -> None:
+        self.output = output
+        self.left = PRINTED
+
+    def begin(self) -> None:
+        """Count from here: a call begins."""
+        self.left = PRINTED
+
+    def write(self, text: str) -> int:
+        if self.left > 0:
+            self.output.write(text[: self.left])
+            self.left -= len(text)
+            if self.left < 0:
+                self.output.write(f"... (a call's output is cut behind {PRINTED} characters)\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self.output.flush()
+
+
 def _start_worker(cpu_s: float | None, prepare: Callable[[], None]) -> None:
+    sys.stdout = BoundedOutput(sys.stdout)
+    faulthandler.enable()
     if cpu_s is not None:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))

@@ -25,6 +25,7 @@ LAYERS = [
         "inert",
         "user_code",
         "loop_watch",
+        "load_watch",
     },
     {
         "ports",
@@ -64,7 +65,7 @@ TORCH_FREE = {
     "evaluation", "exit_codes", "filters", "host_plan", "http_guard", "inert", "logs", "memory_plan", "model_size",
     "pipeline", "plugins", "ports", "process_watch", "protocol", "replay", "report", "reproduce", "rewards",
     "serving", "simulation", "sizes", "suspension", "types",
-    "user_code", "loop_watch",
+    "user_code", "loop_watch", "load_watch",
 }  # fmt: skip
 ENV_MAY_SHARE = {
     # One guard between the network and every HTTP server, so that a hole is closed once.

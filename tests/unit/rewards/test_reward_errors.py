@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from openrlhf_tir.config import Reward
-from openrlhf_tir.errors import ConfigError, RewardError
+from openrlhf_tir.errors import ConfigError, RewardError, VerifierError
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.own import GroupReward, OwnReward
 from openrlhf_tir.rewards.pool import RewardPool
+from openrlhf_tir.rewards.workers import PRINTED, BoundedOutput, _interrupts
 from tests.unit.rewards.reward_fakes import group, in_run, says, scored, task
 
 WRONG = {
@@ -138,3 +142,29 @@ def test_a_file_that_is_not_there_is_named():
 def test_numpy_scalars_of_a_group_reward_are_numbers(tmp_path):
     name = own(tmp_path, "return np.arange(2)", "group, context")
     assert GroupReward(name)(group(scored(1.0), scored(0.0)), in_run())[0] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("starved", "error"), [(True, VerifierError), (False, RewardError)])
+def test_a_late_reward_is_the_machines_doing_where_it_had_no_core_and_its_line_is_told_in_any_case(
+    tmp_path, starved, error
+):
+    handler = _interrupts("it was late", starved=lambda: starved)
+    name = own(tmp_path, "return context(0, None)")  # stands for a loop, in which the signal's handler runs
+    try:
+        with pytest.raises(error, match=re.escape(f"{tmp_path / 'mine.py'}:4")):
+            OwnReward(name)(says("x"), task("1"), handler)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def test_of_what_a_call_prints_the_beginning_gets_through():
+    console = io.StringIO()
+    output = BoundedOutput(console)
+    for _ in range(2):
+        output.begin()
+        print("x" * (10 * PRINTED), "y", file=output)
+        assert console.getvalue().count("x") == PRINTED and "y" not in console.getvalue().partition("... ")[0]
+        console.truncate(console.seek(0))
+    output.begin()
+    print("short", file=output)
+    assert console.getvalue() == "short\n"

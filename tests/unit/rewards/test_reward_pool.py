@@ -10,7 +10,7 @@ import time
 import pytest
 
 from openrlhf_tir.config import Reward
-from openrlhf_tir.errors import RewardError, VerifierError
+from openrlhf_tir.errors import MethodError, RewardError, VerifierError
 from openrlhf_tir.rewards import pool as pools
 from openrlhf_tir.rewards import workers
 from openrlhf_tir.rewards.own import Prepare
@@ -39,8 +39,8 @@ def pool_of():
         pool.close()
 
 
-def dies(trajectory, task, cfg):
-    os._exit(3)
+def killed(trajectory, task, cfg):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def dies_once(trajectory, task, cfg):
@@ -125,9 +125,12 @@ async def test_waiting_costs_no_cpu_and_each_call_has_its_budget_anew(pool_of):
 
 
 @pytest.mark.slow
-async def test_a_worker_that_dies_twice_is_a_fault_and_never_a_reward(pool_of):
-    with pytest.raises(VerifierError, match="died 2 times in dies"):
-        await pool_of(name=f"{__name__}:dies").score(answer("1"), task("1"))
+async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_ends_is_the_codes(pool_of, tmp_path):
+    with pytest.raises(VerifierError, match="died 2 times in killed"):
+        await pool_of(name=f"{__name__}:killed").score(answer("1"), task("1"))
+    (tmp_path / "mine.py").write_text("import os\n\ndef score(trajectory, task, context):\n    os._exit(3)\n")
+    with pytest.raises(MethodError, match=r"mine\.py:score .*exit code 3"):
+        await pool_of(name=f"{tmp_path / 'mine.py'}:score").score(answer("1"), task("1"))
 
 
 @pytest.mark.slow
