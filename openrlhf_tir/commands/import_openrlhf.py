@@ -58,11 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="train_ppo_ray",
         help="whose flags stand behind -- [train_ppo_ray]",
     )
-    parser.add_argument(
-        "--rehearse",
-        action="store_true",
-        help="cut the recipe down to two short batches on a machine without GPUs: the method stays, sizes change",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,19 +8,31 @@ from pathlib import Path
 
 from ..config.fine_tuning import RANKS_OF, violations
 from ..config.integrations.recipe_draft import toml_of
+from ..config.integrations.rehearsal import rehearse
 from ..config.integrations.trl_import import TrlRecipe, import_trl
 from ..config.integrations.trl_script import read_trl_script
 from ..config.integrations.trl_sft import import_trl_sft
 from ..config.problems import Problems
 from ..config.settings import attempt
 from ..exit_codes import DONE
-from .imports import ON_CPU, count_rows, has_no_gpu, recipe_head, say, say_differences, start, write
+from .imports import (
+    add_rehearse,
+    count_rows,
+    recipe_head,
+    say,
+    say_differences,
+    say_how_to_rehearse,
+    start,
+    write,
+)
 
 EXAMPLES = """example
   openrlhf-tir import-trl train_grpo.py --out my_run/grpo.toml
       my_run/grpo.toml and beside it my_run/grpo_functions.py, with the script's reward functions and tools
   openrlhf-tir import-trl train_grpo.py --model_name_or_path MODEL --num_generations 8
       with the flags that the script is given
+  openrlhf-tir import-trl --rehearse train_grpo.py --run --actor.model_name_or_path TOY
+      two short batches of it on this machine, without GPUs: does everything work together?
   openrlhf-tir import-trl train_grpo.py --run --run-dir runs/mine
       make the recipe and start it: what follows --run are flags of `openrlhf-tir train`
 The script is read, not run. What only a run can tell is said."""
@@ -29,9 +41,10 @@ The script is read, not run. What only a run can tell is said."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.usage = "%(prog)s [--out FILE] [--gpus N] SCRIPT.py [FLAGS OF THE SCRIPT...] [--run [FLAGS...]]"
+    parser.usage = "%(prog)s [--out FILE] [--gpus N] [--rehearse] SCRIPT.py [FLAGS OF THE SCRIPT...] [--run [FLAGS...]]"
     parser.add_argument("--out", metavar="FILE", help="the recipe [NAME-OF-THE-SCRIPT.toml]")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="devices that the script ran on [1]")
+    add_rehearse(parser)
     parser.add_argument("script", metavar="SCRIPT.py", help="Python script that makes one of TRL's trainers")
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, help="flags that the script is given; behind --run, flags of the run"
@@ -59,17 +72,21 @@ def run(args: argparse.Namespace) -> int:
     if script.trainer == "SFTTrainer":
         command = "sft"
         recipe = import_trl_sft(script, path.stem, rows, args.gpus)
+        if args.rehearse:
+            rehearse(recipe.draft)
         attempt(None, recipe.draft.settings, problems, violations, ranks_of=RANKS_OF)
     else:
         command = "train"
         recipe = import_trl(script, path.stem, functions, rows, args.gpus, count_rows)
+        if args.rehearse:
+            rehearse(recipe.draft)
         beside = ("reward.name", "reward.weights", "env.file")  # files that are written below
         attempt(None, {k: v for k, v in recipe.draft.settings.items() if k not in beside}, problems)
     written = _write(out, recipe, f"{path.name}, line {script.line}: TRL's {script.trainer}", problems.lines)
     say_differences(recipe.draft, problems.lines)
     say(f"written in {out.parent}: {', '.join(written)}. Check it: openrlhf-tir {command} --recipe {out} --check-only")
-    if command == "train" and has_no_gpu():
-        say(f"this machine has no GPU. To try the recipe on its processors add {ON_CPU}")
+    if not args.rehearse:
+        say_how_to_rehearse()
     if flags is None:
         return DONE
     start(command, out, flags)

@@ -10,21 +10,21 @@ from pathlib import Path
 
 from ..config.integrations.bash_script import Command, Script, read_script
 from ..config.integrations.recipe_draft import toml_of
+from ..config.integrations.rehearsal import rehearse
 from ..config.integrations.verl_import import VerlRecipe, import_verl
 from ..config.integrations.verl_overrides import read_overrides
 from ..errors import ConfigError
 from ..exit_codes import DONE, NO
 from .imports import (
-    ON_CPU,
     add_script_arguments,
     check_number,
     count_rows,
     first_rows,
-    has_no_gpu,
     line_of,
     recipe_head,
     say,
     say_differences,
+    say_how_to_rehearse,
     start,
     write,
     written_files,
@@ -35,6 +35,8 @@ EXAMPLES = """examples
       the recipe of a script; what differs is a comment in it and on the screen
   openrlhf-tir import-verl -- algorithm.adv_estimator=grpo data.train_files=train.parquet ...
       the same of the overrides alone
+  openrlhf-tir import-verl --rehearse run_qwen2-7b.sh --run --actor.model_name_or_path TOY --data.prompt_dataset ROWS
+      two short batches of it on this machine, without GPUs: does everything work together?
   openrlhf-tir import-verl run_qwen2-7b.sh --run --run-dir runs/mine
       make the recipe and start it: what follows --run are flags of `openrlhf-tir train`
 The script is not run: variables, arrays, conditions and loops are read as bash would take them."""
@@ -128,6 +130,7 @@ def run(args: argparse.Namespace) -> int:
         directories=directories,
         sources_of=sources_of,
         rows_of=count_rows,
+        change=rehearse if args.rehearse else None,
     )
     return _finish(args, chosen, recipe, name)
 
@@ -186,8 +189,8 @@ def _finish(args: argparse.Namespace, call: Call, recipe: VerlRecipe, name: str)
     path = Path(args.out)
     write(path, text)
     say(f"written: {path}. Check it: openrlhf-tir train --recipe {path} --check-only")
-    if has_no_gpu():
-        say(f"this machine has no GPU. To try the recipe on its processors add {ON_CPU}")
+    if not args.rehearse:
+        say_how_to_rehearse()
     if args.run is None:
         return DONE
     start("train", path, args.run)

@@ -16,12 +16,6 @@ from ..config.integrations.recipe_draft import Draft
 from ..errors import ConfigError, TirError
 from .checks.host import Machine
 
-ON_CPU = (
-    "--actor.num_gpus_per_node 1 --vllm.num_engines 1 --train.colocate_all false --ds.param_dtype fp32"
-    " --ds.attn_implementation sdpa --vllm.enforce_eager --vllm.dtype float32 --vllm.kv_cache_mib 128"
-)
-"""Flags that undo what only GPUs have."""
-
 
 def has_no_gpu() -> bool:
     """Return True where a run would find no GPU: none on this machine, and no Ray cluster to ask."""
@@ -48,10 +42,20 @@ def add_script_arguments(parser: argparse.ArgumentParser, examples: str, *, proj
     parser.add_argument(
         "--number", type=int, default=1, metavar="N", help="which of the script's training commands [1]"
     )
+    add_rehearse(parser)
     parser.add_argument(
         "--run",
         nargs=argparse.REMAINDER,
         help="start the recipe; what follows are flags of the command that runs it",
+    )
+
+
+def add_rehearse(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that cuts a recipe down to a machine without GPUs."""
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="cut the recipe down to two short batches on a machine without GPUs: the method stays, sizes change",
     )
 
 
@@ -169,6 +173,12 @@ def first_rows(names: Sequence[str], split: str = "train") -> list[dict[str, Any
             except TirError:
                 continue
     return rows
+
+
+def say_how_to_rehearse() -> None:
+    """Say how the recipe is tried on this machine, where it has no GPU."""
+    if has_no_gpu():
+        say("this machine has no GPU. Import with --rehearse to try the recipe with a small model on its processors")
 
 
 def count_rows(names: Sequence[str], split: str = "train") -> int | None:

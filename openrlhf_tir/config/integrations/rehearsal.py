@@ -14,6 +14,8 @@ PROMPTS = 4
 SAMPLES = 4
 RESPONSE = 64
 LENGTH = 256
+LENGTH_WITH_TOOLS = 4096
+"""Tokens of a prompt with its tools' schemas, which a small model may read character by character."""
 BATCHES = 2
 PLACEMENT: dict[str, Any] = {
     "actor.num_nodes": 1,
@@ -94,7 +96,7 @@ def rehearse(draft: Draft) -> None:
         "rollout.batch_size": PROMPTS,
         "rollout.n_samples_per_prompt": samples,
         "rollout.max_new_tokens": response,
-        "data.max_len": LENGTH,
+        "data.max_len": LENGTH_WITH_TOOLS if s.get("env.name") == "tools" else LENGTH,
         "train.batch_size": size,
         "train.max_steps": BATCHES * updates,
     }
@@ -103,7 +105,7 @@ def rehearse(draft: Draft) -> None:
     if s.get("ckpt.save_steps", -1) != -1:
         draft.set("ckpt.save_steps", updates, REASON)
     draft.differs(
-        f"This is a rehearsal: {BATCHES} batches of {PROMPTS} prompts, {samples} responses of at most {response} tokens"
+        f"This is a rehearsal: {BATCHES} batches of {PROMPTS} prompts, {samples} response{'s' * (samples > 1)} of at most {response} tokens"
         " each, no filter, no evaluation, in fp32, with one learner process and one engine. Give a small model and"
         " a few rows: --actor.model_name_or_path, --data.prompt_dataset, and where the script has one"
         " --reward.model_name_or_path and --critic.model_name_or_path."

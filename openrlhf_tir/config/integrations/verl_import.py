@@ -290,6 +290,7 @@ def import_verl(
     directories: Sequence[Path] = (),
     sources_of: Callable[[Sequence[str]], set[str]] = lambda files: set(),
     rows_of: Callable[[Sequence[str]], int | None] = lambda files: None,
+    change: Callable[[Draft], None] | None = None,
 ) -> VerlRecipe:
     """Return the recipe of one command line.
 
@@ -300,6 +301,7 @@ def import_verl(
         directories: Where relative paths may begin, the likeliest first.
         sources_of: The `data_source`s of some files' rows, as far as the files are here.
         rows_of: The number of rows of some files; None where they are not here.
+        change: What is done to the draft before it is checked.
     """
     draft = Draft()
     values = {**_of_config(overrides.config, directories, draft), **overrides.values}
@@ -331,6 +333,8 @@ def import_verl(
     _length(verl, draft, updates, rows_of(files))
     _outputs(verl, draft, name, updates)
     nothing = _others(verl, draft)
+    if change is not None:
+        change(draft)
     return VerlRecipe(draft, nothing, _problems(draft))
 
 
