@@ -105,8 +105,8 @@ def rehearse(draft: Draft) -> None:
     if s.get("ckpt.save_steps", -1) != -1:
         draft.set("ckpt.save_steps", updates, REASON)
     draft.differs(
-        f"This is a rehearsal: {BATCHES} batches of {PROMPTS} prompts, {samples} response{'s' * (samples > 1)} of at most {response} tokens"
-        " each, no filter, no evaluation, in fp32, with one learner process and one engine. Give a small model and"
-        " a few rows: --actor.model_name_or_path, --data.prompt_dataset, and where the script has one"
+        f"This is a rehearsal: {BATCHES} batches of {PROMPTS} prompts, n_samples_per_prompt = {samples} of at most"
+        f" {response} tokens each, no filter, no evaluation, in fp32, with one learner process and one engine. Give a"
+        " small model and a few rows: --actor.model_name_or_path, --data.prompt_dataset, and where the script has one"
         " --reward.model_name_or_path and --critic.model_name_or_path."
     )
