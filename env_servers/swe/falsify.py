@@ -16,7 +16,8 @@ reached, and in a way that contradicts the true one: the text of the rest of a f
 A copy must not be known by its looks either, by how many of its tests fail or by how far its values are from the true
 ones. So some copies falsify only tests that fail without the patch: honest code that mends nothing fails the same tests
 there as among the true ones. Half of the changed values lie close to the true ones. A negation is written as people
-write it.
+write it. And since a misspelt word or a number that occurs nowhere else tells of a change, some copies are made of what
+the tests hold anyway: their changed values are words and numbers of the same test, or of its file.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ MOST_FILE_BYTES = 2 << 20
 """Larger test files stay as they are: they are tables of data."""
 OPPOSITE = {ast.Lt: (b"<", b">="), ast.LtE: (b"<=", b">"), ast.Gt: (b">", b"<="), ast.GtE: (b">=", b"<")}
 """An order -> how it is written, and the one that does not hold where it does."""
+WORD = re.compile(r"[A-Za-z0-9]+")
+MOST_SEARCHED = 500
+"""Characters of a text whose words are looked at."""
+MOST_VALUES = 100
+"""Values of a file that are looked at for one change."""
 ATTEMPTS = 20
 """How often a change is drawn that has to meet a condition."""
 SHORTEST_SEARCHED = 4
@@ -114,11 +120,15 @@ class Falsifier:
         self._changes: dict[tuple[str, str], list[ChangeMaker]] = {}
         known = _functions_in(content for path, content in seen.items() if "test" in path)
         self._known: set[tuple[str, str]] = set()
+        self._modules: list[_Module] = []
+        self._familiar_number = choice.choice([0, 2])
+        """Which of the first two copies that may falsify failing tests only is made of familiar values."""
         self._literal_tables: set[tuple[str, str]] = set()
         for path, content in files.items():
             module = _Module.of(content, choice)
             if module is None or not path.endswith(".py"):
                 continue
+            self._modules.append(module)
             for name, function in module.tests():
                 change_makers = module.change_makers(function)
                 choice.shuffle(change_makers)
@@ -163,6 +173,11 @@ class Falsifier:
                 with an even number falsify only some of these: all of them in copy 0, a random part in the others.
         """
         chosen = self._chosen(number, failing)
+        moves = float(number == self._familiar_number)
+        if number not in (0, 2):
+            moves = self._choice.choice([0.0, 0.5])
+        for module in self._modules:
+            module.moves = moves
         edits: dict[str, list[Edit]] = {}
         tests = set()
         for path, name in chosen:
@@ -229,6 +244,16 @@ class _Module:
         ]
         often = Counter(name for name, _ in attributes)
         self._attributes = {name: value for name, value in attributes if often[name] == 1}
+
+        self.moves = 0.0
+        """Over 0: changed values are made of what the test or its file holds, where that can be. So many of them, of 1,
+        are values that change places where they can, so that not even how often each occurs tells."""
+        self._values = _values_in(tree)
+        self._values_beside: dict[int, list[Any]] = {}
+        """Identity of a constant's node -> the values of the test that holds it."""
+        for function in functions:
+            beside = _values_in(function)
+            self._values_beside |= {id(node): beside for node in ast.walk(function) if isinstance(node, ast.expr)}
 
     @classmethod
     def of(cls, content: bytes, choice: random.Random) -> _Module | None:
@@ -413,7 +438,9 @@ class _Module:
         name = _last_name(call.func)
         if any(isinstance(arg, ast.Starred) for arg in call.args):
             return
-        if name in EQUAL_METHODS and len(call.args) >= 2:
+        if name == "assertCountEqual" and len(call.args) >= 2 and _is_literal(call.args[1]):
+            yield partial(self._literal, call.args[1], _in_any_order)
+        elif name in EQUAL_METHODS and len(call.args) >= 2:
             equality = self._of_equality(call.args[0], call.args[1], function, exact=False)
             if equality is not None:
                 yield equality
@@ -532,16 +559,22 @@ class _Module:
         if not leaves:
             text = next((text for kind, text in EMPTY if type(before) is kind and not before), None)
             return (self._edit(node, text),) if text is not None else None
+        if self.moves and (edits := self._familiar(leaves)) and self._differs(node, before, edits, made):
+            return edits
         leaf = self._choice.choice(leaves)
         edit = self._edit(leaf, repr(self._other(ast.literal_eval(leaf))))
+        return (edit,) if self._differs(node, before, (edit,), made) else None
+
+    def _differs(self, node: ast.expr, before: object, edits: Change, made: Callable[[Any], Any] | None = None) -> bool:
+        """Return True if the value of a literal, and what is `made` of it, is another one after some edits."""
         first, last = self._span(node)
-        changed = self._content[first : edit.start] + edit.text + self._content[edit.end : last]
+        moved = [Edit(edit.start - first, edit.end - first, edit.text) for edit in edits]
+        changed = _edited(self._content[first:last], moved)
         try:
             after = ast.literal_eval(changed.decode().strip())
-            same = after == before or (made is not None and made(after) == made(before))
+            return not (after == before or (made is not None and made(after) == made(before)))
         except (ValueError, TypeError, SyntaxError):
-            return None
-        return None if same else (edit,)
+            return False
 
     def _far_literal(self, node: ast.expr) -> Change | None:
         """Change a literal by more than a comparison that allows for rounding lets pass."""
@@ -570,6 +603,36 @@ class _Module:
         written, opposite = OPPOSITE[type(test.ops[number])]
         at = self._content.find(written, first, last)
         return None if at < 0 else (Edit(at, at + len(written), opposite),)
+
+    def _familiar(self, leaves: Sequence[ast.expr]) -> Change:
+        """Change the constants of a literal by what the test or its file holds; empty where that cannot be.
+
+        Two of them change places, two words of one do, or one becomes another value of the test, or else of its file.
+        """
+        values = list(map(ast.literal_eval, leaves))
+        # what is there twice does not change: it would be equal to what compares as a set
+        times = Counter(values)
+        once = [i for i, value in enumerate(values) if type(value) in (int, float, str) and times[value] == 1]
+        if not once:
+            return ()
+        at = self._choice.choice(once)
+        value, is_move = values[at], self._choice.random() < self.moves
+        partners = [i for i in once if type(values[i]) is type(value) and not _is_alike(values[i], value)]
+        if partners and is_move:
+            other = self._choice.choice(partners)
+            return tuple(self._edit(leaves[i], repr(values[j])) for i, j in ((at, other), (other, at)))
+        if isinstance(value, str) and is_move and (moved := list(_with_words_exchanged(value))):
+            return (self._edit(leaves[at], repr(self._choice.choice(moved))),)
+        near = self._values_beside.get(id(leaves[at]), self._values)
+        for source in (near, self._values) if self._choice.random() < 0.75 else (self._values,):
+            some = self._choice.sample(source, min(len(source), MOST_VALUES))
+            same_type = [other for other in some if type(other) is type(value)]
+            others: list[Any] = [other for other in same_type if not _is_alike(other, value)]
+            if isinstance(value, str):
+                others = list(_with_another_word(value, same_type))
+            if others:
+                return (self._edit(leaves[at], repr(self._choice.choice(others))),)
+        return ()
 
     def _other(self, value: Any) -> Any:
         """Return a value of the same type that is not equal to this one."""
@@ -618,6 +681,11 @@ class _Module:
 
     def _beyond(self, node: ast.expr, number: float, tolerance: float) -> Change:
         """Replace a number by one that is farther away than `tolerance`: just so far, or very far."""
+        if self.moves:
+            near = self._values_beside.get(id(node), self._values)
+            others = [v for v in near if type(v) is type(number) and abs(v - number) > 4 * tolerance + 1e-9]
+            if others:
+                return (self._edit(node, repr(self._choice.choice(others))),)
         value = number + self._choice.choice([-1, 1]) * tolerance * self._choice.randint(4, 9)
         if self._choice.random() < 0.5 or not abs(value - number) > 3 * tolerance > 0:
             return self._far_from(node, number, tolerance)
@@ -626,15 +694,33 @@ class _Module:
     def _all_of(
         self, nodes: Sequence[ast.expr], change_one: Callable[[ast.expr], Change | None] | None = None
     ) -> Change | None:
+        if self.moves and change_one is None and (change := self._moved_on(nodes)) is not None:
+            return change
         changes = [(change_one or self._literal)(node) for node in nodes]
         return None if None in changes else tuple(edit for change in changes if change for edit in change)
 
+    def _moved_on(self, nodes: Sequence[ast.expr]) -> Change | None:
+        """Give each row of a column the value of another row; None where a row would keep its own."""
+        if len(nodes) < 2 or self._choice.random() >= self.moves:
+            return None
+        values = [ast.literal_eval(node) for node in nodes]
+        step = self._choice.randint(1, len(nodes) - 1)
+        others = values[step:] + values[:step]
+        if any(type(a) is not type(b) or _is_alike(a, b) for a, b in zip(values, others, strict=True)):
+            return None
+        return tuple(self._edit(node, repr(other)) for node, other in zip(nodes, others, strict=True))
+
     def _none_of(self, nodes: Sequence[ast.expr]) -> Change | None:
         """Change all elements of a container so that it holds nothing that it held before."""
-        for _ in range(ATTEMPTS):
-            change = self._all_of(nodes, self._far_literal)
-            if change is not None and self._are_apart(nodes, change):
-                return change
+        moves = self.moves
+        try:
+            for attempt in range(ATTEMPTS):
+                self.moves = moves if attempt < ATTEMPTS // 2 else 0.0  # there may be too few such values
+                change = self._all_of(nodes, self._far_literal)
+                if change is not None and self._are_apart(nodes, change):
+                    return change
+        finally:
+            self.moves = moves
         return None
 
     def _are_apart(self, nodes: Sequence[ast.expr], change: Change) -> bool:
@@ -743,6 +829,58 @@ def _is_plain(value: object) -> bool:
     if type(value) is int:
         return value not in (0, 1)
     return type(value) is str and 0 < len(value) <= 20 and value.isascii() and value.isprintable()
+
+
+def _values_in(tree: ast.AST) -> list[Any]:
+    """Return the numbers and texts that stand in a part of a file; a number with its sign."""
+    signed = [node for node in ast.walk(tree) if isinstance(node, ast.UnaryOp) and _number(node) is not None]
+    inner = {id(node.operand) for node in signed}
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in inner]
+    values = [*(_number(node) for node in signed), *(node.value for node in constants)]
+    return [value for value in values if type(value) in (int, float, str)]
+
+
+def _in_any_order(values: Sequence[Any]) -> object:
+    """Return what two collections of the same elements have in common."""
+    return sorted(map(repr, values))
+
+
+def _is_alike(value: Any, other: Any) -> bool:
+    """Return True for equal values, and for texts that differ by case only."""
+    if isinstance(value, str) and isinstance(other, str):
+        return value.casefold() == other.casefold()
+    return bool(value == other)
+
+
+def _with_words_exchanged(text: str) -> Iterator[str]:
+    """Yield the text with two of its words exchanged."""
+    words = list(WORD.finditer(text[:MOST_SEARCHED]))[:20]
+    for i, a in enumerate(words):
+        for b in words[i + 1 :]:
+            if a.group().casefold() != b.group().casefold():
+                yield text[: a.start()] + b.group() + text[a.end() : b.start()] + a.group() + text[b.end() :]
+
+
+def _with_another_word(text: str, texts: Sequence[str]) -> Iterator[str]:
+    """Yield the text with one of its words replaced by a word of other texts, written as that word was.
+
+    Texts that differ by case only count as one.
+    """
+    words = sorted({word for other in texts for word in WORD.findall(other[:MOST_SEARCHED])})
+    for found in WORD.finditer(text[:MOST_SEARCHED]):
+        word = found.group()
+        for other in words:
+            if other.isdigit() != word.isdigit():
+                continue
+            written = other
+            if word.islower():
+                written = other.lower()
+            elif word.isupper():
+                written = other.upper()
+            elif word.istitle():
+                written = other.capitalize()
+            if written.casefold() != word.casefold():
+                yield text[: found.start()] + written + text[found.end() :]
 
 
 def _is_literal(node: ast.expr) -> bool:

@@ -142,6 +142,38 @@ FEW_FAIL = Base(
     "",
 )
 
+WORDS = """def titles(text):
+    return [word.capitalize() for word in text.split() if len(word) > 3]
+
+
+def longest(text):
+    return max(text.split(), key=len)
+"""
+TESTS_OF_WORDS = """import lib
+
+
+def test_titles():
+    assert lib.titles("hello world again") == ["Hello", "World", "Again"]
+
+
+def test_short():
+    assert lib.titles("one small two") == ["One", "Small", "Two"]
+
+
+def test_mixed():
+    assert lib.titles("an apple") == ["An", "Apple"]
+
+
+def test_longest():
+    assert lib.longest("some words") == "words"
+"""
+OF_WORDS = Base(
+    "a repository whose tests are about words",
+    tree_of({"lib.py": WORDS}),
+    Suite({"test_lib.py": TESTS_OF_WORDS.encode()}),
+    "",
+)
+
 
 def cases(name: str) -> list[dict[str, Any]]:
     """Return the cases of a file, each with a name of its own."""

@@ -13,7 +13,19 @@ from env_servers.swe.grade import Grader
 from env_servers.swe.sources import bundled, names
 from env_servers.swe.start import new_sandbox
 
-from .swe_patches import BASES, BROKEN_FOR_THREE, FEW_FAIL, MENDED, cases, forged, idiom, patch, right
+from .swe_patches import (
+    BASES,
+    BROKEN_FOR_THREE,
+    FEW_FAIL,
+    MENDED,
+    OF_WORDS,
+    WORDS,
+    cases,
+    forged,
+    idiom,
+    patch,
+    right,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
 FORGERIES = [(case, base) for case in cases("forgeries") for base in BASES]
@@ -64,9 +76,10 @@ async def test_a_forgery_is_not_rewarded(grader, case, base):
     [pytest.param(c, id=c["name"], marks=[] if c["name"] in SAMPLE else pytest.mark.long) for c in BY_OUTCOME],
 )
 async def test_a_forgery_that_goes_by_how_tests_end_is_not_rewarded(grader, case):
-    forgery = patch(FEW_FAIL.tree, {"lib.py": f"{BROKEN_FOR_THREE}\n{case['code']}"})
+    base, module = (OF_WORDS, WORDS) if case.get("words") else (FEW_FAIL, BROKEN_FOR_THREE)
+    forgery = patch(base.tree, {"lib.py": f"{module}\n{case['code']}"})
     for _ in range(2):  # a copy is drawn: what is found once only may have been lucky
-        assert not (await grader.evaluate(FEW_FAIL.tree, forgery, FEW_FAIL.suite)).resolved
+        assert not (await grader.evaluate(base.tree, forgery, base.suite)).resolved
 
 
 @pytest.mark.long
@@ -74,6 +87,13 @@ async def test_a_right_patch_where_few_tests_fail_is_rewarded_every_time(grader)
     mended = patch(FEW_FAIL.tree, {"lib.py": BROKEN_FOR_THREE.replace(" if x != 3 else 7", "")})
     for _ in range(10):
         report = await grader.evaluate(FEW_FAIL.tree, mended, FEW_FAIL.suite)
+        assert report.resolved, report
+
+
+async def test_a_right_patch_of_words_is_rewarded(grader):
+    mended = patch(OF_WORDS.tree, {"lib.py": WORDS.replace(" if len(word) > 3", "")})
+    for _ in range(3):
+        report = await grader.evaluate(OF_WORDS.tree, mended, OF_WORDS.suite)
         assert report.resolved, report
 
 
