@@ -13,6 +13,7 @@ Literal   1, 2, \ldots, n                  what nobody here can interpret: only 
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import NamedTuple
 
 from .numerals import number
@@ -79,7 +80,11 @@ _UNIONS = {r"\cup": "union", r"\cap": "intersection", r"\setminus": "minus"}
 _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix|array)\}(?:\{[^{}]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'\- ]*")
 _CHOICE = re.compile(r"\(?\s*([A-Z])\s*[).]?")
-_MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|[$€£¥]|USD\b|EUR\b)\s*(?=[\d.\\])")
+_SYMBOLS = "".join(letter for letter in map(chr, range(0x20A0, 0x20C1)) if unicodedata.category(letter) == "Sc")
+"""Signs of currencies, the euro's among them."""
+_MONEY = re.compile(rf"^([+-]?)\s*(?:\\\$|[$£¥{_SYMBOLS}]|USD\b|EUR\b|Rs\.?)\s*(?=[\d.\\])")
+_MONEY_BEHIND = re.compile(rf"(?P<number>.*\d)\s*(?P<sign>[$£¥{_SYMBOLS}])")
+_CURRENCIES = {"R": "euro", "€": "euro", "£": "pound", "¥": "yen"}
 _TEMPERATURE = re.compile(r"(?P<number>.*[\d)}])\s*(?:\^\\circ\s*|degrees?\s+)(?P<scale>[CF])(?:elsius|ahrenheit)?")
 _UNIT = re.compile(
     r"(?P<number>.*[\d)}a-z])\s*(?P<degrees>\^\\circ)$|"
@@ -102,6 +107,20 @@ _SHORT_UNITS = {
     "sq", "cu",
 }  # fmt: skip
 _SCALES = {"hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}", "trillion": "10^{12}"}
+_TENS = {
+    "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90
+}  # fmt: skip
+_UNITS = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_NUMERALS = {
+    **{word: value for value, word in enumerate(_UNITS)},
+    **_TENS,
+    **{f"{ten} {_UNITS[i]}": value + i for ten, value in _TENS.items() for i in range(1, 10)},
+    "one hundred": 100,
+}
+"""Numbers as words, hyphens written as blanks -> value."""
 _SHORT_WORDS = {
     "yes",
     "no",
@@ -131,6 +150,8 @@ def read(text: str, depth: int = 0) -> Form:
     text = text.strip()
     if number(text):
         return Scalar(text)
+    if (numeral := _NUMERALS.get(canonical_words(text))) is not None:
+        return Scalar(str(numeral))
     if not text or depth > MAX_DEPTH or r"\ldots" in text or r"\approx" in text or not _nests(text):
         return Literal(text)
     if (m := _CHOICE.fullmatch(text)) and text != "I":
@@ -259,12 +280,15 @@ def _matrix(body: str, depth: int) -> Form:
 def _measured(text: str) -> Scalar | None:
     """Return an expression without the currency, percent sign or unit that belongs to it; None if it has none."""
     if m := _MONEY.match(text):
-        unit = {"€": "euro", "R": "euro", "£": "pound", "¥": "yen"}.get(m[0].strip()[-1], "$")
+        sign = m[0].strip()[-1]
+        unit = _CURRENCIES.get(sign, sign if sign in _SYMBOLS else "$")
         rest = m[1] + text[m.end() :].strip()
         inner = _measured(rest)
         if inner is None:
             return Scalar(rest, unit)
         return Scalar(inner.text, unit) if inner.unit in ("", unit) and not inner.percent else None
+    if m := _MONEY_BEHIND.fullmatch(text):
+        return Scalar(m["number"], _CURRENCIES.get(m["sign"], m["sign"]))
     if text.endswith(r"\%"):
         return Scalar(text[:-2].strip(), percent=True)
     if m := _TEMPERATURE.fullmatch(text):

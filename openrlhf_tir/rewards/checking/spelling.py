@@ -98,6 +98,10 @@ _SHORT_FORMS = (
 )
 """What is written without a command -> the command. In this order: the first may make what a later one reads."""
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:([\da-zA-Z])|\{([^{}]*)\})(?=[^{}]|$|\})")
+_SHORT_BINOMIAL = re.compile(r"\\binom\s*(\d)\s*(\d)")
+_REALS = re.compile(r"(?:the\s+set\s+of\s+)?(?:all|any)\s+(?:the\s+)?real(?:s|\s+numbers?)(?:\s+x)?", re.IGNORECASE)
+_TIME = re.compile(r"(1[0-2]|0?[1-9])(?:\s*:\s*([0-5]\d))?\s*([ap])\.?\s?m\.?", re.IGNORECASE)
+"""A time of day on a clock of twelve hours: 10 a.m., 7:30 PM."""
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+)")
 _ROOT_OF_PARENTHESES = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*\(([^()]*)\)")
 _PYTHON_POWER = re.compile(r"\*\*\s*(?:\(([^()]*)\)|([+-]?[\w.]+))")
@@ -121,12 +125,18 @@ def spelt(text: str) -> str:
     text = _ROOT_OF_PARENTHESES.sub(lambda m: f"\\sqrt{m[1] or ''}{{{m[2]}}}", text)
     text = _SHORT_ROOT.sub(lambda m: f"\\sqrt{m[1] or ''}{{{m[2]}}}", text)
     text = _SHORT_FRACTION.sub(_whole_fraction, text)
+    text = _SHORT_BINOMIAL.sub(r"\\binom{\1}{\2}", text)
     text = _POWER_OF_PARENTHESES.sub(r"^{\1}", text)
     text = re.sub(r"\s+(?=[\^_])", "", text)
     text = _BASE_WORD.sub(lambda m: f"_{{{_BASE_WORDS[m[1].lower()]}}}", text)
     if _OPEN_INTERVALS.fullmatch(text.strip()):
         text = _OPEN_INTERVAL.sub(_facing_inwards, text)
-    return unwrapped(" ".join(text.split()))
+    text = unwrapped(" ".join(text.split()))
+    if _REALS.fullmatch(text):
+        return r"\mathbb{R}"
+    if clock := _TIME.fullmatch(text):
+        return f"{int(clock[1])}:{clock[2] or '00'} {clock[3].lower()}m"
+    return text
 
 
 def unwrapped(text: str) -> str:
@@ -134,6 +144,8 @@ def unwrapped(text: str) -> str:
     while True:
         before = text
         text = _HEADING.sub("", text.strip())
+        if text.endswith("\\") and not text.endswith("\\\\"):  # what strip() has left of LaTeX's blank
+            text = text[:-1]
         for left, right in _DELIMITERS:
             inner = text[len(left) : len(text) - len(right)]
             if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right):

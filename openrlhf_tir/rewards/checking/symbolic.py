@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import combinations
 from typing import Any
 
 from .answer_form import Chain, Form, Listed, Literal, Matrix, Scalar, Several, Union, Words, canonical_words, read
@@ -32,10 +33,12 @@ POINTS = ("7/5", "-13/11", "31/7", "-37/100", "29/10", "5/13", "-41/9")
 FEWEST_POINTS = 3
 MAX_SCALAR_CHARS = 600
 MAX_POWER = 100_000
+MAX_RATIO = 8
 """A power with a larger exponent, or a factorial of a larger number, is not worked out: only the same text is equal."""
 
 _SPACED_DIGITS = re.compile(r"(?<!\^)\d\.?\s+\.?\d|\d\s+\.|\d_")
 """Numerals side by side (a product? a mixed number?), and one with a base that it cannot have."""
+_CHOICE_OF = re.compile(r"\(?(?P<letter>[A-J])(?:\)|[.:])\s+(?P<content>\S.*)", re.DOTALL)
 _SLASHED_PRODUCT = re.compile(r"/\s*\d+(?:\.\d+)?\s*(?:[a-zA-Z({]|\\(?!cdot|times|%|le|ge|pm|mp))")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{4,}")
 _PRIMES = re.compile(r"[a-zA-Z)}]'+|\^\s*\{?\s*(?:T\b|\*|\\(?:top|intercal|dagger|prime|ast)(?![a-zA-Z]))")
@@ -86,9 +89,20 @@ def verify(gold: list[Any], answer: list[Any]) -> bool:
 def equal(answer: str, gold: str) -> bool:
     """Return True if both mean the same. What cannot be digested is not equal."""
     try:
-        return _equal_forms(_form(spelt(answer)), _form(spelt(gold)))
+        answer, gold = spelt(answer), spelt(gold)
+        return _equal_choices(answer, gold) or _equal_forms(_form(answer), _form(gold))
     except Exception:  # sympy raises what it likes about expressions that make no sense; bad answers are data
         return False
+
+
+def _equal_choices(answer: str, gold: str) -> bool:
+    """Return True for a choice that one of two answers gives with its content, (C) 17, and the other without."""
+    labelled = [_CHOICE_OF.fullmatch(text) for text in (answer, gold)]
+    if (labelled[0] is None) == (labelled[1] is None):
+        return False
+    [choice] = [match for match in labelled if match is not None]
+    other = _form(answer if labelled[0] is None else gold)
+    return any(_equal_forms(_form(part), other) for part in (choice["letter"], choice["content"]))
 
 
 @lru_cache(maxsize=512)
@@ -147,6 +161,8 @@ def _equal_listed(listed: Listed, other: Form) -> bool | None:
         return None
     if listed.opening + listed.closing != "()":
         return None
+    if isinstance(other, Several) and other.word == "and" and len(_names(other)) == len(other.items):
+        return _in_order(listed.items, _values(other))
     if isinstance(other, Several) and other.word == ",":
         return _in_order(listed.items, other.items)
     if isinstance(other, Matrix) and len(other.rows[0]) == 1:
@@ -249,6 +265,9 @@ def _equal_scalars(a: Scalar, b: Scalar) -> bool:
         return True
     if _time_of_day(a.text) or _time_of_day(b.text):
         return False
+    ratios = [side.text.split(":") for side in (a, b)]
+    if any(len(terms) > 2 for terms in ratios):
+        return _equal_ratios(*ratios)
     x, y = _expression(a.text), _expression(b.text)
     if x is None or y is None:
         return False
@@ -257,6 +276,17 @@ def _equal_scalars(a: Scalar, b: Scalar) -> bool:
     # "What percentage?" is answered by 25 and by 25 %, "which part?" by 0.25 and by 25 %.
     share, other = (x, y) if a.percent else (y, x)
     return same_value(share, other) or same_value(share / 100, other)
+
+
+def _equal_ratios(a: Sequence[str], b: Sequence[str]) -> bool:
+    """Return True for two ratios of several terms, 1 : 2 : 3 and 2 : 4 : 6."""
+    if len(a) != len(b) or len(a) > MAX_RATIO:
+        return False
+    left, right = [_expression(term) for term in a], [_expression(term) for term in b]
+    if None in left or None in right:
+        return False
+    pairs = list(zip(left, right, strict=True))
+    return all(same_value(x * other_y, other_x * y) for (x, y), (other_x, other_y) in combinations(pairs, 2))
 
 
 def _time_of_day(text: str) -> bool:

@@ -51,6 +51,12 @@ EQUAL = [
     (r"(3,\infty)\cup(-\infty,2)", r"(-\infty,2)\cup(3,\infty)"), (r"\mathbb{R}\setminus\{0\}", r"x \ne 0"),
     (r"\{x \mid x > 2\}", r"(2, \infty)"), (r"x > 2 \text{ and } x < 3", "(2,3)"), ("2x > 4", "x > 2"),
     (r"[0, \sqrt{8}]", r"[0, 2\sqrt{2}]"), ("x^2+y^2=4", "4=x^2+y^2"),
+    # words, choices with their content, currencies, times and ratios
+    ("three", "3"), ("twenty-one", "21"), ("All real numbers", r"\mathbb{R}"), ("x=2 and y=3", "(2, 3)"),
+    ("(D) 12", "D"), (r"\textbf{(C)}\ 17", "C"), (r"\textbf{(C)}\ 17", "17"), ("B: x+1", "x+1"), ("C. 17", "C"),
+    ("₹500", "500"), ("5€", "€5"), ("5 €", "5"), ("10 a.m.", "10:00 AM"), ("7:30 PM", "7:30 p.m."),
+    ("1:2:3", "2:4:6"), (r"1:\sqrt3:2", r"2:2\sqrt{3}:4"),
+    (r"\binom63", "20"), ("\\frac12\\ ", "0.5"),
     # all of these as models write them
     ('√2/2', '\\frac{\\sqrt2}{2}'), ('√(2)/2', '\\frac{1}{\\sqrt{2}}'), ('∛8', '2'), ('π/4', '\\frac{\\pi}{4}'),
     ('2π/3', '\\frac{2\\pi}{3}'), ('1.2e+3', '1200'), ('$1,234.50', '1234.5'), ('sqrt2', '\\sqrt2'),
@@ -97,6 +103,10 @@ EQUAL = [
 ]  # fmt: skip
 
 DIFFERENT = [
+    # words, choices with their content, currencies, times and ratios
+    ("five", "6"), ("All real numbers", r"\mathbb{Z}"), ("(C) 17", "(D) 17"), ("(C) 17", "D"), ("(C) 17", "18"),
+    ("(A)(x+1)", "A"), ("5€", "$5"), ("10 a.m.", "10 p.m."), ("10:30 a.m.", "10:00 am"), ("1:2:3", "1:2:4"),
+    ("1:2:3", "1:2"), ("0:0:1", "0:1:0"), (r"\binom62", "20"), ("x=2 and y=3", "(3,2)"),
     # order, brackets and how many
     ("(1,2,3)", "(3,2,1)"), ("(1,2)", "[1,2]"), ("(1,2)", "(1,2)\\cup(3,4)"), ("[0,1)", "[0,1]"), ("1,2,3", "1,2"),
     ("1,1,2", "1,2,2"), (r"\{1,2\}", "(1,2)"), ("(1,2),(3,4)", "(2,1),(3,4)"), ("1, 2", "12"), (r"\{1,2\}", r"\{1,3\}"),
