@@ -282,10 +282,10 @@ def _equal_ratios(a: Sequence[str], b: Sequence[str]) -> bool:
     """Return True for two ratios of several terms, 1 : 2 : 3 and 2 : 4 : 6."""
     if len(a) != len(b) or len(a) > MAX_RATIO:
         return False
-    left, right = [_expression(term) for term in a], [_expression(term) for term in b]
-    if None in left or None in right:
+    terms = [(_expression(x), _expression(y)) for x, y in zip(a, b, strict=True)]
+    pairs = [(x, y) for x, y in terms if x is not None and y is not None]
+    if len(pairs) < len(terms):
         return False
-    pairs = list(zip(left, right, strict=True))
     return all(same_value(x * other_y, other_x * y) for (x, y), (other_x, other_y) in combinations(pairs, 2))
 
 
