@@ -23,7 +23,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, Sampling, Task
 

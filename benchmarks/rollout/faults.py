@@ -38,7 +38,7 @@ from pathlib import Path
 from openrlhf_tir.cluster.engine_pool import EnginePool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.types import GroupKey, Task
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.episodes.group import Envs, GroupRunner
+from openrlhf_tir.episodes.group_runner import Envs, GroupRunner
 from openrlhf_tir.ports import Codec, Engine
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written

@@ -20,7 +20,7 @@ from typing import Any
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.episodes.group import GroupRunner, seed_for
+from openrlhf_tir.episodes.group_runner import GroupRunner, seed_for
 from openrlhf_tir.episodes.turns import make
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.types import GroupKey, Task

@@ -22,7 +22,7 @@ from .ray_faults import death
 
 if TYPE_CHECKING:
     from ..engines.batcher import Batcher
-    from ..episodes.group import GroupRunner
+    from ..episodes.group_runner import GroupRunner
 
 
 def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | None:

@@ -98,11 +98,11 @@ class RolloutActor(MovesResponses):
         from ..engines.codec import HfCodec
         from ..engines.sessions import Sessions
         from ..envs.several import EnvClients
+        from ..episodes.agent_broker import Agents
         from ..episodes.agent_file.agent_file import AgentFile
-        from ..episodes.agents import Agents
-        from ..episodes.chats import chats_of
-        from ..episodes.group import GroupRunner
-        from ..episodes.judge import Judge
+        from ..episodes.chat_format import chats_of
+        from ..episodes.group_evaluator import Judge
+        from ..episodes.group_runner import GroupRunner
         from ..logs.own_log import own_log
         from ..logs.trajectories import TrajectoryLog
         from ..rewards.pool import RewardPools

@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
-from ..episodes.group import EvalMode
+from ..episodes.group_runner import EvalMode
 from ..errors import ConfigError, RequestRefused
 from ..serving.metrics import Exposition
 from ..types import Completion, GroupKey, Sampling, Task, Trajectory

@@ -26,7 +26,7 @@ import numpy as np
 from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import Sampling, Segment, ToolCall, Trajectory
-from .show import Show, Shown, TextShow
+from .rendering import Show, Shown, TextShow
 from .turns import TURN_LIMIT, Call, End, MessagesProtocol, Reject, TurnProtocol
 
 ENV_DONE, ENV_TRUNCATED = "env_done", "env_truncated"

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
-from ..episodes.choice import LENGTH_FACTS
 from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS, CODE_FACTS, HAVE, N_CALLS
+from ..episodes.sample_selection import LENGTH_FACTS
 from ..types import GroupMeta, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 

@@ -28,7 +28,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..episodes.agents import Agents
+from ..episodes.agent_broker import Agents
 from ..errors import ConfigError, InfraError, QueueFull, RequestRefused, Unavailable
 from ..http_guard.connections import ConnectionLimits, uvicorn_options
 from ..http_guard.guard import BodyLimits, Guard

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..engines.session_trace import AGENT_FACTS
 from ..engines.sessions import AgentSession, Reward, SessionGone
-from ..episodes.agents import Agents
-from ..episodes.group import WHY_CHARS
+from ..episodes.agent_broker import Agents
+from ..episodes.group_runner import WHY_CHARS
 from ..http_guard.leaving import unless_client_leaves
 from ..http_guard.slots import Slots
 from .groups import Temperature, trajectory_json

@@ -253,7 +253,7 @@ class SimulatedRollout:
         if group.left:
             return
         valid = len(group.lengths)
-        # an outage is of the server that all of them share: episodes/choice.py
+        # an outage is of the server that all of them share: episodes/sample_selection.py
         failed = "timeout" if group.failures else None
         meta = GroupMeta(
             key=group.key,

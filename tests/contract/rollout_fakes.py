@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.sessions import CURRENT, Sessions
-from openrlhf_tir.episodes.agents import Agents
+from openrlhf_tir.episodes.agent_broker import Agents
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.types import Completion, EngineBounds, Segment, ToolCall, Trajectory
 

@@ -19,7 +19,7 @@ from benchmarks.pipeline.table import median_of, ratio_name
 from benchmarks.rollout.parts import SleepingEnvs
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.handover import Handover
-from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.episodes.turns import Call, End
 from openrlhf_tir.episodes.turns.retool import ReTool
 from openrlhf_tir.errors import EngineError

@@ -17,8 +17,8 @@ from openrlhf_tir import plugins
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.config import own_files
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.episodes.group import GroupRunner
-from openrlhf_tir.episodes.judge import Judge
+from openrlhf_tir.episodes.group_evaluator import Judge
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.learner.rows import batch_samples, local_moments, to_rows
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
@@ -29,7 +29,7 @@ from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.types import Completion, StepReport, Task
 from tests.contract.outside_method import lay_out
 from tests.unit.episodes.test_episode import CharCodec
-from tests.unit.episodes.test_judge import Here
+from tests.unit.episodes.test_group_evaluator import Here
 
 from .fakes import FakeLearner, FakePrompts, FakePublisher, FakeRollout, MemoryMetrics, Silent
 

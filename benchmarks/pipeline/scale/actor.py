@@ -76,7 +76,7 @@ class ScaleActor(RolloutActor):
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Any) -> str:
         from openrlhf_tir.engines.batcher import Batcher
-        from openrlhf_tir.episodes.group import GroupRunner
+        from openrlhf_tir.episodes.group_runner import GroupRunner
         from openrlhf_tir.logs.trajectories import TrajectoryLog
 
         from ...rollout.parts import SleepingEnvs

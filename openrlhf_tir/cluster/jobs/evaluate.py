@@ -11,7 +11,7 @@ import numpy as np
 
 from ...config import Config
 from ...config.environments import without_calls
-from ...episodes.group import EvalMode
+from ...episodes.group_runner import EvalMode
 from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
 from ...evaluation.scores.pass_at_k import ks_of, pass_at_k, pass_hat_k
 from ...logs.progress import bar

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...config import Config
 from ...config.environments import without_calls
-from ...episodes.group import EvalMode
+from ...episodes.group_runner import EvalMode
 from ...errors import METHOD_REASONS, EvaluationFailed, InfraError
 from ...evaluation.items import Item, item_of
 from ...evaluation.plan import Asked, Plan, check_whole, digest_of

@@ -18,7 +18,7 @@ from ...data.chat_template import special_texts_of
 from ...data.hub import fault_of
 from ...engines.codec import HfCodec
 from ...engines.start import CANARIES
-from ...episodes.chats import chats_of
+from ...episodes.chat_format import chats_of
 from ...errors import ConfigError, DataError
 from ...inert import MARK
 from ...types import Task

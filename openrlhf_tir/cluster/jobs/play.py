@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ...config import Config
 from ...data.templates import render, resolve
-from ...episodes.group import EvalMode
+from ...episodes.group_runner import EvalMode
 from ...errors import ConfigError
 from ...logs.printable import printable
 from ...types import GroupKey, Task, Trajectory

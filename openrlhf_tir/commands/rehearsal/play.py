@@ -24,9 +24,9 @@ from ...engines.codec import HfCodec
 from ...envs.several import EnvClients
 from ...episodes import turns
 from ...episodes.agent_file.agent_file import AgentFile
-from ...episodes.chats import chats_of
-from ...episodes.group import GroupRunner
-from ...episodes.judge import Judge
+from ...episodes.chat_format import chats_of
+from ...episodes.group_evaluator import Judge
+from ...episodes.group_runner import GroupRunner
 from ...errors import METHOD_REASONS, ConfigError, InfraError, MethodError, TirError
 from ...filters import UserFilter
 from ...filters.samples import SAMPLE_FILTER, SampleFilter

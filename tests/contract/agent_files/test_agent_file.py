@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from openrlhf_tir.deadlines import Deadline
-from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.errors import AgentError, AgentLost, ConfigError, EngineError, EnvLost, EnvTimeout
 from openrlhf_tir.types import KEEP, GroupKey, Task
 from tests.unit.episodes.agent_file.agent_fakes import CUSTOM, INSTANCE, one

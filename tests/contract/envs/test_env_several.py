@@ -8,8 +8,8 @@ import pytest
 from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.config import Config
 from openrlhf_tir.envs.several import EnvClients
-from openrlhf_tir.episodes.group import GroupRunner
-from openrlhf_tir.episodes.judge import Judge
+from openrlhf_tir.episodes.group_evaluator import Judge
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.rewards.pool import RewardPools
 from openrlhf_tir.types import Completion, GroupKey, Task
 from tests.unit.episodes.test_episode import CharCodec

@@ -6,8 +6,8 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.sessions import Sessions
-from openrlhf_tir.episodes.agents import Agents
-from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.agent_broker import Agents
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.types import KEEP, RewardParts
 
 from ..conftest import tiny_config

@@ -22,7 +22,7 @@ from pathlib import Path
 from openrlhf_tir.config import Config
 from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.local_engine import LocalEngine
-from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.filters import build
 from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints

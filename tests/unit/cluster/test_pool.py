@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.deadlines import Deadline
-from openrlhf_tir.episodes.group import EvalMode
+from openrlhf_tir.episodes.group_runner import EvalMode
 from openrlhf_tir.errors import EngineError, EngineGone, PayloadLost, VersionGone
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline

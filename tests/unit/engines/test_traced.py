@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from openrlhf_tir.engines.session_trace import RequestTrace
 from openrlhf_tir.engines.sessions import CURRENT, Reward, SessionGone, Sessions
-from openrlhf_tir.episodes.agents import Agents
+from openrlhf_tir.episodes.agent_broker import Agents
 from openrlhf_tir.errors import WeightsUnverified
 from openrlhf_tir.types import ENV_VERSION, Completion, Task
 

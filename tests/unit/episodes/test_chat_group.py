@@ -8,8 +8,8 @@ from openrlhf_tir import plugins
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.torch_engine import TorchEngine
-from openrlhf_tir.episodes.chats import chats_of
-from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.chat_format import chats_of
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.toy.model import build_model
 from openrlhf_tir.toy.tokenizer import EOS_ID, build_tokenizer

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.episodes.drift import drift, retokenised
 from openrlhf_tir.episodes.episode import Limits, run_episode
-from openrlhf_tir.episodes.show import MAX_CHARS_PER_TOKEN
+from openrlhf_tir.episodes.rendering import MAX_CHARS_PER_TOKEN
 from openrlhf_tir.episodes.turns.zerotir import TOO_LONG, ZeroTir
 from openrlhf_tir.types import Completion, Segment, Trajectory
 from tests.unit.engines.test_codec import SPECIALS, byte_tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.episodes.group import LONG_PROMPT_CHARS, GroupRunner
+from openrlhf_tir.episodes.group_runner import LONG_PROMPT_CHARS, GroupRunner
 from openrlhf_tir.types import KEEP
 
 THREADS: list[threading.Thread] = []

@@ -9,8 +9,8 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.environments import Environment
-from openrlhf_tir.episodes.group import GroupRunner
-from openrlhf_tir.episodes.judge import Judge
+from openrlhf_tir.episodes.group_evaluator import Judge
+from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.pipeline.method_state import MethodState
 from openrlhf_tir.protocol import StepReply

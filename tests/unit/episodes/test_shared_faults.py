@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from openrlhf_tir.episodes.choice import voided
+from openrlhf_tir.episodes.sample_selection import voided
 from openrlhf_tir.errors import EngineError, EnvError, EnvLost, EnvTimeout, VerifierError
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Trajectory
 from tests.unit.episodes.test_episode import PlayedEnv
-from tests.unit.episodes.test_group import KEY, runner
+from tests.unit.episodes.test_group_runner import KEY, runner
 
 IDS = np.zeros(1, np.int32)
 REASONS = {

@@ -10,7 +10,7 @@ import pytest
 from openrlhf_tir.cluster.jobs.evaluate import evaluate, summarise
 from openrlhf_tir.cluster.jobs.main import _plain
 from openrlhf_tir.cluster.jobs.measured import HeldOut, evaluation_row, scores
-from openrlhf_tir.episodes.group import EvalMode
+from openrlhf_tir.episodes.group_runner import EvalMode
 from openrlhf_tir.errors import EngineError, EvaluationFailed
 from openrlhf_tir.types import GroupKey, Task
 from tests.pipeline.fakes import group_of

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.episodes.judge import Judge
+from openrlhf_tir.episodes.group_evaluator import Judge
 from openrlhf_tir.errors import FilterError, RewardError
 from openrlhf_tir.rewards import zerotir as zerotir_reward
 from openrlhf_tir.types import CounterUpdate, Group, GroupKey, RunFacts, Task, ToolCall

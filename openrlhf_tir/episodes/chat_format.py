@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..ports import Codec
 from ..types import Chat, Task
 from . import turns
-from .chat_show import ChatCodec, ChatShow
+from .chat_rendering import ChatCodec, ChatShow
 
 
 class Chats:

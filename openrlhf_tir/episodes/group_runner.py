@@ -30,13 +30,13 @@ from ..errors import SUSPENDED, InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..suspension import SLICES, awake_time, lateness, suspended_s
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
+from .agent_broker import Agents
 from .agent_file.agent_file import AgentFile
-from .agents import Agents
-from .chats import Chats
-from .choice import ENGINE_FAULTS, hopeless, length_facts, select, voided
+from .chat_format import Chats
 from .drift import refuse_drift
 from .episode import Limits, run_episode
 from .group_meta import describe, failed_as
+from .sample_selection import ENGINE_FAULTS, hopeless, length_facts, select, voided
 from .turns import make
 
 NO_MODEL_TOKENS = "no_model_tokens"

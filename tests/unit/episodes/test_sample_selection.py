@@ -8,11 +8,11 @@ import random
 import numpy as np
 import pytest
 
-from openrlhf_tir.episodes.choice import hopeless, select
+from openrlhf_tir.episodes.sample_selection import hopeless, select
 from openrlhf_tir.errors import EnvError
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Trajectory, Verdict
-from tests.unit.episodes.test_group import KEY, Envs, IndexEngine, runner
+from tests.unit.episodes.test_group_runner import KEY, Envs, IndexEngine, runner
 
 IDS = np.zeros(1, np.int32)
 

@@ -20,7 +20,7 @@ from ..rewards.context import RewardContext
 from ..rewards.own import GroupReward
 from ..rewards.workers import Workers
 from ..types import KEEP, Group, Verdict
-from . import shaping
+from . import reward_shaping as shaping
 
 BEFORE_GROUP = "before_group"
 """The part that keeps what a trajectory's own reward was."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.config import Config, Reward
-from openrlhf_tir.episodes.shaping import shaped, shapes
+from openrlhf_tir.episodes.reward_shaping import shaped, shapes
 from openrlhf_tir.types import Segment, Trajectory
 
 

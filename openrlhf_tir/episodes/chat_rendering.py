@@ -20,7 +20,7 @@ from ..errors import TurnError
 from ..inert import plain
 from ..ports import Codec
 from ..types import Chat, Completion
-from .show import MAX_CHARS_PER_TOKEN, Shown, cut
+from .rendering import MAX_CHARS_PER_TOKEN, Shown, cut
 from .turns import MessagesProtocol
 
 

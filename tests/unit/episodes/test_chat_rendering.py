@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.episodes.chats import Chats
+from openrlhf_tir.episodes.chat_format import Chats
 from openrlhf_tir.episodes.episode import Limits, run_episode
 from openrlhf_tir.episodes.turns import make
 from openrlhf_tir.errors import ConfigError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.episodes.group import EvalMode, GroupRunner
+from openrlhf_tir.episodes.group_runner import EvalMode, GroupRunner
 from openrlhf_tir.errors import EnvError, RequestRefused, VerifierError
 from openrlhf_tir.simulation import virtual_loop
 from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Verdict
