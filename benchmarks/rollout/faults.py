@@ -85,7 +85,7 @@ async def roll_forever(groups: GroupRunner, env: Env, lane: int) -> None:
         meta, group = await groups.run(
             key,
             Task("p", "", env.name),
-            each=lambda t: env.valid.append(time.monotonic()) if t.failed is None else None,
+            on_trajectory=lambda t: env.valid.append(time.monotonic()) if t.failed is None else None,
         )
         env.failures.update(meta.failures)
         env.wrong += trained_on_a_fault(group)

@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
 from ..deadlines import Deadline, GivenUp, within
-from ..episodes.group import EvalMode
+from ..episodes.group_runner import EvalMode
 from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, InfraError
 from ..logs.clock import Clock
 from ..types import GroupKey, GroupMeta, Task

@@ -28,7 +28,7 @@ from ..actors.router import Router
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..envs.orphans import close_orphans
-from ..episodes.group import EvalMode
+from ..episodes.group_runner import EvalMode
 from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull, WeightsUnverified
 from ..types import Group, GroupKey, GroupMeta, Task
 from .engine_handle import EngineHandle, spawn

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 
 from ..config import Config
-from ..episodes.group import EvalMode
+from ..episodes.group_runner import EvalMode
 from ..ports import RolloutEngine
 from ..types import Group, GroupKey, GroupMeta, Task
 from .collector import settle
@@ -98,10 +98,10 @@ class RolloutActor(MovesResponses):
         from ..engines.codec import HfCodec
         from ..engines.sessions import Sessions
         from ..envs.several import EnvClients
-        from ..episodes.agent_broker import Agents
+        from ..episodes.agent_broker import AgentBroker
         from ..episodes.agent_file.agent_file import AgentFile
-        from ..episodes.chat_format import chats_of
-        from ..episodes.group_evaluator import Judge
+        from ..episodes.chat_format import chat_formats
+        from ..episodes.group_evaluator import GroupEvaluator
         from ..episodes.group_runner import GroupRunner
         from ..logs.own_log import own_log
         from ..logs.trajectories import TrajectoryLog
@@ -140,7 +140,7 @@ class RolloutActor(MovesResponses):
         model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
         self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell, decode_plain=codec.decode)
         self.rewards.workers.how_ended = partial(end_of_child, cfg, self.name)
-        self.agents = Agents(
+        self.agents = AgentBroker(
             Sessions(idle_s=cfg.rollout.agent_idle_s),
             codec,
             self.engine.proof.passed,
@@ -150,14 +150,14 @@ class RolloutActor(MovesResponses):
         if self.agent_file:
             await self.agent_file.start()
         writers = self.agent_file or (self.agents if cfg.rollout.agent == "external" else None)
-        chats = None if writers else chats_of(cfg, codec, tokenizer)
+        chats = None if writers else chat_formats(cfg, codec, tokenizer)
         self.runner = GroupRunner(
             cfg,
             self.batcher,
             codec,
             self.envs,
             self.rewards,
-            Judge(cfg, self.rewards.workers),
+            GroupEvaluator(cfg, self.rewards.workers),
             self.name,
             writers,
             chats,

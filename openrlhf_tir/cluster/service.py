@@ -58,7 +58,7 @@ class RolloutService:
         finished: asyncio.Queue[Trajectory] = asyncio.Queue()
         key = GroupKey(HTTP_EPOCH, next(self._numbers))
         running = asyncio.create_task(
-            self.actor.runner.run(key, task, mode, each=finished.put_nowait), name=f"http group {key}"
+            self.actor.runner.run(key, task, mode, on_trajectory=finished.put_nowait), name=f"http group {key}"
         )
         try:
             for _ in range(mode.n):

@@ -1,9 +1,9 @@
-"""Agents: a task on offer -> an external program's OpenAI requests -> a rewarded trajectory.
+"""Offer tasks to external programs (agents), which answer them with OpenAI requests; return rewarded trajectories.
 
-    run(task) ──> offer ──> take (by HTTP) ──> requests of the session, recorded ──> reward ──> Trajectory
-                                                                               `──> gave up, or silence: failed
+    run(task) --> offer --> take (over HTTP) --> the session's requests, recorded --> reward --> Trajectory
+                                                                                  `--> gave up or silent: failed
 
-The trajectory waits for the proof of the weights that sampled it, like every other.
+A trajectory waits for the proof of the weights that sampled it, as every other one does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,14 @@ from ..ports import Codec
 from ..types import Task, Trajectory
 
 
-class Agents:
-    """Owned by a rollout actor."""
+class AgentBroker:
+    """Brings tasks and agents together. Owned by a rollout actor.
+
+    Attributes:
+        sessions: The open sessions, which record what agents ask the model.
+        codec: The tokenizer.
+        offered: Number of tasks that no agent has taken yet.
+    """
 
     def __init__(
         self,
@@ -31,65 +37,86 @@ class Agents:
         *,
         overflow: Literal["fail", "cut"] = "fail",
     ) -> None:
-        """`proof`: returns once tokens of these versions may be used, raises WeightsUnverified when they never may.
+        """Create a broker without offers.
 
-        `overflow`: what becomes of a trajectory whose agent gave up since the context was full: failed, or cut at its
-        limit and judged by the run's own reward.
+        Args:
+            sessions: Where sessions are opened.
+            codec: The tokenizer.
+            proof: Returns once tokens of these versions may be used. Raises WeightsUnverified if they never may.
+            overflow: What happens to a trajectory whose agent gave up because the context was full: it fails, or it is
+                cut at the limit and scored by the run's own reward.
         """
-        self.sessions, self.codec, self._proof, self._overflow = sessions, codec, proof, overflow
-        self._offers: asyncio.Queue[AgentSession] = asyncio.Queue()
+        self.sessions = sessions
+        self.codec = codec
         self.offered = 0
-        """Tasks that no agent has taken."""
+        self._proof = proof
+        self._overflow = overflow
+        self._offers: asyncio.Queue[AgentSession] = asyncio.Queue()
 
     def stats(self) -> dict[str, float]:
+        """Return the numbers of open sessions and of tasks on offer."""
         return {"sessions": len(self.sessions), "tasks_offered": self.offered}
 
     async def run(self, task: Task, index: int, temperature: float = 1.0) -> Trajectory:
-        """One sample of `task` by whoever takes it. Its reward is None when the agent left it to the run's own."""
+        """Return one sample of `task`, written by the agent that takes it.
+
+        Its reward is None if the agent leaves it to the run's own reward.
+        """
         session = self.sessions.open(task, temperature=temperature)
         self._offers.put_nowait(session)
         self.offered += 1
         try:
-            said = await session.outcome
+            outcome = await session.outcome
             trajectory = await self.finish(session, index)
         finally:
             self.sessions.close(session)
             self.offered -= not session.taken
         if session.overflowed and self._overflow == "cut" and trajectory.model_tokens:
             trajectory.finish_reason = "length"
-            said = replace(said, failed=None)
-        if said.failed:
-            trajectory.failed, trajectory.why = said.failed, said.why
-        elif said.reward is not None:
-            trajectory.reward = said.reward
-            trajectory.parts |= said.parts | {
-                "correct": float(said.reward > 0 if said.correct is None else said.correct)
-            }
+            outcome = replace(outcome, failed=None)
+        if outcome.failed:
+            trajectory.failed = outcome.failed
+            trajectory.why = outcome.why
+        elif outcome.reward is not None:
+            correct = outcome.reward > 0 if outcome.correct is None else outcome.correct
+            trajectory.reward = outcome.reward
+            trajectory.parts |= outcome.parts | {"correct": float(correct)}
         return trajectory
 
     async def finish(self, session: AgentSession, index: int = 0) -> Trajectory:
-        """What the session recorded, once all of it is proved. Failed when the agent asked the model nothing."""
+        """Return what a session recorded, once all its tokens are proved. It failed if the agent asked nothing."""
         trajectory = session.trace.trajectory(index, self.codec)
-        await self._proof(np.concatenate([t.versions for t in trajectory.sequences]))
+        await self._proof(np.concatenate([sequence.versions for sequence in trajectory.sequences]))
         if not trajectory.model_tokens:
-            trajectory.failed, trajectory.why = "agent_silent", "the agent ended without asking the model for anything"
+            trajectory.failed = "agent_silent"
+            trajectory.why = "The agent ended without a request to the model."
         return trajectory
 
     async def take(self, wait_s: float, *, override_sampling: bool = False) -> AgentSession | None:
-        """The task that has waited longest; None when there is none for `wait_s`."""
+        """Give the task that has waited longest to an agent.
+
+        Args:
+            wait_s: Seconds to wait for a task.
+            override_sampling: True if the agent's requests may set sampling parameters.
+
+        Returns:
+            The session of the task; None if there was none within `wait_s`.
+        """
         try:
             async with asyncio.timeout(wait_s):
-                while (session := await self._offers.get()).outcome.done():
-                    pass  # its group was given up meanwhile
+                session = await self._offers.get()
+                while session.outcome.done():  # its group was given up meanwhile
+                    session = await self._offers.get()
         except TimeoutError:
             return None
         self.offered -= 1
-        session.taken, session.override_sampling = True, override_sampling
+        session.taken = True
+        session.override_sampling = override_sampling
         session.alive()
         return session
 
     def give_back(self, session: AgentSession | None) -> None:
-        """On offer again: the agent that took it left before it was told."""
+        """Offer a task again: the agent that took it disconnected before it got the answer."""
         if session is not None and not session.outcome.done():
             session.left()
             self.offered += 1

@@ -1,12 +1,14 @@
-"""Drift check: do a trajectory's tokens still say what its text says? Decodes and compares; nothing is ever re-encoded
-to train on.
+"""Check whether a trajectory's tokens still say what its text says.
 
-    model segment   decode(token_ids) is the segment's text, but for what the last token holds beyond a stop string
-    env segment     encode(text) are the segment's token_ids, none of them is special, and nothing stands before it
+    model segment   decode(token_ids) must be the segment's text, except for what the last token holds beyond a stop
+                    string
+    env segment     encode(text) must be the segment's token_ids, none of them special, and nothing stands before them
 
-Drift means that engine and codec disagree, or that somebody re-tokenised: rewards would judge another text than the
-learner trains. `retokenised` is no fault: it tells whether the common shortcut, decoding a response and encoding it
-again, would have changed its tokens."""
+Tokens are decoded and compared; nothing that is trained is ever re-encoded. Drift means that engine and codec disagree,
+or that some code tokenised text again: rewards would then judge another text than the learner trains. `retokenised` is
+not a fault: it measures whether the common shortcut, to decode a response and encode it again, would have changed its
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -17,71 +19,87 @@ from ..errors import TokenDrift
 from ..ports import Codec
 from ..types import Segment, Trajectory
 
-CONTEXT = 4
-"""Tokens decoded before a segment: what a token says may depend on its neighbours (leading spaces)."""
+CONTEXT_TOKENS = 4
+"""Tokens that are decoded before a segment: what a token says may depend on its neighbours (leading spaces)."""
+SHOWN_CHARS = 80
+"""Characters of a text that a message shows."""
 
 
 def drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> list[str]:
-    """One sentence per segment that has drifted.
+    """Return one sentence for each segment whose tokens and text disagree.
 
-    rendered: environment segments were written by a chat template. Their special tokens are meant: not compared."""
-    before = trajectory.prompt_ids[-CONTEXT:].tolist()
-    found = []
-    for i, segment in enumerate(trajectory.segments):
+    Args:
+        trajectory: The trajectory.
+        codec: The tokenizer.
+        rendered: True if a chat template wrote the environment's segments. Their special tokens are intended, so they
+            are not compared.
+    """
+    before = trajectory.prompt_ids[-CONTEXT_TOKENS:].tolist()
+    faults = []
+    for number, segment in enumerate(trajectory.segments):
         ids = segment.token_ids.tolist()
-        fact = None
+        fault = None
         if segment.source == "model":
-            fact = _model_drift(before, ids, segment, codec)
+            fault = _model_drift(before, ids, segment, codec)
         elif not rendered:
-            fact = _env_drift(before, ids, segment, codec)
-        if fact:
-            found.append(f"segment {i} ({segment.source}) {fact}")
-        before = (before + ids)[-CONTEXT:]
-    return found
+            fault = _env_drift(before, ids, segment, codec)
+        if fault:
+            faults.append(f"segment {number} ({segment.source}) {fault}")
+        before = (before + ids)[-CONTEXT_TOKENS:]
+    return faults
 
 
 def refuse_drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> None:
-    """Raises TokenDrift, so that the trajectory is failed and counted instead of trained."""
-    if found := drift(trajectory, codec, rendered=rendered):
+    """Check a trajectory; see `drift` for the arguments.
+
+    Raises:
+        TokenDrift: Tokens and text disagree. The trajectory is then failed and counted instead of trained.
+    """
+    faults = drift(trajectory, codec, rendered=rendered)
+    if faults:
         raise TokenDrift(
-            f"Tokens and text disagree: {'; '.join(found)}. Engine and actor must use the same tokenizer files."
+            f"Tokens and text disagree: {'; '.join(faults)}. Engine and actor must use the same tokenizer files."
         )
 
 
 def retokenised(trajectory: Trajectory, codec: Codec) -> bool:
-    """Whether encoding the decoded response gives other tokens than were sampled and inserted."""
+    """Return True if encoding the decoded response gives other tokens than those sampled and inserted."""
     ids: list[int] = trajectory.token_ids.tolist()
     return codec.encode(codec.decode(ids)) != ids
 
 
 def _model_drift(before: Sequence[int], ids: list[int], segment: Segment, codec: Codec) -> str | None:
-    said = _continuation(codec, before, ids)
+    decoded = _decode_after(codec, before, ids)
     text = segment.text.strip(REPLACEMENT)  # a character that the length limit cut in two
-    if said == text:
+    if decoded == text:
         return None
-    if said.startswith(text) and _continuation(codec, [*before, *ids[:-1]], ids[-1:]).endswith(said[len(text) :]):
-        return None  # the stop string ended inside the last token
-    return f"decodes to {said[-80:]!r}, its text is {text[-80:]!r}"
+    if decoded.startswith(text):
+        beyond = decoded[len(text) :]
+        last_token = _decode_after(codec, [*before, *ids[:-1]], ids[-1:])
+        if last_token.endswith(beyond):
+            return None  # the stop string ended inside of the last token
+    return f"decodes to {decoded[-SHOWN_CHARS:]!r}, its text is {text[-SHOWN_CHARS:]!r}"
 
 
-def _continuation(codec: Codec, before: Sequence[int], ids: list[int]) -> str:
+def _decode_after(codec: Codec, before: Sequence[int], ids: list[int]) -> str:
+    """Return the text of `ids` behind the tokens `before`."""
     head = codec.decode(before)
-    whole = codec.decode([*before, *ids])
-    return whole[len(head.rstrip(REPLACEMENT)) :].strip(REPLACEMENT)
+    complete = codec.decode([*before, *ids])
+    return complete[len(head.rstrip(REPLACEMENT)) :].strip(REPLACEMENT)
 
 
 def _env_drift(before: Sequence[int], ids: list[int], segment: Segment, codec: Codec) -> str | None:
-    """Compare the tokens with those of the text, and what they decode to with the text.
+    """Compare the tokens with those of the text, and the decoded tokens with the text.
 
-    Either may differ alone: a tool's text has marks while it is tokenised, where it would become added tokens, and a
-    tokenizer may normalise text (to NFC), so that it decodes to another one. A blank in front of the text, as
-    tokenizers of Llama 2's kind put it there, is seen in what the tokens decode to.
+    Either may differ alone. A tool's text carries marks while it is tokenised, so that it contains no special token;
+    and a tokenizer may normalise text (to NFC), so that it decodes to another text. A blank before the text, which
+    tokenizers like Llama 2's insert, shows in the decoded tokens.
     """
-    said = _continuation(codec, before, ids)
+    decoded = _decode_after(codec, before, ids)
     text = segment.text.strip(REPLACEMENT)
     same_tokens = codec.encode(segment.text) == ids
-    if same_tokens and (said == text or not said.endswith(text)):
+    if same_tokens and (decoded == text or not decoded.endswith(text)):
         return None
-    if said == text and hasattr(codec, "inert"):
+    if decoded == text and hasattr(codec, "inert"):
         return None
-    return f"has tokens that are not those of its text {segment.text[:80]!r}"
+    return f"has tokens that are not those of its text {segment.text[:SHOWN_CHARS]!r}"

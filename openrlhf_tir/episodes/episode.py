@@ -1,17 +1,17 @@
-"""Episode: Task -> Trajectory. One environment session, one engine, no retries here.
+"""One episode: a prompt becomes a `Trajectory`, with one environment session and one engine. Nothing is retried here.
 
     segment = engine(prompt + response so far)          the model's tokens, kept as sampled
-    protocol.advance(segment)  -> End                   done
-                               -> GoOn                  sample on
-                               -> Call(action)          env.step(action); its output is tokenised once and appended; the
-                                                        environment may say that the episode is done, or cut it
+    protocol.advance(segment)  -> End                   the episode is over
+                               -> GoOn                  sample the next segment
+                               -> Call(action)          env.step(action); the observation is tokenised once and
+                                                        appended. The environment may end the episode (done) or cut it
                                                         (truncated)
-                               -> Reject(action, ...)   a call that cannot be read: told to the model, recorded for the
-                                                        reward
+                               -> Reject(action, ...)   a call that cannot be read: the model is told, and the reward
+                                                        finds it among the calls
 
-Token in, token out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced
-(no EOS). The response budget counts model and environment tokens; an inserted block is never cut and may overshoot it,
-unless the protocol says `cuts_at_limit`: then what is beyond the budget is left out, its mask with it.
+Tokens in, tokens out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced
+(no end token). The response budget counts model and environment tokens. An inserted block is never cut and may exceed
+the budget, unless the protocol has `cuts_at_limit`: then the tokens beyond the budget are left out.
 """
 
 from __future__ import annotations
@@ -26,17 +26,29 @@ import numpy as np
 from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import Sampling, Segment, ToolCall, Trajectory
-from .rendering import Show, Shown, TextShow
+from .rendering import ObservationRenderer, RenderedText, TextRenderer
 from .turns import TURN_LIMIT, Call, End, MessagesProtocol, Reject, TurnProtocol
 
-ENV_DONE, ENV_TRUNCATED = "env_done", "env_truncated"
-"""Stop reasons of an episode that its environment ended; a cut one has finish_reason "length", as without tokens."""
+ENV_DONE = "env_done"
+"""Stop reason of an episode that its environment ended."""
+ENV_TRUNCATED = "env_truncated"
+"""Stop reason of an episode that its environment cut; its finish reason is "length", as at the token limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_new_tokens` of a response, environment tokens included; `output_max_tokens` of one inserted block;
-    `max_length` of prompt and response, at which no further segment is begun (ZeroTIR's second bound)."""
+    """Limits of an episode, and how its segments are sampled.
+
+    Attributes:
+        max_new_tokens: Tokens of the response, those of the environment included.
+        output_max_tokens: Tokens of one inserted block.
+        temperature: Softmax temperature; 0 is greedy.
+        top_p: Nucleus sampling.
+        max_length: Tokens of prompt and response at which no further segment is begun (ZeroTIR's second bound). None:
+            only `max_new_tokens` limits the response.
+        top_k: Keep this many of the likeliest tokens; 0 for all.
+        min_p: Keep tokens with p >= min_p * p_max.
+    """
 
     max_new_tokens: int
     output_max_tokens: int = 256
@@ -58,111 +70,133 @@ async def run_episode(
     limits: Limits,
     request_id: str,
     seed_of: Callable[[int], int | None] = lambda turn: None,
-    show: Show | None = None,
+    renderer: ObservationRenderer | None = None,
 ) -> Trajectory:
-    """Sample one response. An infrastructure fault ends it with `failed` set; any other exception is a bug and is
-    raised.
+    """Sample one response.
 
-    `show`: how the environment's words are shown; default: as the turn protocol's text.
+    An infrastructure fault ends the trajectory with `failed` set. Any other exception is a bug and is raised.
+
+    Args:
+        prompt_ids: [P] tokens of the prompt.
+        index: Index of the sample in its group.
+        engine: What samples the segments.
+        env: An open environment session.
+        codec: The tokenizer.
+        protocol: A fresh protocol instance.
+        limits: Limits and sampling.
+        request_id: Prefix of the engine's request ids, unique per trajectory.
+        seed_of: Turn, from 0 -> seed of its request.
+        renderer: How observations are shown. None: as text, by the turn protocol.
     """
-    if show is None:
-        show = TextShow(cast(TurnProtocol, protocol), codec, limits.output_max_tokens)
-    traj = Trajectory(index=index, prompt_ids=np.asarray(prompt_ids, np.int32))
-    context: list[int] = traj.prompt_ids.tolist()
+    if renderer is None:
+        renderer = TextRenderer(cast(TurnProtocol, protocol), codec, limits.output_max_tokens)
+    trajectory = Trajectory(index=index, prompt_ids=np.asarray(prompt_ids, np.int32))
+    context: list[int] = trajectory.prompt_ids.tolist()
 
     def append(segment: Segment) -> None:
-        traj.segments.append(segment)
+        trajectory.segments.append(segment)
         context.extend(segment.token_ids.tolist())
 
-    def observe(shown: Shown) -> None:
-        if shown.ids:
-            append(Segment.of_env(shown.ids, shown.text))
+    def append_observation(rendered: RenderedText) -> None:
+        if rendered.ids:
+            append(Segment.of_env(rendered.ids, rendered.text))
 
     try:
-        context, opening = show.first(context, await env.reset())
-        traj.prompt_ids = np.asarray(context, np.int32)
+        context, opening = renderer.start(context, await env.reset())
+        trajectory.prompt_ids = np.asarray(context, np.int32)
         context = list(context)
-        observe(opening)
-        turn = step_id = -1
-        since: int | None = None
-        longest = len(prompt_ids) + limits.max_new_tokens + 1 if limits.max_length is None else limits.max_length
-        while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0 and len(context) < longest:
+        append_observation(opening)
+        turn = -1
+        step_id = -1
+        first_version: int | None = None
+        max_length = limits.max_length
+        if max_length is None:
+            max_length = len(prompt_ids) + limits.max_new_tokens + 1
+        while True:
+            # The prompt of the task counts, not what the renderer added to it: that is the environment's text.
+            remaining = limits.max_new_tokens - (len(context) - len(prompt_ids))
+            if remaining <= 0 or len(context) >= max_length:
+                trajectory.finish_reason = "length"
+                break
             turn += 1
-            room = min(remaining, getattr(protocol, "max_turn_tokens", None) or remaining)
+            max_tokens = min(remaining, getattr(protocol, "max_turn_tokens", None) or remaining)
             sampling = Sampling(
-                room, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p, since
+                max_tokens=max_tokens,
+                stop=protocol.stops,
+                temperature=limits.temperature,
+                top_p=limits.top_p,
+                seed=seed_of(turn),
+                top_k=limits.top_k,
+                min_p=limits.min_p,
+                since=first_version,
             )
-            seen = context[-window:] if (window := getattr(protocol, "max_context_tokens", None)) else context
-            completion = await engine.generate(seen, sampling, request_id=f"{request_id}/{turn}")
-            if completion.finish_reason == "length" and room < remaining:
+            window = getattr(protocol, "max_context_tokens", None)
+            visible = context[-window:] if window else context
+            completion = await engine.generate(visible, sampling, request_id=f"{request_id}/{turn}")
+            if completion.finish_reason == "length" and max_tokens < remaining:
                 completion = replace(completion, stop_reason=TURN_LIMIT)
             append(Segment.of_model(completion))
-            since = completion.began if since is None else since
-            traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
+            if first_version is None:
+                first_version = completion.began
+            trajectory.finish_reason = completion.finish_reason
+            trajectory.stop_reason = completion.stop_reason
             if completion.finish_reason == "abort":
-                traj.failed = "aborted"
+                trajectory.failed = "aborted"
                 break
-            match protocol.advance(show.read(completion)):
+            match protocol.advance(renderer.read_completion(completion)):
                 case End():
                     break
                 case Call(action):
                     step_id += 1
-                    call = await _run(env, action, step_id, turn)
-                    traj.calls.append(call)
-                    # nothing follows: the observation alone, without a word about what comes next
+                    call = await _step(env, action, step_id, turn)
+                    trajectory.calls.append(call)
                     if call.done or call.truncated:
-                        observe(show.last(call.observation))
-                        traj.finish_reason, traj.stop_reason = (
-                            ("stop", ENV_DONE) if call.done else ("length", ENV_TRUNCATED)
-                        )
+                        append_observation(renderer.end_with(call.observation))
+                        trajectory.finish_reason = "stop" if call.done else "length"
+                        trajectory.stop_reason = ENV_DONE if call.done else ENV_TRUNCATED
                         break
-                    observe(show.next(call.observation))
+                    append_observation(renderer.continue_with(call.observation))
                 case Reject(action, defect, message):
-                    traj.calls.append(
-                        ToolCall(
-                            action,
-                            message,
-                            "model_error",
-                            {"error_type": "malformed_call", "defect": defect},
-                            turn=turn,
-                        )
-                    )
-                    observe(show.next(message))
+                    signals = {"error_type": "malformed_call", "defect": defect}
+                    trajectory.calls.append(ToolCall(action, message, "model_error", signals, turn=turn))
+                    append_observation(renderer.continue_with(message))
                 case go_on:
-                    observe(show.go_on(go_on.text))
-        else:
-            traj.finish_reason = "length"
+                    append_observation(renderer.insert(go_on.text))
         if getattr(protocol, "cuts_at_limit", False):
-            _cut(traj, codec, limits.max_new_tokens)
+            _cut_last_block(trajectory, codec, limits.max_new_tokens)
     except InfraError as e:
-        traj.failed, traj.why = e.reason, str(e)
-        traj.traceback = getattr(e, "traceback", "")
-    return traj
+        trajectory.failed = e.reason
+        trajectory.why = str(e)
+        trajectory.traceback = getattr(e, "traceback", "")
+    return trajectory
 
 
-def _cut(traj: Trajectory, codec: Codec, tokens: int) -> None:
-    """Leave the first `tokens` of the response. Only an inserted block can be beyond: the model is never asked for more
-    than there is room."""
-    beyond = traj.response_tokens - tokens
-    if beyond > 0 and traj.segments[-1].source == "env":
-        kept = traj.segments.pop().token_ids[:-beyond].tolist()
-        traj.finish_reason = "length"
-        if kept:
-            traj.segments.append(Segment.of_env(kept, codec.decode(kept)))
+def _cut_last_block(trajectory: Trajectory, codec: Codec, max_tokens: int) -> None:
+    """Keep the first `max_tokens` tokens of the response.
+
+    Only an inserted block can be beyond them: the model is never asked for more tokens than there is room for.
+    """
+    excess = trajectory.response_tokens - max_tokens
+    if excess <= 0 or trajectory.segments[-1].source != "env":
+        return
+    kept = trajectory.segments.pop().token_ids[:-excess].tolist()
+    trajectory.finish_reason = "length"
+    if kept:
+        trajectory.segments.append(Segment.of_env(kept, codec.decode(kept)))
 
 
-async def _run(env: EnvSession, action: str, step_id: int, turn: int) -> ToolCall:
+async def _step(env: EnvSession, action: str, step_id: int, turn: int) -> ToolCall:
+    """Run one action and return it with its reply."""
     start = time.monotonic()
     reply = await env.step(action, step_id=step_id)
-    seconds = time.monotonic() - start
     return ToolCall(
-        action,
-        reply.observation,
-        reply.outcome,
-        reply.signals,
-        seconds,
-        reply.reward,
-        reply.done,
-        reply.truncated,
-        turn,
+        action=action,
+        observation=reply.observation,
+        outcome=reply.outcome,
+        signals=reply.signals,
+        seconds=time.monotonic() - start,
+        reward=reply.reward,
+        done=reply.done,
+        truncated=reply.truncated,
+        turn=turn,
     )

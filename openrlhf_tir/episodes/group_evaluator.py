@@ -1,9 +1,9 @@
-"""Judge: a group whose trajectories are all scored -> its group reward, a verdict, and which of its samples are
-trained.
+"""Evaluate a group whose trajectories are all scored: group reward, verdict of the filters, masks of single samples.
 
-    shaping  ->  group reward  ->  filters, in order  ->  sample filter  ->  KEEP, or the first reason
+    reward shaping -> group reward -> filters, in order -> sample filter -> KEEP, or the first reason to drop the group
 
-Registered functions are quick and are called on the spot; one's own run in worker processes, with a deadline."""
+Registered functions are quick and are called directly; a user's functions run in worker processes, with a deadline.
+"""
 
 from __future__ import annotations
 
@@ -20,62 +20,90 @@ from ..rewards.context import RewardContext
 from ..rewards.own import GroupReward
 from ..rewards.workers import Workers
 from ..types import KEEP, Group, Verdict
-from . import reward_shaping as shaping
+from . import reward_shaping
 
 BEFORE_GROUP = "before_group"
-"""The part that keeps what a trajectory's own reward was."""
+"""Name of the reward part that holds a trajectory's reward before the group reward."""
 SHAPING = "shaping"
-"""The part that says what penalties and clip have added to it."""
+"""Name of the reward part that holds what penalties and clipping added to the reward."""
 
 
 @dataclass(frozen=True)
 class _Rules:
-    """What one environment's groups are judged by."""
+    """How the groups of one environment are evaluated.
+
+    Attributes:
+        reward: The environment's reward settings.
+        filter: The environment's filter settings.
+        filters: The filters in order.
+        sample_options: Options of the sample filter.
+        max_tokens: Largest number of tokens of a response, rollout.max_new_tokens.
+    """
 
     reward: Reward
     filter: Filter
     filters: list[GroupFilter | UserFilter]
     sample_options: dict[str, Any]
     max_tokens: int
-    """The most tokens of a response, rollout.max_new_tokens."""
 
     @classmethod
-    def of(cls, e: Environment, max_tokens: int) -> _Rules:
-        if e.reward.group:
-            load_group(e.reward.group)
-        if e.filter.sample:
-            load(SAMPLE_FILTER, e.filter.sample)
-        return cls(e.reward, e.filter, filters_of(e.filter), {"max_tokens": max_tokens, **e.filter.options}, max_tokens)
+    def of(cls, environment: Environment, max_tokens: int) -> _Rules:
+        """Load every function that the environment's settings name, so that a mistake shows before the first group."""
+        reward = environment.reward
+        settings = environment.filter
+        if reward.group:
+            load_group(reward.group)
+        if settings.sample:
+            load(SAMPLE_FILTER, settings.sample)
+        sample_options = {"max_tokens": max_tokens, **settings.options}
+        return cls(reward, settings, filters_of(settings), sample_options, max_tokens)
 
 
-class Judge:
-    """Owned by a rollout actor; judges a group by the rules of its environment. Raises ConfigError for a name that
-    cannot be loaded."""
+class GroupEvaluator:
+    """Evaluates groups by the rules of their environments. Owned by a rollout actor."""
 
     def __init__(self, cfg: Config, workers: Workers) -> None:
+        """Load all functions.
+
+        Raises:
+            ConfigError: A name cannot be loaded.
+        """
         self.workers = workers
-        self._rules = {name: _Rules.of(e, cfg.rollout.max_new_tokens) for name, e in cfg.environments.items()}
+        self._rules = {
+            name: _Rules.of(environment, cfg.rollout.max_new_tokens) for name, environment in cfg.environments.items()
+        }
 
     async def __call__(self, group: Group) -> Verdict:
-        """Raises RewardError or FilterError when a function of the method fails."""
+        """Set the rewards, parts and masks of the group's trajectories and return the verdict.
+
+        Raises:
+            RewardError: The group reward failed.
+            FilterError: A filter failed.
+        """
         rules = one(self._rules, group.task.env)
-        self._shape(group, rules)
-        await self._reward(group, rules.reward)
-        for f in rules.filters:
-            verdict = await self.workers.run(f, group, rules.filter.options) if isinstance(f, UserFilter) else f(group)
+        self._shape_rewards(group, rules)
+        await self._apply_group_reward(group, rules.reward)
+        for group_filter in rules.filters:
+            verdict: Verdict
+            if isinstance(group_filter, UserFilter):
+                verdict = await self.workers.run(group_filter, group, rules.filter.options)
+            else:
+                verdict = group_filter(group)
             if not verdict.keep:
                 return verdict
-        return await self._mask(group, rules)
+        return await self._mask_samples(group, rules)
 
-    def _shape(self, group: Group, rules: _Rules) -> None:
-        if not shaping.shapes(rules.reward):
+    def _shape_rewards(self, group: Group, rules: _Rules) -> None:
+        if not reward_shaping.is_active(rules.reward):
             return
         for trajectory in group.valid:
             before = trajectory.scored
-            trajectory.reward = shaping.shaped(before, trajectory, rules.reward, max_tokens=rules.max_tokens)
+            trajectory.reward = reward_shaping.shaped_reward(
+                before, trajectory, rules.reward, max_tokens=rules.max_tokens
+            )
             trajectory.parts[SHAPING] = trajectory.reward - before
 
-    async def _reward(self, group: Group, reward: Reward) -> None:
+    async def _apply_group_reward(self, group: Group, reward: Reward) -> None:
         if reward.group is None:
             return
         context = RewardContext(reward, group.task.run, reward.group_options)
@@ -86,7 +114,8 @@ class Judge:
             trajectory.parts[BEFORE_GROUP] = trajectory.scored
             trajectory.reward = value
 
-    async def _mask(self, group: Group, rules: _Rules) -> Verdict:
+    async def _mask_samples(self, group: Group, rules: _Rules) -> Verdict:
+        """Mask samples, and drop the group if none is left to train."""
         name = rules.filter.sample
         if name is None:
             return KEEP
@@ -95,5 +124,5 @@ class Judge:
             trajectory.masked = reason
         return KEEP if "" in reasons else Verdict(False, ALL_MASKED)
 
-    async def _run(self, function: Any, own: bool, *args: Any) -> Any:
-        return await self.workers.run(function, *args) if own else function(*args)
+    async def _run(self, function: Any, is_user_code: bool, *args: Any) -> Any:
+        return await self.workers.run(function, *args) if is_user_code else function(*args)

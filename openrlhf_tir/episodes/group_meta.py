@@ -1,4 +1,4 @@
-"""Group metadata: a group's payload -> what the controller needs of it. Statistics are over valid trajectories."""
+"""Describe a group's payload for the controller, as a `GroupMeta`. Statistics are over valid trajectories."""
 
 from __future__ import annotations
 
@@ -12,103 +12,129 @@ from ..rewards.checking.answer_text import model_text
 from ..types import Group, GroupMeta, Trajectory, Verdict
 
 CALL_SECONDS = "call_seconds"
-"""The name, in a group's stats, of the seconds that the environment took for a call."""
-CALL_FACTS = ("calls_correct", "calls_ok", "calls_ok_correct")
-"""Names of means over a group's samples in its stats: calls of the right ones, calls that ran without an error, and
-those of the right ones."""
-CODE_FACTS = ("code_written", "code_run", "code_responses", "code_after_answer")
-"""Names of such means, of fenced Python: programs that the model wrote, those that it stopped for so that they ran,
-responses with one, and responses whose first one comes after their first answer."""
-N_CALLS = {"0": 0, "1": 1, "2": 2, "3_4": 4, "5_8": 8, "9_up": None}
-"""How often a response calls, in ranges: `n_calls/RANGE` in a group's stats is the share of its samples within. Only
-ranges that have some are there. The values are the ranges' upper ends."""
-HAVE = "have/"
-PROGRAM, ANSWER = re.compile(r"```(?:python|py)\b"), re.compile(r"\\boxed\{|<answer>")
-HALF = 0.5
-"""Above it a trajectory is correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
+"""Name in a group's stats: mean seconds that the environment took for a call."""
+CALL_STATS = ("calls_correct", "calls_ok", "calls_ok_correct")
+"""Names in a group's stats, means over its samples: calls of correct samples, calls that ran without an error, calls of
+correct samples that did."""
+CODE_STATS = ("code_written", "code_run", "code_responses", "code_after_answer")
+"""Names in a group's stats, means over its samples, about fenced Python: programs that the model wrote, programs that
+ran, samples with a program, samples whose first program comes after their first answer."""
+CALL_COUNT_RANGES = {"0": 0, "1": 1, "2": 2, "3_4": 4, "5_8": 8, "9_up": None}
+"""Ranges of the number of calls of a sample: name -> largest number, None for no limit. `n_calls/NAME` in a group's
+stats is the share of its samples in the range; a range without samples is left out."""
+SHARE_PREFIX = "have/"
+"""Prefix of a name in a group's stats: the share of its samples that have this reward part, if not all do."""
+CORRECT_THRESHOLD = 0.5
+"""A trajectory above it is correct. Most rewards give 0 or 1; an agent file or a reward server may give a score."""
+
+_PROGRAM = re.compile(r"```(?:python|py)\b")
+_ANSWER = re.compile(r"\\boxed\{|<answer>")
 
 
-def failed_as(group: Group, min_valid: int, *, user_code: bool = True) -> str | None:
-    """Return why the whole group cannot be used; None if it can be.
+def failure_of(group: Group, min_valid: int, *, user_code_fails_group: bool = True) -> str | None:
+    """Return why the group as a whole cannot be used; None if it can be.
 
-    Fewer than `min_valid` valid trajectories: the commonest fault. With `user_code`, as in training: one trajectory
-    that user code failed. A reward that raises for wrong answers would leave a group of right ones.
+    Args:
+        group: The group.
+        min_valid: Valid trajectories that it needs. If it has fewer, the reason is its most frequent fault.
+        user_code_fails_group: True if one trajectory that user code failed is a reason, as in training. A reward that
+            raises for wrong answers would otherwise leave a group of right ones.
     """
-    if user_code and (bugs := Counter(t.failed for t in group.trajectories if t.failed in METHOD_REASONS)):
-        return bugs.most_common(1)[0][0]
+    faults = Counter(trajectory.failed for trajectory in group.trajectories if trajectory.failed)
+    if user_code_fails_group:
+        method_faults = Counter({reason: count for reason, count in faults.items() if reason in METHOD_REASONS})
+        if method_faults:
+            return method_faults.most_common(1)[0][0]
     if len(group.valid) >= min_valid:
         return None
-    return Counter(t.failed for t in group.trajectories if t.failed).most_common(1)[0][0]
+    return faults.most_common(1)[0][0]
 
 
 def describe(
     group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str | None, actor: str, seconds: float
 ) -> GroupMeta:
+    """Return the metadata of a group.
+
+    Args:
+        group: The group, scored and filtered.
+        prompt_tokens: Tokens of its prompt.
+        verdict: Decision of the filters.
+        failed: Why the group as a whole cannot be used, if it cannot.
+        actor: Name of the rollout actor.
+        seconds: Duration of the rollout.
+    """
     valid = group.valid
-    versions = [v for t in valid if (v := t.oldest_version) is not None]
+    versions = [version for trajectory in valid if (version := trajectory.oldest_version) is not None]
+    is_masked = any(trajectory.masked for trajectory in valid)
+    has_branches = any(trajectory.branches for trajectory in valid)
     return GroupMeta(
         key=group.key,
         verdict=verdict,
-        index=[t.index for t in valid],
-        rewards=[t.scored for t in valid],
-        correct=[t.parts["correct"] > HALF for t in valid],
-        used_code=[bool(t.parts.get("used_code", t.calls)) for t in valid],
-        response_tokens=[t.response_tokens for t in valid],
-        model_tokens=[t.model_tokens for t in valid],
+        index=[trajectory.index for trajectory in valid],
+        rewards=[trajectory.scored for trajectory in valid],
+        correct=[trajectory.parts["correct"] > CORRECT_THRESHOLD for trajectory in valid],
+        used_code=[bool(trajectory.parts.get("used_code", trajectory.calls)) for trajectory in valid],
+        response_tokens=[trajectory.response_tokens for trajectory in valid],
+        model_tokens=[trajectory.model_tokens for trajectory in valid],
         prompt_tokens=prompt_tokens,
         oldest_version=min(versions, default=None),
-        failures=dict(Counter(t.failed for t in group.trajectories if t.failed)),
+        failures=dict(Counter(trajectory.failed for trajectory in group.trajectories if trajectory.failed)),
         why={t.failed: t.why for t in group.trajectories if t.failed and t.why},
         failed=failed,
-        stats=means(valid),
+        stats=group_stats(valid),
         actor=actor,
         env=group.task.env,
         seconds=seconds,
-        masked=[t.masked for t in valid] if any(t.masked for t in valid) else [],
-        branch_tokens=[t.branch_tokens for t in valid] if any(t.branches for t in valid) else [],
-        changes=group.changes + [change for t in valid for change in t.changes],
+        masked=[trajectory.masked for trajectory in valid] if is_masked else [],
+        branch_tokens=[trajectory.branch_tokens for trajectory in valid] if has_branches else [],
+        changes=group.changes + [change for trajectory in valid for change in trajectory.changes],
     )
 
 
-def means(valid: list[Trajectory]) -> dict[str, float]:
-    """Mean of every reward part over the valid trajectories that have it, and with HAVE before its name their share
-    where that is not all; the mean number of calls; mean seconds of a call where there was one."""
+def group_stats(valid: list[Trajectory]) -> dict[str, float]:
+    """Return the statistics of a group by name: means over its valid trajectories.
+
+    They are the mean of every reward part over the trajectories that have it (and their share, if not all have it), the
+    statistics of calls and programs named above, the mean number of calls, and the share of truncated trajectories.
+    """
     if not valid:
         return {}
-    names = sorted({name for t in valid for name in t.parts})
-    found = {}
-    for name in names:
-        told = [t.parts[name] for t in valid if name in t.parts]
-        found[name] = float(np.mean(told))
-        if len(told) < len(valid):
-            found[HAVE + name] = len(told) / len(valid)
-    seconds = [c.seconds for t in valid for c in t.calls]
-    found |= {CALL_SECONDS: float(np.mean(seconds))} if seconds else {}
-    found |= dict(zip(CALL_FACTS, np.mean([_call_facts(t) for t in valid], axis=0).tolist(), strict=True))
-    found |= dict(zip(CODE_FACTS, np.mean([_code_facts(t) for t in valid], axis=0).tolist(), strict=True))
-    ranges = Counter(_n_calls(len(t.calls)) for t in valid)
-    found |= {f"n_calls/{name}": n / len(valid) for name, n in ranges.items()}
-    return found | {
-        "calls": float(np.mean([len(t.calls) for t in valid])),
-        "truncated": float(np.mean([t.finish_reason == "length" for t in valid])),
-    }
+    stats: dict[str, float] = {}
+    for name in sorted({name for trajectory in valid for name in trajectory.parts}):
+        values = [trajectory.parts[name] for trajectory in valid if name in trajectory.parts]
+        stats[name] = float(np.mean(values))
+        if len(values) < len(valid):
+            stats[SHARE_PREFIX + name] = len(values) / len(valid)
+    seconds = [call.seconds for trajectory in valid for call in trajectory.calls]
+    if seconds:
+        stats[CALL_SECONDS] = float(np.mean(seconds))
+    for names, stats_of in ((CALL_STATS, _call_stats), (CODE_STATS, _code_stats)):
+        means = np.mean([stats_of(trajectory) for trajectory in valid], axis=0).tolist()
+        stats |= dict(zip(names, means, strict=True))
+    ranges = Counter(_call_count_range(len(trajectory.calls)) for trajectory in valid)
+    stats |= {f"n_calls/{name}": count / len(valid) for name, count in ranges.items()}
+    stats["calls"] = float(np.mean([len(trajectory.calls) for trajectory in valid]))
+    stats["truncated"] = float(np.mean([trajectory.finish_reason == "length" for trajectory in valid]))
+    return stats
 
 
-def _n_calls(calls: int) -> str:
-    return next(name for name, most in N_CALLS.items() if most is None or calls <= most)
+def _call_count_range(calls: int) -> str:
+    return next(name for name, largest in CALL_COUNT_RANGES.items() if largest is None or calls <= largest)
 
 
-def _call_facts(t: Trajectory) -> tuple[int, int, int]:
-    """CALL_FACTS of one sample."""
-    ok, right = sum(c.outcome == "ok" for c in t.calls), t.parts.get("correct", 0.0) > HALF
-    return len(t.calls) * right, ok, ok * right
+def _call_stats(trajectory: Trajectory) -> tuple[int, ...]:
+    """Return CALL_STATS of one sample."""
+    ok = sum(call.outcome == "ok" for call in trajectory.calls)
+    is_correct = trajectory.parts.get("correct", 0.0) > CORRECT_THRESHOLD
+    return len(trajectory.calls) * is_correct, ok, ok * is_correct
 
 
-def _code_facts(t: Trajectory) -> tuple[int, int, int, int]:
-    """CODE_FACTS of one sample."""
-    text = model_text(t)
-    written = [m.start() for m in PROGRAM.finditer(text)]
-    if not written:
+def _code_stats(trajectory: Trajectory) -> tuple[int, ...]:
+    """Return CODE_STATS of one sample."""
+    text = model_text(trajectory)
+    starts = [match.start() for match in _PROGRAM.finditer(text)]
+    if not starts:
         return 0, 0, 0, 0
-    answered = ANSWER.search(text)
-    return len(written), min(len(t.calls), len(written)), 1, int(answered is not None and answered.start() < written[0])
+    answer = _ANSWER.search(text)
+    ran = min(len(trajectory.calls), len(starts))
+    return len(starts), ran, 1, int(answer is not None and answer.start() < starts[0])

@@ -1,13 +1,14 @@
-"""Group: one prompt -> n trajectories, rewarded and judged. They share the prompt, the environment and one deadline.
+"""Run one prompt as a group: n trajectories that share the prompt, the environment and one deadline, then evaluate it.
 
-    dispatch n + oversample episodes, in order ──> as each ends: selection settled? hopeless? time over?
-        ──> close ──> rewards, verdict
+    dispatch n + oversample episodes, in order --> as each ends: is the selection final? will the group be filtered?
+        is its time over?  --> cancel the others --> rewards, verdict, metadata
 
-An infrastructure fault of one trajectory fails that one: statistics and rewards are over the valid ones. A fault of
-what they share (the engine, the server of their sessions) fails all that shared it, the finished ones too, or their
-short answers would be what is left. A group with fewer than `min_valid` valid ones is failed as a whole. Nothing here
-retries; the pipeline issues a failed group again. Which trajectories are used, why never the first finished, and which
-faults are shared is in choice.py."""
+An infrastructure fault of one trajectory fails that one; rewards and statistics are over the valid ones. A fault of
+what they share (the engine, the server of their sessions) fails all that shared it, the finished ones too, because only
+their short answers would be left. A group with fewer than `min_valid` valid trajectories fails as a whole. Nothing is
+retried here: the pipeline issues a failed group again. Which trajectories are used, and which faults are shared, is
+decided in sample_selection.py.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,49 +31,82 @@ from ..errors import SUSPENDED, InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..suspension import SLICES, awake_time, lateness, suspended_s
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
-from .agent_broker import Agents
+from .agent_broker import AgentBroker
 from .agent_file.agent_file import AgentFile
-from .chat_format import Chats
+from .chat_format import ChatFormat
 from .drift import refuse_drift
 from .episode import Limits, run_episode
-from .group_meta import describe, failed_as
-from .sample_selection import ENGINE_FAULTS, hopeless, length_facts, select, voided
+from .group_meta import describe, failure_of
+from .sample_selection import ENGINE_FAULTS, invalidated, length_stats, select, will_be_filtered
 from .turns import make
 
 NO_MODEL_TOKENS = "no_model_tokens"
 """Reason of the verdict on a group in which the model wrote no token: there is nothing to train."""
 LONG_PROMPT_CHARS = 100_000
-"""A prompt of more characters is tokenised in a thread: on the event loop it would hold up everything for a second."""
+"""A prompt with more characters is tokenised in a thread: on the event loop it would block everything for a second."""
 WHY_CHARS = 1000
 """Characters of a fault's message that travel with its trajectory."""
 
 
 class Envs(Protocol):
+    """The environments of a run."""
+
     def session(self, env: str, task: dict[str, Any], *, seed: int) -> EnvSession:
-        """An async context manager that closes the session when left."""
+        """Return a session as an async context manager, which closes it on exit.
+
+        Args:
+            env: Name of the environment.
+            task: What the environment is told of the row.
+            seed: Seed of the session.
+        """
 
 
 class Rewards(Protocol):
-    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts: ...
+    """The rewards of a run."""
+
+    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
+        """Return the reward of a finished trajectory."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvalMode:
-    """For evaluation: own n, temperature, top_p and calls, nobody in reserve, no filters, rewards as in training."""
+    """How a group is run for an evaluation: no oversampling, no filters, rewards as in training.
+
+    Attributes:
+        n: Number of samples.
+        temperature: Softmax temperature; 0 is greedy.
+        top_p: Nucleus sampling.
+        max_calls: Largest number of calls; None for env.max_calls, as in training.
+        version: The policy version that is evaluated: an engine with younger weights samples none of it. None: any.
+    """
 
     n: int
     temperature: float
     top_p: float = 1.0
     max_calls: int | None = None
-    """None: env.max_calls, as in training."""
     version: int | None = None
-    """The weights that are evaluated: an engine that came up with younger ones meanwhile samples none of it. None:
-    whichever there are."""
 
 
 @dataclass(slots=True)
-class _Running:
-    """What the trajectories of a group share, and what became of them: `ended[i]` is set when the i-th has."""
+class _RunningGroup:
+    """What the trajectories of a group share, and which of them have ended.
+
+    Attributes:
+        key: Identity of the attempt.
+        task: The task.
+        n: Number of samples that the group needs.
+        prompt_ids: [P] tokens of the prompt.
+        limits: Limits of its episodes.
+        engine: What samples its segments.
+        on_trajectory: Called with every trajectory that ended in time.
+        evaluation: Set if the group is run for an evaluation.
+        ended: Trajectory by index; None while it runs.
+        finished: Trajectories in the order in which they ended.
+        servers: Index -> environment server that holds, or held, its session.
+        start: Awake time (suspension.py) at which the group began, moved on by the duration of suspensions.
+        suspended_s: Value of `suspended_s()` when the group began.
+        was_suspended: True once this process was suspended while the group ran.
+    """
 
     key: GroupKey
     task: Task
@@ -80,19 +114,14 @@ class _Running:
     prompt_ids: np.ndarray
     limits: Limits
     engine: Engine
-    each: Callable[[Trajectory], None]
-    mode: EvalMode | None
+    on_trajectory: Callable[[Trajectory], None]
+    evaluation: EvalMode | None
     ended: list[Trajectory | None]
-    finished: list[Trajectory]
-    """The trajectories that have ended, in the order in which they did."""
-    servers: dict[int, str]
-    """Index -> the environment server that holds, or held, its session."""
-    start: float
-    """Awake time (suspension.py) at which the group began; moved on by what a suspension took."""
-    suspended_s: float
-    """suspended_s() when the group began."""
-    suspended: bool = False
-    """True once this process was suspended while the group ran."""
+    finished: list[Trajectory] = field(default_factory=list)
+    servers: dict[int, str] = field(default_factory=dict)
+    start: float = field(default_factory=awake_time)
+    suspended_s: float = field(default_factory=suspended_s)
+    was_suspended: bool = False
 
     @property
     def seconds(self) -> float:
@@ -101,13 +130,13 @@ class _Running:
 
 
 def seed_for(*parts: object) -> int:
-    """A stable 63-bit seed from anything printable; the same on every machine and run."""
+    """Return a 63-bit seed from anything printable. It is the same on every machine and in every run."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 class GroupRunner:
-    """Owned by a rollout actor; runs any number of groups at once."""
+    """Runs any number of groups at once. Owned by a rollout actor."""
 
     def __init__(
         self,
@@ -116,120 +145,196 @@ class GroupRunner:
         codec: Codec,
         envs: Envs,
         rewards: Rewards,
-        judge: Callable[[Group], Verdict | Awaitable[Verdict]],
+        evaluator: Callable[[Group], Verdict | Awaitable[Verdict]],
         name: str = "",
-        agents: Agents | AgentFile | None = None,
-        chats: Mapping[str, Chats | None] | None = None,
+        agents: AgentBroker | AgentFile | None = None,
+        chat_formats: Mapping[str, ChatFormat | None] | None = None,
         handover: Handover | None = None,
     ) -> None:
-        """`agents`: external programs, or a file in OpenRLHF's form, that write the responses in place of our turn loop
-        and environment. `chats`: per environment with a messages protocol. `handover`: in a run with a fast lane."""
-        self.cfg, self.engine, self.codec, self.envs, self.rewards = cfg, engine, codec, envs, rewards
-        self.judge, self.name = judge, name
-        self.agents, self.chats, self.handover = agents, chats or {}, handover
-        self.environments = cfg.environments
-        self._aside: Codec | None = None
-        """A copy of the codec for long prompts; made when one comes."""
-        self._aside_free = asyncio.Lock()
+        """Create a runner.
 
-    async def _encoded(self, prompt: str) -> list[int]:
-        """Return a prompt's tokens. A long one is tokenised in a thread, by a copy of the codec (a tokenizer's settings
-        are changed by each call): one of megabytes takes half a minute, in which nothing else would be answered."""
-        if len(prompt) <= LONG_PROMPT_CHARS:
-            return self.codec.encode_prompt(prompt)
-        async with self._aside_free:
-            if self._aside is None:
-                self._aside = await asyncio.to_thread(copy.deepcopy, self.codec)
-            return await asyncio.to_thread(self._aside.encode_prompt, prompt)
+        Args:
+            cfg: The run's configuration.
+            engine: What samples; a `Batcher` gives each environment a queue of its own.
+            codec: The tokenizer.
+            envs: Opens environment sessions.
+            rewards: Scores trajectories.
+            evaluator: Sets group rewards and masks, and returns the verdict on a group.
+            name: Name of the rollout actor.
+            agents: External programs, or an agent file in OpenRLHF's form, that write the responses in place of the
+                turn loop and the environment.
+            chat_formats: By environment; None for one without a messages protocol.
+            handover: Moves running responses between engines, in a run with a fast lane.
+        """
+        self.cfg = cfg
+        self.engine = engine
+        self.codec = codec
+        self.envs = envs
+        self.rewards = rewards
+        self.evaluator = evaluator
+        self.name = name
+        self.agents = agents
+        self.chat_formats = chat_formats or {}
+        self.handover = handover
+        self.environments = cfg.environments
+        self._thread_codec: Codec | None = None
+        """A copy of the codec for long prompts; created with the first one."""
+        self._thread_codec_lock = asyncio.Lock()
 
     async def run(
         self,
         key: GroupKey,
         task: Task,
-        mode: EvalMode | None = None,
-        each: Callable[[Trajectory], None] = lambda t: None,
+        evaluation: EvalMode | None = None,
+        on_trajectory: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> tuple[GroupMeta, Group]:
-        """`each` sees every trajectory that is done in time. Faults of environments, engine or verifier are in the
-        metadata, not raised."""
-        r = self.cfg.rollout
-        chats = self._chats_of(task)
-        task = chats.task(task) if chats else task
-        n, extra = (mode.n, 0) if mode else (r.n_samples_per_prompt, r.oversample)
-        prompt_ids = np.asarray(await self._encoded(task.prompt), np.int32)
-        engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
-        if self.handover and mode is None:
-            engine = self.handover.around(engine)
-        g = _Running(
-            key,
-            task,
-            n,
-            prompt_ids,
-            self._limits(task.env, len(prompt_ids), mode),
-            engine,
-            each,
-            mode,
-            [None] * (n + extra),
-            [],
-            {},
-            awake_time(),
-            suspended_s(),
-        )
-        given_up = await self._collect(g)
-        seconds = g.seconds
-        g.suspended |= suspended_s() > g.suspended_s
-        late = "early_stop" if given_up else "deadline" if seconds >= r.group_deadline_s else "straggler"
-        for i, reason in voided(g.ended, [t.index for t in g.finished], g.servers).items():
-            g.ended[i] = _without_reward(g.ended[i] or Trajectory(i, prompt_ids), reason)
-        if not select(g.ended, n).settled:
-            g.ended = [t or Trajectory(i, prompt_ids, failed=late) for i, t in enumerate(g.ended)]
-        group = Group(key, task, select(g.ended, n).members)
-        failed = failed_as(group, 1 if mode else r.min_valid, user_code=mode is None)
-        if g.suspended and mode is None and any(_may_be_late(t) for t in group.trajectories):
-            # The deadlines of others (calls, sessions, the code's own time limit) went on while nobody could work. What
-            # they left of the group would be its short responses.
-            failed = SUSPENDED
-        verdict, fault = (KEEP, None) if mode or failed else await self._judged(group)
-        if verdict.keep and failed is None and mode is None and not any(t.model_tokens for t in group.valid):
-            # Nothing was sampled: a prompt that fills the context, an agent that never asked the model. There is no
-            # gradient, and no policy version that the staleness bound could look at.
-            verdict = Verdict(False, NO_MODEL_TOKENS)
-        failed = fault.reason if fault else failed
+        """Run one group and return its metadata and payload.
+
+        Faults of environments, engine, verifier and user code are in the metadata; they are not raised.
+
+        Args:
+            key: Identity of the attempt.
+            task: The task.
+            evaluation: Set if the group is run for an evaluation.
+            on_trajectory: Called with every trajectory that ended in time.
+        """
+        chat_format = self._chat_format(task)
+        if chat_format:
+            task = chat_format.task(task)
+        group = await self._begin(key, task, evaluation, on_trajectory)
+        will_be_dropped = await self._collect(group)
+        seconds = group.seconds
+        if suspended_s() > group.suspended_s:
+            group.was_suspended = True
+        self._fail_unfinished(group, will_be_dropped, seconds)
+        result = Group(key, task, select(group.ended, group.n).members)
+        failed = self._failure_of(group, result)
+        verdict = KEEP
+        fault = None
+        if evaluation is None and failed is None:
+            verdict, fault = await self._evaluate(result)
+            if fault:
+                failed = fault.reason
+            elif verdict.keep and not any(trajectory.model_tokens for trajectory in result.valid):
+                # Nothing was sampled: the prompt fills the context, or an agent never asked the model. There is no
+                # gradient, and no policy version that the staleness bound could use.
+                verdict = Verdict(False, NO_MODEL_TOKENS)
         meta = describe(
-            group, prompt_tokens=len(prompt_ids), verdict=verdict, failed=failed, actor=self.name, seconds=seconds
+            result,
+            prompt_tokens=len(group.prompt_ids),
+            verdict=verdict,
+            failed=failed,
+            actor=self.name,
+            seconds=seconds,
         )
         if fault:
             meta.why[fault.reason] = str(fault)[:WHY_CHARS]
-        if extra:
-            meta.stats |= length_facts(group.trajectories, g.finished, n)
-        return meta, group
+        if len(group.ended) > group.n:
+            meta.stats |= length_stats(result.trajectories, group.finished, group.n)
+        return meta, result
 
-    async def _judged(self, group: Group) -> tuple[Verdict, InfraError | None]:
-        """Verdict, and the fault by which the group failed after all: a group reward or filter that is broken says
-        nothing about the group."""
+    async def _begin(
+        self,
+        key: GroupKey,
+        task: Task,
+        evaluation: EvalMode | None,
+        on_trajectory: Callable[[Trajectory], None],
+    ) -> _RunningGroup:
+        if evaluation is None:
+            n = self.cfg.rollout.n_samples_per_prompt
+            dispatched = n + self.cfg.rollout.oversample
+        else:
+            n = dispatched = evaluation.n
+        prompt_ids = np.asarray(await self._encode_prompt(task.prompt), np.int32)
+        engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
+        if self.handover and evaluation is None:
+            engine = self.handover.around(engine)
+        return _RunningGroup(
+            key=key,
+            task=task,
+            n=n,
+            prompt_ids=prompt_ids,
+            limits=self._limits(task.env, len(prompt_ids), evaluation),
+            engine=engine,
+            on_trajectory=on_trajectory,
+            evaluation=evaluation,
+            ended=[None] * dispatched,
+        )
+
+    async def _encode_prompt(self, prompt: str) -> list[int]:
+        """Return a prompt's tokens.
+
+        A prompt of megabytes takes half a minute, in which nothing else would be answered, so a long prompt is
+        tokenised in a thread. The thread uses a copy of the codec, because a call changes settings of the tokenizer.
+        """
+        if len(prompt) <= LONG_PROMPT_CHARS:
+            return self.codec.encode_prompt(prompt)
+        async with self._thread_codec_lock:
+            if self._thread_codec is None:
+                self._thread_codec = await asyncio.to_thread(copy.deepcopy, self.codec)
+            return await asyncio.to_thread(self._thread_codec.encode_prompt, prompt)
+
+    def _fail_unfinished(self, group: _RunningGroup, will_be_dropped: bool, seconds: float) -> None:
+        """Fail what a shared fault cost, and, if the group still lacks trajectories, those that were cancelled."""
+        order = [trajectory.index for trajectory in group.finished]
+        for index, reason in invalidated(group.ended, order, group.servers).items():
+            trajectory = group.ended[index] or Trajectory(index, group.prompt_ids)
+            group.ended[index] = _without_reward(trajectory, reason)
+        if select(group.ended, group.n).is_final:
+            return
+        if will_be_dropped:
+            reason = "early_stop"
+        elif seconds >= self.cfg.rollout.group_deadline_s:
+            reason = "deadline"
+        else:
+            reason = "straggler"
+        for index, ended in enumerate(group.ended):
+            group.ended[index] = ended or Trajectory(index, group.prompt_ids, failed=reason)
+
+    def _failure_of(self, group: _RunningGroup, result: Group) -> str | None:
+        """Return why the group as a whole cannot be used; None if it can be."""
+        if group.evaluation is not None:
+            return failure_of(result, 1, user_code_fails_group=False)
+        if group.was_suspended and any(_may_be_late(trajectory) for trajectory in result.trajectories):
+            # Deadlines of others (calls, sessions, the time limit of code) went on while this process was suspended.
+            # What they left of the group would be its short responses.
+            return SUSPENDED
+        return failure_of(result, self.cfg.rollout.min_valid)
+
+    async def _evaluate(self, group: Group) -> tuple[Verdict, InfraError | None]:
+        """Return the verdict, or the fault of a group reward or filter, which says nothing about the group."""
         try:
-            verdict = self.judge(group)
+            verdict = self.evaluator(group)
             return (await verdict if inspect.isawaitable(verdict) else verdict), None
         except InfraError as e:
             return KEEP, e
 
-    async def _collect(self, g: _Running) -> bool:
-        """Run the episodes until the group can be closed; others are given up. True when a filter surely drops it."""
+    async def _collect(self, group: _RunningGroup) -> bool:
+        """Run the episodes until the group can be closed, and cancel the others.
+
+        Returns:
+            True if the group was closed because the accuracy filter will drop it.
+        """
         ends: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
-        tasks = {asyncio.create_task(self._one(g, i), name=f"episode {g.key}#{i}"): i for i in range(len(g.ended))}
+        tasks = {
+            asyncio.create_task(self._trajectory(group, index), name=f"episode {group.key}#{index}"): index
+            for index in range(len(group.ended))
+        }
         for task in tasks:
             task.add_done_callback(ends.put_nowait)
         try:
             for _ in tasks:
-                ended = await self._next_end(g, ends)
+                ended = await self._next_end(group, ends)
                 if ended is None:
                     return False
-                trajectory = g.ended[tasks[ended]] = ended.result()
-                g.finished.append(trajectory)
+                trajectory = ended.result()
+                group.ended[tasks[ended]] = trajectory
+                group.finished.append(trajectory)
                 if trajectory.failed in ENGINE_FAULTS:
                     return False
-                if self._is_hopeless(g):
+                if self._will_be_filtered(group):
                     return True
-                if len(g.ended) > g.n and select(g.ended, g.n).settled:
+                if len(group.ended) > group.n and select(group.ended, group.n).is_final:
                     return False
         finally:
             for task in tasks:
@@ -238,15 +343,15 @@ class GroupRunner:
         return False
 
     async def _next_end(
-        self, g: _Running, ends: asyncio.Queue[asyncio.Task[Trajectory]]
+        self, group: _RunningGroup, ends: asyncio.Queue[asyncio.Task[Trajectory]]
     ) -> asyncio.Task[Trajectory] | None:
-        """Wait for the next trajectory that ends; None if the group's time is over before.
+        """Wait for the next trajectory that ends; return None if the group's time is over before.
 
-        In parts: one that lasts much longer than it should shows that this process was suspended meanwhile, which
-        extends the group's deadline.
+        The wait has several parts. A part that takes much longer than it should shows that this process was suspended
+        meanwhile, and that extends the group's deadline.
         """
-        while (patience_s := self._patience(g)) > 0:
-            part_s = min(patience_s, self.cfg.rollout.group_deadline_s / SLICES)
+        while (remaining_s := self._remaining_s(group)) > 0:
+            part_s = min(remaining_s, self.cfg.rollout.group_deadline_s / SLICES)
             began = awake_time()
             try:
                 async with asyncio.timeout(part_s):
@@ -255,121 +360,137 @@ class GroupRunner:
                 continue
             finally:
                 late_s = lateness(began, part_s)
-                g.start += late_s
-                g.suspended |= late_s > 0
+                if late_s > 0:
+                    group.start += late_s
+                    group.was_suspended = True
         return None
 
-    def _patience(self, g: _Running) -> float:
-        """For how many seconds to wait for the next trajectory. Evaluation waits for everybody until the deadline."""
-        r, limit = self.cfg.rollout, self.cfg.rollout.group_deadline_s
-        if g.mode is None and r.straggler_s is not None and sum(t.failed is None for t in g.finished) >= r.min_valid:
-            limit = min(limit, r.straggler_s)
-        return limit - g.seconds
+    def _remaining_s(self, group: _RunningGroup) -> float:
+        """Return for how many seconds to wait for the next trajectory.
 
-    def _is_hopeless(self, g: _Running) -> bool:
-        r = self.cfg.rollout
-        return (
-            r.early_stop
-            and g.mode is None
-            and hopeless(g.ended, g.n, r.min_valid, one(self.environments, g.task.env).filter.accuracy_range)
-        )
+        Once a group has enough valid trajectories, its stragglers are waited for no longer than straggler_s. An
+        evaluation waits for all until the deadline.
+        """
+        settings = self.cfg.rollout
+        limit_s = settings.group_deadline_s
+        if group.evaluation is None and settings.straggler_s is not None:
+            num_valid = sum(trajectory.failed is None for trajectory in group.finished)
+            if num_valid >= settings.min_valid:
+                limit_s = min(limit_s, settings.straggler_s)
+        return limit_s - group.seconds
 
-    async def _one(self, g: _Running, i: int) -> Trajectory:
-        traj = Trajectory(i, g.prompt_ids)
+    def _will_be_filtered(self, group: _RunningGroup) -> bool:
+        if not self.cfg.rollout.early_stop or group.evaluation is not None:
+            return False
+        accuracy_range = one(self.environments, group.task.env).filter.accuracy_range
+        return will_be_filtered(group.ended, group.n, self.cfg.rollout.min_valid, accuracy_range)
+
+    async def _trajectory(self, group: _RunningGroup, index: int) -> Trajectory:
+        """Sample and score one trajectory. A fault fails it."""
+        trajectory = Trajectory(index, group.prompt_ids)
+        handover = self.handover if group.evaluation is None else None
         try:
-            with self.handover.writing(f"{g.key}#{i}") if self.handover and g.mode is None else nullcontext():
-                traj = await self._written(g, i)
-            if traj.failed is None and traj.reward is None:
-                traj.reward, correct, parts = await self.rewards.score(traj, g.task)
-                traj.parts |= {"correct": float(correct), **parts}
+            with handover.writing(f"{group.key}#{index}") if handover else nullcontext():
+                trajectory = await self._sample(group, index)
+            if trajectory.failed is None and trajectory.reward is None:
+                trajectory.reward, correct, parts = await self.rewards.score(trajectory, group.task)
+                trajectory.parts |= {"correct": float(correct), **parts}
         except InfraError as e:
-            traj.failed, traj.why = e.reason, str(e)[:WHY_CHARS]
-            traj.traceback = getattr(e, "traceback", "")
-        g.each(traj)
-        return traj
+            trajectory.failed = e.reason
+            trajectory.why = str(e)[:WHY_CHARS]
+            trajectory.traceback = getattr(e, "traceback", "")
+        group.on_trajectory(trajectory)
+        return trajectory
 
-    async def _written(self, g: _Running, i: int) -> Trajectory:
+    async def _sample(self, group: _RunningGroup, index: int) -> Trajectory:
         if self.agents is None:
-            return await self._turns(g, i)
+            return await self._run_episode(group, index)
         if isinstance(self.agents, AgentFile):
             return await self.agents.run(
-                g.task,
-                i,
-                g.prompt_ids.tolist(),
-                engine=g.engine,
-                temperature=g.limits.temperature,
-                request_id=f"{g.key}#{i}",
-                seed_of=self._seeds(self._seed(g, i)),
-                held_by=lambda process: g.servers.update({i: process}),
+                group.task,
+                index,
+                group.prompt_ids.tolist(),
+                engine=group.engine,
+                temperature=group.limits.temperature,
+                request_id=f"{group.key}#{index}",
+                seed_of=self._request_seeds(self._seed(group, index)),
+                held_by=lambda process: group.servers.update({index: process}),
             )
-        return await self.agents.run(g.task, i, g.limits.temperature)
+        return await self.agents.run(group.task, index, group.limits.temperature)
 
-    def _seed(self, g: _Running, i: int) -> int:
-        """Without the attempt: issued again after a crash, it samples the same."""
-        return seed_for(self.cfg.train.seed, g.key.epoch, g.key.prompt, i)
+    def _seed(self, group: _RunningGroup, index: int) -> int:
+        """Return a trajectory's seed. It does not depend on the attempt, so a group issued again samples the same."""
+        return seed_for(self.cfg.train.seed, group.key.epoch, group.key.prompt, index)
 
-    def _seeds(self, seed: int) -> Callable[[int], int | None]:
-        """Turn -> the seed of its request, if requests have one."""
-        per_request = self.cfg.rollout.per_request_seeds or self.cfg.train.full_determinism_enable
-        return lambda turn: seed_for(seed, turn) if per_request else None
+    def _request_seeds(self, seed: int) -> Callable[[int], int | None]:
+        """Return the function turn -> seed of its request; None for every turn if requests have no seeds."""
+        if self.cfg.rollout.per_request_seeds or self.cfg.train.full_determinism_enable:
+            return lambda turn: seed_for(seed, turn)
+        return lambda turn: None
 
-    async def _turns(self, g: _Running, i: int) -> Trajectory:
-        """Our own loop: the engine and the environment in turns."""
-        seed = self._seed(g, i)
-        env_cfg = one(self.environments, g.task.env).env
-        if g.mode is not None and g.mode.max_calls is not None:
-            env_cfg = env_cfg.model_copy(update={"max_calls": g.mode.max_calls})
-        protocol = make(env_cfg)
-        columns = {"extra": dict(g.task.extra)} if g.task.extra else {}
-        task = {**columns, **getattr(protocol, "env_task", {}), "label": g.task.label, **g.task.meta}
-        async with self.envs.session(g.task.env, task, seed=seed) as env:
+    async def _run_episode(self, group: _RunningGroup, index: int) -> Trajectory:
+        """Sample one trajectory by the turn loop, with an environment session of its own."""
+        seed = self._seed(group, index)
+        settings = one(self.environments, group.task.env).env
+        if group.evaluation is not None and group.evaluation.max_calls is not None:
+            settings = settings.model_copy(update={"max_calls": group.evaluation.max_calls})
+        protocol = make(settings)
+        columns = {"extra": dict(group.task.extra)} if group.task.extra else {}
+        task = {**columns, **getattr(protocol, "env_task", {}), "label": group.task.label, **group.task.meta}
+        chat_format = self._chat_format(group.task)
+        async with self.envs.session(group.task.env, task, seed=seed) as env:
             try:
-                chats = self._chats_of(g.task)
-                traj = await run_episode(
-                    g.prompt_ids,
-                    index=i,
-                    engine=g.engine,
+                trajectory = await run_episode(
+                    group.prompt_ids,
+                    index=index,
+                    engine=group.engine,
                     env=env,
                     codec=self.codec,
                     protocol=protocol,
-                    limits=g.limits,
-                    request_id=f"{g.key}#{i}",
-                    seed_of=self._seeds(seed),
-                    show=chats.show(protocol, g.task) if chats else None,
+                    limits=group.limits,
+                    request_id=f"{group.key}#{index}",
+                    seed_of=self._request_seeds(seed),
+                    renderer=chat_format.renderer(protocol, group.task) if chat_format else None,
                 )
-            finally:  # of one that is given up as well
+            finally:
+                # Also if the episode is cancelled: a later fault of this server is shared by this trajectory.
                 if env.server is not None:
-                    g.servers[i] = env.server
-        if traj.failed is None and seed_for("drift", g.key, i) < self.cfg.rollout.drift_check * 2**63:
-            refuse_drift(traj, self.codec, rendered=chats is not None)
-        return traj
+                    group.servers[index] = env.server
+        # A stable pseudo-random share of the trajectories is checked.
+        is_checked = seed_for("drift", group.key, index) < self.cfg.rollout.drift_check * 2**63
+        if trajectory.failed is None and is_checked:
+            refuse_drift(trajectory, self.codec, rendered=chat_format is not None)
+        return trajectory
 
-    def _chats_of(self, task: Task) -> Chats | None:
-        return one(self.chats, task.env) if self.chats else None
+    def _chat_format(self, task: Task) -> ChatFormat | None:
+        return one(self.chat_formats, task.env) if self.chat_formats else None
 
-    def _limits(self, env: str, prompt_tokens: int, mode: EvalMode | None) -> Limits:
-        c = self.cfg.rollout
-        room = min(c.max_new_tokens, self.cfg.data.max_len - prompt_tokens)
+    def _limits(self, env: str, prompt_tokens: int, evaluation: EvalMode | None) -> Limits:
+        settings = self.cfg.rollout
         limits = Limits(
-            room,
-            one(self.environments, env).env.output_max_tokens,
-            c.temperature,
-            c.top_p,
-            self.cfg.data.max_len,
-            c.top_k,
-            c.min_p,
+            max_new_tokens=min(settings.max_new_tokens, self.cfg.data.max_len - prompt_tokens),
+            output_max_tokens=one(self.environments, env).env.output_max_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            max_length=self.cfg.data.max_len,
+            top_k=settings.top_k,
+            min_p=settings.min_p,
         )
-        return replace(limits, temperature=mode.temperature, top_p=mode.top_p, top_k=0, min_p=0.0) if mode else limits
+        if evaluation is None:
+            return limits
+        return replace(limits, temperature=evaluation.temperature, top_p=evaluation.top_p, top_k=0, min_p=0.0)
 
 
 def _may_be_late(trajectory: Trajectory) -> bool:
-    """Return True if a deadline may have ended this trajectory, or code that it ran, because a suspension took time."""
+    """Return True if a deadline that passed during a suspension may have ended this trajectory, or code that it ran."""
     if trajectory.failed is not None:
         return True
     return any(call.signals.get("error_type") == "time_limit" for call in trajectory.calls)
 
 
 def _without_reward(trajectory: Trajectory, reason: str) -> Trajectory:
-    """The trajectory as one that `reason` costs, unless it failed by itself. A copy: whoever followed the group has
-    seen it end well."""
+    """Return the trajectory as failed for `reason`, unless it failed by itself.
+
+    It is a copy: `on_trajectory` was given the original, which ended well.
+    """
     return trajectory if trajectory.failed else replace(trajectory, failed=reason, reward=None)

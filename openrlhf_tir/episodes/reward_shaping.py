@@ -1,13 +1,13 @@
-"""Shaping: what every reward undergoes, whichever function gave it. OpenRLHF's penalties under its names, in its order;
-n tokens of a response, B the budget.
+"""Shape every reward by length, whichever function gave it: OpenRLHF's penalties, under its names and in its order.
 
-    overlong (DAPO, arXiv 2503.14476)   where n > B - buffer: r - factor * min(n - (B - buffer), buffer) / buffer
-    stop properly (ProRL)               where the response was cut: r * coef, or coef itself where it is below 0
+    overlong (DAPO, arXiv 2503.14476)   if n > B - buffer: r - factor * min(n - (B - buffer), buffer) / buffer
+    stop properly (ProRL)               if the response was cut: r * coef, or coef itself if it is negative
     clip                                min(max(r, low), high)
 
-n counts the whole response, tool output too, because the budget rollout.max_new_tokens does. The clip bounds the reward
-itself; OpenRLHF bounds what is left of it after the group's baseline, which is the same for estimators without one
-(gae, reinforce). Evaluation is not shaped, and neither is what filters call correct.
+r is the reward, n the tokens of the response, B the budget rollout.max_new_tokens. n counts tool output too, because B
+does. The clip bounds the reward itself; OpenRLHF bounds what is left of it after the group's baseline, which is the
+same for estimators without a baseline (gae, reinforce). Evaluation is not shaped, and shaping does not change which
+answers count as correct for filters.
 """
 
 from __future__ import annotations
@@ -16,18 +16,29 @@ from ..config import Reward
 from ..types import Trajectory
 
 
-def shapes(cfg: Reward) -> bool:
-    return not (cfg.overlong_buffer_len is None and cfg.stop_properly_penalty_coef is None and cfg.clip_range is None)
+def is_active(settings: Reward) -> bool:
+    """Return True if the settings change any reward."""
+    options = (settings.overlong_buffer_len, settings.stop_properly_penalty_coef, settings.clip_range)
+    return any(option is not None for option in options)
 
 
-def shaped(reward: float, trajectory: Trajectory, cfg: Reward, *, max_tokens: int) -> float:
-    """max_tokens: rollout.max_new_tokens."""
-    if cfg.overlong_buffer_len is not None:
-        over = trajectory.response_tokens - (max_tokens - cfg.overlong_buffer_len)
-        reward -= cfg.overlong_penalty_factor * max(0.0, min(over, cfg.overlong_buffer_len)) / cfg.overlong_buffer_len
-    coef = cfg.stop_properly_penalty_coef
-    if coef is not None and trajectory.finish_reason == "length":
-        reward = coef if coef < 0 else reward * coef
-    if cfg.clip_range is not None:
-        reward = min(max(reward, cfg.clip_range[0]), cfg.clip_range[1])
+def shaped_reward(reward: float, trajectory: Trajectory, settings: Reward, *, max_tokens: int) -> float:
+    """Return the reward after penalties and clipping.
+
+    Args:
+        reward: The reward that the function gave.
+        trajectory: The response.
+        settings: The [reward] section.
+        max_tokens: rollout.max_new_tokens.
+    """
+    buffer = settings.overlong_buffer_len
+    if buffer is not None:
+        excess = trajectory.response_tokens - (max_tokens - buffer)
+        reward -= settings.overlong_penalty_factor * max(0.0, min(excess, buffer)) / buffer
+    coefficient = settings.stop_properly_penalty_coef
+    if coefficient is not None and trajectory.finish_reason == "length":
+        reward = coefficient if coefficient < 0 else reward * coefficient
+    if settings.clip_range is not None:
+        low, high = settings.clip_range
+        reward = min(max(reward, low), high)
     return reward

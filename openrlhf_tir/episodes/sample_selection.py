@@ -1,37 +1,37 @@
-"""Selection: which trajectories of a group are used, when more were dispatched than are wanted, or a fault has ended
-some.
+"""Decide which trajectories of a group are used, if more were dispatched than needed or a fault ended some of them.
 
-The n earliest *dispatched* valid ones, never the first finished: short answers finish first, so taking those would
-train on short ones.
+The n earliest *dispatched* valid trajectories are used, never the n that finished first. Short answers finish first, so
+taking those would train on short answers.
 
     index    0      1       2      3 | 4      5            n = 4, rollout.oversample = 2
     ended    valid  failed  valid  - | valid  valid
     used     yes    no      yes    ? | yes    only if 3 fails too
 
-An infrastructure fault frees its place for the next index; a trajectory that is given up for being slow (deadline,
-straggler) keeps its place empty, because filling it with a faster one is choosing by length. So nothing about a
-trajectory's length decides whether it is used, as far as faults do not depend on it. Which do:
+An infrastructure fault frees its place for the next index. A trajectory that is given up because it is slow (deadline,
+straggler) keeps its place, which stays empty: filling it with a faster one would choose by length. So the length of a
+trajectory has no influence on whether it is used, as far as faults do not depend on length:
 
-    a fault of one trajectory    a session that could not be opened, a reply that cannot be read, one sandbox, a
-                                 tokens/text mismatch: it costs that trajectory. One before the first token is
-                                 independent of length; one per call hits the trajectory with more calls more often,
-                                 which no choice among the others can undo.
-    a fault of what they share   the engine died or its weights were refused; the server that held their sessions went
-                                 down. It ends whatever is *unfinished* at that moment, so the survivors are exactly the
-                                 short ones: the law of those is L given L <= t, whatever the cause. It costs all who
-                                 shared it, the finished ones too (`voided`): then sharing, which was settled at
-                                 dispatch, decides, and not length.
-    a limit                      group_deadline_s, straggler_s: no fault. It cuts the law of lengths at the same place
-                                 in every group, like max_new_tokens; to issue such a group again would repeat it, and
-                                 keep the draws that are short.
+    fault of one trajectory    A session that could not be opened, a reply that cannot be read, a sandbox, a mismatch of
+                               tokens and text. It costs that trajectory. A fault before the first token is independent
+                               of length. A fault per call hits trajectories with more calls more often, and no choice
+                               among the others can undo that.
+    shared fault               The engine died or its weights were refused; the server of the sessions went down. It
+                               ends everything *unfinished* at that moment, so the survivors are exactly the short
+                               answers: their law is L given L <= t, whatever the cause. It costs all trajectories that
+                               shared the engine or server, finished ones too (`invalidated`): sharing was settled at
+                               dispatch, so it is independent of length.
+    limit                      group_deadline_s and straggler_s are not faults. They cut the law of lengths at the same
+                               place in every group, as max_new_tokens does. Issuing such a group again would repeat the
+                               cut and keep only draws that are short.
 
-Why the group is issued again as a whole, instead of keeping the finished and sampling the rest anew: given a fault at
-t, n new samples have the law without the fault. Finished ones that are kept have that of L given L <= t, and new ones
+Why a group with a shared fault is issued again as a whole, instead of keeping the finished trajectories and sampling
+the others anew: n new samples have the law without the fault. Kept ones have the law of L given L <= t, and new ones
 beside them do not make up for it, because they may be short again: P(L <= t) * law(L | L <= t) + P(L > t) * law(L).
-What a re-issue cannot undo is that an attempt which ended *before* the fault is kept: at a rate of r faults per second
-the mean moves by -r * Cov(longest of the group, mean of the group), to first order, against -r * Var(L) when the
-finished are kept (lengths in seconds); for n exponential lengths the first is H_n / n of the second, a fifth at n = 16.
-With rollout.per_request_seeds it is zero: the new attempt draws the same numbers.
+
+One bias remains: an attempt that ended *before* the fault is kept. At r faults per second the mean length moves, to
+first order, by -r * Cov(longest of the group, mean of the group), with lengths in seconds; it would move by -r * Var(L)
+if finished trajectories were kept. For n exponential lengths the first is H_n / n of the second, a fifth at n = 16.
+With rollout.per_request_seeds it is zero, because the new attempt draws the same numbers.
 """
 
 from __future__ import annotations
@@ -43,112 +43,149 @@ from typing import NamedTuple
 from ..errors import METHOD_REASONS, EngineError, EngineGone, EnvLost, RequestRefused, TokenDrift, WeightsUnverified
 from ..types import Trajectory
 
-SLOW = frozenset({"deadline", "straggler", "early_stop"})
-"""Reasons of failure by which a trajectory keeps its place: it was given up, and no other may take it."""
+GIVEN_UP = frozenset({"deadline", "straggler", "early_stop"})
+"""Reasons of failure with which a trajectory keeps its place: it was given up, and no other may take the place."""
 
 ENGINE_FAULTS = frozenset({EngineError.reason, EngineGone.reason, WeightsUnverified.reason, "aborted"})
-"""Reasons of failure that are the engine's, which a group's trajectories share: one is the end of the group."""
+"""Reasons of failure of the engine, which all trajectories of a group share: one of them ends the group."""
 
-ITS_OWN = METHOD_REASONS | {TokenDrift.reason, RequestRefused.reason}
-"""Reasons of failure that lie in what the trajectory itself says: however many fail so, nothing was shared."""
+OWN_FAULTS = METHOD_REASONS | {TokenDrift.reason, RequestRefused.reason}
+"""Reasons of failure that lie in the content of the trajectory. However many fail for them, nothing was shared."""
 
-LENGTH_FACTS = ("length_used", "length_replacements", "length_first_done")
-"""The meter's names in a group's stats; see `length_facts`."""
+LENGTH_STATS = ("length_used", "length_replacements", "length_first_done")
+"""Names in a group's stats; see `length_stats`."""
 
 
 class Selection(NamedTuple):
-    """`members`: all of the group, in order of dispatch: used, failed and slow. `settled`: waiting changes nothing."""
+    """Which trajectories make up a group.
+
+    Attributes:
+        members: In order of dispatch: the trajectories that are used, and those before them that failed or were given
+            up.
+        is_final: True if waiting for more trajectories would change nothing.
+    """
 
     members: list[Trajectory]
-    settled: bool
+    is_final: bool
 
 
 def select(ended: Sequence[Trajectory | None], n: int) -> Selection:
-    """`ended[i]` is the trajectory dispatched as i-th, None while it runs."""
+    """Select the members of a group of n samples.
+
+    Args:
+        ended: Trajectory by index; None while it runs.
+        n: Number of samples that the group needs.
+    """
     members: list[Trajectory] = []
     places = n
     for trajectory in ended:
         if places == 0:
             break
         if trajectory is None:
-            return Selection(members, settled=False)
+            return Selection(members, is_final=False)
         members.append(trajectory)
-        places -= trajectory.failed is None or trajectory.failed in SLOW
-    return Selection(members, settled=True)
+        if trajectory.failed is None or trajectory.failed in GIVEN_UP:
+            places -= 1
+    return Selection(members, is_final=True)
 
 
-def voided(ended: Sequence[Trajectory | None], order: Sequence[int], server_of: Mapping[int, str]) -> dict[int, str]:
-    """Index -> reason, of the trajectories that a shared fault costs, finished and unfinished.
+def invalidated(
+    ended: Sequence[Trajectory | None], order: Sequence[int], server_of: Mapping[int, str]
+) -> dict[int, str]:
+    """Return the trajectories that a shared fault costs, finished and unfinished ones: index -> reason.
 
-    ended: by index, None where it did not end.  order: the indices in the order in which they ended.
-    server_of: the environment server of each session; an index without one shares the engine only.
+    A fault is shared if its reason says so: a fault of the engine is shared by all, EnvLost by those with a session on
+    that server. It is also shared by its effect: it ended every trajectory on a server, or of the group, that was
+    unfinished, and at least two. Two separate faults that happen to come last are taken for a shared one as well; that
+    costs another attempt and selects no trajectory by length.
 
-    A fault is shared when it says so itself (of the engine: everybody; EnvLost: those with a session on that server),
-    or by what it does: of those on a server, or of the whole group, it ended everybody who was unfinished, two at
-    least. Two faults of their own that happen to be the last ones are taken for a shared one as well; that costs a
-    re-issue, and chooses nobody by length."""
-    if engine := [t.failed for t in ended if t and t.failed in ENGINE_FAULTS]:
-        return dict.fromkeys(range(len(ended)), engine[0])
-    found: dict[int, str] = {}
-    servers = {server: [i for i in order if server_of.get(i) == server] for server in sorted(set(server_of.values()))}
-    for server, there in servers.items():
-        running = any(ended[i] is None for i, s in server_of.items() if s == server)
-        reasons = [t.failed for i in there if (t := ended[i])]
-        if EnvLost.reason in reasons or (not running and _ended_all_at_once(reasons)):
-            found |= dict.fromkeys((i for i, s in server_of.items() if s == server), _cause(reasons))
-    reasons = [t.failed for i in order if (t := ended[i])]
-    if None not in ended and _ended_all_at_once(reasons):
-        found = dict.fromkeys(range(len(ended)), _cause(reasons))
-    return found
-
-
-def _ended_all_at_once(reasons: Sequence[str | None]) -> bool:
-    """Whether at least the last two to end failed, but not all did: whoever was unfinished at the first of these
-    faults.
-
-    A reward that fails on two samples is no fault that they share, even if they are the last.
+    Args:
+        ended: Trajectory by index; None if it did not end.
+        order: Indices in the order in which they ended.
+        server_of: Index -> environment server of its session. An index without a session shares the engine only.
     """
-    tail = 0
-    while tail < len(reasons) and reasons[-1 - tail] is not None and reasons[-1 - tail] not in SLOW | ITS_OWN:
-        tail += 1
-    return 2 <= tail < len(reasons)
+    engine_faults = [trajectory.failed for trajectory in ended if trajectory and trajectory.failed in ENGINE_FAULTS]
+    if engine_faults:
+        return dict.fromkeys(range(len(ended)), engine_faults[0])
+    reasons = [trajectory.failed for index in order if (trajectory := ended[index])]
+    if None not in ended and _ended_at_once(reasons):
+        return dict.fromkeys(range(len(ended)), _cause(reasons))
+    lost: dict[int, str] = {}
+    for server in set(server_of.values()):
+        indices = [index for index, holder in server_of.items() if holder == server]
+        is_running = any(ended[index] is None for index in indices)
+        reasons = [trajectory.failed for index in order if index in indices and (trajectory := ended[index])]
+        if EnvLost.reason in reasons or (not is_running and _ended_at_once(reasons)):
+            lost |= dict.fromkeys(indices, _cause(reasons))
+    return lost
+
+
+def _ended_at_once(reasons: Sequence[str | None]) -> bool:
+    """Return True if at least the last two to end failed, but not all: one event may have ended all that still ran.
+
+    A reward that fails on two samples is not a fault that they share, even if they end last.
+
+    Args:
+        reasons: Reason of failure of each trajectory, None for a valid one, in the order in which they ended.
+    """
+    num_failed_last = 0
+    for reason in reversed(reasons):
+        if reason is None or reason in GIVEN_UP | OWN_FAULTS:
+            break
+        num_failed_last += 1
+    return 2 <= num_failed_last < len(reasons)
 
 
 def _cause(reasons: Sequence[str | None]) -> str:
-    """EnvLost, which says most, or else the commonest fault."""
-    return (
-        EnvLost.reason
-        if EnvLost.reason in reasons
-        else Counter(r for r in reasons if r and r not in SLOW | ITS_OWN).most_common(1)[0][0]
-    )
+    """Return the reason to report: EnvLost, which is the most precise, or else the most frequent one."""
+    if EnvLost.reason in reasons:
+        return EnvLost.reason
+    return Counter(reason for reason in reasons if reason and reason not in GIVEN_UP | OWN_FAULTS).most_common(1)[0][0]
 
 
-def hopeless(ended: Sequence[Trajectory | None], n: int, min_valid: int, accuracy_range: tuple[float, float]) -> bool:
-    """Whether the accuracy filter will drop the group, however the rest ends.
+def will_be_filtered(
+    ended: Sequence[Trajectory | None], n: int, min_valid: int, accuracy_range: tuple[float, float]
+) -> bool:
+    """Return True if the accuracy filter will drop the group however its remaining trajectories end.
 
-    Of the first n, d are valid by now and c of them correct; u <= n - d more will be used, of which 0 to u are correct.
-    So the accuracy will lie between c / n and (c + n - d) / n, reached at u = n - d: to drop for sure, the whole range
-    must lie outside of (lo, hi).
+    Of the first n, d are valid by now and c of these are correct. At most n - d more will be used, of which none or all
+    may be correct, so the final accuracy lies between c / n and (c + n - d) / n. The group is dropped for certain if
+    this whole interval is outside of the range.
 
-    Training is not biased by it, as the group would have been dropped anyway. What is measured of dropped groups is:
-    the trajectories given up are the slow ones, so their mean length is too low, and what goes along with length."""
-    lo, hi = accuracy_range
-    valid = [t for t in ended[:n] if t is not None and t.failed is None]
-    correct = sum(t.parts["correct"] for t in valid)
-    return len(valid) >= min_valid and ((correct + n - len(valid)) / n <= lo or correct / n >= hi)
+    Stopping early does not bias training, because the group would have been dropped anyway. It does bias statistics of
+    dropped groups: the trajectories that are given up are the slow ones, so their mean length is too low.
 
-
-def length_facts(members: Sequence[Trajectory], finished: Sequence[Trajectory], n: int) -> dict[str, float]:
-    """The meter: mean response tokens of what is used, of the replacements among it (index >= n), and of the n that
-    finished first.
-
-    `finished` is in order of time. Over many groups `length_used` and `length_replacements` agree when selection is
-    unbiased; `length_first_done` is lower, by the bias that taking the first finished would have had.
+    Args:
+        ended: Trajectory by index; None while it runs.
+        n: Number of samples that the group needs.
+        min_valid: Valid trajectories that a group needs; before that it is not judged.
+        accuracy_range: filter.accuracy_range, both bounds exclusive.
     """
-    used = [t for t in members if t.failed is None]
-    facts = (used, [t for t in used if t.index >= n], [t for t in finished if t.failed is None][:n])
+    low, high = accuracy_range
+    valid = [trajectory for trajectory in ended[:n] if trajectory is not None and trajectory.failed is None]
+    if len(valid) < min_valid:
+        return False
+    correct = sum(trajectory.parts["correct"] for trajectory in valid)
+    return (correct + n - len(valid)) / n <= low or correct / n >= high
+
+
+def length_stats(members: Sequence[Trajectory], finished: Sequence[Trajectory], n: int) -> dict[str, float]:
+    """Return mean response lengths, in tokens, that show whether the selection is biased by length.
+
+    Over many groups `length_used` and `length_replacements` (used trajectories with an index >= n) agree if the
+    selection is unbiased. `length_first_done` is the mean of the n that finished first; it is lower, by the bias that
+    taking those would have had. A mean over no trajectory is left out.
+
+    Args:
+        members: The selection.
+        finished: Trajectories in the order in which they ended.
+        n: Number of samples that the group needs.
+    """
+    used = [trajectory for trajectory in members if trajectory.failed is None]
+    replacements = [trajectory for trajectory in used if trajectory.index >= n]
+    first_done = [trajectory for trajectory in finished if trajectory.failed is None][:n]
     return {
-        name: sum(t.response_tokens for t in some) / len(some)
-        for name, some in zip(LENGTH_FACTS, facts, strict=True)
-        if some
+        name: sum(trajectory.response_tokens for trajectory in trajectories) / len(trajectories)
+        for name, trajectories in zip(LENGTH_STATS, (used, replacements, first_done), strict=True)
+        if trajectories
     }

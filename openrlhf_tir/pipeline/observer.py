@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
-from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS, CODE_FACTS, HAVE, N_CALLS
-from ..episodes.sample_selection import LENGTH_FACTS
+from ..episodes.group_meta import CALL_COUNT_RANGES, CALL_SECONDS, CALL_STATS, CODE_STATS, SHARE_PREFIX
+from ..episodes.sample_selection import LENGTH_STATS
 from ..types import GroupMeta, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 
@@ -42,9 +42,9 @@ METRICS = {
 }
 
 
-N_SHARES = tuple(f"n_calls/{name}" for name in N_CALLS)
+N_SHARES = tuple(f"n_calls/{name}" for name in CALL_COUNT_RANGES)
 NOT_PARTS = frozenset(
-    {"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_FACTS, *CODE_FACTS, *LENGTH_FACTS, *AGENT_FACTS}
+    {"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_STATS, *CODE_STATS, *LENGTH_STATS, *AGENT_FACTS}
     | set(N_SHARES)
 )
 """What stands in a group's stats beside the parts of its rewards, or has a metric of its own."""
@@ -271,7 +271,7 @@ def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()
         "truncated": float(np.average([g.stats["truncated"] for g in groups], weights=weights)),
         "group_seconds_mean": float(np.mean([g.seconds for g in groups])),
     }
-    for name in LENGTH_FACTS:  # with over-sampling only
+    for name in LENGTH_STATS:  # with over-sampling only
         if some := [g.stats[name] for g in groups if name in g.stats]:
             out[f"oversample/{name}"] = float(np.mean(some))
     for name in AGENT_FACTS:  # with external agents only
@@ -295,12 +295,12 @@ def call_metrics(groups: list[GroupMeta]) -> dict[str, float]:
     """Right responses per call (OTC), calls per right response, the share of the calls that ran without an error, by
     verdict, the share of the programs that were run, and of the responses with one that had answered before (ToRL).
     Ratios of sums."""
-    told = [g for g in groups if g.correct and all(name in g.stats for name in CALL_FACTS)]
+    told = [g for g in groups if g.correct and all(name in g.stats for name in CALL_STATS)]
     right = sum(sum(g.correct) for g in told)
     calls, of_right, ok, ok_of_right = (
-        sum(g.stats[name] * len(g.correct) for g in told) for name in ("calls", *CALL_FACTS)
+        sum(g.stats[name] * len(g.correct) for g in told) for name in ("calls", *CALL_STATS)
     )
-    written, run, responses, after = (sum(g.stats.get(name, 0.0) * len(g.correct) for g in told) for name in CODE_FACTS)
+    written, run, responses, after = (sum(g.stats.get(name, 0.0) * len(g.correct) for g in told) for name in CODE_STATS)
     ratios = {
         "code_executed": (run, written),
         "code_after_answer": (after, responses),
@@ -344,11 +344,11 @@ def reward_parts(groups: list[GroupMeta], weights: list[int]) -> dict[str, float
     """Mean of each part of the rewards over the trajectories that have it, as `reward/<part>`: whatever a reward
     records by name."""
     names = dict.fromkeys(
-        name for g in groups for name in g.stats if name not in NOT_PARTS and not name.startswith(HAVE)
+        name for g in groups for name in g.stats if name not in NOT_PARTS and not name.startswith(SHARE_PREFIX)
     )
     some = {
         name: [
-            (g.stats[name], n * g.stats.get(HAVE + name, 1.0))
+            (g.stats[name], n * g.stats.get(SHARE_PREFIX + name, 1.0))
             for g, n in zip(groups, weights, strict=True)
             if name in g.stats
         ]

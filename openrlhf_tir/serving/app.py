@@ -28,7 +28,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..episodes.agent_broker import Agents
+from ..episodes.agent_broker import AgentBroker
 from ..errors import ConfigError, InfraError, QueueFull, RequestRefused, Unavailable
 from ..http_guard.connections import ConnectionLimits, uvicorn_options
 from ..http_guard.guard import BodyLimits, Guard
@@ -75,7 +75,7 @@ class GenerateReply(BaseModel):
 class RolloutService(GroupService, Protocol):
     """What is behind the routes. InfraError becomes 503, QueueFull 429; RequestRefused and ConfigError 422."""
 
-    agents: Agents
+    agents: AgentBroker
     """Sessions, and tasks on offer."""
     bounds: EngineBounds
 

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..engines.session_trace import AGENT_FACTS
 from ..engines.sessions import AgentSession, Reward, SessionGone
-from ..episodes.agent_broker import Agents
+from ..episodes.agent_broker import AgentBroker
 from ..episodes.group_runner import WHY_CHARS
 from ..http_guard.leaving import unless_client_leaves
 from ..http_guard.slots import Slots
@@ -93,7 +93,9 @@ class SessionEnd(BaseModel):
     trajectory: dict[str, Any] | None = Field(None, description="of a session without a task")
 
 
-def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots, *, takes_system: bool = True) -> None:
+def session_routes(
+    app: FastAPI, agents: AgentBroker, vllm_app: ASGIApp, slots: Slots, *, takes_system: bool = True
+) -> None:
     """`slots` bounds the sessions without a task; `takes_system`: whether the model's chat template has a place for a
     system message."""
     router = APIRouter(tags=["traced sessions"])
@@ -183,7 +185,7 @@ class _Recorded:
     """vLLM's app below /sessions/{id}: the same request, known to belong to the session and made one that the policy
     can answer freely."""
 
-    def __init__(self, agents: Agents, vllm_app: ASGIApp, takes_system: bool) -> None:
+    def __init__(self, agents: AgentBroker, vllm_app: ASGIApp, takes_system: bool) -> None:
         self.agents = agents
         self.vllm_app = vllm_app
         self.takes_system = takes_system

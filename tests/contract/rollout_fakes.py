@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.sessions import CURRENT, Sessions
-from openrlhf_tir.episodes.agent_broker import Agents
+from openrlhf_tir.episodes.agent_broker import AgentBroker
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.types import Completion, EngineBounds, Segment, ToolCall, Trajectory
 
@@ -46,7 +46,7 @@ class FakeService:
     """`gate` holds requests back until a test opens it."""
 
     def __init__(self) -> None:
-        self.agents = Agents(Sessions(idle_s=60), Letters(), proved)
+        self.agents = AgentBroker(Sessions(idle_s=60), Letters(), proved)
         self.bounds = EngineBounds(vocab_size=100, max_model_len=50)
         self.gate = asyncio.Event()
         self.gate.set()

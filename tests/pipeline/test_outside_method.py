@@ -17,7 +17,7 @@ from openrlhf_tir import plugins
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.config import own_files
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.episodes.group_evaluator import Judge
+from openrlhf_tir.episodes.group_evaluator import GroupEvaluator
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.learner.rows import batch_samples, local_moments, to_rows
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
@@ -76,7 +76,9 @@ class OwnRollout(FakeRollout):
         rewards = RewardPool(cfg.reward)
         rewards.workers = Here()
         self.groups = []
-        self.runner = GroupRunner(cfg, Guesses(), CharCodec(), OwnEnvs(cfg), rewards, Judge(cfg, rewards.workers))
+        self.runner = GroupRunner(
+            cfg, Guesses(), CharCodec(), OwnEnvs(cfg), rewards, GroupEvaluator(cfg, rewards.workers)
+        )
 
     async def run_group(self, key, task):
         meta, group = await self.runner.run(key, task)

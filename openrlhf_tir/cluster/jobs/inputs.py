@@ -18,7 +18,7 @@ from ...data.chat_template import special_texts_of
 from ...data.hub import fault_of
 from ...engines.codec import HfCodec
 from ...engines.start import CANARIES
-from ...episodes.chat_format import chats_of
+from ...episodes.chat_format import chat_formats
 from ...errors import ConfigError, DataError
 from ...inert import MARK
 from ...types import Task
@@ -92,7 +92,7 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
     """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit; Unavailable
     when the hub is."""
     tokenizer = tokenizer_of(cfg)
-    for chats in chats_of(cfg, HfCodec(tokenizer), tokenizer).values():
+    for chats in chat_formats(cfg, HfCodec(tokenizer), tokenizer).values():
         for fact in chats.checked.facts() if chats else ():
             log.warning(fact)
     longest = cfg.data.max_len - cfg.rollout.max_new_tokens

@@ -24,8 +24,8 @@ from ...engines.codec import HfCodec
 from ...envs.several import EnvClients
 from ...episodes import turns
 from ...episodes.agent_file.agent_file import AgentFile
-from ...episodes.chat_format import chats_of
-from ...episodes.group_evaluator import Judge
+from ...episodes.chat_format import chat_formats
+from ...episodes.group_evaluator import GroupEvaluator
 from ...episodes.group_runner import GroupRunner
 from ...errors import METHOD_REASONS, ConfigError, InfraError, MethodError, TirError
 from ...filters import UserFilter
@@ -120,7 +120,7 @@ class _Rehearsal:
             tasks = self._tasks()
             self.pools = RewardPools(cfg.environments, None, decode=self.codec.spell)
             owned.push_async_callback(self.pools.stop)
-            self.judge = Judge(cfg, self.pools.workers)
+            self.judge = GroupEvaluator(cfg, self.pools.workers)
             await self.pools.workers.warm()  # a worker's start is no part of an episode's time
             urls = await owned.enter_async_context(self._servers())
             if urls is None:
@@ -128,7 +128,7 @@ class _Rehearsal:
             envs = EnvClients.of(cfg.environments, urls, token=os.environ.get(cfg.env.token_env), owner="rehearsal")
             owned.push_async_callback(envs.close)
             writers = await self._agents(owned)
-            chats = None if writers else chats_of(cfg, self.codec, self.tokenizer)
+            chats = None if writers else chat_formats(cfg, self.codec, self.tokenizer)
             self.chats = chats
             self.runner = GroupRunner(
                 cfg, self.engine, self.codec, envs, self.pools, lambda group: KEEP, "rehearsal", writers, chats
@@ -190,7 +190,7 @@ class _Rehearsal:
         for number, task in enumerate(tasks):
             if self.found.faults:
                 return
-            chats = self.runner._chats_of(task)
+            chats = self.runner._chat_format(task)
             task = chats.task(task) if chats else task
             most = self.cfg.rollout.max_new_tokens
             self.engine.special = (lambda text: True) if chats else (lambda text: False)

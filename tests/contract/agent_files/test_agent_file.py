@@ -70,7 +70,9 @@ async def test_a_group_whose_process_dies_fails_as_a_whole(agent_of, quick):
     agent, engine = await agent_of(CUSTOM, **{"rollout.n_samples_per_prompt": 4})
     runner = GroupRunner(agent.cfg, engine, agent.codec, None, None, lambda group: KEEP, agents=agent)
     first = asyncio.Event()
-    running = asyncio.create_task(runner.run(GroupKey(0, 0), Task("Q. ", "third waits"), each=lambda t: first.set()))
+    running = asyncio.create_task(
+        runner.run(GroupKey(0, 0), Task("Q. ", "third waits"), on_trajectory=lambda t: first.set())
+    )
     await first.wait()
     agent.workers[0].process._kill()
     meta, group = await running

@@ -8,7 +8,7 @@ import pytest
 from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.config import Config
 from openrlhf_tir.envs.several import EnvClients
-from openrlhf_tir.episodes.group_evaluator import Judge
+from openrlhf_tir.episodes.group_evaluator import GroupEvaluator
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.rewards.pool import RewardPools
 from openrlhf_tir.types import Completion, GroupKey, Task
@@ -51,7 +51,7 @@ async def test_a_run_starts_both_servers_and_each_group_is_answered_and_rewarded
     )
     async with env_urls(cfg) as urls:
         envs, rewards = EnvClients.of(cfg.environments, urls, owner="test"), RewardPools(cfg.environments)
-        runner = GroupRunner(cfg, Writes(), CharCodec(), envs, rewards, Judge(cfg, rewards.workers))
+        runner = GroupRunner(cfg, Writes(), CharCodec(), envs, rewards, GroupEvaluator(cfg, rewards.workers))
         sums, group = await runner.run(GroupKey(0, 0), Task("6*7?", "42", "sums"))
         game, played = await runner.run(GroupKey(0, 1), Task("Guess.", "-", "guess", {"high": 3}))
         await envs.close()

@@ -6,7 +6,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.sessions import Sessions
-from openrlhf_tir.episodes.agent_broker import Agents
+from openrlhf_tir.episodes.agent_broker import AgentBroker
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.types import KEEP, RewardParts
 
@@ -35,7 +35,7 @@ class Actor:
         self.cfg.rollout = self.cfg.rollout.model_copy(update={"n_samples_per_prompt": 4, "agent": "external"})
         codec = HfCodec(make_tokenizer())
         self.batcher = Batcher(engine)
-        self.agents = Agents(Sessions(idle_s=300), codec, engine.proof.passed)
+        self.agents = AgentBroker(Sessions(idle_s=300), codec, engine.proof.passed)
         self.runner = GroupRunner(
             self.cfg, self.batcher, codec, self.envs, LengthReward(), lambda group: KEEP, self.name, self.agents
         )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from openrlhf_tir.engines.session_trace import RequestTrace
 from openrlhf_tir.engines.sessions import CURRENT, Reward, SessionGone, Sessions
-from openrlhf_tir.episodes.agent_broker import Agents
+from openrlhf_tir.episodes.agent_broker import AgentBroker
 from openrlhf_tir.errors import WeightsUnverified
 from openrlhf_tir.types import ENV_VERSION, Completion, Task
 
@@ -180,11 +180,11 @@ async def proof() -> Proof:
 
 
 @pytest.fixture
-async def agents(proof) -> Agents:
-    return Agents(Sessions(idle_s=60), Letters(), proof.passed)
+async def agents(proof) -> AgentBroker:
+    return AgentBroker(Sessions(idle_s=60), Letters(), proof.passed)
 
 
-async def worked(agents: Agents, said: Reward, *, asks: bool = True, **options):
+async def worked(agents: AgentBroker, said: Reward, *, asks: bool = True, **options):
     """One task, done by an agent that asks once."""
     running = asyncio.create_task(agents.run(TASK, 2, **options))
     session = await agents.take(1)

@@ -8,7 +8,7 @@ from openrlhf_tir import plugins
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.torch_engine import TorchEngine
-from openrlhf_tir.episodes.chat_format import chats_of
+from openrlhf_tir.episodes.chat_format import chat_formats
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.toy.model import build_model
@@ -80,7 +80,7 @@ async def test_the_documentations_messages_protocol_plays_its_game_on_a_real_mod
     engine = TorchEngine(build_model(0), codec, cfg=cfg)
     games = Games(plugins.load(plugins.ENVIRONMENT, f"{tmp_path / 'guess.py'}:GuessEnv"))
     runner = GroupRunner(
-        cfg, engine, codec, games, Guessed(), lambda group: KEEP, chats=chats_of(cfg, codec, tokenizer)
+        cfg, engine, codec, games, Guessed(), lambda group: KEEP, chat_formats=chat_formats(cfg, codec, tokenizer)
     )
     meta, group = await runner.run(GroupKey(0, 0), Task("Guess.", "-", "guess", {"high": 3}))
     assert meta.failed is None and meta.failures == {} and len(group.valid) == 12

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.episodes.group_evaluator import Judge
+from openrlhf_tir.episodes.group_evaluator import GroupEvaluator
 from openrlhf_tir.errors import FilterError, RewardError
 from openrlhf_tir.rewards import zerotir as zerotir_reward
 from openrlhf_tir.types import CounterUpdate, Group, GroupKey, RunFacts, Task, ToolCall
@@ -21,8 +21,8 @@ class Here:
         return function(*args)
 
 
-def judge_of(**sections) -> Judge:
-    return Judge(Config.model_validate({"actor": {"num_gpus_per_node": 1}, **sections}), Here())
+def judge_of(**sections) -> GroupEvaluator:
+    return GroupEvaluator(Config.model_validate({"actor": {"num_gpus_per_node": 1}, **sections}), Here())
 
 
 def own(directory, **functions) -> dict[str, str]:
@@ -124,8 +124,8 @@ def zerotir_sample(correct: float, **facts):
     return t
 
 
-def zerotir_judge() -> Judge:
-    return Judge(load("zerotir_7b", {"actor.model_name_or_path": "x", "data.prompt_dataset": "x"}), Here())
+def zerotir_judge() -> GroupEvaluator:
+    return GroupEvaluator(load("zerotir_7b", {"actor.model_name_or_path": "x", "data.prompt_dataset": "x"}), Here())
 
 
 async def test_the_zerotir_recipe_masks_cut_off_and_faked_samples_and_keeps_their_group():

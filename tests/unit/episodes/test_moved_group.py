@@ -14,7 +14,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec, text_of
 from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.engines.torch_engine import TorchEngine
-from openrlhf_tir.episodes.chat_format import chats_of
+from openrlhf_tir.episodes.chat_format import chat_formats
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.toy.model import build_model
 from openrlhf_tir.toy.tokenizer import build_tokenizer
@@ -68,7 +68,14 @@ async def played(tmp_path, *, moves: bool, prompt: str) -> tuple[Group, Handover
     here.handover = handover if moves else None
     games = Games(plugins.load(plugins.ENVIRONMENT, f"{tmp_path / 'guess.py'}:GuessEnv"))
     runner = GroupRunner(
-        cfg, here, codec, games, Guessed(), lambda group: KEEP, chats=chats_of(cfg, codec, tokenizer), handover=handover
+        cfg,
+        here,
+        codec,
+        games,
+        Guessed(),
+        lambda group: KEEP,
+        chat_formats=chat_formats(cfg, codec, tokenizer),
+        handover=handover,
     )
     _, group = await runner.run(KEY, Task(prompt, "-", "guess", {"high": 3}))
     return group, handover

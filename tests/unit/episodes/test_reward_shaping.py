@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.config import Config, Reward
-from openrlhf_tir.episodes.reward_shaping import shaped, shapes
+from openrlhf_tir.episodes.reward_shaping import is_active, shaped_reward
 from openrlhf_tir.types import Segment, Trajectory
 
 
@@ -16,7 +16,7 @@ def response(model: int, tool: int = 0, finish: str = "stop") -> Trajectory:
 
 
 def of(reward: float, trajectory: Trajectory, **settings) -> float:
-    return shaped(reward, trajectory, Reward(**settings), max_tokens=100)
+    return shaped_reward(reward, trajectory, Reward(**settings), max_tokens=100)
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(80, 1.0), (81, 1 - 0.025), (90, 0.75), (100, 0.5), (130, 0.5)])
@@ -44,7 +44,7 @@ def test_penalties_come_in_openrlhfs_order_and_the_clip_last():
 
 
 def test_nothing_is_shaped_unless_asked():
-    assert not shapes(Reward())
+    assert not is_active(Reward())
     assert of(1.0, response(100, finish="length")) == 1.0
 
 

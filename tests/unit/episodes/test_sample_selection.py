@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from openrlhf_tir.episodes.sample_selection import hopeless, select
+from openrlhf_tir.episodes.sample_selection import select, will_be_filtered
 from openrlhf_tir.errors import EnvError
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Trajectory, Verdict
@@ -44,7 +44,7 @@ def ended(text):
 )
 def test_the_earliest_dispatched_valid_ones_are_used(states, used, settled):
     selection = select(ended(states.replace("|", "")), states.index("|"))
-    assert [t.index for t in selection.members if t.failed is None] == used and selection.settled == settled
+    assert [t.index for t in selection.members if t.failed is None] == used and selection.is_final == settled
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_earliest_dispatched_valid_ones_are_used(states, used, settled):
     ],
 )
 def test_a_group_is_hopeless_only_when_every_ending_is_dropped(states, accuracy_range, sure):
-    assert hopeless(ended(states), 8, 3, accuracy_range) == sure
+    assert will_be_filtered(ended(states), 8, 3, accuracy_range) == sure
 
 
 async def test_a_fault_takes_a_trajectory_from_the_reserve():

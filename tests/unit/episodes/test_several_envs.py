@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.environments import Environment
-from openrlhf_tir.episodes.group_evaluator import Judge
+from openrlhf_tir.episodes.group_evaluator import GroupEvaluator
 from openrlhf_tir.episodes.group_runner import GroupRunner
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.pipeline.method_state import MethodState
@@ -18,7 +18,7 @@ from openrlhf_tir.rewards.pool import RewardPools
 from openrlhf_tir.types import Completion, GroupKey, Task
 
 from .test_episode import CharCodec
-from .test_judge import Here
+from .test_group_evaluator import Here
 
 SECTIONS = {
     "calc": {"protocol": "zerotir", "output_max_tokens": 100, "filter": {"names": ["accuracy"]}},
@@ -69,7 +69,7 @@ def runner():
         }
     )
     rewards = RewardPools(cfg.environments)
-    yield GroupRunner(cfg, Writes(), CharCodec(), Envs(), rewards, Judge(cfg, Here()), "a0")
+    yield GroupRunner(cfg, Writes(), CharCodec(), Envs(), rewards, GroupEvaluator(cfg, Here()), "a0")
     rewards.close()
 
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from openrlhf_tir.episodes.sample_selection import voided
+from openrlhf_tir.episodes.sample_selection import invalidated
 from openrlhf_tir.errors import EngineError, EnvError, EnvLost, EnvTimeout, VerifierError
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Trajectory
@@ -60,7 +60,7 @@ def group(text):
 )
 def test_a_shared_fault_costs_all_who_shared_it(states, order, servers, lost):
     server_of = {i: s for i, s in enumerate(servers) if s != " "}
-    assert voided(group(states), [int(i) for i in order], server_of) == lost
+    assert invalidated(group(states), [int(i) for i in order], server_of) == lost
 
 
 class Mortal:
@@ -198,14 +198,16 @@ def test_of_two_servers_the_one_that_goes_down_takes_its_short_answers_along_and
 
 @pytest.mark.parametrize("error", [EnvError("sandbox"), EnvTimeout("late"), VerifierError("starved")])
 def test_an_outage_that_ends_all_who_are_unfinished_fails_the_group_whatever_it_is(error):
-    class Judge(AllRight):
+    class WrongAtTheEnd(AllRight):
         async def score(self, trajectory, task):
             if len(trajectory.token_ids) > 2:
                 raise error
             return await super().score(trajectory, task)
 
     async def main():
-        return await runner(engine=Mortal([1, 2, 3, 4]), rewards=Judge(), drift_check=0).run(KEY, Task("Q", "x"))
+        return await runner(engine=Mortal([1, 2, 3, 4]), rewards=WrongAtTheEnd(), drift_check=0).run(
+            KEY, Task("Q", "x")
+        )
 
     meta, _ = run(main())
     assert meta.failed == error.reason and meta.rewards == []
@@ -227,7 +229,7 @@ def test_a_dead_engine_ends_the_group_at_once():
     async def main():
         start = asyncio.get_running_loop().time()
         meta, _ = await runner(engine=OneDies([1, 0, 3600, 2]), rewards=AllRight(), drift_check=0).run(
-            KEY, Task("Q", "x"), each=seen.append
+            KEY, Task("Q", "x"), on_trajectory=seen.append
         )
         return meta, asyncio.get_running_loop().time() - start
 

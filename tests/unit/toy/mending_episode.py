@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.sft.tokens import SftRow
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.episodes.chat_format import Chats
+from openrlhf_tir.episodes.chat_format import ChatFormat
 from openrlhf_tir.episodes.episode import Limits, run_episode
 from openrlhf_tir.episodes.turns import make
 from openrlhf_tir.toy.lessons import mending
@@ -25,7 +25,7 @@ async def episode_of(words: Sequence[int], question: str, env) -> Trajectory:
         data={"apply_chat_template": True},
     )
     codec = HfCodec(tokenizer)
-    chats = Chats.of(cfg, cfg.env, codec, tokenizer)
+    chats = ChatFormat.of(cfg, cfg.env, codec, tokenizer)
     assert chats is not None
     task, protocol = chats.task(Task(question, "-")), make(cfg.env)
     episode = await run_episode(
@@ -37,7 +37,7 @@ async def episode_of(words: Sequence[int], question: str, env) -> Trajectory:
         protocol=protocol,
         limits=Limits(800, mending.SHOWN),
         request_id="r",
-        show=chats.show(protocol, task),
+        renderer=chats.renderer(protocol, task),
     )
     assert episode.failed is None, episode.why
     return episode

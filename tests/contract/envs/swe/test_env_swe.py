@@ -17,7 +17,7 @@ from env_servers.swe.env import LIMITS, Shared, SweEnv
 from env_servers.swe.start import new_sandbox, shared
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.episodes.chat_format import Chats
+from openrlhf_tir.episodes.chat_format import ChatFormat
 from openrlhf_tir.episodes.episode import Limits, run_episode
 from openrlhf_tir.episodes.turns import make
 from openrlhf_tir.protocol import StepReply
@@ -476,7 +476,7 @@ async def played(ours: Shared, max_calls: int, *texts: str) -> Trajectory:
         data={"apply_chat_template": True},
     )
     codec = HfCodec(tokenizer("qwen2_5"))
-    chats = Chats.of(cfg, cfg.env, codec, tokenizer("qwen2_5"))
+    chats = ChatFormat.of(cfg, cfg.env, codec, tokenizer("qwen2_5"))
     prompt, protocol, env = chats.task(Task("Mend it.", "-")), make(cfg.env), SweEnv(ours)
     try:
         return await run_episode(
@@ -488,7 +488,7 @@ async def played(ours: Shared, max_calls: int, *texts: str) -> Trajectory:
             protocol=protocol,
             limits=Limits(8000, 300),
             request_id="r",
-            show=chats.show(protocol, prompt),
+            renderer=chats.renderer(protocol, prompt),
         )
     finally:
         await env.close()
