@@ -1,4 +1,5 @@
-"""Calls whose block is one argument: ToRL's and ZeroTIR's fence, ReTool's <code>, ARTIST's <python>, Search-R1's."""
+"""Calls whose block is one argument: ToRL's and ZeroTIR's fence, ReTool's <code>, ARTIST's <python>, Search-R1's
+tag."""
 
 from __future__ import annotations
 
@@ -6,25 +7,32 @@ from .tool_call import Malformed, ParsedCall, Parser, blocks, unclosed
 
 
 def code_in(opening: str, closing: str, tool: str, argument: str) -> Parser:
-    """A parser: what is between the marks is `argument` of a call of `tool`; only white space is malformed."""
+    """Return a parser of calls that are a block of text. A block of white space is malformed.
+
+    Args:
+        opening: Mark before the block.
+        closing: Mark behind the block.
+        tool: Name of the tool that every block calls.
+        argument: Name of the argument that the block is.
+    """
 
     def parse(text: str) -> list[ParsedCall | Malformed]:
-        found: list[ParsedCall | Malformed] = []
+        calls: list[ParsedCall | Malformed] = []
         for block in blocks(text, opening, closing):
             content = without_fence(block.text) if tool == "python" else block.text.strip()
             if not block.closed:
-                found.append(unclosed(block, closing))
+                calls.append(unclosed(block, closing))
             elif not content.strip():
-                found.append(Malformed(block.text, "empty", f"There is nothing between {opening} and {closing}."))
+                calls.append(Malformed(block.text, "empty", f"There is nothing between {opening} and {closing}."))
             else:
-                found.append(ParsedCall(tool, {argument: content}))
-        return found
+                calls.append(ParsedCall(tool, {argument: content}))
+        return calls
 
     return parse
 
 
 def without_fence(code: str) -> str:
-    """Code without the ```python fence that a model may put inside a tag, and without blank lines around it."""
+    """Return code without the ```python fence that a model may put inside of a tag, and without blank lines around."""
     code = code.strip("\n")
     stripped = code.strip()
     if stripped.startswith("```") and stripped.endswith("```") and "\n" in stripped:

@@ -1,7 +1,7 @@
-"""The tool-call formats by name.
+"""The formats of tool calls by name.
 
 fence     ```python ... ```                                   ZeroTIR, ToRL
-code      <code> ... </code>, a fence inside is taken off     ReTool
+code      <code> ... </code>, without a fence inside          ReTool
 python    <python> ... </python>                              ARTIST
 search    <search> ... </search>                              Search-R1
 hermes    <tool_call> {"name", "arguments"} </tool_call>      Qwen's chat template, one object per block

@@ -5,9 +5,10 @@
     tooln1   last block, a list (a lone object is a list of one) [{"name": ..., "arguments": {...}}]
     tool     the same between <tool> tags                        ARTIST
 
-Sources: Qwen's chat template; arXiv 2504.13958; arXiv 2505.00024. Arguments may be missing (a call without any), or
-JSON in a string, as some models encode them twice. What JSON does not know (NaN, a lone surrogate) is malformed: it
-could not be sent on."""
+Sources: Qwen's chat template; arXiv 2504.13958; arXiv 2505.00024. Arguments may be missing (a call without arguments),
+or JSON in a string, because some models encode them twice. Values that JSON does not have (NaN, half of a surrogate
+pair) are malformed, because they could not be sent to a server.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +18,24 @@ from typing import Any
 from .tool_call import Malformed, ParsedCall, blocks, unclosed
 
 MAX_DEPTH = 64
-"""Lists and objects within one another in a call, as environments take them (env_servers/actions.py): serializers of
-other servers give up above, which would be an infrastructure failure."""
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-TOOL_OPEN, TOOL_CLOSE = "<tool>", "</tool>"
+"""Largest nesting of lists and objects in a call, as in env_servers/actions.py. Serializers of other servers fail on
+deeper values, and that would count as an infrastructure failure."""
+OPEN = "<tool_call>"
+CLOSE = "</tool_call>"
+TOOL_OPEN = "<tool>"
+TOOL_CLOSE = "</tool>"
 
 
 def hermes_calls(text: str) -> list[ParsedCall | Malformed]:
-    return [call_from_json(b.text, "arguments") if b.closed else unclosed(b, CLOSE) for b in blocks(text, OPEN, CLOSE)]
+    """Return the calls of a text in the format `hermes`."""
+    return [
+        call_from_json(block.text, "arguments") if block.closed else unclosed(block, CLOSE)
+        for block in blocks(text, OPEN, CLOSE)
+    ]
 
 
 def toolrl_calls(text: str) -> list[ParsedCall | Malformed]:
+    """Return the calls of a text in the format `toolrl`."""
     block = next(blocks(text, OPEN, CLOSE), None)
     if block is None:
         return []
@@ -38,19 +46,24 @@ def toolrl_calls(text: str) -> list[ParsedCall | Malformed]:
 
 
 def tooln1_calls(text: str) -> list[ParsedCall | Malformed]:
-    """An empty list is no call, and nothing malformed: Tool-N1 answers so where no tool fits."""
-    return _list_of_calls(text, OPEN, CLOSE)
+    """Return the calls of a text in the format `tooln1`.
+
+    An empty list makes no call and is not malformed: Tool-N1 answers so if no tool fits.
+    """
+    return _calls_in_list(text, OPEN, CLOSE)
 
 
 def tool_calls(text: str) -> list[ParsedCall | Malformed]:
-    return _list_of_calls(text, TOOL_OPEN, TOOL_CLOSE)
+    """Return the calls of a text in the format `tool`."""
+    return _calls_in_list(text, TOOL_OPEN, TOOL_CLOSE)
 
 
-def _list_of_calls(text: str, opening: str, closing: str) -> list[ParsedCall | Malformed]:
-    found = list(blocks(text, opening, closing))
-    if not found:
+def _calls_in_list(text: str, opening: str, closing: str) -> list[ParsedCall | Malformed]:
+    """Return the calls of the last block, which holds a JSON list or a single call."""
+    all_blocks = list(blocks(text, opening, closing))
+    if not all_blocks:
         return []
-    block = found[-1]
+    block = all_blocks[-1]
     if not block.closed:
         return [unclosed(block, closing)]
     value = load(block.text)
@@ -60,12 +73,13 @@ def _list_of_calls(text: str, opening: str, closing: str) -> list[ParsedCall | M
 
 
 def call_from_json(text: str, key: str) -> ParsedCall | Malformed:
+    """Return the call in a JSON text. See `call_of` for `key`."""
     value = load(text)
     return value if isinstance(value, Malformed) else call_of(value, key, text)
 
 
 def load(text: str) -> Any | Malformed:
-    """The JSON value of `text`; one that is encoded twice is decoded twice."""
+    """Return the JSON value of `text`. A value that is encoded twice is decoded twice."""
     if not text.strip():
         return Malformed(text, "empty", "The call is empty.")
     try:
@@ -82,7 +96,7 @@ def load(text: str) -> Any | Malformed:
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
-    """Return True if more than `depth` lists and objects are within one another."""
+    """Return True if lists and objects are nested more than `depth` deep. Iterative: a recursion could overflow."""
     level = [value]
     for _ in range(depth + 1):
         nested = [node for node in level if isinstance(node, list | dict)]
@@ -93,6 +107,13 @@ def _is_deeper(value: Any, depth: int) -> bool:
 
 
 def call_of(value: Any, key: str, text: str) -> ParsedCall | Malformed:
+    """Return the call that a JSON value describes.
+
+    Args:
+        value: The JSON value.
+        key: Name of the field that holds the arguments: "arguments" or "parameters".
+        text: Text of the value, for `Malformed`.
+    """
     if not isinstance(value, dict):
         return Malformed(
             text,
@@ -111,4 +132,4 @@ def call_of(value: Any, key: str, text: str) -> ParsedCall | Malformed:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON value")
+    raise ValueError(f"{constant} is not a JSON value")

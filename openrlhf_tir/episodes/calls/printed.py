@@ -1,4 +1,4 @@
-"""Printed: code as verl's ReTool recipe rewrites it before it runs, so that a last line shows its value.
+"""Rewrite code before it runs as verl's ReTool recipe does, so that the value of the last line is printed.
 
     x = 1                 x = 1
     x + 1        --->     print(x + 1)
@@ -18,7 +18,7 @@ _FENCED = re.compile(r"```python(.*?)```", re.DOTALL)
 
 
 def official(code: str) -> str:
-    """Return the code as the recipe sends it."""
+    """Return the code as the recipe sends it to the sandbox."""
     if fenced := _FENCED.search(code):
         code = fenced.group(1).strip()
     lines = code.split("\n")
@@ -29,7 +29,7 @@ def official(code: str) -> str:
 
 
 def expression(code: str) -> str:
-    """Return the code with its last value printed, or as it is where it has none or does not compile."""
+    """Return the code with its last value printed; unchanged if it has none or does not compile."""
     if fenced := _FENCED.search(code):
         code = fenced.group(1).strip()
     try:
@@ -47,6 +47,7 @@ def expression(code: str) -> str:
 
 
 def _prints(value: ast.expr) -> bool:
+    """Return True for a call of print."""
     return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
 
 

@@ -1,9 +1,9 @@
-"""Tool calls in text: what the model wrote -> calls, in order. Every format is one small parser (formats.py names
-them).
+"""Tool calls in text. Every format has one small parser, which returns the calls in order (formats.py names them).
 
-A call that cannot be read is data (`Malformed`), in its place among the others, for the reward to weigh and the model
-to be told: no parser raises, whatever the text. All run in linear time: a response may open a tag ten thousand times
-and never close it."""
+A call that cannot be read is data (`Malformed`), in its place among the others: the reward may weigh it and the model
+is told. No parser raises, whatever the text, and every parser runs in linear time: a response may open a tag ten
+thousand times and never close it.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ Defect = Literal["unclosed", "empty", "not_json", "not_a_call", "no_name", "bad_
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
+    """A call of the tool `name`."""
+
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """`text` is what stands where a call should be; `detail` is a sentence for the model."""
+    """A call that cannot be read.
+
+    Attributes:
+        text: The text in place of a call.
+        defect: What is wrong.
+        detail: A sentence for the model.
+    """
 
     text: str
     defect: Defect
@@ -34,25 +42,26 @@ Parser = Callable[[str], list[ParsedCall | Malformed]]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Text between an opening and its closing mark; not `closed`: from the last opening to the end."""
+    """Text between an opening and a closing mark; if not `closed`, from the last opening mark to the end of the
+    text."""
 
     text: str
     closed: bool = True
 
 
 def blocks(text: str, opening: str, closing: str) -> Iterator[Block]:
-    """Every block in order. A block ends at the first closing mark after its opening, as a regular expression's `.*?`
-    would have it."""
-    at = text.find(opening)
-    while at >= 0:
-        start = at + len(opening)
+    """Yield every block in order. A block ends at the first closing mark behind its opening mark."""
+    position = text.find(opening)
+    while position >= 0:
+        start = position + len(opening)
         end = text.find(closing, start)
         if end < 0:
             yield Block(text[start:], closed=False)
             return
         yield Block(text[start:end])
-        at = text.find(opening, end + len(closing))
+        position = text.find(opening, end + len(closing))
 
 
 def unclosed(block: Block, closing: str) -> Malformed:
+    """Return the defect of a block without a closing mark."""
     return Malformed(block.text, "unclosed", f"The call is not closed: {closing} is missing.")

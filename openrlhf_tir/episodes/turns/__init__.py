@@ -1,12 +1,13 @@
-"""Turn protocols: which text of the model is a call, and how its output is inserted. One small state machine per
-method.
+"""Turn protocols: which text of the model is a call, and how its result is shown. One small state machine per method.
 
-A protocol sees text and answers with what to do next; it never sees tokens, engines or environments. One instance per
-episode. One of one's own is a class in a file (docs/protocols.md): what it raises fails the trajectory as
-`protocol_error`, with file and line.
+A protocol sees text and returns what to do next; it never sees tokens, engines or environments. Each episode has an
+instance of its own. There are two kinds:
 
     turn protocol       an observation is text behind what was sampled: `insertion`
     messages protocol   an observation is messages, which the model's own chat template renders: `replies`
+
+A protocol of the user's is a class in a file (docs/protocols.md). What it raises fails the trajectory as
+`protocol_error`, with file and line.
 """
 
 from __future__ import annotations
@@ -27,20 +28,26 @@ if TYPE_CHECKING:
 
 
 TURN_LIMIT = "turn_limit"
-"""Stop reason of a segment that a protocol's `max_turn_tokens` has cut; the response's own budget is not used up."""
+"""Stop reason of a segment that was cut at the protocol's `max_turn_tokens`, with some of the response's budget
+left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run `action` in the environment, insert its output, go on."""
+    """Run `action` in the environment, show its observation, and sample the next segment."""
 
     action: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The model meant a call that cannot be read. Nothing is run: `message` is inserted as a call's output, and the
-    reward finds `action` among the trajectory's calls, with `defect` (see tool_call.Malformed) in its signals."""
+    """The model meant a call that cannot be read. Nothing is run; the next segment is sampled behind `message`.
+
+    Attributes:
+        action: The text in place of a call. The reward finds it among the trajectory's calls.
+        defect: What is wrong with it (see tool_call.Malformed). The reward finds it in the call's signals.
+        message: What the model is told, in place of an observation.
+    """
 
     action: str
     defect: str
@@ -49,7 +56,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Sample the next segment at once, after inserting `text` (mostly nothing)."""
+    """Sample the next segment at once, after inserting `text` if there is any."""
 
     text: str = ""
 
@@ -60,50 +67,60 @@ class End:
 
 
 class TurnProtocol(Protocol):
-    """What a class may say besides:
+    """A protocol that shows observations as text. A class may also have these attributes:
 
-    cuts_at_limit    True: an inserted block is cut where the response budget ends, instead of overshooting it
-    max_turn_tokens  a number: no segment gets more tokens. One that is cut there has finish_reason "length" and
-                     stop_reason TURN_LIMIT
-    max_context_tokens  a number: a segment is sampled from the last so many tokens of prompt and response
-    env_task         a dict for the task that a session is opened with, e.g. how observations are to read; a row's own
-                     keys win
+    cuts_at_limit       True to cut an inserted block where the response budget ends, instead of exceeding the budget
+    max_turn_tokens     Largest number of tokens of a segment. A segment that is cut there has finish_reason "length"
+                        and stop_reason TURN_LIMIT
+    max_context_tokens  Sample every segment from this many last tokens of prompt and response
+    env_task            A dict that is added to the task of every session, for example how observations are to read. The
+                        row's own keys take precedence
     """
 
     def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None:
-        """`options`: env.options."""
+        """Begin a response.
+
+        Args:
+            max_calls: env.max_calls.
+            budget_message: env.budget_message: tell the model when its calls are used up.
+            options: env.options.
+        """
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Stop strings of the next segment; a matched one stays in the text."""
+        """The stop strings of the next segment. The text includes the one that matched."""
 
     def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
-        """What the segment just sampled asks for."""
+        """Return what the segment that was just sampled asks for."""
 
     def insertion(self, observation: str) -> str:
-        """The block that shows an observation to the model."""
+        """Return the block that shows an observation to the model."""
 
     def too_long(self) -> str | None:
-        """What replaces an observation whose block exceeds the token limit; None: the observation's end is cut off."""
+        """Return what replaces an observation whose block exceeds the token limit; None to cut its end off."""
 
     def after_insertion(self) -> str:
-        """Text of the environment to add behind the block just inserted, e.g. that the calls are used up."""
+        """Return text to add behind the block that was just inserted, for example that the calls are used up."""
 
 
 class MessagesProtocol(Protocol):
-    """The same over messages. The text of a completion shows special tokens but for the one that ends the message."""
+    """A protocol that shows observations as chat messages.
 
-    def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None: ...
+    The text of a completion contains special tokens, except for the one that ends the message.
+    """
+
+    def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None:
+        """Begin a conversation; see TurnProtocol for the arguments."""
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Mostly none: a message ends with the model's own end token."""
+        """The stop strings of the next message. Usually none: a message ends with the model's own end token."""
 
     def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
-        """What the message just sampled asks for."""
+        """Return what the message that was just sampled asks for."""
 
     def replies(self, observation: str) -> Sequence[Mapping[str, Any]]:
-        """The messages that show an observation; `content` holds its text as it is."""
+        """Return the messages that show an observation. `content` must hold its text unchanged."""
 
 
 PROTOCOLS = {
@@ -122,26 +139,27 @@ PROTOCOLS = {
     "torl": f"{__name__}.torl:ToRL",
     "zerotir": f"{__name__}.zerotir:ZeroTir",
 }
-MEMBERS = ("stops", "advance", "insertion", "too_long", "after_insertion")
-OF_MESSAGES = ("stops", "advance", "replies")
+"""The registered protocols: env.protocol -> "module:class"."""
+TURN_MEMBERS = ("stops", "advance", "insertion", "too_long", "after_insertion")
+"""What the class of a turn protocol must have."""
+MESSAGES_MEMBERS = ("stops", "advance", "replies")
+"""What the class of a messages protocol must have."""
 
 
 def of_messages(cls: Any) -> bool:
-    """Whether it is a messages protocol."""
+    """Return True for a messages protocol."""
     return hasattr(cls, "replies")
 
 
 def _complaint(cls: Any) -> str | None:
-    lacks = [
-        name
-        for name in (OF_MESSAGES if of_messages(cls) else MEMBERS)
-        if not isinstance(cls, type) or not hasattr(cls, name)
-    ]
-    if lacks == ["stops"] and "self.stops" in inspect.getsource(cls):
-        lacks = []  # set by the constructor
-    return (
-        f"{cls.__name__} has no {', '.join(lacks)}" if lacks else plugins.takes(0, "max_calls", "budget_message")(cls)
-    )
+    """Return what is wrong with a user's class; None if nothing is."""
+    members = MESSAGES_MEMBERS if of_messages(cls) else TURN_MEMBERS
+    missing = [name for name in members if not isinstance(cls, type) or not hasattr(cls, name)]
+    if missing == ["stops"] and "self.stops" in inspect.getsource(cls):
+        missing = []  # the constructor sets it
+    if missing:
+        return f"{cls.__name__} has no {', '.join(missing)}"
+    return plugins.takes(0, "max_calls", "budget_message")(cls)
 
 
 PROTOCOL = plugins.Place(
@@ -156,122 +174,155 @@ PROTOCOL = plugins.Place(
 
 
 def load(name: str) -> Any:
-    """The protocol class called `name`. Raises ConfigError for an unknown one; see plugins.py."""
+    """Return the protocol class called `name`.
+
+    Raises:
+        ConfigError: It is not registered and cannot be loaded.
+    """
     return plugins.load(PROTOCOL, name)
 
 
-def check(cfg: Env) -> None:
-    """Raises ConfigError for a protocol that cannot be made with its options."""
-    cls = load(cfg.protocol)
+def check(settings: Env) -> None:
+    """Check that the protocol can be created with its options.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    cls = load(settings.protocol)
     try:
-        inspect.signature(cls).bind(max_calls=0, budget_message=False, **cfg.options)
+        inspect.signature(cls).bind(max_calls=0, budget_message=False, **settings.options)
     except TypeError as e:
         raise ConfigError(
-            f"env.options = {cfg.options}: {plugins.location(cls)}:"
-            f" {cls.__name__}{inspect.signature(cls)} does not take them: {e}."
+            f"env.options = {settings.options}: {plugins.location(cls)}:"
+            f" {cls.__name__}{inspect.signature(cls)} does not accept them: {e}."
         ) from None
-    if not plugins.is_own(PROTOCOL, cfg.protocol):
+    if not plugins.is_own(PROTOCOL, settings.protocol):
         try:
-            make(cfg)
+            make(settings)
         except ValueError as e:
-            raise ConfigError(f"env.options = {cfg.options}: {e}") from None
+            raise ConfigError(f"env.options = {settings.options}: {e}") from None
 
 
-def make(cfg: Env) -> Any:
-    """A fresh protocol instance for one episode: a TurnProtocol, or a MessagesProtocol."""
-    cls = load(cfg.protocol)
-    if not plugins.is_own(PROTOCOL, cfg.protocol):
-        return cls(max_calls=cfg.max_calls, budget_message=cfg.budget_message, **cfg.options)
-    return OwnProtocol(cfg, cls)
+def make(settings: Env) -> Any:
+    """Return a new protocol instance for one episode: a TurnProtocol or a MessagesProtocol.
+
+    Raises:
+        TurnError: A user's class raised.
+    """
+    cls = load(settings.protocol)
+    if plugins.is_own(PROTOCOL, settings.protocol):
+        return UserProtocol(settings, cls)
+    return cls(max_calls=settings.max_calls, budget_message=settings.budget_message, **settings.options)
 
 
-def replies_of(cfg: Env) -> Sequence[Mapping[str, Any]]:
-    """What a messages protocol answers to a turn, asked before any: its roles are what counts. Raises ConfigError when
-    it cannot be made so."""
+def replies_of(settings: Env) -> Sequence[Mapping[str, Any]]:
+    """Return an example of a messages protocol's replies. The check of the chat template needs their roles.
+
+    Raises:
+        ConfigError: A registered protocol refuses its options.
+    """
     try:
-        found: Sequence[Mapping[str, Any]] = make(cfg).replies("A reply.")
+        replies: Sequence[Mapping[str, Any]] = make(settings).replies("A reply.")
     except TurnError:
-        return [{"role": "tool", "name": "tool", "content": "A reply."}]  # one of one's own that wants a turn first
-    return found
+        # A user's class that cannot reply before the model has written a message.
+        return [{"role": "tool", "name": "tool", "content": "A reply."}]
+    return replies
 
 
-class OwnProtocol:
-    """A protocol of one's own: what it raises, and an answer of the wrong type, is a TurnError with file and line."""
+class UserProtocol:
+    """A protocol of the user's. What it raises, and an answer of the wrong type, is a TurnError with file and line."""
 
-    def __init__(self, cfg: Env, cls: Any) -> None:
-        self._name, self._cls = cfg.protocol, cls
+    def __init__(self, settings: Env, cls: Any) -> None:
+        """Create the user's protocol.
+
+        Raises:
+            TurnError: Its constructor raised, or an attribute has the wrong type.
+        """
+        self._name = settings.protocol
+        self._cls = cls
         self.cuts_at_limit = bool(getattr(cls, "cuts_at_limit", False))
         self.env_task = getattr(cls, "env_task", {})
-        with self._named():
-            self._protocol = cls(max_calls=cfg.max_calls, budget_message=cfg.budget_message, **cfg.options)
+        with self._errors_with_line():
+            self._protocol = cls(
+                max_calls=settings.max_calls, budget_message=settings.budget_message, **settings.options
+            )
             self.max_turn_tokens = getattr(self._protocol, "max_turn_tokens", None)
             self.max_context_tokens = getattr(self._protocol, "max_context_tokens", None)
         if not isinstance(self.env_task, dict):
-            raise self._wrong("env_task", self.env_task, "a dict")
+            raise self._wrong_type("env_task", self.env_task, "a dict")
         for name, number in ("max_turn_tokens", self.max_turn_tokens), ("max_context_tokens", self.max_context_tokens):
             if number is not None and not (isinstance(number, int) and number > 0):
-                raise self._wrong(name, number, "a number of tokens, 1 or more")
+                raise self._wrong_type(name, number, "a number of tokens, 1 or more")
 
     @property
     def stops(self) -> tuple[str, ...]:
-        with self._named():
+        """See TurnProtocol."""
+        with self._errors_with_line():
             stops = self._protocol.stops
         if isinstance(stops, str) or not all(isinstance(stop, str) and stop for stop in stops):
-            raise self._wrong("stops", stops, "a tuple of texts")
+            raise self._wrong_type("stops", stops, "a tuple of texts")
         return tuple(stops)
 
     def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
-        with self._named():
+        """See TurnProtocol."""
+        with self._errors_with_line():
             answer = self._protocol.advance(completion)
         if not isinstance(answer, Call | Reject | GoOn | End):
-            raise self._wrong("advance", answer, "a Call, Reject, GoOn or End")
+            raise self._wrong_type("advance", answer, "a Call, Reject, GoOn or End")
         return answer
 
     def insertion(self, observation: str) -> str:
-        with self._named():
+        """See TurnProtocol."""
+        with self._errors_with_line():
             text = self._protocol.insertion(observation)
         return self._text("insertion", text)
 
     def replies(self, observation: str) -> list[Mapping[str, Any]]:
-        with self._named():
-            found = self._protocol.replies(observation)
-        if not isinstance(found, list | tuple) or not all(
-            isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in found
-        ):
-            raise self._wrong("replies", found, "a list of messages with role and content")
-        return [dict(m) for m in found]
+        """See MessagesProtocol."""
+        with self._errors_with_line():
+            replies = self._protocol.replies(observation)
+        if not isinstance(replies, list | tuple) or not all(map(_is_message, replies)):
+            raise self._wrong_type("replies", replies, "a list of messages with role and content")
+        return [dict(message) for message in replies]
 
     def too_long(self) -> str | None:
-        with self._named():
+        """See TurnProtocol."""
+        with self._errors_with_line():
             text = self._protocol.too_long()
         if not isinstance(text, str | None):
-            raise self._wrong("too_long", text, "text or None")
+            raise self._wrong_type("too_long", text, "text or None")
         return text
 
     def after_insertion(self) -> str:
-        with self._named():
+        """See TurnProtocol."""
+        with self._errors_with_line():
             text = self._protocol.after_insertion()
         return self._text("after_insertion", text)
 
     def _text(self, method: str, value: Any) -> str:
         if isinstance(value, str):
             return value
-        raise self._wrong(method, value, "text")
+        raise self._wrong_type(method, value, "text")
 
-    def _wrong(self, method: str, value: Any, wanted: str) -> TurnError:
+    def _wrong_type(self, member: str, value: Any, expected: str) -> TurnError:
         return TurnError(
-            f"env.protocol = {self._name!r}: {plugins.location(self._cls)}: {method} gave {value!r}"
-            f" ({type(value).__name__}), not {wanted}."
+            f"env.protocol = {self._name!r}: {plugins.location(self._cls)}: {member} gave {value!r}"
+            f" ({type(value).__name__}), not {expected}."
         )
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _errors_with_line(self) -> Iterator[None]:
+        """Turn what the user's code raises in this block into a TurnError with its file, line and traceback."""
         try:
             yield
         except (Exception, SystemExit, Overrun) as e:
             file = plugins.source_file(self._cls)
-            at = plugins.raised_at(e, file)
+            line = plugins.raised_at(e, file)
             remedy = "It is a bug in that line, or a text that it does not expect."
-            error = TurnError(f"env.protocol = {self._name!r}: {at}: {type(e).__name__}: {e}. {remedy}")
+            error = TurnError(f"env.protocol = {self._name!r}: {line}: {type(e).__name__}: {e}. {remedy}")
             error.traceback = traceback_of(e, file)
             raise error from e
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"role", "content"} <= value.keys()

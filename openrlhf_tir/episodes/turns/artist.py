@@ -1,7 +1,9 @@
-"""ARTIST turns: text -> <python> code </python> -> run -> <output> block -> text ..., until a segment ends by itself.
+"""ARTIST: text -> <python> code </python> -> run -> <output> block -> text ..., until a segment ends by itself.
 
-Source: arXiv 2505.01441, section 3 (its code is not published). What it says to code that prints nothing is not known;
-here it is told so. After `max_calls` calls </python> is plain text. A block without code is a failed call."""
+Source: arXiv 2505.01441, section 3 (its code is not published). What the method shows for code that prints nothing is
+not known; here the model is told so. After `max_calls` calls, </python> is plain text. A block without code is a failed
+call.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +13,30 @@ from ...types import Completion
 from ..calls.formats import PARSERS
 from ..calls.tool_call import Malformed, ParsedCall
 from . import Call, End, Reject
+from .base import StopStringProtocol
 
-STOP = "</python>"
 SILENT = "(no output: print what you want to see)"
+"""Shown to the model for code that prints nothing."""
 
 
-class Artist:
+class Artist(StopStringProtocol):
+    """ARTIST's turn protocol. The method says nothing about a used-up budget, so `budget_message` has no effect."""
+
+    stop = "</python>"
     env_task: ClassVar[dict[str, str]] = {"observation": "artist"}
 
-    def __init__(self, *, max_calls: int, budget_message: bool = False) -> None:
-        """The method tells nothing about a used-up budget: `budget_message` changes nothing."""
-        self.calls_left = max_calls
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        return (STOP,) if self.calls_left else ()
-
     def advance(self, completion: Completion) -> Call | Reject | End:
-        if completion.finish_reason != "stop" or completion.stop_reason != STOP:
+        """Return what the segment asks for: the code in its last block."""
+        if not self.stopped_for_call(completion):
             return End()
         self.calls_left -= 1
         match PARSERS["python"](completion.text):
             case [*_, ParsedCall(arguments=arguments)]:
                 return Call(arguments["code"])
-            case [*_, Malformed() as bad]:
-                return Reject(bad.text, bad.defect, bad.detail)
-        return Reject(completion.text, "unclosed", f"{STOP} closes nothing: write <python> before the code.")
+            case [*_, Malformed() as malformed]:
+                return Reject(malformed.text, malformed.defect, malformed.detail)
+        return Reject(completion.text, "unclosed", f"{self.stop} closes nothing: write <python> before the code.")
 
     def insertion(self, observation: str) -> str:
+        """Return the block that shows an observation."""
         return f"\n<output>\n{observation.strip() or SILENT}\n</output>\n"
-
-    def too_long(self) -> None:
-        return None
-
-    def after_insertion(self) -> str:
-        return ""

@@ -1,30 +1,27 @@
-"""Plain turns: a response is one text that the model ends itself; nothing in it is a call.
+"""Plain: a response is one text that the model ends itself; nothing in it is a call.
 
-For tasks without a tool, over prompts that are text as well as over those that a chat template rendered.
+For tasks without a tool, over text prompts as well as over prompts that a chat template rendered.
 """
 
 from __future__ import annotations
 
 from ...types import Completion
 from . import End
+from .base import TextProtocol
 
 
-class Plain:
-    """A turn protocol that never stops a response and never calls."""
+class Plain(TextProtocol):
+    """A turn protocol without stop strings and without calls."""
 
     stops: tuple[str, ...] = ()
 
     def __init__(self, *, max_calls: int, budget_message: bool = False) -> None:
-        """Both are taken since every protocol is made with them; there is nothing to count."""
+        """Begin a response. Both arguments are accepted because every protocol is given them; neither has an effect."""
 
     def advance(self, completion: Completion) -> End:
+        """End the episode."""
         return End()
 
     def insertion(self, observation: str) -> str:
+        """Return an observation as it is."""
         return observation
-
-    def too_long(self) -> None:
-        return None
-
-    def after_insertion(self) -> str:
-        return ""

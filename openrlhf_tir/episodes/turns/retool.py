@@ -1,11 +1,12 @@
-"""ReTool turns: text -> <code> ... </code> -> run -> <interpreter> block -> text ..., until a segment ends by itself.
+"""ReTool: text -> <code> ... </code> -> run -> <interpreter> block -> text ..., until a segment ends by itself.
 
-Source: arXiv 2504.11536; the official evaluation/eval.py, which has no limit of calls: after `max_calls` here, </code>
-is plain text. Code that prints nothing is told so (the reference inserts a TypeError of its own there), and without a
-python fence the code begins at <code> (there with the whole segment).
+Source: arXiv 2504.11536 and the official evaluation/eval.py. Three things differ from the reference. It has no limit of
+calls; here </code> is plain text after `max_calls`. For code that prints nothing it inserts a TypeError of its own;
+here the model is told that there was no output. Without a python fence its code begins with the whole segment; here it
+begins at <code>.
 
-With env.options.official = true the text is that of the official executor where it runs nothing: empty code
-reads "None", and code with `input(` or `os.system(` reads "RuntimeError".
+With env.options.official = true, code that the official executor does not run gets that executor's text: "None" for
+empty code, "RuntimeError" for code with `input(` or `os.system(`.
 """
 
 from __future__ import annotations
@@ -14,46 +15,49 @@ from typing import ClassVar
 
 from ...rewards.retool import eval_code, interpreter_block
 from ...types import Completion
-from . import Call, End, GoOn, Reject
+from . import Call, End, Reject
+from .base import StopStringProtocol
 
-STOP = "</code>"
 SILENT = "(no output: print what you want to see)"
+"""Shown to the model for code that prints nothing."""
 FORBIDDEN = ("input(", "os.system(")
+"""Code with one of these is not run by the official executor."""
 
 
 def unexecuted(code: str) -> str | None:
-    """Return what the official executor says of code that it does not run; None for code that it runs."""
+    """Return what the official executor says about code that it does not run; None for code that it runs."""
     if not code:
         return "None"
     return "RuntimeError" if any(text in code for text in FORBIDDEN) else None
 
 
-class ReTool:
+class ReTool(StopStringProtocol):
+    """ReTool's turn protocol. The method says nothing about a used-up budget, so `budget_message` has no effect."""
+
+    stop = "</code>"
     env_task: ClassVar[dict[str, str]] = {"observation": "retool"}
 
     def __init__(self, *, max_calls: int, budget_message: bool = False, official: bool = False) -> None:
-        """The method tells nothing about a used-up budget: `budget_message` changes nothing."""
-        self.calls_left = max_calls
+        """Begin a response.
+
+        Args:
+            max_calls: Calls that the response may make.
+            budget_message: No effect.
+            official: Do not run what the official executor does not run.
+        """
+        super().__init__(max_calls=max_calls, budget_message=budget_message)
         self.official = official
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        return (STOP,) if self.calls_left else ()
-
-    def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
-        if completion.finish_reason != "stop" or completion.stop_reason != STOP:
+    def advance(self, completion: Completion) -> Call | Reject | End:
+        """Return what the segment asks for: the code between the last <code> and its end."""
+        if not self.stopped_for_call(completion):
             return End()
         self.calls_left -= 1
-        code = eval_code(completion.text.removesuffix(STOP).rpartition("<code>")[2])
-        answer = unexecuted(code) if self.official else None
-        return Call(code) if answer is None else Reject(code, "not_executed", answer)
+        code = eval_code(completion.text.removesuffix(self.stop).rpartition("<code>")[2])
+        message = unexecuted(code) if self.official else None
+        return Call(code) if message is None else Reject(code, "not_executed", message)
 
     def insertion(self, observation: str) -> str:
-        # the model wrote the stop string itself
-        return interpreter_block(observation.strip() or SILENT).removeprefix(STOP)
-
-    def too_long(self) -> None:
-        return None
-
-    def after_insertion(self) -> str:
-        return ""
+        """Return the block that shows an observation."""
+        # The block of the method begins with the stop string, which the model has written here.
+        return interpreter_block(observation.strip() or SILENT).removeprefix(self.stop)

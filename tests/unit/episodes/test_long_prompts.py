@@ -19,7 +19,7 @@ class ThreadCodec:
 
 async def test_a_long_prompt_is_tokenised_in_another_thread_and_a_short_one_here():
     runner = GroupRunner(Config(), None, ThreadCodec(), None, None, lambda group: KEEP)
-    assert await runner._encoded("x" * 10) == [10]
-    assert await runner._encoded("x" * (LONG_PROMPT_CHARS + 1)) == [LONG_PROMPT_CHARS + 1]
+    assert await runner._encode_prompt("x" * 10) == [10]
+    assert await runner._encode_prompt("x" * (LONG_PROMPT_CHARS + 1)) == [LONG_PROMPT_CHARS + 1]
     here, beside = THREADS
     assert here is threading.main_thread() and beside is not here

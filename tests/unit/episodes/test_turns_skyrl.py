@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.episodes.turns import TURN_LIMIT, Call, End, Reject
-from openrlhf_tir.episodes.turns.skyrl import CONTINUE, GIVE_UP, LAST, LEFT_OUT, MOST_CHARS, SkyRL
+from openrlhf_tir.episodes.turns.skyrl import CONTINUE, GIVE_UP, LAST, LEFT_OUT, MAX_CHARS, SkyRL
 from openrlhf_tir.types import Completion
 
 
@@ -115,5 +115,5 @@ def test_a_message_that_is_cut_at_its_own_limit_is_asked_to_continue():
 def test_of_a_long_result_the_ends_are_shown():
     turns = SkyRL(max_calls=50)
     turns.advance(said(call("execute_bash", command="ls")))
-    shown = turns.replies("a" * MOST_CHARS + "zz")[0]["content"]
-    assert LEFT_OUT in shown and shown.endswith("zz") and len(shown) < MOST_CHARS + 100
+    shown = turns.replies("a" * MAX_CHARS + "zz")[0]["content"]
+    assert LEFT_OUT in shown and shown.endswith("zz") and len(shown) < MAX_CHARS + 100

@@ -1,0 +1,44 @@
+"""Base classes of the turn protocols over text."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ...types import Completion
+
+
+class TextProtocol:
+    """Defaults of a turn protocol: a long observation is cut at its end, and nothing is added behind one."""
+
+    def too_long(self) -> str | None:
+        """Return what replaces an observation that is too long; None to cut its end off."""
+        return None
+
+    def after_insertion(self) -> str:
+        """Return text to add behind the block that was just inserted."""
+        return ""
+
+
+class StopStringProtocol(TextProtocol):
+    """A turn protocol in which one stop string ends every call. Once the calls are used up it is plain text.
+
+    Attributes:
+        stop: The stop string.
+        calls_left: Calls that the response may still make.
+    """
+
+    stop: ClassVar[str]
+
+    def __init__(self, *, max_calls: int, budget_message: bool = False) -> None:
+        """Begin a response with `max_calls` calls. `budget_message` has no effect unless a subclass uses it."""
+        self.calls_left = max_calls
+        self.budget_message = budget_message
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings of the next segment."""
+        return (self.stop,) if self.calls_left else ()
+
+    def stopped_for_call(self, completion: Completion) -> bool:
+        """Return True if the segment ended with the stop string."""
+        return completion.finish_reason == "stop" and completion.stop_reason == self.stop
