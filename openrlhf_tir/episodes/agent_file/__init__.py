@@ -1,5 +1,4 @@
-"""OpenRLHF's agent files, unmodified: `train.agent_func_path` names a Python file with an `AgentExecutor`, and that
-writes the responses.
+"""OpenRLHF's agent files, unmodified: the `AgentExecutor` in the file of `train.agent_func_path` writes the responses.
 
     rollout actor                                            worker process (worker.py), which alone executes the file
     AgentFile.run(task) ── {"run": prompt, label} ─────────>  executor.execute(prompt, label, ..., llm_engine=LlmEngine)
@@ -8,6 +7,7 @@ writes the responses.
     Trajectory          <─ observation_tokens, ranges, ────   what execute returns
                            reward, scores, extra_logs
 
-What is trained are the tokens that the engine sampled, as they were recorded on this side of the pipe (record.py), at
-the places that the file gives them; a range that the engine did not sample after exactly these tokens fails its sample.
+The tokens that are trained are those that the engine sampled, as they were recorded on the actor's side of the pipe
+(record.py), at the places that the file gives them. A range that the engine did not sample behind exactly the tokens
+before it fails the sample.
 """

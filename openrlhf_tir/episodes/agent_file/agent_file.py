@@ -1,10 +1,11 @@
-"""AgentFile: a task -> the agent file's `execute` in one of its processes -> a Trajectory."""
+"""Run a task with an agent file: its `execute` in a worker process returns what becomes a Trajectory."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...config import Config
@@ -19,19 +20,36 @@ from .wire import Message
 
 
 class Aborted(InfraError):
-    """The engine gave a request up."""
+    """The engine aborted a request."""
 
     reason = "aborted"
 
 
+@dataclass(frozen=True)
+class _RunRequests:
+    """How the requests of one run reach the engine.
+
+    Attributes:
+        engine: The engine, with the queue of the run's environment.
+        request_id: Prefix of the engine's request ids.
+        seed_of: Turn, from 0 -> seed of its request.
+    """
+
+    engine: Engine
+    request_id: str
+    seed_of: Callable[[int], int | None]
+
+
 class _Worker:
-    """A process, with what the engine sampled for it and how its runs sample."""
+    """A worker process, what the engine sampled for it, and how its runs sample."""
 
     def __init__(self, cfg: Config, model: str, engine: Engine, name: str) -> None:
-        self.engine, self.max_len = engine, cfg.data.max_len
+        self.engine = engine
+        self.max_len = cfg.data.max_len
         self.record = Record(keep_s=cfg.rollout.group_deadline_s)
-        self.asked: dict[int, _Asked] = {}
-        self._name, self._requests = name, itertools.count()
+        self.requests_of: dict[int, _RunRequests] = {}
+        self._name = name
+        self._request_numbers = itertools.count()
         start = {
             "file": cfg.train.agent_func_path,
             "model": model,
@@ -51,34 +69,45 @@ class _Worker:
         )
 
     async def _answer(self, run: Run | None, message: Message) -> Message:
-        """Raises InfraError when the engine does not answer, ValueError for a prompt that leaves no room."""
-        asked, prompt, wanted = message["sampling"], message["prompt"], None
+        """Return what the engine samples for a request of the file.
+
+        Args:
+            run: The run that made the request; None if that is not known.
+            message: The request.
+
+        Raises:
+            InfraError: The engine does not answer.
+            ValueError: The prompt leaves no room for an answer.
+        """
+        requested = message["sampling"]
+        prompt = message["prompt"]
         room = self.max_len - len(prompt)
         if room <= 0 or not prompt:
             raise ValueError(
                 f"The prompt has {len(prompt)} tokens of data.max_len = {self.max_len}:"
                 " it needs at least one, and room for an answer."
             )
-        engine, seed = self.engine, None
-        if run is not None and (wanted := self.asked.get(run.number)):
-            engine, seed = wanted.engine, wanted.seed_of(run.turns)
+        requests = self.requests_of.get(run.number) if run is not None else None
+        if run is not None and requests is not None:
+            engine = requests.engine
+            seed = requests.seed_of(run.turns)
+            request_id = f"{requests.request_id}/{run.turns}"
             run.turns += 1
+        else:
+            engine = self.engine
+            seed = None
+            request_id = f"{self._name}/{self.process.starts}/{next(self._request_numbers)}"
         sampling = Sampling(
-            min(asked["max_tokens"] or room, room),
-            tuple(asked["stop"]),
-            asked["temperature"],
-            asked["top_p"],
-            seed,
+            max_tokens=min(requested["max_tokens"] or room, room),
+            stop=tuple(requested["stop"]),
+            temperature=requested["temperature"],
+            top_p=requested["top_p"],
+            seed=seed,
             since=None if run is None else run.since,
-        )
-        request_id = (
-            f"{wanted.request_id}/{run.turns - 1}"
-            if wanted and run
-            else f"{self._name}/{self.process.starts}/{next(self._requests)}"
         )
         completion = await engine.generate(prompt, sampling, request_id=request_id)
         if completion.finish_reason == "abort":
-            raise Aborted("The engine gave the request up.")
+            raise Aborted("The engine aborted the request.")
         if run is not None and run.since is None:
             run.since = completion.began
         self.record.add(prompt, sampling, completion, asyncio.get_running_loop().time())
@@ -90,24 +119,32 @@ class _Worker:
         }
 
 
-class _Asked:
-    """How one run's requests reach the engine."""
-
-    def __init__(self, engine: Engine, request_id: str, seed_of: Callable[[int], int | None]) -> None:
-        self.engine, self.request_id, self.seed_of = engine, request_id, seed_of
-
-
 class AgentFile:
-    """Owned by a rollout actor. `rollout.agent_workers` processes share its samples."""
+    """An agent file, executed by `rollout.agent_workers` processes. Owned by a rollout actor."""
 
     def __init__(self, cfg: Config, model: str, engine: Engine, codec: Codec, name: str) -> None:
-        """`engine`: for requests of which it is not known whose they are."""
-        self.cfg, self.codec = cfg, codec
-        self.workers = [_Worker(cfg, model, engine, f"{name}-agent-{i}") for i in range(cfg.rollout.agent_workers)]
+        """Prepare the workers; `start` starts their processes.
+
+        Args:
+            cfg: The run's configuration.
+            model: Path of the model, for the tokenizer in the workers.
+            engine: The engine for requests whose run is not known.
+            codec: The tokenizer.
+            name: Name of the rollout actor.
+        """
+        self.cfg = cfg
+        self.codec = codec
+        self.workers = [
+            _Worker(cfg, model, engine, f"{name}-agent-{number}") for number in range(cfg.rollout.agent_workers)
+        ]
 
     async def start(self) -> None:
-        """Raises ConfigError when the file cannot be loaded."""
-        await asyncio.gather(*(w.process.up() for w in self.workers))
+        """Start the processes and load the file in them.
+
+        Raises:
+            ConfigError: The file cannot be loaded.
+        """
+        await asyncio.gather(*(worker.process.up() for worker in self.workers))
 
     async def run(
         self,
@@ -121,12 +158,26 @@ class AgentFile:
         seed_of: Callable[[int], int | None] = lambda turn: None,
         held_by: Callable[[str], None] = lambda process: None,
     ) -> Trajectory:
-        """One sample; `held_by` is told which process it shares with others. Its reward is None when the file left it
-        to the run's own.
+        """Return one sample. Its reward is None if the file leaves it to the run's own reward.
 
-        Raises AgentError, EnvTimeout, AgentLost, EnvLost, or the engine's fault.
+        Args:
+            task: The task.
+            index: Index of the sample in its group.
+            prompt_ids: [P] tokens of the prompt.
+            engine: What samples the file's requests.
+            temperature: Softmax temperature.
+            request_id: Prefix of the engine's request ids.
+            seed_of: Turn, from 0 -> seed of its request.
+            held_by: Called with the name of the process that runs the sample. Its end hits all samples in it.
+
+        Raises:
+            AgentError: The file raised, or returned something that cannot be trained.
+            EnvTimeout: A reset or step of the agent instance missed its deadline.
+            AgentLost: The file gave no sign of life for too long.
+            EnvLost: The process died.
+            InfraError: The engine failed.
         """
-        worker = min(self.workers, key=lambda w: len(w.process.runs))
+        worker = min(self.workers, key=lambda worker: len(worker.process.runs))
         sampling: dict[str, Any] = {
             "temperature": temperature,
             "top_p": 1.0,
@@ -135,14 +186,16 @@ class AgentFile:
         await worker.process.ready()
         held_by(worker.process.identity)
         number = worker.process.next_number()
-        worker.asked[number] = _Asked(engine, request_id, seed_of)
+        worker.requests_of[number] = _RunRequests(engine, request_id, seed_of)
         try:
-            said = await worker.process.call(number, {"prompt": task.prompt, "label": task.label, "sampling": sampling})
+            message = await worker.process.call(
+                number, {"prompt": task.prompt, "label": task.label, "sampling": sampling}
+            )
         finally:
-            del worker.asked[number]
+            del worker.requests_of[number]
         try:
-            made = outcome.trajectory(
-                said,
+            return outcome.trajectory(
+                message,
                 index,
                 prompt_ids,
                 worker.record,
@@ -152,7 +205,7 @@ class AgentFile:
             )
         except AgentError as e:
             raise AgentError(f"train.agent_func_path = {self.cfg.train.agent_func_path!r}: {e}") from None
-        return made
 
     async def stop(self) -> None:
-        await asyncio.gather(*(w.process.stop() for w in self.workers))
+        """End the processes."""
+        await asyncio.gather(*(worker.process.stop() for worker in self.workers))

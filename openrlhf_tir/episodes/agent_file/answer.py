@@ -1,4 +1,4 @@
-"""In the worker: what `execute` returned -> plain numbers, or a ValueError that says what OpenRLHF's interface asks."""
+"""In the worker: check what `execute` returned and turn it into plain numbers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ from .wire import Message
 
 
 def answer(result: Any) -> Message:
-    """{"observation_tokens", "action_ranges", "reward", "scores", "truncated", "extra_logs"}; the reward may be None:
-    the run's own judges."""
+    """Return the result as JSON-ready values.
+
+    The keys are observation_tokens, action_ranges, reward, scores, truncated and extra_logs. A reward of None leaves
+    the sample to the run's own reward.
+
+    Raises:
+        ValueError: The result is not what OpenRLHF's interface requires.
+    """
     if not isinstance(result, Mapping):
         raise ValueError(f"execute returned {type(result).__name__}, not a dict")
-    if lacks := [name for name in ("observation_tokens", "action_ranges") if name not in result]:
-        raise ValueError(f"execute returned no {', '.join(lacks)}")
+    missing = [name for name in ("observation_tokens", "action_ranges") if name not in result]
+    if missing:
+        raise ValueError(f"execute returned no {', '.join(missing)}")
     if result.get("mm_train_inputs") is not None:
         raise ValueError("execute returned images (mm_train_inputs), and tasks are text here")
     logs = result.get("extra_logs") or {}
     if not isinstance(logs, Mapping):
         raise ValueError(f"extra_logs is {type(logs).__name__}, not a dict of numbers")
     return {
-        "observation_tokens": [int(i) for i in result["observation_tokens"]],
-        "action_ranges": [[int(a), int(b)] for a, b in result["action_ranges"]],
+        "observation_tokens": [int(token) for token in result["observation_tokens"]],
+        "action_ranges": [[int(start), int(end)] for start, end in result["action_ranges"]],
         "reward": number("reward", result.get("reward")),
         "scores": number("scores", result.get("scores")),
         "truncated": bool(result.get("truncated", False)),
@@ -34,14 +41,22 @@ def answer(result: Any) -> Message:
 
 
 def number(name: str, value: Any) -> float | None:
-    """A finite number, or the first of a tensor, as OpenRLHF takes it. Raises ValueError for anything else."""
+    """Return a value as a finite float. Of a tensor the first element counts, as in OpenRLHF. None stays None.
+
+    Args:
+        name: Name of the value, for the error.
+        value: The value.
+
+    Raises:
+        ValueError: It is not a finite number.
+    """
     if value is None:
         return None
     try:
         value = value.flatten()[0].item() if hasattr(value, "flatten") else value
-        x = float(value)
+        result = float(value)
     except (TypeError, ValueError, IndexError):
         raise ValueError(f"{name} is {value!r} ({type(value).__name__}), not a number") from None
-    if not math.isfinite(x):
-        raise ValueError(f"{name} is {x}, which is not finite")
-    return x
+    if not math.isfinite(result):
+        raise ValueError(f"{name} is {result}, which is not finite")
+    return result

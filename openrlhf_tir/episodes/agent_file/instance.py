@@ -1,4 +1,4 @@
-"""In the worker: OpenRLHF's AgentInstance, the interface checked, each call with its deadline, its steps recorded."""
+"""In the worker: OpenRLHF's AgentInstance with checked results, a deadline for each call, and its steps recorded."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from .llm_engine import RUN
 
 
 class Deadlines(dict[str, float]):
-    """{"reset": seconds, "step": seconds}; the settings of it are env.reset_timeout_s and env.step_timeout_s."""
+    """Seconds by call: "reset" (env.reset_timeout_s) and "step" (env.step_timeout_s)."""
 
 
 class CallLate(Exception):
-    """A reset or step was not over in time."""
+    """A reset or step missed its deadline."""
 
 
 def recorded(cls: type, deadlines: Deadlines) -> type:
-    """A subclass of the instance's class that does the same, and raises TypeError for what OpenRLHF could not use."""
-    init: Any = getattr(cls, "__init__")  # noqa: B009  # a constructor is no method of an instance to a type checker
-    # OpenRLHF's older examples: Ray awaits such a constructor, Python refuses it
-    made_async = inspect.iscoroutinefunction(init)
+    """Return a subclass of an instance's class with deadlines, checks and a record of its steps.
+
+    Its methods raise TypeError for a result that OpenRLHF could not use, and CallLate for a missed deadline.
+    """
+    init: Any = getattr(cls, "__init__")  # noqa: B009  # a type checker refuses cls.__init__
+    # OpenRLHF's older examples have an async constructor: Ray awaits it, Python does not, so `reset` does.
+    has_async_init = inspect.iscoroutinefunction(init)
 
     class Recorded(cls):  # type: ignore[misc]  # the class is known at run time only
-        if made_async:
+        if has_async_init:
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
-                """Made in `reset`."""
+                """Do nothing: `reset` awaits the constructor of the user's class."""
 
         async def reset(self, states: dict[str, Any], **kwargs: Any) -> Any:
             async with _deadline("reset", deadlines):
-                if made_async:
+                if has_async_init:
                     await init(self)
                 result = await super().reset(states, **kwargs)
             if not isinstance(result, dict) or not isinstance(result.get("observation"), str):
@@ -57,16 +60,23 @@ def recorded(cls: type, deadlines: Deadlines) -> type:
                 run.calls.append(call | {"seconds": time.monotonic() - start})
             return result
 
-    Recorded.__name__, Recorded.__qualname__, Recorded.__module__ = cls.__name__, cls.__qualname__, cls.__module__
+    Recorded.__name__ = cls.__name__
+    Recorded.__qualname__ = cls.__qualname__
+    Recorded.__module__ = cls.__module__
     return Recorded
 
 
 def check_step(result: Any) -> None:
-    """Raises TypeError unless `result` is what MultiTurnAgentExecutor reads."""
+    """Check the result of a step.
+
+    Raises:
+        TypeError: It is not what OpenRLHF's MultiTurnAgentExecutor reads.
+    """
     if not isinstance(result, dict):
         raise TypeError(f"step returned {_show(result)}, not a dict")
-    if lacks := [name for name in ("rewards", "environment_feedback", "done") if name not in result]:
-        raise TypeError(f"step returned no {', '.join(lacks)}")
+    missing = [name for name in ("rewards", "environment_feedback", "done") if name not in result]
+    if missing:
+        raise TypeError(f"step returned no {', '.join(missing)}")
     if not callable(getattr(result["rewards"], "item", None)) or getattr(result["rewards"], "numel", lambda: 1)() != 1:
         raise TypeError(
             f'step returned "rewards" = {_show(result["rewards"])}, not one number in a tensor, as torch.tensor(1.0)'
@@ -79,14 +89,17 @@ def check_step(result: Any) -> None:
 
 @asynccontextmanager
 async def _deadline(call: str, deadlines: Deadlines) -> AsyncIterator[None]:
+    """Raise CallLate if the block takes longer than the call may."""
     try:
         async with asyncio.timeout(deadlines[call]) as clock:
             yield
     except TimeoutError as e:
         if not clock.expired():
-            raise  # its own
-        said = f"{call} of the agent instance was not over within env.{call}_timeout_s = {deadlines[call]:g} s."
-        raise CallLate(f"{said} Make it quicker, or raise that.") from e.__cause__
+            raise  # the user's code raised it
+        raise CallLate(
+            f"{call} of the agent instance did not finish within env.{call}_timeout_s = {deadlines[call]:g} s."
+            " Make it faster, or raise the deadline."
+        ) from e.__cause__
 
 
 def _show(value: Any) -> str:

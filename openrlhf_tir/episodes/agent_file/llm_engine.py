@@ -1,8 +1,8 @@
-"""In the worker: what OpenRLHF's files call `llm_engine` and `sampling_params`, with vLLM's names and none of its
-imports.
+"""In the worker: `llm_engine` and `sampling_params` of OpenRLHF's files, with vLLM's names and without importing it.
 
 `generate` may be called from any thread and event loop: OpenRLHF's own example serves an OpenAI endpoint from a thread
-of its own."""
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +18,25 @@ from typing import Any
 from .wire import Message
 
 RUN: ContextVar[Run | None] = ContextVar("run", default=None)
-"""The `execute` that the code at hand belongs to; None where it cannot be known (a server thread of the file's)."""
+"""The `execute` that the running code belongs to; None where that is not known (a server thread of the file's)."""
 
 
 @dataclass
 class Run:
+    """One `execute`.
+
+    Attributes:
+        number: Number that the actor gave it.
+        calls: Steps of its agent instance.
+    """
+
     number: int
     calls: list[dict[str, Any]] = field(default_factory=list)
-    """Steps of its agent instance."""
 
 
 @dataclass
 class SamplingParams:
-    """The fields of vLLM's class that OpenRLHF sets or reads. vLLM's own replaces it in a file that imports vLLM."""
+    """The fields of vLLM's class that OpenRLHF sets or reads. If the file imports vLLM, vLLM's class is used."""
 
     n: int = 1
     temperature: float = 1.0
@@ -65,17 +71,25 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "bad_words": (None, []),
     "structured_outputs": (None,),
 }
-"""What a request may not change, since the loss would compare with another distribution than the one that sampled."""
+"""Parameter -> values that leave the sampling distribution as it is. A request must not have others: the loss would
+compare with another distribution than the one that sampled."""
 
 
-def sampling_params(**given: Any) -> Any:
-    """As OpenRLHF makes them: special tokens and a stop string stay in the text, log-probs of what was sampled."""
+def sampling_params(**values: Any) -> Any:
+    """Return sampling parameters as OpenRLHF creates them.
+
+    Special tokens and a matched stop string stay in the text, and log-probs of the sampled tokens are returned.
+    """
     cls = getattr(sys.modules.get("vllm.sampling_params"), "SamplingParams", SamplingParams)
-    return cls(**given, top_k=-1, min_tokens=1, logprobs=1, skip_special_tokens=False, include_stop_str_in_output=True)
+    return cls(**values, top_k=-1, min_tokens=1, logprobs=1, skip_special_tokens=False, include_stop_str_in_output=True)
 
 
 def request_of(params: Any) -> Message:
-    """What of the parameters reaches the engine. Raises ValueError for one that would change the distribution."""
+    """Return the parameters that reach the engine.
+
+    Raises:
+        ValueError: A parameter would change the sampling distribution.
+    """
     for name, neutral in NEUTRAL.items():
         value = getattr(params, name, neutral[0])
         if value not in neutral:
@@ -94,6 +108,8 @@ def request_of(params: Any) -> Message:
 
 @dataclass(frozen=True)
 class Logprob:
+    """Log-probability of one token, as vLLM reports it."""
+
     logprob: float
     rank: int | None = None
     decoded_token: str | None = None
@@ -101,7 +117,17 @@ class Logprob:
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """What one request sampled. `logprobs`: [T] of {sampled token id: Logprob}."""
+    """What one request sampled.
+
+    Attributes:
+        token_ids: [T] sampled tokens.
+        text: The decoded tokens.
+        logprobs: [T] of {sampled token id: Logprob}.
+        finish_reason: Why it ended: "stop" or "length".
+        stop_reason: The stop string or token id that ended it, if one did.
+        index: Always 0: a request samples once.
+        cumulative_logprob: Sum of the log-probabilities.
+    """
 
     token_ids: list[int]
     text: str
@@ -114,6 +140,8 @@ class CompletionOutput:
 
 @dataclass(frozen=True)
 class RequestOutput:
+    """The answer to one request, with the fields of vLLM's class that OpenRLHF's files read."""
+
     request_id: str
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
@@ -121,54 +149,78 @@ class RequestOutput:
 
 
 class LlmEngine:
-    """One per worker: every request goes to the engine of the rollout actor that the worker belongs to."""
+    """Sends every request of the worker to the engine of its rollout actor. One per worker."""
 
     def __init__(self, send: Callable[[Message], None], tokenizer: Any) -> None:
-        """`send` is safe to call from any thread."""
-        self._send, self._tokenizer = send, tokenizer
+        """Create the engine.
+
+        Args:
+            send: Sends a message to the actor. Must be safe to call from any thread.
+            tokenizer: The model's tokenizer.
+        """
+        self._send = send
+        self._tokenizer = tokenizer
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Message]] = {}
 
     async def generate(
         self, prompt_token_ids: Sequence[int], sampling_params: Any, multi_modal_data: Any = None
     ) -> RequestOutput:
-        """Raises RuntimeError when the engine did not answer, ValueError for a request that cannot be trained on."""
+        """Return what the engine samples behind a prompt.
+
+        Args:
+            prompt_token_ids: [P] tokens of the prompt.
+            sampling_params: vLLM's, or those of `sampling_params()`.
+            multi_modal_data: Must be empty.
+
+        Raises:
+            RuntimeError: The engine did not answer.
+            ValueError: The request cannot be trained on.
+        """
         if multi_modal_data:
             raise ValueError(
                 "The agent asks with images (multi_modal_data), and tasks are text here. Leave images out."
             )
-        number, answer, run = next(self._numbers), Future[Message](), RUN.get()
-        prompt = [int(i) for i in prompt_token_ids]
+        number = next(self._numbers)
+        answer = Future[Message]()
+        run = RUN.get()
+        prompt = [int(token) for token in prompt_token_ids]
         request = request_of(sampling_params)
         self._waiting[number] = answer
         self._send({"generate": number, "run": run.number if run else None, "prompt": prompt, "sampling": request})
         try:
-            said = await asyncio.wrap_future(answer)
+            message = await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
             self._send({"abort": number})
             raise
         finally:
             self._waiting.pop(number, None)
-        if "error" in said:
-            raise RuntimeError(said["error"])
-        return RequestOutput(
-            str(number), prompt, [self._output(said, getattr(sampling_params, "skip_special_tokens", True))]
-        )
+        if "error" in message:
+            raise RuntimeError(message["error"])
+        skip_special_tokens = getattr(sampling_params, "skip_special_tokens", True)
+        return RequestOutput(str(number), prompt, [self._output(message, skip_special_tokens)])
 
     def get_num_unfinished_requests(self) -> int:
+        """Return the number of requests that wait for an answer."""
         return len(self._waiting)
 
     def answered(self, message: Message) -> None:
+        """Hand an answer of the actor to the request that waits for it."""
         answer = self._waiting.pop(message["completion"], None)
         if answer is not None and not answer.cancelled():
             answer.set_result(message)
 
-    def _output(self, said: Message, skip_special_tokens: bool) -> CompletionOutput:
-        ids, stop = said["token_ids"], said["stop_reason"]
+    def _output(self, message: Message, skip_special_tokens: bool) -> CompletionOutput:
+        ids = message["token_ids"]
+        stop = message["stop_reason"]
         text = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
-        if isinstance(stop, str) and (at := text.rfind(stop)) >= 0:
-            text = text[: at + len(stop)]
-        logprobs = [{i: Logprob(x, 1, None)} for i, x in zip(ids, said["logprobs"], strict=True)]
+        if isinstance(stop, str) and (position := text.rfind(stop)) >= 0:
+            text = text[: position + len(stop)]
         return CompletionOutput(
-            ids, text, logprobs, said["finish_reason"], stop, cumulative_logprob=sum(said["logprobs"])
+            token_ids=ids,
+            text=text,
+            logprobs=[{token: Logprob(value, 1, None)} for token, value in zip(ids, message["logprobs"], strict=True)],
+            finish_reason=message["finish_reason"],
+            stop_reason=stop,
+            cumulative_logprob=sum(message["logprobs"]),
         )

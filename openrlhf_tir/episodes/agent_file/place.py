@@ -1,4 +1,7 @@
-"""What an agent file must define, as `plugins` checks it: before a model loads, and in the worker. No libraries."""
+"""What an agent file must define. `plugins` checks it before a model is loaded, and again in the worker.
+
+Only the standard library is imported, because the settings' checks run without the heavy packages.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,19 @@ from ... import plugins
 
 ATTRIBUTE = "AgentExecutor"
 ARGUMENTS = ("prompt", "label", "sampling_params", "max_length", "hf_tokenizer", "llm_engine")
-"""What `execute` is given by name; `images=None` where it takes it (OpenRLHF 0.11.2, trainer/ray/vllm_engine.py)."""
+"""Keyword arguments of `execute`, to which `images=None` is added if it accepts that (OpenRLHF 0.11.2,
+trainer/ray/vllm_engine.py)."""
 
 
 def _complaint(cls: Any) -> str | None:
+    """Return what is wrong with the executor; None if nothing is."""
     if not inspect.isclass(cls):
         return f"{ATTRIBUTE} is {type(cls).__name__}, not a class"
     execute = getattr(cls, "execute", None)
     if not inspect.iscoroutinefunction(execute):
         return f"{cls.__name__} has no `async def execute`"
-    if abstract := sorted(getattr(cls, "__abstractmethods__", ())):
+    abstract = sorted(getattr(cls, "__abstractmethods__", ()))
+    if abstract:
         return f"{cls.__name__} does not define {', '.join(abstract)}"
     try:
         inspect.signature(execute).bind(None, **dict.fromkeys(ARGUMENTS))

@@ -1,8 +1,9 @@
-"""One worker process of an agent file, seen from its rollout actor: started when it is needed, replaced when it dies or
+"""One worker process of an agent file, as its rollout actor sees it: started when needed, replaced when it dies or
 blocks.
 
-A run that is not heard of for `idle_s` is lost. If its process does not answer either, the file blocks it: it is
-killed, with all its runs."""
+A run that gives no sign of life for `idle` is lost. If its process does not answer a ping either, the file blocks the
+process, which is killed with all its runs.
+"""
 
 from __future__ import annotations
 
@@ -21,36 +22,59 @@ from ...errors import AgentError, AgentLost, ConfigError, EnvError, EnvLost, Env
 from .wire import Message, frame, read
 
 PONG = Deadline(30.0, "PONG")
-"""A process whose event loop is free answers in milliseconds, on a starved host in seconds."""
+"""Deadline of a ping. A process whose event loop is free answers in milliseconds, on a starved host in seconds."""
 WHERE_S = 1.0
-"""Seconds within which a process that is not blocked says where a run waits."""
-LOG_END = 600
-"""Characters of a worker's log that a message shows."""
+"""Seconds within which a process that is not blocked tells at which line a run waits."""
+LOG_END_CHARS = 600
+"""Characters from the end of a worker's log that a message shows."""
 
 Answer = Callable[["Run | None", Message], Awaitable[Message]]
 
 
 @dataclass(eq=False)
 class Run:
-    """One `execute`. `turns` counts its requests; `since`: version that sampled its first token; `answers`: those being
-    answered; `fault`: the engine's."""
+    """One `execute`.
+
+    Attributes:
+        number: Its number in messages.
+        result: The worker's last message about it.
+        turns: Requests that it has made.
+        since: Policy version that sampled its first token; None before that.
+        open_requests: Requests that the engine is answering, those of unknown runs included.
+        answers: Tasks that answer its own requests.
+        fault: The engine's fault on one of its requests.
+        silence: Timer that ends the run if there is no sign of life.
+        location_known: Set once the process has told where the run waits.
+        location: "file:line" where it waits; None if that is not in the file.
+    """
 
     number: int
-    said: asyncio.Future[Message]
+    result: asyncio.Future[Message]
     turns: int = 0
     since: int | None = None
-    open: int = 0
+    open_requests: int = 0
     answers: set[asyncio.Task[None]] = field(default_factory=set)
     fault: InfraError | None = None
     silence: asyncio.TimerHandle | None = None
-    waits: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the process has said where the run waits."""
-    waits_at: str | None = None
+    location_known: asyncio.Event = field(default_factory=asyncio.Event)
+    location: str | None = None
 
 
 @dataclass(eq=False)
 class Process:
-    """`start`: the first message; `answer(run, request)`: what the engine says. Belongs to one event loop."""
+    """The process. It belongs to one event loop.
+
+    Attributes:
+        start: The first message.
+        answer: (run or None, request) -> what the engine answers.
+        log: File for the process's output.
+        start_deadline: Deadline of its start, in which it loads the file.
+        idle: How long a run may give no sign of life.
+        secrets: Environment variables that the file must not see.
+        pong: Deadline of a ping.
+        starts: How often the process was started.
+        runs: The runs that go on, by number.
+    """
 
     start: Message
     answer: Answer
@@ -58,7 +82,6 @@ class Process:
     start_deadline: Deadline
     idle: Deadline
     secrets: tuple[str, ...] = ()
-    """Environment variables that are none of the file's business."""
     pong: Deadline = PONG
     starts: int = 0
     runs: dict[int, Run] = field(default_factory=dict)
@@ -71,56 +94,82 @@ class Process:
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _pong: asyncio.Event = field(default_factory=asyncio.Event)
     _fault: tuple[float, InfraError] | None = None
-    """The engine's last, and when."""
+    """Event loop time in seconds and error of the engine's last fault."""
 
     def next_number(self) -> int:
+        """Return a number for a new run."""
         self._numbers += 1
         return self._numbers
 
     async def call(self, number: int, message: Message) -> Message:
-        """Run `execute` as `number`. Raises AgentError for the file's own fault, EnvTimeout for a call that missed its
-        deadline, AgentLost when it was silent for too long, EnvLost when the process died: that hits all its runs."""
+        """Run `execute` and return the worker's message.
+
+        Args:
+            number: A number from `next_number`.
+            message: The arguments.
+
+        Raises:
+            AgentError: The file's code is wrong.
+            EnvTimeout: A reset or step missed its deadline.
+            EnvError: A service that the file calls does not answer.
+            AgentLost: The run gave no sign of life for too long.
+            EnvLost: The process died. That hits all its runs.
+            InfraError: The engine failed.
+        """
         await self.ready()
-        clock = asyncio.get_running_loop()
-        began = clock.time()
-        run = self.runs[number] = Run(number, clock.create_future())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        run = Run(number, loop.create_future())
+        self.runs[number] = run
         self._send({"run": run.number, **message})
-        self._heard(run)
+        self._note_sign_of_life(run)
         try:
-            said = await run.said
+            result = await run.result
         finally:
-            self._over(run)
-        if "error" not in said:
-            return said
+            self._end(run)
+        if "error" not in result:
+            return result
         if run.fault:
             raise run.fault
         if self._fault and self._fault[0] >= began:
-            raise self._fault[1]  # asked from a thread of the file's own, or beside it: the engine's fault, most likely
-        if said["late"]:
-            raise EnvTimeout(said["error"])
-        if said["outage"]:
-            raise EnvError(f"train.agent_func_path: {said['error']}. What it asks does not answer.")
+            # The request came from a thread of the file's own, or from another run. The engine's fault is the likeliest
+            # cause of the error.
+            raise self._fault[1]
+        if result["late"]:
+            raise EnvTimeout(result["error"])
+        if result["outage"]:
+            raise EnvError(f"train.agent_func_path: {result['error']}. A service that it calls does not answer.")
         error = AgentError(
-            f"train.agent_func_path: {said['error']}. It is a bug in that line, or a task that it does not expect."
+            f"train.agent_func_path: {result['error']}. It is a bug in that line, or a task that it does not expect."
         )
-        error.traceback = said["traceback"]
+        error.traceback = result["traceback"]
         raise error
 
     @property
     def identity(self) -> str:
-        """The name of the process that runs now: what goes down with it hits all its runs."""
+        """Name of the process that runs now. Another start has another name."""
         return f"{self.log.stem}/{self.starts}"
 
     async def ready(self) -> None:
-        """`up` amid a run: a file that was loaded before and cannot be now is the machine's fault, EnvLost."""
+        """Like `up`, in the middle of a run.
+
+        Raises:
+            EnvLost: The process does not start. If it cannot load the file that it could load before, the machine is at
+                fault.
+        """
         try:
             await self.up()
         except ConfigError as e:
             raise EnvLost(f"The agent file's process does not start again: {e}") from None
 
     async def up(self) -> None:
-        """The process is there and has loaded the file. Raises ConfigError when the file cannot be loaded, EnvLost when
-        it does not start."""
+        """Start the process if it is not running, with a growing pause after each failure.
+
+        Raises:
+            ConfigError: The file cannot be loaded.
+            EnvLost: The process ended while it started.
+            DeadlineMissed: It did not start in time.
+        """
         async with self._starting:
             if self._writer is not None:
                 return
@@ -132,7 +181,7 @@ class Process:
 
     async def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        environ = {k: v for k, v in os.environ.items() if k not in self.secrets}
+        environ = {name: value for name, value in os.environ.items() if name not in self.secrets}
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, self.log.open("ab") as log:
             command = (sys.executable, "-m", f"{__package__}.worker", str(theirs.fileno()))
@@ -173,13 +222,14 @@ class Process:
         if "pong" in message:
             self._pong.set()
         elif "waits" in message:
-            if run := self.runs.get(message["waits"]):
-                run.waits_at = message["at"]
-                run.waits.set()
+            run = self.runs.get(message["waits"])
+            if run:
+                run.location = message["at"]
+                run.location_known.set()
         elif "done" in message:
             run = self.runs.get(message["done"])
-            if run and not run.said.done():
-                run.said.set_result(message)
+            if run and not run.result.done():
+                run.result.set_result(message)
         elif "abort" in message:
             if task := self._answers.get(message["abort"]):
                 task.cancel()
@@ -195,49 +245,52 @@ class Process:
                 task.add_done_callback(run.answers.discard)
 
     async def _generate(self, run: Run | None, message: Message) -> None:
-        concerned = [run] if run else list(self.runs.values())
-        for r in concerned:
-            r.open += 1
-            self._heard(r)
+        # A request whose run is not known may be any run's, so it is a sign of life of all of them.
+        runs = [run] if run else list(self.runs.values())
+        for waiting in runs:
+            waiting.open_requests += 1
+            self._note_sign_of_life(waiting)
         try:
-            said = await self.answer(run, message)
+            reply = await self.answer(run, message)
         except InfraError as e:
-            said = {"error": str(e)}
+            reply = {"error": str(e)}
             self._fault = (asyncio.get_running_loop().time(), e)
             if run:
                 run.fault = e
         except ValueError as e:
-            said = {"error": str(e)}
+            reply = {"error": str(e)}
         finally:
-            for r in concerned:
-                r.open -= 1
-                self._heard(r)
-        self._send({"completion": message["generate"], **said})
+            for waiting in runs:
+                waiting.open_requests -= 1
+                self._note_sign_of_life(waiting)
+        self._send({"completion": message["generate"], **reply})
 
-    def _heard(self, run: Run) -> None:
-        """A sign of life. While a request is being answered it is not the file that is waited for."""
+    def _note_sign_of_life(self, run: Run) -> None:
+        """Start the run's silence timer anew. It stands still while the file waits for the engine."""
         if run.silence:
             run.silence.cancel()
         run.silence = None
-        if not run.open and not run.said.done():
-            run.silence = asyncio.get_running_loop().call_later(self.idle.seconds, self._silent, run)
+        if not run.open_requests and not run.result.done():
+            run.silence = asyncio.get_running_loop().call_later(self.idle.seconds, self._start_give_up, run)
 
-    def _silent(self, run: Run) -> None:
+    def _start_give_up(self, run: Run) -> None:
         task = asyncio.create_task(self._give_up(run), name="ping agent file")
-        self._answers[-run.number] = task  # held, or it may be collected
+        # A task that nobody holds may be garbage-collected. Requests have numbers from 0, so a negative one is free.
+        self._answers[-run.number] = task
         task.add_done_callback(lambda task: self._answers.pop(-run.number, None))
 
     async def _give_up(self, run: Run) -> None:
-        """End a run that was silent for too long, with the line where it waits, and its process if that is blocked."""
+        """End a run that was silent for too long, with the line where it waits; kill its process if that is blocked."""
         self._send({"where": run.number})
         with suppress(TimeoutError):
             async with asyncio.timeout(WHERE_S):
-                await run.waits.wait()
-        if not run.said.done():
-            at = f" It waits at {run.waits_at}." if run.waits_at else ""
-            run.said.set_exception(
+                await run.location_known.wait()
+        if not run.result.done():
+            location = f" It waits at {run.location}." if run.location else ""
+            run.result.set_exception(
                 AgentLost(
-                    f"execute of the agent file was not heard of for {self.idle}.{at} See {self.log}, or raise that."
+                    f"execute of the agent file gave no sign of life for {self.idle}.{location} See {self.log}, or"
+                    " raise the deadline."
                 )
             )
         await self._kill_if_blocked()
@@ -250,13 +303,13 @@ class Process:
         except InfraError:
             self._kill()
 
-    def _over(self, run: Run) -> None:
+    def _end(self, run: Run) -> None:
         self.runs.pop(run.number, None)
         if run.silence:
             run.silence.cancel()
         for answer in list(run.answers):
             answer.cancel()
-        if not run.said.done() or run.said.cancelled() or run.said.exception():
+        if not run.result.done() or run.result.cancelled() or run.result.exception():
             self._send({"cancel": run.number})
 
     def _send(self, message: Message) -> None:
@@ -270,12 +323,12 @@ class Process:
             task.cancel()
         lost = EnvLost(f"The agent file's process ended; the next sample starts another. {self._log_end()}")
         for run in self.runs.values():
-            if not run.said.done():
-                run.said.set_exception(lost)
+            if not run.result.done():
+                run.result.set_exception(lost)
 
     def _log_end(self) -> str:
         try:
-            return f"Its log ({self.log}) ends: {self.log.read_text(errors='replace')[-LOG_END:].strip()}"
+            return f"Its log ({self.log}) ends: {self.log.read_text(errors='replace')[-LOG_END_CHARS:].strip()}"
         except OSError as e:
             return f"Its log cannot be read: {e}."
 
@@ -285,7 +338,7 @@ class Process:
                 self._process.kill()
 
     async def stop(self) -> None:
-        """End the process; runs that are left are lost."""
+        """End the process. Runs that go on are lost."""
         if self._writer is not None:
             self._writer.close()
         self._kill()

@@ -1,8 +1,9 @@
-"""Record: what the engine sampled for a worker, until the trajectory that it belongs to is made.
+"""Keep what the engine sampled for a worker until the trajectory that it belongs to is built.
 
-Which `execute` a request belongs to is not always known (a file may ask from a server thread of its own), so it is
-found by its tokens: a range of a result is trained only if the engine sampled exactly these tokens after exactly those
-before them."""
+Which `execute` a request belongs to is not always known (a file may ask from a server thread of its own). So a
+completion is looked up by its tokens: a range of a result is trained only if the engine sampled exactly these tokens
+behind exactly the tokens before them.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from ...types import Completion, Sampling
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
+    """A completion, and how it was sampled."""
+
     sampling: Sampling
     completion: Completion
 
@@ -27,10 +30,14 @@ def _digest(token_ids: Sequence[int]) -> bytes:
 
 
 class Record:
-    """Owned by one worker process."""
+    """The completions of one worker process that no trajectory has taken yet."""
 
     def __init__(self, keep_s: float) -> None:
-        """What was taken by no trajectory is forgotten after `keep_s`: the longest that a group lives."""
+        """Create an empty record.
+
+        Args:
+            keep_s: Seconds after which a completion is dropped: no group lives longer.
+        """
         self.keep_s = keep_s
         self._by_prompt: dict[bytes, list[Sampled]] = {}
         self._ages: deque[tuple[float, bytes, Sampled]] = deque()
@@ -39,28 +46,45 @@ class Record:
         return sum(map(len, self._by_prompt.values()))
 
     def add(self, prompt_ids: Sequence[int], sampling: Sampling, completion: Completion, now: float) -> None:
-        key, sampled = _digest(prompt_ids), Sampled(sampling, completion)
+        """Keep a completion, and drop those that are too old.
+
+        Args:
+            prompt_ids: [P] tokens behind which it was sampled.
+            sampling: How it was sampled.
+            completion: The completion.
+            now: Event loop time in seconds.
+        """
+        key = _digest(prompt_ids)
+        sampled = Sampled(sampling, completion)
         self._by_prompt.setdefault(key, []).append(sampled)
         self._ages.append((now, key, sampled))
         while self._ages and (self._ages[0][0] < now - self.keep_s or not self._holds(*self._ages[0][1:])):
             self._drop(*self._ages.popleft()[1:])
 
     def take(self, before: Sequence[int], tokens: Sequence[int]) -> Sampled | None:
-        """What was sampled after `before` and begins with `tokens`: the same tokens if there are. Found once."""
-        key, wanted = _digest(before), list(tokens)
-        found = [s for s in self._by_prompt.get(key, ()) if s.completion.token_ids[: len(wanted)].tolist() == wanted]
-        if not found:
+        """Remove and return the completion behind `before` that begins with `tokens`; None if there is none.
+
+        Of several the shortest is taken, which is the one with exactly these tokens if there is one.
+        """
+        key = _digest(before)
+        prefix = list(tokens)
+        matching = [
+            sampled
+            for sampled in self._by_prompt.get(key, ())
+            if sampled.completion.token_ids[: len(prefix)].tolist() == prefix
+        ]
+        if not matching:
             return None
-        best = min(found, key=lambda s: len(s.completion.token_ids))
-        self._drop(key, best)
-        return best
+        shortest = min(matching, key=lambda sampled: len(sampled.completion.token_ids))
+        self._drop(key, shortest)
+        return shortest
 
     def _holds(self, key: bytes, sampled: Sampled) -> bool:
-        return any(s is sampled for s in self._by_prompt.get(key, ()))
+        return any(other is sampled for other in self._by_prompt.get(key, ()))
 
     def _drop(self, key: bytes, sampled: Sampled) -> None:
-        rest = [s for s in self._by_prompt.get(key, ()) if s is not sampled]
-        if rest:
-            self._by_prompt[key] = rest
+        others = [other for other in self._by_prompt.get(key, ()) if other is not sampled]
+        if others:
+            self._by_prompt[key] = others
         else:
             self._by_prompt.pop(key, None)

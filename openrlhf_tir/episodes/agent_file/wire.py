@@ -1,5 +1,7 @@
-"""Frames between actor and worker: four bytes of length, then JSON. A socket pair, so that what the file prints cannot
-get in between."""
+"""Messages between actor and worker: four bytes of length, then JSON.
+
+They travel over a socket pair, not over standard output, so text that the file prints cannot get between them.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,13 @@ Message = dict[str, Any]
 
 
 def frame(message: Message) -> bytes:
+    """Return the bytes of a message."""
     body = json.dumps(message).encode()
     return _LENGTH.pack(len(body)) + body
 
 
 async def read(reader: asyncio.StreamReader) -> Message | None:
-    """The next message; None when the other side is gone."""
+    """Return the next message; None if the other side is gone."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         message: Message = json.loads(await reader.readexactly(length))

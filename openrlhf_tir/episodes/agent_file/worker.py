@@ -1,12 +1,13 @@
-"""python -m openrlhf_tir.episodes.agent_file.worker FD: the process that executes an agent file. Started by process.py,
-ends with its actor.
+"""The process that executes an agent file: python -m openrlhf_tir.episodes.agent_file.worker FD.
 
-<- {"start": ...}      -> {"ready": true} or {"error": why}
-<- {"run": i, ...}     -> {"done": i, "result": ..., "calls": [...]} or {"done": i, "error": why, ...}
-<- {"cancel": i}
--> {"generate": k, "run": i or null, "prompt", "sampling"}, {"abort": k}      <- {"completion": k, ...}
-<- {"where": i}        -> {"waits": i, "at": "file:line" or null}
-<- {"ping": true}      -> {"pong": true}          unless the file blocks the event loop
+process.py starts it, and it ends with its rollout actor. Messages (<- from the actor, -> to the actor):
+
+    <- {"start": ...}      -> {"ready": true} or {"error": message}
+    <- {"run": i, ...}     -> {"done": i, "result": ..., "calls": [...]} or {"done": i, "error": message, ...}
+    <- {"cancel": i}
+    -> {"generate": k, "run": i or null, "prompt", "sampling"}, {"abort": k}      <- {"completion": k, ...}
+    <- {"where": i}        -> {"waits": i, "at": "file:line" or null}
+    <- {"ping": true}      -> {"pong": true}          unless the file blocks the event loop
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import select
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ... import plugins
@@ -32,23 +34,36 @@ from .wire import Message, frame, read
 
 
 class Worker:
-    def __init__(self, executor: Any, tokenizer: Any, start: Message, send: Any) -> None:
-        self.executor, self.tokenizer, self.send = executor, tokenizer, send
-        self.file, self.max_length = plugins.source_file(type(executor)), start["max_length"]
+    """Executes runs of one executor on one event loop."""
+
+    def __init__(self, executor: Any, tokenizer: Any, start: Message, send: Callable[[Message], None]) -> None:
+        """Prepare the executor.
+
+        Args:
+            executor: The file's AgentExecutor.
+            tokenizer: The model's tokenizer.
+            start: The actor's first message.
+            send: Sends a message to the actor, from any thread.
+        """
+        self.executor = executor
+        self.tokenizer = tokenizer
+        self.send = send
+        self.file = plugins.source_file(type(executor))
+        self.max_length = start["max_length"]
         self.idle_s = float(start["idle_s"])
         self.watch = LoopWatch({self.file} if self.file else ())
         self.engine = LlmEngine(send, tokenizer)
         self.runs: dict[int, asyncio.Task[None]] = {}
-        accepts = inspect.signature(executor.execute).parameters
-        self.images = (
-            {"images": None} if "images" in accepts or any(p.kind is p.VAR_KEYWORD for p in accepts.values()) else {}
-        )
-        if isinstance(cls := getattr(executor, "agent_instance_cls", None), type):
-            executor.agent_instance_cls = recorded(
-                cls, Deadlines(reset=start["reset_timeout_s"], step=start["step_timeout_s"])
-            )
+        parameters = inspect.signature(executor.execute).parameters
+        accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        self.images = {"images": None} if "images" in parameters or accepts_any else {}
+        instance_class = getattr(executor, "agent_instance_cls", None)
+        if isinstance(instance_class, type):
+            deadlines = Deadlines(reset=start["reset_timeout_s"], step=start["step_timeout_s"])
+            executor.agent_instance_cls = recorded(instance_class, deadlines)
 
     def handle(self, message: Message) -> None:
+        """Act on a message of the actor."""
         if "completion" in message:
             self.engine.answered(message)
         elif "run" in message:
@@ -66,9 +81,11 @@ class Worker:
             self.send({"pong": True})
 
     async def _run(self, message: Message) -> None:
+        """Run `execute` once and send its result or its error."""
         run = Run(message["run"])
         RUN.set(run)
-        late = outage = False
+        late = False
+        outage = False
         trace = ""
         values = (
             message["prompt"],
@@ -81,19 +98,21 @@ class Worker:
         try:
             with self.watch.allows(self.idle_s):
                 result = await self.executor.execute(**dict(zip(ARGUMENTS, values, strict=True)), **self.images)
-            said: Message = {"result": answer(result)}
+            reply: Message = {"result": answer(result)}
         except CallLate as e:
-            at = plugins.raised_at(e.__cause__, self.file) if e.__cause__ else None
-            said, late = {"error": f"{at}: {e}" if at else str(e)}, True
+            late = True
+            line = plugins.raised_at(e.__cause__, self.file) if e.__cause__ else None
+            reply = {"error": f"{line}: {e}" if line else str(e)}
         except (Exception, SystemExit, Overrun) as e:
             outage = isinstance(e, Exception) and is_outage(e)
             trace = traceback_of(e, self.file)
-            said = {"error": f"{plugins.raised_at(e, self.file) or self.file}: {type(e).__name__}: {e}"}
-        facts = {"calls": run.calls, "late": late, "outage": outage, "traceback": trace}
-        self.send({"done": run.number, **facts, **said})
+            reply = {"error": f"{plugins.raised_at(e, self.file) or self.file}: {type(e).__name__}: {e}"}
+        details = {"calls": run.calls, "late": late, "outage": outage, "traceback": trace}
+        self.send({"done": run.number, **details, **reply})
 
 
 async def _serve(connection: socket.socket) -> None:
+    """Load the file that the first message names, then act on messages until the actor is gone."""
     reader, writer = await asyncio.open_connection(sock=connection)
     loop = asyncio.get_running_loop()
 
@@ -104,7 +123,7 @@ async def _serve(connection: socket.socket) -> None:
     if first is None:
         return
     try:
-        worker = _started(first["start"], send)
+        worker = _load_worker(first["start"], send)
     except ConfigError as e:
         send({"error": str(e)})
         await asyncio.sleep(0)
@@ -116,8 +135,12 @@ async def _serve(connection: socket.socket) -> None:
         worker.handle(message)
 
 
-def _started(start: Message, send: Any) -> Worker:
-    """Raises ConfigError when the file cannot be loaded or its executor not be made."""
+def _load_worker(start: Message, send: Callable[[Message], None]) -> Worker:
+    """Return the worker for the file.
+
+    Raises:
+        ConfigError: The file cannot be loaded, or its executor cannot be created.
+    """
     cls = plugins.load(AGENT, start["file"])
     try:
         executor = cls()
@@ -125,15 +148,15 @@ def _started(start: Message, send: Any) -> Worker:
         at = plugins.raised_at(e, plugins.source_file(cls)) or plugins.location(cls)
         raise ConfigError(
             f"train.agent_func_path = {start['file']!r}: {at}: {type(e).__name__}: {e}."
-            " It must be made without arguments."
+            " Its constructor must work without arguments."
         ) from e
     from transformers import AutoTokenizer
 
     return Worker(executor, AutoTokenizer.from_pretrained(start["model"]), start, send)
 
 
-def _leave_with(connection: socket.socket) -> None:
-    """Ends this process when the other side is gone, even while the file blocks the event loop."""
+def _exit_with_actor(connection: socket.socket) -> None:
+    """End this process when the actor is gone, even if the file blocks the event loop."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP)
     poll.poll()
@@ -141,8 +164,9 @@ def _leave_with(connection: socket.socket) -> None:
 
 
 def main() -> None:
+    """Serve the actor on the socket whose file descriptor is the first argument."""
     connection = socket.socket(fileno=int(sys.argv[1]))
-    threading.Thread(target=_leave_with, args=(connection,), name="leave with the actor", daemon=True).start()
+    threading.Thread(target=_exit_with_actor, args=(connection,), name="exit with actor", daemon=True).start()
     asyncio.run(_serve(connection))
 
 

@@ -95,7 +95,7 @@ async def test_a_file_that_cannot_be_interrupted_is_lost_and_its_process_replace
     masked = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
     agent, engine = await agent_of(f"{masked}{CUSTOM}", **soon)
     agent.workers[0].process.pong = Deadline(0.4, "PONG")
-    with pytest.raises(AgentLost, match=r"not heard of for rollout.agent_idle_s = 0.4 s"):
+    with pytest.raises(AgentLost, match=r"rollout\.agent_idle_s = 0\.4 s"):
         await one(agent, engine, "block")
     while agent.workers[0].process.starts == 1:  # the ping finds that it is blocked, and the next sample starts another
         with suppress(AgentLost, EnvLost):
@@ -105,7 +105,7 @@ async def test_a_file_that_cannot_be_interrupted_is_lost_and_its_process_replace
 async def test_a_silent_sample_alone_is_lost_where_the_process_answers(agent_of, quick):
     soon = {"env.reset_timeout_s": 0.2, "env.step_timeout_s": 0.2, "rollout.agent_idle_s": 0.4}
     agent, engine = await agent_of(CUSTOM, **soon)
-    with pytest.raises(AgentLost, match="not heard of"):
+    with pytest.raises(AgentLost, match=r"rollout\.agent_idle_s"):
         await one(agent, engine, "wait")
     agent.workers[0].process.idle = Deadline(60.0, "rollout.agent_idle_s")
     assert (await one(agent, engine)).reward == 0.5
@@ -115,7 +115,7 @@ async def test_a_silent_sample_alone_is_lost_where_the_process_answers(agent_of,
 async def test_a_file_that_cannot_be_loaded_says_where(agent_of, quick, tmp_path):
     with pytest.raises(ConfigError, match=rf"{tmp_path}/agent.py:2: ZeroDivisionError"):
         await agent_of("x = 0\n1 / x\n")
-    with pytest.raises(ConfigError, match=r"agent.py:3: OSError: no licence. It must be made without arguments"):
+    with pytest.raises(ConfigError, match=r"agent.py:3: OSError: no licence"):
         await agent_of(
             "class AgentExecutor:\n    def __init__(self):\n        raise OSError('no licence')\n    async def"
             " execute(self, **kw):\n        ...\n"
