@@ -106,7 +106,7 @@ def host_plan(cfg: Config, *, gpus: bool) -> HostPlan | None:
     if not n or shape is None:
         return None
     w, ranks = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.world_size
-    parts, host = learner_parts(cfg, n, shape, w, ranks, chunk=CPU_CHUNK_TOKENS)
+    parts, host = learner_parts(cfg, n, shape, w, ranks, chunk=CPU_CHUNK_TOKENS, on_gpu=False)
     checkpoint = 0 if cfg.ckpt.disable_ds else math.ceil(checkpoint_bytes(cfg) / ranks)
     kept = {"kept on the host": host - checkpoint}
     if gpus:

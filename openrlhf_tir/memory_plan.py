@@ -10,8 +10,10 @@ times pp pipeline stages), T tokens of a micro batch (`micro_batch_tokens`):
                    w min(P, 1e9)         weights of other ranks that are gathered at one time (DeepSpeed's
                                          stage3_max_live_parameters)
                    w T h L + 1 layer     activations with gradient checkpointing: each layer's input, and one layer
-                                         computed again
-                   2 chunks              logits, never [T, V] (learner/linear_head.py): of 256 tokens or 64 MiB
+                                         computed again; all of a layer's where it is not computed again
+                                         (actor.gradient_checkpointing_layers)
+                   2 chunks              logits, never [T, V] (learner/linear_head.py), in fp32 where tokens are
+                                         excluded (top-k, top-p, min-p) and on a CPU, else as weights are
                    (4 + w) V h           the head's gradient: summed up over chunks in fp32, then as weights are
                    ds.keep_logits_mib    logits kept from the forward pass for the backward, w T V at most
     engine GPU     P w / G               weights
@@ -36,6 +38,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from .config import Config
@@ -116,12 +119,17 @@ class Shape:
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             return None
 
-    def activation_bytes(self, w: int) -> int:
+    def activation_bytes(self, w: int, *, fused: bool = False) -> int:
         """Return the bytes per token that a layer's forward pass keeps for the backward, with weights of `w` bytes.
 
         Two norms, each with its input in fp32 and its output (transformers computes them so); q, k, v, and the
         attention's output twice (as the kernel gave it and as a packed row); gate, its activation, up, and the product.
+
+        With fused kernels (learner/liger.py): each norm's input and output as they are; q, k, v and the attention's
+        output; gate, up and the product.
         """
+        if fused:
+            return w * (4 * self.hidden + 2 * (self.heads + self.keys) * self.head_dim + 3 * self.inner)
         attention = (3 * self.heads + 2 * self.keys) * self.head_dim
         return 2 * (4 + w) * self.hidden + w * (attention + 4 * self.inner)
 
@@ -153,6 +161,8 @@ class MemoryPlan:
     """Whether a rank and an engine are on each GPU, in turns."""
     at_once: bool = False
     """Whether a rank and an engine are on each GPU, at the same time."""
+    layers: int = 0
+    """Decoder layers of the model."""
     engine_known: bool = True
     """Whether the engine holds weights and KV cache as they are counted here: neither quantised nor offloaded."""
 
@@ -168,6 +178,11 @@ class MemoryPlan:
     def asleep(self) -> int:
         """What a sleeping engine keeps of a GPU on which a rank trains: CUDA's context, graphs."""
         return ENGINE_RESERVE if self.shared else 0
+
+    @property
+    def beside_learner(self) -> int:
+        """What an engine holds of a rank's GPU while the rank trains."""
+        return self.engine_gpu if self.at_once else self.asleep
 
     @property
     def learner_gpu(self) -> int:
@@ -243,6 +258,7 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
         checkpoints=0 if cfg.ckpt.disable_ds else checkpoint_bytes(cfg) * (cfg.ckpt.max_num + 1),
         shared=cfg.train.colocate_all,
         at_once=cfg.train.share_gpus,
+        layers=shape.layers,
         engine_known=not any(name in SMALLER or "offload" in name for name in cfg.vllm.engine_args),
     )
 
@@ -260,10 +276,33 @@ def micro_batch_tokens(cfg: Config) -> int:
     return max(longest, most)
 
 
+def recomputed_layers(cfg: Config, shape: Shape) -> int:
+    """Return how many layers compute their activations again. "auto" counts as all: the least memory that it takes."""
+    if not cfg.actor.gradient_checkpointing_enable:
+        return 0
+    number = cfg.actor.gradient_checkpointing_layers
+    return min(number, shape.layers) if isinstance(number, int) else shape.layers
+
+
+def has_liger() -> bool:
+    """Return True if the package liger-kernel is installed, which learners with a GPU then use."""
+    return find_spec("liger_kernel") is not None
+
+
 def learner_parts(
-    cfg: Config, n: int, shape: Shape, w: int, ranks: int, *, chunk: int = CHUNK_TOKENS
+    cfg: Config, n: int, shape: Shape, w: int, ranks: int, *, chunk: int = CHUNK_TOKENS, on_gpu: bool = True
 ) -> tuple[dict[str, int], int]:
-    """Return one rank's GPU by parts, and its host memory. `chunk`: tokens of the head's chunks, at least."""
+    """Return one rank's GPU by parts, and its host memory.
+
+    Args:
+        cfg: The configuration.
+        n: Parameters of the model.
+        shape: Its shape.
+        w: Bytes of a weight.
+        ranks: Learner ranks.
+        chunk: Tokens of the head's chunks, at least.
+        on_gpu: The rank has a GPU, with kernels that keep less than those of a CPU.
+    """
     share = math.ceil(n / ranks)
     tokens = micro_batch_tokens(cfg)
     critics = int(cfg.algo.advantage.estimator == "gae")
@@ -272,19 +311,20 @@ def learner_parts(
     # fp32 weights that ZeRO-3 cuts up are their own master weights
     own_masters = 4 if w == 4 and cfg.ds.zero_stage == 3 else 0
     states = share * (OPTIMISER_BYTES - own_masters) * trained
-    kept = (
-        w * tokens * shape.hidden * shape.layers
-        if cfg.actor.gradient_checkpointing_enable
-        else tokens * shape.activation_bytes(w) * (shape.layers - 1)
-    )
+    recomputed = recomputed_layers(cfg, shape)
+    of_layer = tokens * shape.activation_bytes(w, fused=on_gpu and cfg.ds.use_liger_kernel is not False and has_liger())
+    activations = w * tokens * shape.hidden * recomputed + of_layer * (shape.layers - recomputed + (recomputed > 0))
+    sampling = cfg.rollout
+    is_truncated = bool(sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
+    logit_bytes = w if on_gpu and not is_truncated else 4
     head = (4 + (w if w < 4 else 0)) * shape.vocabulary * shape.hidden
     parts = {
         "weights": (share * w if cfg.ds.zero_stage == 3 else n * w) * models,
         "gradients": share * GRADIENT_BYTES[cfg.ds.grad_accum_dtype] * trained,
         "optimiser": 0 if cfg.ds.adam_offload else states,
         "gathered weights": w * min(n, LIVE_PARAMETERS) if cfg.ds.zero_stage == 3 else 0,
-        "activations": kept + tokens * shape.activation_bytes(w),
-        "logits": 2 * max(CHUNK_BYTES, 4 * chunk * shape.vocabulary),
+        "activations": activations,
+        "logits": 2 * max(CHUNK_BYTES, logit_bytes * chunk * shape.vocabulary),
         "head's gradient": head * (cfg.ds.lora.rank == 0),
         "kept logits": min(cfg.ds.keep_logits_mib << 20, w * tokens * shape.vocabulary),
         "reserve": RESERVE,

@@ -209,13 +209,17 @@ def learner(shape: str, micro_tokens: int) -> Callable[[argparse.Namespace], dic
             args.groups, args.samples, args.tokens = (2, 2, 64) if args.cpu else (16, 16, 8192)
             args.micro_tokens = 512 if args.cpu else micro_tokens
             h200.write_model(args.model, args.shape)
-            plan = memory_plan(h200.config_that_fits(args), 80 << 30)
             facts = h200.learner(args)
+            if facts["recomputed_layers"] is not None:
+                args.recompute = facts["recomputed_layers"]
+            plan = memory_plan(h200.config_that_fits(args), 80 << 30)
             _, groups = h200.batch(args, h200.STEPS)
         sequences = [len(t.prompt_ids) + t.response_tokens for g in groups for t in g.valid]
         facts |= {"shape": args.shape, "micro_tokens": args.micro_tokens, "step_tokens": sum(sequences)}
         if plan:
-            facts |= {"parameters": plan.parameters, "planned_gib": round(plan.learner_gpu / 2**30, 2)}
+            # What torch allocates at most is measured; the reserve is for what lies beside it.
+            planned = plan.learner_gpu - plan.learner["reserve"]
+            facts |= {"parameters": plan.parameters, "planned_gib": round(planned / 2**30, 2)}
         if plan and (peak := _peak_flops()):
             operations = 6 * plan.parameters * sum(sequences) + attention_flops(args, sequences)
             facts["mfu"] = round(operations / facts["learner_step_s"] / peak, 3)
@@ -309,6 +313,8 @@ def run_stages(args: argparse.Namespace, scratch: Path) -> None:
             line(stage=name, left_out=f"{left:.0f} s of the budget are left")
             continue
         command = [sys.executable, "-m", "benchmarks.gpu", "--stage", name, "--model", str(args.model or scratch)]
+        command += ["--recompute", str(args.recompute)]
+        command += ["--profile"] * args.profile + ["--no-liger"] * args.no_liger
         # A session of its own: vLLM's engine process must end with its stage, or it keeps the card's memory.
         process = subprocess.Popen(
             command + ["--cpu"] * args.cpu, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
@@ -336,6 +342,7 @@ def main() -> None:
     add("--only", nargs="+", choices=STAGES, help="some of the stages, in this order")
     add("--model", type=Path, help="directory of the engine stages' model (default: random weights of 0.5b's shape)")
     add("--cpu", action="store_true", help="tiny shapes on a CPU: shows that the script works")
+    h200.add_learner_options(parser)
     add("--stage", choices=[*STAGES, *HIDDEN], help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.attention, args.learning_rate, args.micro_tokens = "sdpa", 1e-4, 32_768

@@ -32,6 +32,8 @@ from typing import Any
 
 from openrlhf_tir.machine import gpu_count
 
+from .device_time import device_time
+
 SHAPES = {
     "tiny": {},
     "0.5b": {
@@ -114,6 +116,7 @@ def config(args: argparse.Namespace, model: Path | None = None, *, offload: bool
                 "model_name_or_path": str(model or args.model),
                 "num_gpus_per_node": 1,
                 "gradient_checkpointing_enable": not tiny,
+                "gradient_checkpointing_layers": None if args.recompute == "all" else args.recompute,
                 "learning_rate": args.learning_rate,
             },
             "ds": {
@@ -121,6 +124,7 @@ def config(args: argparse.Namespace, model: Path | None = None, *, offload: bool
                 "attn_implementation": attention(args),
                 "packing_samples": True,
                 "adam_offload": offload,
+                "use_liger_kernel": False if args.no_liger else None,
             },
             "rollout": {"batch_size": args.groups, "n_samples_per_prompt": args.samples, "max_new_tokens": args.tokens},
             "train": {"micro_batch_size": 64, "max_tokens_per_gpu": args.micro_tokens},
@@ -195,6 +199,9 @@ def batch(args: argparse.Namespace, step: int):
 def learner(args: argparse.Namespace) -> dict:
     import torch
 
+    from openrlhf_tir.learner import liger
+    from openrlhf_tir.learner.recomputation import layers_to_recompute
+
     cfg = config_that_fits(args)
     rank, _store = rank_of(cfg)
     seconds, tokens = [], []
@@ -206,6 +213,11 @@ def learner(args: argparse.Namespace) -> dict:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
         tokens.append(made.num_tokens)
+    profile = {}
+    if args.profile:
+        made, groups = batch(args, STEPS + 1)
+        found = device_time(lambda: rank.step(made, groups))
+        profile = {"profile": {kind: round(seconds, 3) for kind, seconds in found.items()}}
     (args.model / PUSH).parent.mkdir()  # not beside the model's own, which vLLM would load with it
     start = time.perf_counter()
     digest = rank.publish(args.model / PUSH)
@@ -215,7 +227,10 @@ def learner(args: argparse.Namespace) -> dict:
     rank.close()
     median = statistics.median(seconds[1:])
     return {
+        **profile,
         "attention": cfg.ds.attn_implementation,
+        "recomputed_layers": layers_to_recompute(cfg, "cuda" if torch.cuda.is_available() else "cpu"),
+        "liger": liger.is_used(cfg, on_gpu=torch.cuda.is_available()),
         "packed": cfg.ds.packing_samples,
         "adam_offload": cfg.ds.adam_offload,
         "learner_step_s": round(median, 3),
@@ -428,6 +443,18 @@ def run_all(wanted: list[str], has, run, model: Path) -> dict:
     return facts | {"could_not": could_not}
 
 
+def add_learner_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose how the learner's step is computed."""
+    add = parser.add_argument
+    add("--profile", action="store_true", help="one more learner step, with the card's time by kind of kernel")
+    add("--no-liger", action="store_true", help="transformers' layers, also where Liger is installed")
+    add("--recompute", type=_layers, default="auto", metavar="N", help="layers: a number, all, auto (default: auto)")
+
+
+def _layers(text: str) -> int | str:
+    return text if text in ("all", "auto") else int(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu.h200", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -441,6 +468,7 @@ def main() -> None:
     add("--requests", type=int, default=256, help="of the engine, at once (default: %(default)s)")
     add("--attention", default="auto", help="ds.attn_implementation (default: flash attention if installed, else sdpa)")
     add("--learning-rate", type=float, default=1e-4, help="large, so that a push is seen (default: %(default)s)")
+    add_learner_options(parser)
     add("--only", choices=PARTS, help="one part")
     add("--part", choices=PARTS, help=argparse.SUPPRESS)
     add("--model", type=Path, help=argparse.SUPPRESS)

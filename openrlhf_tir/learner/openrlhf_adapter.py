@@ -36,6 +36,7 @@ from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
 from ..config.sections.learner import ALL_LINEAR
 from ..errors import ConfigError
+from . import liger
 from .attention.choice import attention_implementation
 from .attention.packed import SDPA_PACKED, SequenceLayout, check_packing, set_layout
 from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
@@ -46,6 +47,7 @@ from .linear_head import ScoringHead
 from .lora import check_targets, unmatched_target
 from .optim import muon
 from .packing import MicroBatch
+from .recomputation import layers_to_recompute, recompute_first_layers
 from .roles.value_head import has_scalar_head
 from .truncation import Truncation
 
@@ -117,6 +119,8 @@ class PolicyModel(Actor):
                 auxiliary loss), or its logits are not those of one linear layer.
         """
         lora = cfg.ds.lora if not frozen else Lora()
+        if liger.is_used(cfg, on_gpu=strategy.device != "cpu"):
+            liger.apply(cfg.actor.model_name_or_path)
         with _fp32_allowed(), _explained_lora_error(self, cfg):
             super().__init__(
                 cfg.actor.model_name_or_path,
@@ -124,7 +128,7 @@ class PolicyModel(Actor):
                 param_dtype=cfg.ds.param_dtype,
                 ds_config=strategy.get_ds_eval_config(cfg.ref.offload) if frozen else strategy.get_ds_train_config(),
                 packing_samples=cfg.ds.packing_samples,
-                use_liger_kernel=cfg.ds.use_liger_kernel,
+                use_liger_kernel=False,  # liger.apply has replaced the layers' classes
                 experts_implementation=cfg.ds.experts_implementation,
                 temperature=cfg.rollout.temperature,
                 lora_rank=lora.rank,
@@ -160,6 +164,7 @@ class PolicyModel(Actor):
             self.requires_grad_(False)
         elif cfg.actor.gradient_checkpointing_enable:
             self.gradient_checkpointing_enable(_checkpointing_options(cfg))
+            recompute_first_layers(self.model, layers_to_recompute(cfg, strategy.device))
 
     def log_probs(self, micro: MicroBatch, wanted: torch.Tensor | None = None) -> torch.Tensor:
         """Return the log-probs at temperature 1, without truncation, [b, L-1] float32; see `score`."""

@@ -198,13 +198,15 @@ def test_the_heads_chunk_is_the_learners():
 
 
 def test_logits_are_two_chunks_of_the_vocabulary_and_what_is_kept_of_them(tmp_path):
-    """2,048 tokens of 152,064 logits are 1,188 MiB in float32; 16,000 tokens have 4,640.6 MiB of them in bf16."""
+    """2,048 tokens of 152,064 logits are 594 MiB in bf16, 1,188 in float32; 16,000 tokens have 4,640.6 MiB of them in bf16."""
 
-    def plan(**ds):
+    def plan(top_p=1.0, **ds):
         actor = {"model_name_or_path": model(tmp_path, {**SMALL, "vocab_size": 152_064}), "num_gpus_per_node": 1}
-        return memory_plan(Config(actor=actor, train={"max_tokens_per_gpu": 16_000}, ds=ds), 6 * GIB)
+        cfg = Config(actor=actor, train={"max_tokens_per_gpu": 16_000}, ds=ds, rollout={"top_p": top_p})
+        return memory_plan(cfg, 6 * GIB)
 
-    assert plan().learner["logits"] == 2376 * 2**20 and "kept logits" not in plan().learner
+    assert plan().learner["logits"] == 1188 * 2**20 and "kept logits" not in plan().learner
+    assert plan(top_p=0.9).learner["logits"] == 2376 * 2**20
     assert plan(keep_logits_mib=1024).learner["kept logits"] == GIB and not plan(keep_logits_mib=1024).faults(8 * GIB)
     most = plan(keep_logits_mib=100_000)
     assert most.learner["kept logits"] == 2 * 16_000 * 152_064

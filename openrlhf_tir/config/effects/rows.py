@@ -145,7 +145,7 @@ IDLE = [
         for role in ("actor", "critic")
     ),
     Idle(
-        "actor.gradient_checkpointing_reentrant",
+        "actor.gradient_checkpointing_reentrant actor.gradient_checkpointing_layers",
         lambda c: not c.actor.gradient_checkpointing_enable,
         "without --actor.gradient_checkpointing_enable. Set that, or leave it out.",
     ),

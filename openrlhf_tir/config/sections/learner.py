@@ -125,6 +125,14 @@ class Actor(Section):
         0.0, ge=0, description="weight of the loss that balances the experts of a mixture, in the policy's loss"
     )
     gradient_checkpointing_enable: bool = False
+    gradient_checkpointing_layers: int | Literal["auto"] | None = Field(
+        None,
+        description=(
+            "with gradient_checkpointing_enable: so many layers compute their activations again in the backward pass,"
+            " the others keep them, which is faster and takes memory; auto: as few as the memory plan says fit into the"
+            " GPU; unset: all"
+        ),
+    )
     gradient_checkpointing_reentrant: bool = Field(
         False,
         description=(
@@ -194,7 +202,13 @@ class Ds(Section):
     grad_accum_dtype: Literal["bf16", "fp16", "fp32"] | None = Field(
         None, description="dtype in which gradients add up over micro batches; default: fp32 (fp16 beside fp16 weights)"
     )
-    use_liger_kernel: bool = False
+    use_liger_kernel: bool | None = Field(
+        None,
+        description=(
+            "Liger's kernels for norms, rotary embedding and gated MLPs, which read and write activations once; unset:"
+            " on a GPU where the package liger-kernel is installed"
+        ),
+    )
     value_head_prefix: str = Field(
         "score", description="name of the head of a critic or reward model, unless its config.json says another"
     )

@@ -45,7 +45,14 @@ def kept(request):
     return request.param * V * 8
 
 
-@pytest.mark.usefixtures("chunks")
+@pytest.fixture(params=[False, True], ids=["in place", "as compiled on CUDA"])
+def one_pass(request, monkeypatch):
+    """Whether a chunk is computed by the functions that a CUDA device compiles. Here they run uncompiled."""
+    monkeypatch.setattr(linear_head, "_is_compiled", lambda *_: request.param)
+    monkeypatch.setattr(linear_head, "_compile", lambda function: function)
+
+
+@pytest.mark.usefixtures("chunks", "one_pass")
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("entropy_grad", [False, True])
 @pytest.mark.parametrize("with_bias", [False, True])
