@@ -198,7 +198,7 @@ def test_the_heads_chunk_is_the_learners():
 
 
 def test_logits_are_two_chunks_of_the_vocabulary_and_what_is_kept_of_them(tmp_path):
-    """2,048 tokens of 152,064 logits are 594 MiB in bf16, 1,188 in float32; 16,000 tokens have 4,640.6 MiB of them in bf16."""
+    """2,048 tokens of 152,064 logits are 594 MiB in bf16, 1,188 in float32; 16,000 have 4,640.6 MiB of them in bf16."""
 
     def plan(top_p=1.0, **ds):
         actor = {"model_name_or_path": model(tmp_path, {**SMALL, "vocab_size": 152_064}), "num_gpus_per_node": 1}
