@@ -384,7 +384,7 @@ def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_i
         if "earlier turns otherwise than they were sampled (thinking)" in f
     ]
     assert "env.template_rewrites = 'refuse'" in refused({**as_user, "env.template_rewrites": "refuse"})
-    assert "calls = 'hermse' is no format of calls" in refused({**run, "env.options": {"calls": "hermse"}})
+    assert "env.options.calls = 'hermse'" in refused({**run, "env.options": {"calls": "hermse"}})
     tokenizer("mistral_v1").save_pretrained(tmp_path / "model")
     assert "env.options.role = 'user'" in refused(run)
     assert "env.tools and env.template_rewrites are a messages protocol's" in refused(
