@@ -1,0 +1,333 @@
+"""Commands: assignments, what builtins and functions do to the shell, and which commands a script would start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from .conditions import Conditions
+from .ends import MAX_COMMANDS, MAX_DEPTH, Enough, Exit, Return
+from .script import Command
+from .syntax import Node
+from .unknown_text import readable
+
+_TRAINER = re.compile(r"openrlhf[./]cli[./]\w+|\btrain_(ppo_ray|ppo|sft|dpo|rm|kto|kd|prm)\b")
+_ITEM = re.compile(r"""(?<=[\s(])\[([^\]]+)\]=("[^"]*"|'[^']*'|[^\s)]*)""")
+"""An item of an associative array, [key]=value."""
+PRINTS = ("echo", "printf", "cat", "grep", "sed", "awk", "tee", "logger", "pkill", "pgrep", "tail", "ls", "which")
+"""Commands whose words may name a program that they do not start."""
+
+
+class Commands(Conditions):
+    """Runs commands as far as they change the shell, and keeps the others."""
+
+    def text(self, text: str) -> None:
+        """Read a text in the current scope."""
+        raise NotImplementedError
+
+    def nested(self, text: str, line: int) -> None:
+        """Read a text that a command runs in a shell of its own."""
+        raise NotImplementedError
+
+    # assignments
+
+    def _variable_assignments(self, node: Node) -> None:
+        self.children(node)
+
+    def _declaration_command(self, node: Node) -> None:
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                self._variable_assignment(child)
+
+    def _variable_assignment(self, node: Node) -> None:
+        target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        adds = any(c.type == "+=" for c in node.children)
+        name = self.raw(target)
+        new: str | list[str]
+        if value is None:
+            new = ""
+        elif value.type == "array" and (items := _ITEM.findall(self.raw(value))):
+            for key, text in items:
+                self.variables[f"{name}[{self._text(key)}]"] = self._text(text)
+            new = [self._text(text) for _, text in items]
+        elif value.type == "array":
+            new = [word for child in value.named_children if child.type != "comment" for word in self.words(child)]
+        else:
+            new = self._joined(value)
+        if target.type == "subscript":
+            name, _, index = name.partition("[")
+            self._set_item(name, index.rstrip("]"), new if isinstance(new, str) else " ".join(new))
+            return
+        old = self.variables.get(name, [] if isinstance(new, list) else "")
+        if adds and isinstance(new, list):
+            new = [*([old] if isinstance(old, str) else old), *new]
+        elif adds and isinstance(old, str) and isinstance(new, str):
+            new = old + new
+        elif adds and isinstance(old, list) and isinstance(new, str):
+            new = [(old[0] if old else "") + new, *old[1:]]
+        self.variables[name] = new
+
+    def _set_item(self, name: str, index: str, value: str) -> None:
+        old = self.variables.get(name, [])
+        items = [old] if isinstance(old, str) else list(old)
+        try:
+            number = int(index)
+        except ValueError:
+            self.variables[f"{name}[{self._text(index)}]"] = value  # of an associative array
+            return
+        items += [""] * (number + 1 - len(items))
+        items[number] = value
+        self.variables[name] = items
+
+    # commands
+
+    def _redirected_statement(self, node: Node) -> bool | None:
+        body = node.child_by_field_name("body")
+        heredoc = next((c for c in node.named_children if c.type in ("heredoc_redirect", "herestring_redirect")), None)
+        text = None if heredoc is None else self._redirected_text(heredoc)
+        status = None
+        if body is not None and text is not None:
+            self._keep_file(node, body, text)
+        if body is not None:
+            status = self._with_input(body, text) if text is not None else self.statement(body)
+        elif text is not None and trains(text):
+            self.nested(text, self.line(node))
+        if heredoc is not None:
+            # `cat <<EOF | bash`, `cmd <<EOF && other`: what follows hangs below the redirect
+            for child in heredoc.named_children:
+                if child.type in ("pipeline", "list", "command", "redirected_statement"):
+                    self.statement(child)
+        return status
+
+    def _keep_file(self, node: Node, body: Node, text: str) -> None:
+        """Remember a file that `cat > FILE` or `tee FILE` writes from a here-document."""
+        words = self.command_words(body) if body.type == "command" else []
+        redirects = [c for c in (*node.named_children, *body.named_children) if c.type == "file_redirect"]
+        heredoc = next((c for c in node.named_children if c.type == "heredoc_redirect"), None)
+        redirects += [c for c in heredoc.named_children if c.type == "file_redirect"] if heredoc is not None else []
+        paths = [word for word in words[1:] if words[0] == "tee" and not word.startswith("-")]
+        if words[:1] == ["cat"]:
+            paths += [self._joined(c.child_by_field_name("destination")) for c in redirects if ">" in self.raw(c)[:2]]
+        for path in paths:
+            self.script.files[path] = text
+
+    def _with_input(self, body: Node, text: str) -> bool | None:
+        if body.type == "command":
+            words = self.command_words(body)
+            if words and words[0] == "read":
+                self._read(words[1:], text)
+                return True
+            if words and words[0] in ("mapfile", "readarray"):
+                names = [word for word in words[1:] if not word.startswith("-")]
+                self.variables[names[-1] if names else "MAPFILE"] = text.splitlines()
+                return True
+            self.run_words(words, body)
+            if trains(text):
+                self.nested(text, self.line(body))
+            return None
+        return self.statement(body)
+
+    def _read(self, words: list[str], text: str) -> None:
+        delimiter: str | None = None
+        names: list[str] = []
+        array = False
+        rest = iter(words)
+        for word in rest:
+            if word == "-d":
+                delimiter = next(rest, "")
+            elif word in ("-p", "-n", "-N", "-t", "-u", "-i"):
+                next(rest, "")
+            elif word.startswith("-") and len(word) > 1:
+                array = array or word.endswith("a")
+                if word.endswith("d"):
+                    delimiter = next(rest, "")
+            else:
+                names.append(word)
+        if delimiter is None:
+            text = text.partition("\n")[0]
+        if not names:
+            names = ["REPLY"]
+        if array:
+            self.variables[names[0]] = text.split()
+            return
+        values = text.split(maxsplit=len(names) - 1) if len(names) > 1 else [text.strip()]
+        for i, name in enumerate(names):
+            self.variables[name] = values[i] if i < len(values) else ""
+
+    def _command(self, node: Node) -> bool | None:
+        saved = {}
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                name = self.raw(child.child_by_field_name("name"))
+                saved[name] = self.variables.get(name)
+                self._variable_assignment(child)
+        try:
+            return self.run_words(self.command_words(node), node)
+        finally:
+            for name, value in saved.items():
+                if value is None:
+                    self.variables.pop(name, None)
+                else:
+                    self.variables[name] = value
+
+    def run_words(self, words: list[str], node: Node) -> bool | None:
+        """Do what a command does to the shell itself, and keep it."""
+        if not words:
+            return None
+        name, arguments, line = words[0], words[1:], self.line(node)
+        if any(map(trains, words)):
+            for missing in self.unset:
+                self.script.note(
+                    f"Line {line}: ${missing} is set neither by the script nor in this environment: it is empty, as in"
+                    " bash."
+                )
+        if name in PRINTS:
+            return None
+        if name.startswith("-"):
+            self.script.note(
+                f"Line {line} begins with {readable(name)}: bash ended the command before it, at a comment or at a line"
+                f" that does not end with a backslash, so {self._orphans(words)} never reached it, and does not here."
+            )
+            return None
+        if name in self.functions:
+            return self._call(name, arguments)
+        builtin: Callable[[list[str], int], bool | None] | None = {
+            "cd": self._cd,
+            "eval": self._eval,
+            "source": self._source,
+            ".": self._source,
+            "set": self._set,
+            "shift": self._shift,
+            "unset": self._unset,
+            "exit": self._leave,
+            "return": self._leave_function,
+            "true": lambda arguments, line: True,
+            ":": lambda arguments, line: True,
+            "false": lambda arguments, line: False,
+            "export": self._export,
+        }.get(name)
+        if builtin is not None:
+            return builtin(arguments, line)
+        if len(self.script.commands) >= MAX_COMMANDS:
+            raise Enough
+        texts = [
+            word for word in words if not word.startswith("-") and any(map(str.isspace, word.strip())) and trains(word)
+        ]
+        if texts:
+            for text in texts:
+                self.nested(text, line)
+            return None
+        if name in ("bash", "sh", "sbatch") and arguments and self._other_script(name, arguments, line):
+            return None
+        self.script.commands.append(Command(tuple(words), line))
+        return None
+
+    def _orphans(self, words: list[str]) -> str:
+        flags = [readable(word) for word in words if word.startswith("-")]
+        return ", ".join(flags)
+
+    def _call(self, name: str, arguments: list[str]) -> bool | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Enough
+        body, source = self.functions[name]
+        saved, outer = self.positional, self.source
+        self.positional, self.source = arguments, source
+        try:
+            self.statement(body)
+        except Return:
+            pass
+        finally:
+            self.depth -= 1
+            self.positional, self.source = saved, outer
+        return None
+
+    def _other_script(self, name: str, arguments: list[str], line: int) -> bool:
+        """Read a script that this one runs, where it is there. Returns whether it was."""
+        words = iter(arguments)
+        for word in words:
+            if word.startswith("-"):
+                continue
+            path = self._there(word)
+            if path is None:
+                return False
+            saved, positional = self.name, self.positional
+            self.name, self.positional = str(path), list(words)
+            try:
+                self.nested(path.read_text(encoding="utf-8-sig", errors="replace"), line)
+            finally:
+                self.name, self.positional = saved, positional
+            return True
+        return False
+
+    def _there(self, name: str) -> Path | None:
+        """Return the script file of that name: where bash would look, or beside this script."""
+        for base in (self.cwd, Path(self.name).parent):
+            try:
+                if (path := base / name).is_file():
+                    return path
+            except OSError:
+                return None
+        return None
+
+    def _eval(self, arguments: list[str], line: int) -> None:
+        outer, self.first_line = self.first_line, line
+        try:
+            self.text(" ".join(arguments))
+        finally:
+            self.first_line = outer
+
+    def _source(self, arguments: list[str], line: int) -> bool | None:
+        if not arguments:
+            return None
+        path = self._there(arguments[0])
+        if path is None:
+            self.script.note(
+                f"Line {line} reads {readable(arguments[0])}, which is not there: what it sets is unknown here."
+            )
+            return None
+        outer, positional = self.first_line, self.positional
+        self.first_line = line
+        if arguments[1:]:
+            self.positional = arguments[1:]
+        try:
+            self.text(path.read_text(encoding="utf-8-sig", errors="replace"))
+        except Return:
+            pass
+        finally:
+            self.first_line, self.positional = outer, positional
+        return True
+
+    def _set(self, arguments: list[str], line: int) -> bool:
+        if "--" in arguments:
+            self.positional = arguments[arguments.index("--") + 1 :]
+        return True
+
+    def _shift(self, arguments: list[str], line: int) -> bool:
+        count = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
+        self.positional = self.positional[count:]
+        return True
+
+    def _unset(self, arguments: list[str], line: int) -> bool:
+        for name in arguments:
+            self.variables.pop(name, None)
+        return True
+
+    def _export(self, arguments: list[str], line: int) -> bool:
+        for word in arguments:
+            name, equals, value = word.partition("=")
+            if equals:
+                self.variables[name] = value
+        return True
+
+    def _leave(self, arguments: list[str], line: int) -> bool:
+        raise Exit
+
+    def _leave_function(self, arguments: list[str], line: int) -> bool:
+        raise Return
+
+
+def trains(text: str) -> bool:
+    """Whether a text may start one of OpenRLHF's programs."""
+    return _TRAINER.search(text) is not None

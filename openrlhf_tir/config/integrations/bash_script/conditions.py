@@ -1,0 +1,82 @@
+"""Conditions: whether `[[ ... ]]`, `[ ... ]` and `test` hold, None where only a run can tell."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+from .expansions import Expansions
+from .syntax import Node
+from .unknown_text import unknowns
+
+
+class Conditions(Expansions):
+    """Evaluates tests."""
+
+    def _test_command(self, node: Node) -> bool | None:
+        inner = [c for c in node.named_children if c.type != "comment"]
+        return self._truth(inner[0]) if len(inner) == 1 else None
+
+    def _truth(self, node: Node) -> bool | None:
+        kind = node.type
+        if kind == "binary_expression":
+            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+            operator = self.raw(node.child_by_field_name("operator"))
+            if operator in ("&&", "||", "-a", "-o"):
+                a, b = self._truth(left), self._truth(right)
+                if operator in ("&&", "-a"):
+                    return False if False in (a, b) else None if None in (a, b) else True
+                return True if True in (a, b) else None if None in (a, b) else False
+            return self._compare(self._joined(left), operator, self._joined(right))
+        if kind == "unary_expression":
+            operator = self.raw(node.children[0])
+            operand = node.named_children[-1]
+            if operator == "!":
+                status = self._truth(operand)
+                return None if status is None else not status
+            return self._unary(operator, self._joined(operand))
+        if kind in ("parenthesized_expression", "negation_expression"):
+            status = self._truth(node.named_children[0])
+            return (None if status is None else not status) if kind == "negation_expression" else status
+        if kind in ("command", "test_command"):
+            return self.statement(node)
+        word = self._joined(node)
+        return None if unknowns(word) else bool(word)
+
+    def _compare(self, left: str, operator: str, right: str) -> bool | None:
+        if unknowns(left + right):
+            return None
+        if operator in ("==", "="):
+            return fnmatch.fnmatchcase(left, right)
+        if operator == "!=":
+            return not fnmatch.fnmatchcase(left, right)
+        if operator == "=~":
+            try:
+                return re.search(right, left) is not None
+            except re.error:
+                return None
+        numeric = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
+        try:
+            a, b = int(left or 0), int(right or 0)
+        except ValueError:
+            return None
+        sign = numeric.get(operator, operator)
+        table = {"==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}
+        return table.get(sign)
+
+    def _unary(self, operator: str, operand: str) -> bool | None:
+        if operator == "-z":
+            return operand == ""
+        if operator == "-n":
+            return operand != ""
+        if unknowns(operand):
+            return None
+        if operator == "-v":
+            return operand in self.variables
+        path = self.cwd / operand
+        looks = {"-e": path.exists, "-f": path.is_file, "-d": path.is_dir, "-s": path.exists, "-r": path.exists}
+        look = looks.get(operator)
+        try:
+            return look() if look else None
+        except OSError:
+            return None

@@ -1,0 +1,20 @@
+"""Ends: why reading a script, or a function of it, stops; and how much of one is read."""
+
+from __future__ import annotations
+
+MAX_COMMANDS = 500
+"""Commands that are read of one script: loops and recursive functions end here."""
+MAX_DEPTH = 40
+"""Scripts, functions and substitutions inside one another."""
+
+
+class Exit(Exception):
+    """The script ends here."""
+
+
+class Return(Exception):
+    """The function ends here."""
+
+
+class Enough(Exception):
+    """More commands, or deeper, than a script of training has."""

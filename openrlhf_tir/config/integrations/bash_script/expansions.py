@@ -1,0 +1,425 @@
+"""Expansions: a node of the syntax tree -> the words that bash would make of it.
+
+$NAME, ${NAME:-default}, "${array[@]}", $(dirname "$0"), $((2 * N)), 'text', "text"
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from .arithmetic import calculate
+from .ends import MAX_DEPTH, Enough
+from .script import Script
+from .syntax import Node, parser
+from .unknown_text import unknown, unknowns
+from .words import Part, ansi, fields, without
+
+
+class Expansions:
+    """The state of a shell, and what words expand to in it."""
+
+    def __init__(self, name: str, environ: Mapping[str, str], cwd: Path) -> None:
+        self.script = Script()
+        self.name = name
+        self.variables: dict[str, str | list[str]] = dict(environ)
+        self.positional: list[str] = []
+        self.functions: dict[str, Node] = {}
+        self.cwd = cwd
+        self.depth = 0
+        self.source = b""
+        self.unset: list[str] = []
+        """Variables without a value that the words of the current command have."""
+        self.first_line: int | None = None
+        """The line to which what is read now belongs, inside of a text that a line of the script holds."""
+
+    def raw(self, node: Node) -> str:
+        """Return the source of a node."""
+        return self.source[node.start_byte : node.end_byte].decode(errors="replace")
+
+    def line(self, node: Node) -> int:
+        """Return the line of the outermost script to which a node belongs."""
+        return self.first_line or node.start_point[0] + 1
+
+    def children(self, node: Node) -> None:
+        """Run the statements below a node."""
+        for child in node.named_children:
+            self.statement(child)
+
+    def statement(self, node: Node) -> bool | None:
+        """Run one statement. Returns whether it succeeds, None where only running it could tell."""
+        raise NotImplementedError
+
+    # words
+
+    def words(self, node: Node) -> list[str]:
+        """Return the words that a node expands to."""
+        return fields(self.parts(node))
+
+    def _joined(self, node: Node | None) -> str:
+        """Return the text that a node expands to where bash does not split it: an assignment, a test."""
+        if node is None:
+            return ""
+        pieces: list[str] = []
+        for part in self.parts(node):
+            pieces.append(part.text if part.items is None else " ".join(part.items))
+        return "".join(pieces)
+
+    def parts(self, node: Node) -> list[Part]:
+        """Return the pieces of a word."""
+        kind = node.type
+        if kind == "concatenation":
+            return [part for child in node.children for part in self.parts(child)]
+        if kind in ("string", "translated_string"):
+            if kind == "translated_string":
+                node = node.named_children[0]
+            inside = self._inside(node, document=False)
+            return inside or [Part("")]
+        if kind == "raw_string":
+            return [Part(self.raw(node)[1:-1])]
+        if kind == "ansi_c_string":
+            return [Part(ansi(self.raw(node)[2:-1]))]
+        if kind in ("simple_expansion", "expansion"):
+            return self.expansion(self.raw(node), quoted=False)
+        if kind == "command_substitution":
+            return [Part(self.substitution(node), split=True)]
+        if kind == "arithmetic_expansion":
+            return [Part(self.arithmetic(node), split=True)]
+        if kind == "process_substitution":
+            return [Part(unknown(self.raw(node)))]
+        return self._literal(self.raw(node))
+
+    def _literal(self, raw: str) -> list[Part]:
+        text = re.sub(r"\\\n", "", raw)
+        text = re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+        if raw.startswith("~") and (raw == "~" or raw.startswith("~/")):
+            text = str(self.variables.get("HOME", "~")) + text[1:]
+        return [Part(text)]
+
+    def _inside(self, node: Node, *, document: bool) -> list[Part]:
+        """Return the pieces between double quotes, or of a here-document: nothing is split there."""
+        start, end = node.start_byte, node.end_byte
+        if not document:
+            start, end = start + 1, end - 1
+        parts: list[Part] = []
+        at = start
+        for child in node.named_children:
+            if child.type not in ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"):
+                continue
+            parts.append(self._quoted_text(at, child.start_byte, document))
+            if child.type in ("simple_expansion", "expansion"):
+                parts += self.expansion(self.raw(child), quoted=True)
+            elif child.type == "command_substitution":
+                parts.append(Part(self.substitution(child)))
+            else:
+                parts.append(Part(self.arithmetic(child)))
+            at = child.end_byte
+        parts.append(self._quoted_text(at, end, document))
+        return [part for part in parts if part.text or part.items is not None]
+
+    def _quoted_text(self, start: int, end: int, document: bool) -> Part:
+        text = self.source[start:end].decode(errors="replace")
+        escapes = r"\\([$`\\\n])" if document else r'\\([$`"\\\n])'
+        return Part(re.sub(escapes, lambda m: "" if m[1] == "\n" else m[1], text))
+
+    # expansions
+
+    _BRACES = re.compile(r"\$\{(?P<prefix>[#!]?)(?P<name>\w+|[@*#?$!-])(?P<index>\[[^\]]*\])?(?P<rest>.*)\}", re.DOTALL)
+
+    def expansion(self, raw: str, *, quoted: bool) -> list[Part]:
+        """Return the pieces of $NAME or ${NAME...}."""
+        if not raw.startswith("${"):
+            return self._value_parts(raw[1:], None, quoted)
+        match = self._BRACES.fullmatch(raw)
+        if match is None:
+            return [Part(unknown(raw))]
+        prefix, name, index, rest = match["prefix"], match["name"], match["index"], match["rest"]
+        if prefix == "#":
+            value = self.value(name) or ""
+            count = len(value) if isinstance(value, list) or index is None else 1
+            return [Part(str(count if value else 0))]
+        if prefix == "!":
+            target = self.value(name)
+            return self._value_parts(target, None, quoted) if isinstance(target, str) else [Part(unknown(raw))]
+        if not rest:
+            return self._value_parts(name, index, quoted)
+        return self._with_operator(name, index, rest, raw, quoted)
+
+    def _with_operator(self, name: str, index: str | None, rest: str, raw: str, quoted: bool) -> list[Part]:
+        match = re.match(r":?[-=+?]", rest)
+        if match:
+            operator = match[0]
+            default = rest[len(operator) :]
+            value = self.value(name, index)
+            missing = not value if operator.startswith(":") else value is None
+            if operator[-1] == "+":
+                return [] if missing else self._text_parts(default, quoted)
+            if not missing:
+                return self._value_parts(name, index, quoted)
+            if operator[-1] == "?":
+                return [Part(unknown(raw))]
+            parts = self._text_parts(default, quoted)
+            if operator[-1] == "=":
+                self.variables[name] = "".join(part.text for part in parts)
+            return parts
+        value = self.value(name, index)
+        if isinstance(value, list):
+            value = " ".join(value)
+        if value is None:
+            value = ""
+        if unknowns(value):
+            return [Part(unknown(raw), split=not quoted)]
+        return [Part(self._edited(value, rest, raw), split=not quoted)]
+
+    def _edited(self, value: str, rest: str, raw: str) -> str:
+        """Apply `%`, `#`, `/`, `^`, `,` or `:offset:length` to a value."""
+        if rest[0] in "%#":
+            longest = rest[:2] in ("%%", "##")
+            pattern = self._text(rest[2:] if longest else rest[1:])
+            return without(value, pattern, at_end=rest[0] == "%", longest=longest)
+        if rest[0] == "/":
+            everywhere = rest.startswith("//")
+            pattern, *others = re.split(r"(?<!\\)/", rest[2:] if everywhere else rest[1:], maxsplit=1)
+            pattern, new = pattern.replace("\\/", "/"), "".join(others)
+            regex = fnmatch.translate(self._text(pattern)).removesuffix("\\Z").removesuffix("\\z")
+            return re.sub(regex, lambda _: self._text(new), value, count=0 if everywhere else 1)
+        if rest in (",,", "^^"):
+            return value.lower() if rest == ",," else value.upper()
+        if rest in (",", "^"):
+            return (value[:1].lower() if rest == "," else value[:1].upper()) + value[1:]
+        if cut := re.fullmatch(r":\s*(-?\d+)(?::\s*(\d+))?", rest):
+            start = int(cut[1])
+            return value[start : start + int(cut[2])] if cut[2] else value[start:]
+        return unknown(raw)
+
+    def _text_parts(self, text: str, quoted: bool) -> list[Part]:
+        """Return the pieces of the text behind `:-` and the like, which may hold quotes and expansions."""
+        if not text:
+            return [Part("", split=not quoted)]
+        source = f"v={text}".encode()
+        root = parser().parse(source).root_node
+        found = root.named_children[0] if root.named_children else None
+        value = found.child_by_field_name("value") if found is not None else None
+        if value is None or root.has_error or value.end_byte != len(source):
+            return [Part(self._text(text), split=not quoted)]
+        outer, self.source = self.source, source
+        try:
+            return self.parts(value)
+        finally:
+            self.source = outer
+
+    def _text(self, text: str) -> str:
+        """Return a text with its variables replaced and its quotes removed."""
+        replaced = re.sub(
+            r"\$\{\w+\}|\$\w+", lambda m: "".join(p.text for p in self.expansion(m[0], quoted=True)), text
+        )
+        return replaced.replace('"', "").replace("'", "")
+
+    def value(self, name: str, index: str | None = None) -> str | list[str] | None:
+        """Return a variable's value; None where it is not set."""
+        found: str | list[str] | None
+        if name == "0":
+            return self.name
+        if name == "BASH_SOURCE":
+            found = [self.name]
+        elif name.isdecimal():
+            number = int(name)
+            return self.positional[number - 1] if number <= len(self.positional) else None
+        elif name in ("@", "*"):
+            return list(self.positional)
+        elif name == "#":
+            return str(len(self.positional))
+        elif name == "PWD":
+            return str(self.cwd)
+        elif name == "?":
+            return "0"
+        elif name in ("$", "!", "RANDOM", "SECONDS", "HOSTNAME"):
+            return unknown(f"${name}")
+        else:
+            found = self.variables.get(name)
+        if index is None or index in ("[@]", "[*]"):
+            return found
+        number_text = self._text(index[1:-1])
+        if (item := self.variables.get(f"{name}[{number_text}]")) is not None or found is None:
+            return item
+        items = [found] if isinstance(found, str) else found
+        try:
+            return items[int(number_text)]
+        except (ValueError, IndexError):
+            return None
+
+    def _value_parts(self, name: str, index: str | None, quoted: bool) -> list[Part]:
+        value = self.value(name, index)
+        whole = name in ("@", "*") or index in ("[@]", "[*]")
+        if isinstance(value, list) and not whole:
+            value = value[0] if value else ""  # $array is its first element
+        if isinstance(value, str) and whole:
+            value = [value] if value else []
+        if value is None:
+            if not whole and not name.isdecimal():
+                self.unset.append(name)
+            value = [] if whole else ""
+        if isinstance(value, str):
+            return [Part(value, split=not quoted)]
+        if not quoted:
+            return [Part(" ".join(value), split=True)]
+        if name == "*" or index == "[*]":
+            return [Part(" ".join(value))]
+        return [Part(items=tuple(value))]
+
+    # substitutions
+
+    def substitution(self, node: Node) -> str:
+        """Return what $(...) prints, where that only takes reading; else an unknown text."""
+        raw = self.raw(node)
+        inner = [c for c in node.named_children if c.type != "comment"]
+        variables, cwd = dict(self.variables), self.cwd
+        try:
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                raise Enough
+            printed = self._printed(inner)
+        finally:
+            self.depth -= 1
+            self.variables, self.cwd = variables, cwd
+        return unknown(raw) if printed is None else printed.rstrip("\n")
+
+    def _printed(self, nodes: list[Node]) -> str | None:
+        """Return what statements print one after another; None where one of them has to be run for that."""
+        out: list[str] = []
+        for node in nodes:
+            if node.type == "list":
+                text = self._printed(list(node.named_children))
+            elif node.type == "redirected_statement":
+                text = self._printed_from(node)
+            elif node.type == "command":
+                text = self._print(self.command_words(node))
+            elif node.type in ("variable_assignment", "declaration_command"):
+                self.statement(node)
+                text = ""
+            else:
+                text = None
+            if text is None:
+                return None
+            out.append(text)
+        return "".join(out)
+
+    def _printed_from(self, node: Node) -> str | None:
+        body = node.child_by_field_name("body")
+        text = next(
+            (
+                self._redirected_text(c)
+                for c in node.named_children
+                if c.type in ("heredoc_redirect", "herestring_redirect")
+            ),
+            None,
+        )
+        if body is None or body.type != "command":
+            return None
+        words = self.command_words(body)
+        if text is not None and words == ["cat"]:
+            return text
+        return self._print(words) if text is None else None
+
+    def _print(self, words: list[str]) -> str | None:
+        """Return what a command that only computes prints."""
+        name, arguments = (words[0], words[1:]) if words else ("", [])
+        plain = [word for word in arguments if not word.startswith("-")]
+        if name in self.functions:
+            return self._printed_by(name, arguments)
+        if name == "pwd":
+            return str(self.cwd)
+        if name == "cd":
+            self._cd(arguments, 0)
+            return ""
+        if name == "echo":
+            return " ".join(word for word in arguments if word not in ("-n", "-e"))
+        if name == "printf" and arguments:
+            return arguments[0] if len(arguments) == 1 and "%" not in arguments[0] else None
+        if any(unknowns(word) for word in arguments):
+            return None
+        if name == "dirname" and plain:
+            return os.path.dirname(plain[0].rstrip("/")) or ("/" if plain[0].startswith("/") else ".")
+        if name == "basename" and plain:
+            base = os.path.basename(plain[0].rstrip("/"))
+            return base.removesuffix(plain[1]) if len(plain) > 1 and base != plain[1] else base
+        if name in ("realpath", "readlink") and plain:
+            return os.path.normpath(self.cwd / plain[0])
+        if name == "date":
+            form = next((word[1:] for word in arguments if word.startswith("+")), "%c")
+            return time.strftime(form)
+        if name == "whoami":
+            return str(self.variables.get("USER", "")) or None
+        return None
+
+    def _printed_by(self, name: str, arguments: list[str]) -> str | None:
+        """Return what a function of the script prints, where its body only computes."""
+        body, source = self.functions[name]
+        saved, outer = self.positional, self.source
+        self.positional, self.source = arguments, source
+        try:
+            return self._printed([c for c in body.named_children if c.type != "comment"])
+        finally:
+            self.positional, self.source = saved, outer
+
+    def arithmetic(self, node: Node) -> str:
+        """Return the value of $((...)) of whole numbers; else an unknown text."""
+        raw = self.raw(node)
+        return self.calculated(raw.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]"), raw)
+
+    def calculated(self, expression: str, raw: str) -> str:
+        """Return the value of an expression of whole numbers and variables that hold some; else an unknown text."""
+
+        def number(match: re.Match[str]) -> str:
+            value = self.value(match[1] or match[2])
+            return value if isinstance(value, str) and re.fullmatch(r"-?\d+", value) else "?"
+
+        text = re.sub(r"\$\{(\w+)\}|\$?\b([A-Za-z_]\w*)\b", number, expression)
+        try:
+            return str(int(calculate(text)))
+        except (ValueError, ArithmeticError, SyntaxError):
+            return unknown(raw)
+
+    # commands as far as expansions need them
+
+    def command_words(self, node: Node) -> list[str]:
+        """Return the words of a command, expanded."""
+        words: list[str] = []
+        self.unset = []
+        for child in node.named_children:
+            if child.type in ("variable_assignment", "comment", "file_redirect", "heredoc_redirect"):
+                continue
+            if child.type == "herestring_redirect":
+                continue
+            if child.type == "command_name":
+                for part in child.named_children:
+                    words += self.words(part)
+            else:
+                words += self.words(child)
+        return words
+
+    def _redirected_text(self, node: Node) -> str:
+        """Return what a here-document or here-string gives the command to read."""
+        if node.type == "herestring_redirect":
+            return self._joined(node.named_children[0]) + "\n"
+        start = next((c for c in node.named_children if c.type == "heredoc_start"), None)
+        body = next((c for c in node.named_children if c.type == "heredoc_body"), None)
+        if body is None:
+            return ""
+        literal = start is not None and any(quote in self.raw(start) for quote in "'\"\\")
+        text = self.raw(body) if literal else "".join(part.text for part in self._inside(body, document=True))
+        if self.raw(node).startswith("<<-"):
+            text = "\n".join(line.lstrip("\t") for line in text.split("\n"))
+        return text
+
+    def _cd(self, arguments: list[str], line: int) -> bool | None:
+        where = next((word for word in arguments if not word.startswith("-")), "")
+        target = self.cwd / (where or str(self.variables.get("HOME", "/")))
+        if unknowns(str(target)):
+            return None
+        self.cwd = Path(os.path.normpath(target))
+        return True
