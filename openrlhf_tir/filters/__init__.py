@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import plugins
 from ..config import Filter
@@ -73,6 +73,9 @@ FILTER = plugins.Place(
 @dataclass(frozen=True)
 class UserFilter(UserFunction):
     """A group filter of the user's."""
+
+    error: ClassVar[type[FilterError]] = FilterError
+    """What it raises where the filter ends its process."""
 
     def __call__(self, group: Group, options: dict[str, Any]) -> Verdict:
         """Load the filter and apply it.

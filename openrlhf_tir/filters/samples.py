@@ -8,7 +8,7 @@ the number of tokens that the loss is divided by.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import plugins
 from ..errors import FilterError
@@ -51,6 +51,9 @@ SAMPLE_FILTER = plugins.Place(
 @dataclass(frozen=True)
 class SampleFilter(UserFunction):
     """The sample filter with a name: a registered one, or a function of the user's."""
+
+    error: ClassVar[type[FilterError]] = FilterError
+    """What it raises where the filter ends its process."""
 
     def __call__(self, group: Group, options: dict[str, Any]) -> list[str]:
         """Return the reason for each valid trajectory; empty where it is trained.

@@ -3,7 +3,7 @@ limit.
 
     uses up `cpu_s` of CPU          CpuSpent   the call's own doing: what it was given makes it run on and on
     is not over after `wall_s`      Late       the machine's doing: so long, and it has not had the CPU it may use
-    its worker dies twice           VerifierError; MethodError where user code has ended it
+    its worker dies twice           VerifierError; where user code has ended it its `error`, or RewardError
 
 A clock on the wall alone cannot tell the first two apart: on a starved host a check of milliseconds misses five
 seconds. The kernel counts the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on
@@ -25,7 +25,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from ..errors import MethodError, VerifierError
+from ..errors import RewardError, VerifierError
 from ..user_code import Overrun, Starved
 from .checking import symbolic
 
@@ -153,7 +153,7 @@ class Workers:
                         raise
                     death = e  # its pool was replaced under it
         if getattr(function, "user_code", False) and (code := getattr(death, "exitcode", None)) in _OWN_EXITS:
-            raise MethodError(
+            raise getattr(function, "error", RewardError)(
                 f"{getattr(function, 'name', function.__name__)} ended its process {ATTEMPTS} times, with exit code"
                 f" {code}: it calls os._exit, or a library crashed in it. The console has the line where it crashed."
             )

@@ -15,6 +15,7 @@ from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.own import GroupReward, OwnReward
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import PRINTED, BoundedOutput, _interrupts
+from openrlhf_tir.types import Task
 from tests.unit.rewards.reward_fakes import group, in_run, says, scored, task
 
 WRONG = {
@@ -59,6 +60,33 @@ def test_what_is_no_finite_number_is_an_error_with_file_and_line(tmp_path, value
 )
 def test_a_number_alone_is_a_reward_and_correct_above_zero(tmp_path, value, want):
     assert OwnReward(own(tmp_path, f"return {value}"))(says("x"), task("1"), in_run())[0] == want
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "return trajectory.txt",
+        "return task.meta['difficulty']",
+        "return 1 / task.meta['zero']",
+        "return float(open('answers.json').read())",
+        "return score(trajectory, task, context)",
+        "return float(len([0] * 10**13))",
+        "import sys; sys.exit(1)",
+        "import not_a_module",
+        "return trajectory.text + 1",
+    ],
+)
+def test_bugs_that_people_write_are_told_with_file_and_line(tmp_path, bug):
+    with pytest.raises(RewardError, match=re.escape(f"{tmp_path / 'mine.py'}:4")):
+        OwnReward(own(tmp_path, bug))(says("x"), Task("", "1", meta={"zero": 0}), in_run())
+
+
+def test_a_reward_that_changes_its_input_is_told_at_the_call_that_misses_it(tmp_path):
+    reward = OwnReward(own(tmp_path, "return task.meta.pop('level')"))
+    row = Task("", "1", meta={"level": 2})
+    assert reward(says("x"), row, in_run())[0].reward == 2.0
+    with pytest.raises(RewardError, match=re.escape(f"{tmp_path / 'mine.py'}:4: KeyError")):
+        reward(says("x"), row, in_run())
 
 
 def test_an_exception_names_the_line_that_raised_it(tmp_path):

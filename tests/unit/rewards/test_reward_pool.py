@@ -10,7 +10,7 @@ import time
 import pytest
 
 from openrlhf_tir.config import Reward
-from openrlhf_tir.errors import MethodError, RewardError, VerifierError
+from openrlhf_tir.errors import RewardError, VerifierError
 from openrlhf_tir.rewards import pool as pools
 from openrlhf_tir.rewards import workers
 from openrlhf_tir.rewards.own import Prepare
@@ -129,7 +129,7 @@ async def test_a_worker_that_is_killed_twice_is_a_fault_and_one_that_own_code_en
     with pytest.raises(VerifierError, match="died 2 times in killed"):
         await pool_of(name=f"{__name__}:killed").score(answer("1"), task("1"))
     (tmp_path / "mine.py").write_text("import os\n\ndef score(trajectory, task, context):\n    os._exit(3)\n")
-    with pytest.raises(MethodError, match=r"mine\.py:score .*exit code 3"):
+    with pytest.raises(RewardError, match=r"mine\.py:score .*exit code 3"):
         await pool_of(name=f"{tmp_path / 'mine.py'}:score").score(answer("1"), task("1"))
 
 
