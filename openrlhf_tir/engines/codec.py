@@ -1,4 +1,4 @@
-"""Codec: text <-> token ids over a Hugging Face tokenizer, for text that comes from outside.
+"""Convert text to token ids and back with a Hugging Face tokenizer, also for text that comes from outside.
 
     encode            text behind other text: ordinary tokens only, whatever a tool printed
     encode_rendered   what a chat template wrote behind other text: its special tokens are meant
@@ -35,8 +35,14 @@ ANCHORS = ("\n", ".", "|", "a")
 
 
 class HfCodec:
+    """Implements ports.Codec on a Hugging Face tokenizer."""
+
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raises ConfigError when the tokenizer has a special token that no text can be kept from producing."""
+        """Create a codec.
+
+        Raises:
+            ConfigError: The tokenizer has a special token that ordinary text can produce, whatever is done about it.
+        """
         self.tokenizer = tokenizer
         self._rust = rust_of(tokenizer)
         texts = special_texts(tokenizer)
@@ -54,7 +60,7 @@ class HfCodec:
 
     @cached_property
     def max_chars_per_token(self) -> int:
-        """Characters of the longest token: a text of n characters has at least n / this tokens."""
+        """Characters of the longest token. A text of n characters has at least n divided by this tokens."""
         return max(map(len, self.tokenizer.get_vocab()))
 
     def encode(self, text: str) -> list[int]:
@@ -78,18 +84,19 @@ class HfCodec:
         return marked(text, [*self._specials, *self._added])
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, without special tokens."""
         return self.tokenizer.decode(
             [int(i) for i in token_ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
 
     def spell(self, token_ids: Sequence[int]) -> str:
-        """Decoded with special tokens as they are written, as OpenRLHF gives texts to its rewards."""
+        """Return the text of tokens, special tokens included, as OpenRLHF gives it to its rewards."""
         return self.tokenizer.decode(
             [int(i) for i in token_ids], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
 
     def special(self, token_id: int) -> str:
-        """The text of a special token, "" of an ordinary one."""
+        """Return the text of a special token, and "" for an ordinary one."""
         return self.spell([token_id]) if token_id in self.special_ids else ""
 
     def _encode(self, text: str, *, native: bool) -> list[int]:
@@ -117,11 +124,11 @@ class HfCodec:
         return self.decode([*ids, *ids]) == "x x"
 
     def _ids(self, text: str, *, split: bool) -> list[int]:
-        """`split`: the text of a special token is text."""
+        """Return the ids of a text. With `split` the text of a special token becomes ordinary tokens."""
         rust = self._rust
         if rust is None:
-            more = {"split_special_tokens": True} if split else {}
-            return self.tokenizer.encode(text, add_special_tokens=False, **more)
+            options = {"split_special_tokens": True} if split else {}
+            return self.tokenizer.encode(text, add_special_tokens=False, **options)
         if rust.truncation is not None:
             rust.no_truncation()
         if rust.padding is not None:
@@ -132,44 +139,53 @@ class HfCodec:
         return encoding.ids
 
     def _leaks(self, texts: list[str], *, native: bool) -> list[str]:
+        """Return the texts of special tokens that become special ids within other text."""
         return [t for t in texts if self.special_ids.intersection(self._encode(f"a{t}b", native=native))]
 
 
 def rust_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
-    """The tokenizer that does the work, where `encode` is transformers' own: asked directly, and for ids alone, it
-    takes half the time. What transformers sets in it before each call the caller has to set. None: ask `encode`."""
+    """Return the Rust tokenizer that does the work, if `encode` is transformers' own method; otherwise None.
+
+    Called directly, and for ids alone, it takes half the time. The caller must set what transformers sets in it before
+    each call.
+    """
     from transformers import PreTrainedTokenizerFast
 
     own = all(
         getattr(type(tokenizer), name, None) is getattr(PreTrainedTokenizerFast, name)
         for name in ("encode", "_encode_plus", "set_truncation_and_padding")
     )
-    # a tokenizer that splits special tokens by its own settings does so in every call
+    # A tokenizer that splits special tokens by its own settings does so in every call.
     return tokenizer.backend_tokenizer if own and not tokenizer.split_special_tokens else None
 
 
 def text_of(codec: HfCodec, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> str:
-    """The text of sampled tokens, as an engine that decodes them one by one writes it."""
+    """Return the text of sampled tokens as an engine writes it that decodes them one by one."""
     decoder = IncrementalDecoder(codec, prompt_ids)
     return "".join(decoder.push(token) for token in token_ids)
 
 
 class IncrementalDecoder:
-    """Tokens one at a time -> the text each completes. A character split over tokens comes out with its last token.
+    """Decodes tokens one at a time. A character that is split over several tokens comes out with the last of them.
 
-    Decodes a window that starts at the last complete text: a token's text may depend on the one before (spaces)."""
+    It decodes a window that starts at the last complete text, because a token's text may depend on the token before
+    it (spaces).
+    """
 
     def __init__(self, codec: HfCodec, prompt_ids: Sequence[int] = ()) -> None:
         self._codec = codec
         self._window = list(prompt_ids[-4:])
-        self._said = codec.decode(self._window)
+        self._decoded = codec.decode(self._window)
+        """Text of the window."""
 
     def push(self, token_id: int) -> str:
+        """Add a token and return the text that it completes."""
         self._window.append(token_id)
         text = self._codec.decode(self._window)
         if text.endswith(REPLACEMENT):
             return ""
-        new = text[len(self._said) :]
-        self._window = self._window[-1:] if new else self._window
-        self._said = self._codec.decode(self._window) if new else self._said
+        new = text[len(self._decoded) :]
+        if new:
+            self._window = self._window[-1:]
+            self._decoded = self._codec.decode(self._window)
         return new

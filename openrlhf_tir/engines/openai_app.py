@@ -1,11 +1,10 @@
-"""OpenAI app: vLLM's own HTTP API on the rollout engine. Every request is in the engine's account; a session's is
-recorded.
+"""vLLM's own HTTP API on the rollout engine. The requests of an agent's session are recorded.
 
     client -> [slots] -> vLLM's app -> EngineClient.generate -> AsyncLLM
-                                       `- session's trace: prompt ids, sampled ids, log-probs, versions
+                                       `- trace of the session: prompt ids, sampled ids, log-probs, versions
 
-The record is made between app and engine, where tokens are tokens: nothing is read back from JSON or text. vLLM is
-imported when this module is: import it in a function, after the engine is up.
+The record is made between app and engine, where tokens are token ids: nothing is read back from JSON or text. Importing
+this module imports vLLM, so import it in a function, after the engine is up.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from .vllm_engine import VllmEngine
 
 SERVED_NAME = "policy"
-"""What clients call the model, whichever it is; its path works as well."""
+"""Name of the model for clients, whichever it is; its path works as well."""
 NEUTRAL = {
     "top_p": 1.0,
     "top_k": 0,
@@ -44,7 +43,8 @@ NEUTRAL = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""Any other value means another distribution than the policy's, with whose log-probs the loss would compare."""
+"""Sampling options and the values that leave the policy's distribution as it is. With others the loss would compare
+log-probs of two distributions."""
 FORBIDDEN = {
     "n": 1,
     "min_tokens": 0,
@@ -54,15 +54,18 @@ FORBIDDEN = {
     "structured_outputs": None,
     "thinking_token_budget": None,
 }
-"""The same, but leaving them out would change what the client relies on: refused even where sampling is overridden."""
-GRAMMARS = ("xgrammar", "llguidance", "lmformatenforcer", "outlines_core")
-"""What vLLM imports for structured outputs, whichever of them does the work."""
-CALLED = {"structured_outputs": "response_format (structured output)"}
-"""What clients call an option, in place of our name and a Python object."""
+"""The same for options on which a client relies: they are refused even if the session overrides sampling."""
+GRAMMAR_PACKAGES = ("xgrammar", "llguidance", "lmformatenforcer", "outlines_core")
+"""Packages that vLLM imports for structured outputs, whichever of them does the work."""
+NAMES_FOR_CLIENTS = {"structured_outputs": "response_format (structured output)"}
+"""Option -> what clients call it, for messages."""
 
 
 async def openai_app(llm: AsyncLLM, engine: VllmEngine, model: str, cfg: Config) -> FastAPI:
-    """vLLM's app on an engine that is already running. Its lifespan only logs statistics, so it may be mounted."""
+    """Return vLLM's app on an engine that is running.
+
+    Its lifespan only logs statistics, so it may be mounted without one.
+    """
     flags = ["--model", model, "--served-model-name", SERVED_NAME, model]
     if cfg.vllm.tool_call_parser:
         flags += ["--enable-auto-tool-choice", "--tool-call-parser", cfg.vllm.tool_call_parser]
@@ -71,14 +74,14 @@ async def openai_app(llm: AsyncLLM, engine: VllmEngine, model: str, cfg: Config)
     tasks = await llm.get_supported_tasks()
     app = build_app(args, tasks, llm.model_config)
     await init_app_state(EngineClient(llm, engine), app.state, args, tasks)
-    # vLLM's answer to an engine's error asks its own server to exit when the engine is dead. Here the actor does that.
+    # If the engine is dead, vLLM's error handler asks its own server to exit. Here the actor does that.
     app.state.server = SimpleNamespace(should_exit=False)
     app.state.takes_system = takes_system(llm.get_tokenizer())
     return app
 
 
 def takes_system(tokenizer: Any) -> bool:
-    """Return whether the model's chat template shows a system message. Several refuse one, and some leave it out."""
+    """Return True if the model's chat template shows a system message. Several refuse one, and some leave it out."""
     template = template_of(tokenizer)
     if not template:
         return True
@@ -87,9 +90,7 @@ def takes_system(tokenizer: Any) -> bool:
     try:
         render = of_text(template, names)
         plain = render([user], add_generation_prompt=True)
-    except (
-        Exception
-    ):  # a program of the model's that raises what it likes: what is wrong with it is said when it is used
+    except Exception:  # The template is a program of the model's author. Its error is reported where it is used.
         return True
     try:
         shown = render([{"role": "system", "content": "instructed"}, user], add_generation_prompt=True)
@@ -100,14 +101,15 @@ def takes_system(tokenizer: Any) -> bool:
 
 def structured_outputs_lack() -> list[str]:
     """Return the packages that vLLM imports for structured outputs and that are not installed."""
-    return [name for name in GRAMMARS if find_spec(name) is None]
+    return [name for name in GRAMMAR_PACKAGES if find_spec(name) is None]
 
 
 class EngineClient:
-    """The AsyncLLM as vLLM's app sees it."""
+    """Stands for the AsyncLLM in vLLM's app: counts every request, and records those of a session."""
 
     def __init__(self, llm: AsyncLLM, engine: VllmEngine) -> None:
-        self._llm, self._engine = llm, engine
+        self._llm = llm
+        self._engine = engine
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -115,17 +117,22 @@ class EngineClient:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **more: Any
     ) -> AsyncIterator[Any]:
-        """What AsyncLLM.generate yields. Raises EngineError when the engine is broken."""
+        """Yield what AsyncLLM.generate yields.
+
+        Raises:
+            EngineError: The engine is broken, or the request has tokens of a push that was not proved.
+        """
         self._engine.check()
-        if sampling_params.structured_outputs is not None and (lacking := structured_outputs_lack()):
+        missing = structured_outputs_lack() if sampling_params.structured_outputs is not None else []
+        if missing:
             raise VLLMValidationError(
-                f"Structured outputs need packages that are not installed here: {', '.join(lacking)}. Install them as"
+                f"Structured outputs need packages that are not installed here: {', '.join(missing)}. Install them as"
                 " the requirements file pins them, or leave response_format and structured_outputs out."
             )
         session = CURRENT.get()
-        wanted = sampling_params.output_kind
+        output_kind = sampling_params.output_kind
         params = sampling_params if session is None else _policy_sampling(sampling_params, session)
-        whole = None
+        aggregate = None
         prompt = self._engine.salted(prompt, None if session is None else session.trace.since)
         with self._engine.requests.track(request_id) as live:
             async for out in self._llm.generate(prompt, params, request_id, **more):
@@ -133,48 +140,54 @@ class EngineClient:
                     yield out
                     continue
                 live.extend(out.outputs[0])
-                if whole is None:
-                    whole, prompt_ids = out, list(out.prompt_token_ids)
-                elif wanted is not RequestOutputKind.DELTA:
-                    whole.add(out, aggregate=True)
+                if aggregate is None:
+                    aggregate = out
+                    prompt_ids = list(out.prompt_token_ids)
+                elif output_kind is not RequestOutputKind.DELTA:
+                    aggregate.add(out, aggregate=True)
                 if live.void:
                     raise EngineError(
                         f"Request {request_id} has tokens of a push that was not proved; it was pushed again."
                     )
                 if out.finished and out.outputs[0].finish_reason != "abort":
                     session.record(prompt_ids, live.completion(out.outputs[0]))
-                if wanted is RequestOutputKind.DELTA:
+                if output_kind is RequestOutputKind.DELTA:
                     yield out
-                elif wanted is RequestOutputKind.CUMULATIVE or out.finished:
-                    yield whole
-        self._engine.check()  # what a failed push aborted is no answer
+                elif output_kind is RequestOutputKind.CUMULATIVE or out.finished:
+                    yield aggregate
+        self._engine.check()  # a request that a failed push aborted has no answer
 
 
-def _policy_sampling(asked: SamplingParams, session: AgentSession) -> SamplingParams:
-    """As asked, but token by token and with log-probs. VLLMValidationError (400) for sampling not the policy's own."""
+def _policy_sampling(requested: SamplingParams, session: AgentSession) -> SamplingParams:
+    """Return the requested sampling, token by token and with log-probs.
+
+    Raises:
+        VLLMValidationError: It would not sample from the policy itself. The client gets status 400.
+    """
     foreign = {
-        name: getattr(asked, name)
+        name: getattr(requested, name)
         for name, neutral in FORBIDDEN.items()
-        if (getattr(asked, name) or neutral) != neutral
+        if (getattr(requested, name) or neutral) != neutral
     }
-    bent = {
-        name: getattr(asked, name)
+    changed = {
+        name: getattr(requested, name)
         for name, neutral in (NEUTRAL | {"temperature": session.temperature}).items()
-        if getattr(asked, name) != neutral
+        if getattr(requested, name) != neutral
     }
-    if bent.get("top_k") == -1:
-        del bent["top_k"]
+    if changed.get("top_k") == -1:
+        del changed["top_k"]
     if not session.override_sampling:
-        foreign |= bent
+        foreign |= changed
     if foreign:
+        options = ", ".join(NAMES_FOR_CLIENTS.get(name) or f"{name} = {value}" for name, value in foreign.items())
+        alternative = "" if foreign.keys() & FORBIDDEN.keys() else ", or open the session with override_sampling"
         raise VLLMValidationError(
-            f"{', '.join(CALLED.get(k) or f'{k} = {v}' for k, v in foreign.items())}: this session is trained on, so it"
-            f" must sample from the policy itself: temperature {session.temperature:g}, top_p 1, no penalties,"
-            " constraints or parallel samples. Leave these out"
-            + ("." if foreign.keys() & FORBIDDEN.keys() else ", or open the session with override_sampling.")
+            f"{options}: this session is trained on, so it must sample from the policy itself: temperature"
+            f" {session.temperature:g}, top_p 1, no penalties, constraints or parallel samples. Leave these"
+            f" out{alternative}."
         )
-    params = asked.clone()
-    for name in bent:
+    params = requested.clone()
+    for name in changed:
         setattr(params, name, session.temperature if name == "temperature" else NEUTRAL[name])
     params.output_kind = RequestOutputKind.DELTA
     params.logprobs = params.logprobs or 0

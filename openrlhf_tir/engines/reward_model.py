@@ -1,8 +1,7 @@
-"""Reward model: token ids of prompt and response -> one number, by a HF sequence classifier of one label.
+"""A reward model: scores prompt and response with a Hugging Face sequence classifier of one label.
 
-The score is the head's output at the last token, as the model was trained to give it; tokens are those that the policy
-read and wrote, so both must have the same vocabulary. What waits while a batch is computed goes together into the next
-one.
+The score is the head's output at the last token. The token ids are those of the policy, so both models must have the
+same vocabulary. Responses that arrive while a batch is computed are scored together in the next batch.
 """
 
 from __future__ import annotations
@@ -17,35 +16,44 @@ from ..config import Config
 from ..errors import ConfigError
 
 BATCH_TOKENS = 16384
-"""Tokens of a forward pass, padding included; memory is bounded by it, and by the longest response."""
+"""Tokens of a forward pass, padding included. Memory is bounded by this and by the longest response."""
 
 
 class RewardModel:
-    """Belongs to one event loop. Raises ConfigError for a model that is no reward model of this policy."""
+    """A loaded reward model. Belongs to one event loop."""
 
     def __init__(self, cfg: Config) -> None:
+        """Load reward.model_name_or_path.
+
+        Raises:
+            ConfigError: It is not a reward model, or has another vocabulary than the policy.
+        """
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        name, prefix = cfg.reward.model_name_or_path, cfg.ds.value_head_prefix
+        name = cfg.reward.model_name_or_path
+        prefix = cfg.ds.value_head_prefix
         assert name is not None, "there is no reward model without a name"
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[cfg.ds.param_dtype]
         loading = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}
         model, info = AutoModelForSequenceClassification.from_pretrained(name, num_labels=1, **loading)
-        absent = [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]
+        missing = [*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])]
         head: torch.nn.Module | None = getattr(model, prefix, None)
-        if absent or head is None:
+        if missing or head is None:
             raise ConfigError(
-                f"reward.model_name_or_path = {name!r} has no scalar head: {', '.join(map(str, absent)) or prefix} is"
+                f"reward.model_name_or_path = {name!r} has no scalar head: {', '.join(map(str, missing)) or prefix} is"
                 " not among its weights, or of more than one label. Give a sequence classifier of one label, as"
                 " openrlhf's train_rm makes them; ds.value_head_prefix names its head."
             )
-        ours, its = (AutoTokenizer.from_pretrained(path).get_vocab() for path in (cfg.actor.model_name_or_path, name))
-        if ours != its:
+        policy_vocabulary, vocabulary = (
+            AutoTokenizer.from_pretrained(path).get_vocab() for path in (cfg.actor.model_name_or_path, name)
+        )
+        if policy_vocabulary != vocabulary:
             raise ConfigError(
-                f"reward.model_name_or_path = {name!r} has another vocabulary ({len(its)} tokens) than the policy"
-                f" ({len(ours)}), and it is given the policy's tokens. Choose a reward model of the policy's family."
+                f"reward.model_name_or_path = {name!r} has another vocabulary ({len(vocabulary)} tokens) than the"
+                f" policy ({len(policy_vocabulary)}), and it is given the policy's tokens. Choose a reward model of the"
+                " policy's family."
             )
         self.mean, self.std = normalisation(cfg, model.config)
         self.body, self.head = model.base_model.eval(), head
@@ -55,15 +63,21 @@ class RewardModel:
         self._working: asyncio.Task[None] | None = None
 
     async def score(self, token_ids: np.ndarray) -> float:
-        """token_ids [L] int."""
-        found: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._waiting.append((token_ids, found))
+        """Return the score of one sequence.
+
+        Args:
+            token_ids: [L] int: prompt and response.
+        """
+        score: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._waiting.append((token_ids, score))
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work(), name="reward model")
-        return await found
+        return await score
 
     async def _work(self) -> None:
-        while self._waiting:  # asked again behind each move: what came meanwhile has nobody else to score it
+        """Score everything that waits, and what arrives meanwhile."""
+        # Checked again after each move of the weights: a sequence that arrived meanwhile has no other task.
+        while self._waiting:
             if self.offload and not await self._on_device():
                 return
             try:
@@ -73,45 +87,47 @@ class RewardModel:
                     await asyncio.to_thread(self._move, "cpu")
 
     async def _on_device(self) -> bool:
-        """Whether the weights have been moved there. If not, that is what everybody who waits is told."""
+        """Move the weights to the device. If that fails, every waiting call raises the error, and False is returned."""
         try:
             await asyncio.to_thread(self._move, self.device)
             return True
-        except Exception as e:
+        except Exception as error:
             waiting, self._waiting = self._waiting, []
-            for _, found in waiting:
-                if not found.done():
-                    found.set_exception(e)
+            for _, score in waiting:
+                if not score.done():
+                    score.set_exception(error)
             return False
 
     async def _score_all(self) -> None:
         while self._waiting:
             self._waiting.sort(key=lambda w: len(w[0]))
-            taken = self._waiting[:1]
+            # From the shortest on, as many as fit when all are padded to the longest of them.
+            batch = self._waiting[:1]
             while (
-                len(taken) < len(self._waiting) and (len(taken) + 1) * len(self._waiting[len(taken)][0]) <= BATCH_TOKENS
+                len(batch) < len(self._waiting) and (len(batch) + 1) * len(self._waiting[len(batch)][0]) <= BATCH_TOKENS
             ):
-                taken.append(self._waiting[len(taken)])
-            del self._waiting[: len(taken)]
+                batch.append(self._waiting[len(batch)])
+            del self._waiting[: len(batch)]
             try:
-                scores = await asyncio.to_thread(self.forward, [ids for ids, _ in taken])
-            except Exception as e:
-                scores, error = None, e
-            for k, (_, found) in enumerate(taken):
-                if found.done():  # its caller has gone
+                scores = await asyncio.to_thread(self.forward, [ids for ids, _ in batch])
+            except Exception as raised:
+                scores = None
+                error = raised
+            for i, (_, score) in enumerate(batch):
+                if score.done():  # its caller has gone
                     continue
                 if scores is None:
-                    found.set_exception(error)
+                    score.set_exception(error)
                 else:
-                    found.set_result(scores[k])
+                    score.set_result(scores[i])
 
     def _move(self, device: str) -> None:
-        """The weights, to where they are needed or (reward.offload) wait."""
+        """Move the weights to the device, or with reward.offload back to host memory."""
         self.body.to(device)
         self.head.to(device)
 
     def forward(self, sequences: Sequence[np.ndarray]) -> list[float]:
-        """One batch, padded on the right."""
+        """Return the normalised scores of one batch, which is padded on the right."""
         import torch
 
         lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
@@ -126,8 +142,14 @@ class RewardModel:
 
 
 def normalisation(cfg: Config, model_config: Any) -> tuple[float, float]:
-    """(mean, std) that scores are normalised with: those that openrlhf's train_rm left in the model's config.json, or
-    (0, 1) unless asked for."""
+    """Return (mean, standard deviation) by which scores are normalised.
+
+    With reward.normalize_enable they are those that openrlhf's train_rm wrote to the model's config.json, otherwise
+    (0, 1).
+
+    Raises:
+        ConfigError: The model has none.
+    """
     if not cfg.reward.normalize_enable:
         return 0.0, 1.0
     mean, std = getattr(model_config, "mean", None), getattr(model_config, "std", None)

@@ -1,20 +1,21 @@
-"""RequestTrace: the requests of one session -> chains of tokens -> one Trajectory. Token ids only; nothing is decoded
-to be compared.
+"""Build one trajectory from the requests of an agent's session.
+
+Works on token ids only; no text is compared.
 
     request 1   prompt P1              sampled S1
-    request 2   prompt P1 S1 E1        sampled S2      goes on from request 1: E1 are environment tokens
-    request 3   prompt Q               sampled S3      does not: a new chain
+    request 2   prompt P1 S1 E1        sampled S2      continues request 1: E1 are environment tokens
+    request 3   prompt Q               sampled S3      does not continue one: a new chain
 
     chain 1     P1 | S1 E1 S2          chain 2     Q | S3
 
-A prompt *goes on* from a chain when it starts with all of the chain's tokens, sampled ones included, id by id. A client
-that edits the history, or whose chat template renders it differently from how it was sampled (thinking left out, other
-white space, another tokenisation of the same text), breaks that: what it sends is then the prompt of a new chain, and
-nothing sampled earlier is trained there. A chain never holds a token at a place where the engine did not see it.
+A prompt *continues* a chain if it starts with all tokens of the chain, id by id, sampled ones included. That fails if
+the client edits the history, or if its chat template renders it differently from how it was sampled (without the
+thinking, with other white space, tokenised differently). The prompt then begins a new chain, and nothing sampled
+earlier is trained in it. So a chain never has a token at a position where the engine did not see it.
 
-Every chain is trained: the one with the most sampled tokens is the trajectory, the others are its branches (sub-agents,
-turns that were tried again, rewritten contexts). A sampled token is one of a chain's own in exactly one of them, and
-part of the prompt in those that branch off behind it; so it is trained once.
+All chains are trained: the one with the most sampled tokens is the trajectory, the others are its branches (sub-agents,
+repeated turns, rewritten contexts). A sampled token belongs to exactly one chain; in chains that branch off behind it,
+it is part of the prompt. So it is trained once.
 """
 
 from __future__ import annotations
@@ -28,26 +29,34 @@ from ..ports import Codec
 from ..types import Completion, Segment, Trajectory
 
 AGENT_FACTS = ("requests", "chains", "branch_tokens")
-"""Parts that every traced trajectory has: its session's requests and chains, and what was sampled in its branches."""
+"""Parts of every traced trajectory: requests and chains of its session, and tokens sampled in its branches."""
 
 
 @dataclass(slots=True)
 class Chain:
-    """One prompt and what followed it. `tokens` holds both."""
+    """One prompt and everything that followed it.
+
+    Attributes:
+        prompt_ids: Tokens of the prompt.
+        tokens: Tokens of the prompt and of everything after it.
+        parts: (environment tokens before it, what was sampled), in order.
+    """
 
     prompt_ids: list[int]
     tokens: list[int]
     parts: list[tuple[list[int], Completion]] = field(default_factory=list)
-    """(environment tokens before it, what was sampled), in order."""
 
     @property
     def model_tokens(self) -> int:
+        """Number of sampled tokens."""
         return sum(len(c.token_ids) for _, c in self.parts)
 
-    def leads_to(self, prompt_ids: Sequence[int]) -> bool:
+    def is_continued_by(self, prompt_ids: Sequence[int]) -> bool:
+        """Return True if the prompt starts with all tokens of this chain."""
         return list(prompt_ids[: len(self.tokens)]) == self.tokens
 
     def extend(self, prompt_ids: Sequence[int], completion: Completion) -> None:
+        """Add a prompt that continues this chain, and what was sampled after it."""
         between = list(prompt_ids[len(self.tokens) :])
         self.parts.append((between, completion))
         self.tokens += between + completion.token_ids.tolist()
@@ -55,31 +64,37 @@ class Chain:
 
 @dataclass(slots=True)
 class RequestTrace:
+    """The requests of one session so far."""
+
     chains: list[Chain] = field(default_factory=list)
     requests: int = 0
     since: int | None = None
-    """Version that sampled the first token; None: there is none yet."""
+    """Version that sampled the first token; None before that."""
 
     def add(self, prompt_ids: Sequence[int], completion: Completion) -> None:
-        """One answered request. The chain that it goes on from is the longest of which it has every token."""
+        """Add an answered request to the longest chain that it continues, or to a new one."""
         self.requests += 1
         self.since = completion.began if self.since is None else self.since
-        before = [c for c in self.chains if c.leads_to(prompt_ids)]
-        chain = max(before, key=lambda c: len(c.tokens), default=None)
+        continued = [c for c in self.chains if c.is_continued_by(prompt_ids)]
+        chain = max(continued, key=lambda c: len(c.tokens), default=None)
         if chain is None:
             chain = Chain(list(prompt_ids), list(prompt_ids))
             self.chains.append(chain)
         chain.extend(prompt_ids, completion)
 
     def trajectory(self, index: int, codec: Codec) -> Trajectory:
-        """The chain with the most sampled tokens (the first of equals), the others as its branches; without tokens when
-        there is none.
+        """Return the trajectory of the session; its parts are AGENT_FACTS.
 
-        parts: AGENT_FACTS.
+        It is the chain with the most sampled tokens (the first of equals), with the others as its branches. Without any
+        chain it has no tokens.
+
+        Args:
+            index: Index of the trajectory in its group.
+            codec: Decodes environment tokens to text.
         """
-        chosen = max(self.chains, key=lambda c: c.model_tokens, default=None)
-        traj = _trajectory(chosen, index, codec) if chosen else Trajectory(index, np.zeros(0, np.int32))
-        traj.branches = [_trajectory(c, index, codec) for c in self.chains if c is not chosen]
+        longest = max(self.chains, key=lambda c: c.model_tokens, default=None)
+        traj = _trajectory(longest, index, codec) if longest else Trajectory(index, np.zeros(0, np.int32))
+        traj.branches = [_trajectory(c, index, codec) for c in self.chains if c is not longest]
         traj.parts = dict(
             zip(
                 AGENT_FACTS,

@@ -1,4 +1,7 @@
-"""vLLM start: Config -> environment variables and engine arguments. How CPU and GPU differ is here and nowhere else."""
+"""Make vLLM's environment variables and engine arguments from the configuration.
+
+How CPU and GPU differ is decided here and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,29 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 CPU_KV_CACHE_MIB = 256
 """KV cache of a CPU engine when vllm.kv_cache_mib is unset; vLLM's own default is a share of the whole machine."""
 CANARIES = 8
-"""Texts that a push is proved on at once."""
+"""Canary requests of one push, which run at once (weights/publisher.py, TEXTS)."""
 CPU_PREFILL_TOKENS = 4096
-"""Prefill of one engine step on CPU."""
+"""Prefill tokens of one engine step on CPU."""
 GPU_STEP_TOKENS = 8192
 """Tokens of one engine step on a GPU, prefill and decoding together. vLLM's 2,048 cuts the prefill after a weight
 push into many steps, during which the card decodes at a fraction of its speed."""
 
 
 class LatestStats:
-    """A vLLM stat logger that keeps the scheduler's last word. It is its own factory."""
+    """A vLLM stat logger that keeps the scheduler's last figures. It is its own factory."""
 
     def __init__(self) -> None:
-        self.running, self.waiting, self.kv_usage = 0, 0, 0.0
-        self.prefix_tokens = self.prefix_hits = self.preemptions = 0
-        """Counters since the engine started: prompt tokens looked up in the prefix cache, and found; requests that lost
-        their KV to others."""
+        self.running = 0
+        self.waiting = 0
+        self.kv_usage = 0.0
+        self.prefix_tokens = 0
+        """Prompt tokens that were looked up in the prefix cache since the engine started."""
+        self.prefix_hits = 0
+        """Prompt tokens that were found there."""
+        self.preemptions = 0
+        """Requests that lost their KV cache to others since the engine started."""
         self.tokens_done = 0
-        """Tokens sampled or prefilled since the engine started, for whoever asked."""
+        """Tokens sampled or prefilled since the engine started, of all requests."""
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> LatestStats:
         return self
@@ -40,26 +48,29 @@ class LatestStats:
     def record(
         self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:
-        if s := scheduler_stats:
-            self.running, self.waiting, self.kv_usage = s.num_running_reqs, s.num_waiting_reqs, s.kv_cache_usage
-            self.prefix_tokens += s.prefix_cache_stats.queries
-            self.prefix_hits += s.prefix_cache_stats.hits
+        """Take the figures of one engine step; called by vLLM."""
+        if scheduler_stats:
+            self.running = scheduler_stats.num_running_reqs
+            self.waiting = scheduler_stats.num_waiting_reqs
+            self.kv_usage = scheduler_stats.kv_cache_usage
+            self.prefix_tokens += scheduler_stats.prefix_cache_stats.queries
+            self.prefix_hits += scheduler_stats.prefix_cache_stats.hits
         if iteration_stats:
             self.preemptions += iteration_stats.num_preempted_reqs
             self.tokens_done += iteration_stats.num_generation_tokens + iteration_stats.num_prompt_tokens
 
     def log_engine_initialized(self) -> None:
-        """vLLM asks for this method; there is nothing to log."""
+        """Do nothing: vLLM requires this method."""
 
 
 def prepare_environment(*, gpu: bool) -> None:
-    """Must run before vllm is imported in this process; the engine's processes inherit it."""
+    """Set environment variables for vLLM. Must run before vllm is imported; the engine's processes inherit them."""
     env = os.environ
     env.setdefault("VLLM_NO_USAGE_STATS", "1")
-    env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # a push warns about every layer that has no weights of its own
+    env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # else a push warns about every layer that has no weights
     if gpu:
         return
-    env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine lives in the actor's process: one process fewer
+    env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process fewer per engine
     env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # "auto" binds every engine to core 0
     env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would override vllm.kv_cache_mib
     env.setdefault("OMP_NUM_THREADS", "1")
@@ -68,25 +79,42 @@ def prepare_environment(*, gpu: bool) -> None:
 
 
 def executor_backend(world_size: int, *, gpu: bool, visible: int) -> str | None:
-    """How vLLM starts the workers of an engine. Named, as vLLM would take Ray in every process that has a placement
-    group.
+    """Return how vLLM starts the workers of an engine; None for a single worker.
 
-    'mp': processes beside it, which see the GPUs that Ray gave the actor; 'ray': it was given none, its workers have
-    bundles of their own."""
+    It is always given, because vLLM would use Ray in every process that has a placement group.
+
+    Args:
+        world_size: Number of workers.
+        gpu: True if the engine runs on GPUs.
+        visible: Number of GPUs that this process sees.
+
+    Returns:
+        'mp': worker processes beside this one, which see the GPUs that Ray gave the actor. 'ray': the actor was given
+        no GPUs, and the workers have bundles of their own.
+    """
     if world_size == 1:
         return None
     return "mp" if not gpu or visible >= world_size else "ray"
 
 
 def keeps_copy(cfg: Config) -> bool:
-    """Whether the node keeps the weights for deltas to continue: vLLM's workers read them, and those that Ray starts
-    may be on other nodes."""
-    v = cfg.vllm
-    return v.sync_delta and executor_backend(v.world_size, gpu=runs_on_gpus(), visible=visible_gpus()) != "ray"
+    """Return True if the node keeps a copy of the weights, for deltas to continue.
+
+    vLLM's workers read it, and workers that Ray starts may be on other nodes.
+    """
+    backend = executor_backend(cfg.vllm.world_size, gpu=runs_on_gpus(), visible=visible_gpus())
+    return cfg.vllm.sync_delta and backend != "ray"
 
 
 def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngineArgs:
-    """Imports vllm: call `prepare_environment` first. Engines of different `index` sample differently."""
+    """Return vLLM's engine arguments. Imports vllm, so call `prepare_environment` first.
+
+    Args:
+        model: A directory, or a name on the hub.
+        cfg: The run's configuration.
+        gpu: True if the engine runs on GPUs.
+        index: Number of the engine. Engines of different numbers sample differently.
+    """
     from vllm.config import WeightTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
 
@@ -114,16 +142,17 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         enforce_eager=v.enforce_eager or not gpu,
         enable_prefix_caching=v.enable_prefix_caching,
         enable_sleep_mode=cfg.train.colocate_all,
-        # running requests that keep their KV cache keep their places as well: these are the canary's
+        # If a push keeps the KV cache, running requests keep their slots: the additional ones are for the canary.
         max_num_seqs=v.max_num_seqs + (CANARIES if cfg.pipeline.keeps_kv else 0),
         max_model_len=v.max_model_len or cfg.data.max_len,
         seed=cfg.train.seed + 1000 * index,
-        scheduling_policy="priority",  # by arrival, as ever, but for the canary
-        # the model's own file would set temperature and top_k of requests that name none; its EOS ids still count
+        scheduling_policy="priority",  # by order of arrival, except for the canary
+        # The model's own generation config would change temperature and top_k of requests without any. Its EOS ids are
+        # used all the same.
         generation_config="vllm",
-        # of the distribution that samples: what the ratio divides by
+        # Log-probs are of the distribution that samples, by which the policy ratio divides.
         logprobs_mode="raw_logprobs" if cfg.rollout.plain else "processed_logprobs",
-        # the loading's; a broadcast's tensors come in by the extension's own method
+        # For pushes by file. The tensors of a broadcast arrive by a method of the extension.
         weight_transfer_config=WeightTransferConfig(backend="file"),
         worker_extension_cls="openrlhf_tir.weights.file_backend.WorkerExtension",
         **memory,

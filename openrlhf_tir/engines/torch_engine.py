@@ -1,9 +1,10 @@
-"""Torch engine: the Engine protocol on plain transformers, fp32, CPU, one sequence at a time. For tests.
+"""A deterministic engine for tests: plain transformers in fp32 on the CPU, one sequence at a time.
 
-Deterministic: a response depends on weights, prompt and seed only, never on what else runs, in which order or in which
-batch. A request without a seed takes one from its request_id. That is what lets an asynchronous run with staleness 0 be
-compared, number for number, with a sequential loop. A weight update waits for the request that is being decoded, so a
-response has one version."""
+A response depends on weights, prompt and seed only, and not on what else runs, in which order or in which batch. A
+request without a seed derives one from its request_id. So an asynchronous run with a staleness of 0 can be compared,
+number for number, with a sequential loop. A weight update waits for the request that is being decoded, so each response
+has a single version.
+"""
 
 from __future__ import annotations
 
@@ -33,40 +34,58 @@ if TYPE_CHECKING:
 
 
 class TorchEngine:
-    """Same methods and meanings as VllmEngine."""
+    """Implements ports.RolloutEngine. Belongs to one event loop."""
 
     def __init__(self, model: Any, codec: HfCodec, *, version: int = 0, cfg: Config | None = None) -> None:
-        self.model, self.codec, self.version = model.float().eval(), codec, version
+        """Create an engine on a loaded model.
+
+        Args:
+            model: A transformers model, which is converted to fp32.
+            codec: Its codec.
+            version: The version that its weights count as.
+            cfg: The run's configuration; the default one if not given.
+        """
+        cfg = cfg or Config()
+        self.model = model.float().eval()
+        self.codec = codec
+        self.version = version
         eos = model.generation_config.eos_token_id
         self._eos = frozenset([eos] if isinstance(eos, int) else eos or ()) | {codec.tokenizer.eos_token_id}
         self._one_at_a_time = asyncio.Lock()
         self._running = asyncio.Event()
         self._running.set()
-        self._paused = self._asleep = False
+        self._paused = False
+        self._asleep = False
         self._canaries = 0
-        """Canaries that wait for their answers, for which a user's pause is lifted."""
+        """Canaries that are being answered; while there are any, a user's pause is lifted."""
         self._busy = BusyMeter()
         self.proof = ProofGate()
-        """Never waits: a push is over only when its canary was answered, and nothing is decoded meanwhile."""
+        """Never waits here: a push ends with the answer of its canary, and nothing is decoded meanwhile."""
         self.broken: str | None = None
-        """Why this engine cannot be used any more; None while it can."""
+        """The reason why this engine cannot be used any more; None while it can."""
         self.bounds = EngineBounds(model.config.vocab_size, model.config.max_position_embeddings)
-        self._unfinished, self._tokens = 0, 0
+        self._unfinished = 0
+        """Requests that wait or are decoded."""
+        self._tokens = 0
+        """Tokens sampled since the start."""
         self._given_up: dict[str, threading.Event] = {}
         self._sampled: dict[str, int] = {}
-        """Request -> tokens so far, of those that wait or are decoded."""
+        """Request that waits or is decoded -> tokens sampled so far."""
         self._steps = 0
-        """Forward passes, counted as they are made."""
-        self._plain = (cfg or Config()).rollout.plain
-        self._node = NodeCopy(keep=(cfg or Config()).vllm.sync_delta)
-        self._progress = Progress(Deadline.of(cfg or Config(), "timeouts.progress_s"))
+        """Forward passes since the start."""
+        self._plain = cfg.rollout.plain
+        self._node = NodeCopy(keep=cfg.vllm.sync_delta)
+        self._progress = Progress(Deadline.of(cfg, "timeouts.progress_s"))
         self._one_push = asyncio.Lock()
         self._receiver: Receiver | None = None
-        self._received, self._new = BroadcastResult(), dict[str, Any]()
+        self._received = BroadcastResult()
+        """The last broadcast that is not in use yet."""
+        self._new_weights: dict[str, Any] = {}
+        """Its weights."""
 
     @classmethod
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> TorchEngine:
-        """`index` is not needed: sampling does not depend on which engine does it."""
+        """See RolloutEngine. The index is not used: sampling does not depend on which engine does it."""
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         return cls(
@@ -85,7 +104,7 @@ class TorchEngine:
             while True:
                 await self._running.wait()
                 async with self._one_at_a_time:
-                    if self._running.is_set():  # else paused while others were decoded
+                    if self._running.is_set():  # it may have been paused while another request was decoded
                         return await self._decode(list(token_ids), sampling, request_id, given_up)
         finally:
             self._unfinished -= 1
@@ -93,17 +112,22 @@ class TorchEngine:
             self._sampled.pop(request_id, None)
 
     async def abort(self, request_id: str) -> None:
-        """See engines/handover.py. One that waits for its turn has one token when it gets it."""
+        """See RolloutEngine. A request that waits is decoded for one token when its turn comes."""
         if request_id in self._given_up:
             self._given_up[request_id].set()
 
     def progress(self) -> dict[str, int]:
+        """See RolloutEngine."""
         return dict(self._sampled)
 
     async def _decode(
         self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event
     ) -> Completion:
-        """In a thread. A cancelled caller stops it at the next token and leaves then: one at a time uses the model."""
+        """Decode in a thread.
+
+        If the caller is cancelled, decoding ends at the next token and only then this call returns. Otherwise two
+        threads could use the model at once.
+        """
         thread = asyncio.create_task(asyncio.to_thread(self._sample, prompt_ids, sampling, request_id, given_up))
         self._busy.enter()
         try:
@@ -118,35 +142,38 @@ class TorchEngine:
         return completion
 
     async def pause(self) -> None:
+        """See RolloutEngine."""
         self._paused = True
-        self._follow()
+        self._update_running()
 
     async def resume(self) -> None:
+        """See RolloutEngine."""
         self._paused = False
-        self._follow()
+        self._update_running()
 
-    def _follow(self) -> None:
-        """Decode while nobody wants it frozen."""
+    def _update_running(self) -> None:
+        """Decode requests only while nobody wants the engine frozen."""
         if self._asleep or (self._paused and not self._canaries):
             self._running.clear()
         else:
             self._running.set()
 
     async def sleep(self) -> None:
-        """A stand-in for tests: nothing is decoded while it sleeps, and no memory is freed. Waits for the request that
-        is being decoded."""
+        """Decode nothing until `wake`; no memory is freed. Waits for the request that is being decoded."""
         self._asleep = True
-        self._follow()
+        self._update_running()
         async with self._one_at_a_time:
             return
 
     async def wake(self) -> None:
+        """See RolloutEngine."""
         self._asleep = False
-        self._follow()
+        self._update_running()
 
     async def update_weights(
         self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None
     ) -> list[Completion]:
+        """See RolloutEngine."""
         from safetensors.torch import load_file
 
         proved = (
@@ -155,7 +182,7 @@ class TorchEngine:
         return await self._use(load_file(proved), str(path), version, canary)
 
     async def receive_weights(self, rendezvous: BroadcastRendezvous, first_rank: int, push_id: str) -> BroadcastResult:
-        """Beside the model: requests go on meanwhile, and a torn push leaves no trace."""
+        """See RolloutEngine. The weights are kept beside the model: requests go on, and a torn push leaves no trace."""
         from ..weights.broadcast.receiver import Receiver
 
         async with self._one_push:
@@ -164,10 +191,11 @@ class TorchEngine:
             self._received = await asyncio.to_thread(
                 receiver.receive, rendezvous, first_rank, push_id, weights.update, weights.clear
             )
-            self._new = weights
+            self._new_weights = weights
             return self._received
 
     async def apply_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        """See RolloutEngine."""
         async with self._one_push:
             received, self._received = self._received, BroadcastResult()
             if received.digest != digest:
@@ -175,7 +203,7 @@ class TorchEngine:
                     f"received weights of digest {str(received.digest)[:12]}, the learner announced {digest[:12]} for"
                     f" version {version}"
                 )
-            return await self._use(self._new, f"broadcast {version}", version, canary)
+            return await self._use(self._new_weights, f"broadcast {version}", version, canary)
 
     async def _use(
         self, weights: dict[str, torch.Tensor], what: str, version: int, canary: Canary | None
@@ -192,7 +220,7 @@ class TorchEngine:
         return await self.sample_canary(*canary) if canary else []
 
     async def confirm_weights(self, version: int) -> None:
-        """Does nothing, as no answer is held back here: this engine is for tests, which ask the publisher."""
+        """Do nothing: no completion is withheld here."""
 
     async def discard(self, reason: str) -> None:
         """Raise the reason: this engine is for tests, which ask the publisher."""
@@ -200,7 +228,7 @@ class TorchEngine:
         raise WeightsUnverified(reason)
 
     async def alive(self) -> None:
-        """See RolloutEngine. The model runs in this process: what could hang is its thread."""
+        """See RolloutEngine. The model runs in a thread of this process, which could hang."""
         if not self.broken:
             try:
                 self._progress.check(self._steps, busy=self._one_at_a_time.locked() and self._running.is_set())
@@ -210,10 +238,11 @@ class TorchEngine:
             raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
 
     async def sample_canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+        """See RolloutEngine."""
         if self._asleep:
             raise EngineError("A canary on a sleeping engine would wait for ever. Wake it first.")
         self._canaries += 1
-        self._follow()
+        self._update_running()
         try:
             return [
                 await self.generate(p, Sampling(max_tokens, seed=seed + i), request_id=f"canary/{i}")
@@ -221,9 +250,10 @@ class TorchEngine:
             ]
         finally:
             self._canaries -= 1
-            self._follow()
+            self._update_running()
 
     def stats(self) -> dict[str, float]:
+        """See RolloutEngine."""
         running = float(self._one_at_a_time.locked())
         return {
             "running": running,
@@ -235,25 +265,27 @@ class TorchEngine:
         }
 
     async def openai_app(self, cfg: Config) -> None:
-        """Returns None: this engine has no OpenAI app."""
+        """Return None: this engine has no OpenAI app."""
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
+        """See RolloutEngine."""
         return self._busy.drain()
 
     async def stop(self) -> None:
-        """The model lives in this process, and ends with it."""
+        """Remove the node's copy of the weights. The model ends with this process."""
         self._node.remove()
 
     def _sample(
         self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event
     ) -> Completion:
+        """Decode one request, in a thread, until it ends or is given up."""
         decoder = IncrementalDecoder(self.codec, prompt_ids)
-        seed = (
-            sampling.seed
-            if sampling.seed is not None
-            else int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=7).digest(), "big")
-        )
-        token_ids, logprobs, text = [], [], ""
+        seed = sampling.seed
+        if seed is None:
+            seed = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=7).digest(), "big")
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        text = ""
         finish: Finish = "length"
         reason: str | None = None
         for token, logprob in self._tokens_of(prompt_ids, sampling, seed):
@@ -262,10 +294,12 @@ class TorchEngine:
             self._sampled[request_id] = len(token_ids)
             new = decoder.push(token)
             text += new
+            stop = _matched_stop(text, len(new), sampling.stop)
             if token in self._eos:
                 finish = "stop"
-            elif stop := _matched_stop(text, len(new), sampling.stop):
-                finish, (reason, text) = "stop", stop
+            elif stop is not None:
+                finish = "stop"
+                reason, text = stop
             if finish == "stop" or len(token_ids) == sampling.max_tokens:
                 break
             if given_up.is_set():
@@ -281,30 +315,30 @@ class TorchEngine:
         )
 
     def _tokens_of(self, prompt_ids: list[int], sampling: Sampling, seed: int) -> Iterator[tuple[int, float]]:
-        """Endless (token, its log-prob: of the plain softmax, or in a run that samples from another distribution of
-        what it is drawn from)."""
+        """Yield (token, its log-prob) without end.
+
+        The log-prob is of the plain softmax or, in a run that samples from another distribution, of that one.
+        """
         import torch
 
         generator = torch.Generator().manual_seed(seed)
-        ids, cache = torch.tensor([prompt_ids]), None
+        ids = torch.tensor([prompt_ids])
+        cache = None
         while True:
             with torch.inference_mode():
                 out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
             self._steps += 1
-            logits_V, cache = out.logits[0, -1].float(), out.past_key_values
+            logits_V = out.logits[0, -1].float()
+            cache = out.past_key_values
             probs_V = _probs(logits_V, sampling)
             token = int(torch.multinomial(probs_V, 1, generator=generator))
-            yield (
-                token,
-                float(
-                    torch.log_softmax(logits_V, -1)[token] if self._plain else (probs_V[token] / probs_V.sum()).log()
-                ),
-            )
+            logprob = torch.log_softmax(logits_V, -1)[token] if self._plain else (probs_V[token] / probs_V.sum()).log()
+            yield token, float(logprob)
             ids = torch.tensor([[token]])
 
 
 def _probs(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """What is drawn from, up to a factor. [V]"""
+    """Return the distribution to sample from, [V], not normalised."""
     import torch
 
     if sampling.temperature == 0:
@@ -317,14 +351,15 @@ def _probs(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     if sampling.top_p < 1:
         probs_V = probs_V / probs_V.sum()
         sorted_V, order_V = probs_V.sort(descending=True)
-        before_V = sorted_V.cumsum(0) - sorted_V  # the token that crosses top_p is kept
+        before_V = sorted_V.cumsum(0) - sorted_V  # probability of the likelier tokens: the one that crosses top_p stays
         probs_V = probs_V.clone()
         probs_V[order_V[before_V >= sampling.top_p]] = 0.0
     return probs_V
 
 
 def _matched_stop(text: str, num_new: int, stops: Sequence[str]) -> tuple[str, str] | None:
-    """-> (stop string, text cut right after it), the first of `stops` that ends in the last `num_new` characters."""
+    """Return (stop string, text cut right after it) for the first stop string that ends in the last `num_new`
+    characters; None if none does."""
     for stop in stops:
         at = text.find(stop, max(0, len(text) - num_new - len(stop) + 1))
         if at >= 0:

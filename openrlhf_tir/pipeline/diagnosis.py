@@ -1,7 +1,6 @@
-"""Diagnosis: a pipeline that does not move -> who waits for what, how long, and on whom. Text for a person; changes
-nothing.
+"""Explain a pipeline that does not move: who waits for what, and for how long. Text for a person; changes nothing.
 
-trainer --replay--> rolling groups --actor, env--> outside        (each arrow is an edge that can be blocked)
+trainer --replay--> rolling groups --engine, environment--> outside     (each arrow is an edge that can be blocked)
         --gate----> the groups that must be trained first
         --drain---> rolling groups
         --step, push, checkpoint, evaluation--> learner, engines
@@ -31,7 +30,7 @@ OUTSIDE = {
     "checkpoint": "every rank's copy of its state",
     "wait for evaluation": "the engines, for the evaluation, before which they get no other weights",
 }
-"""What the trainer waits for in the phases that the controller only looks at from outside."""
+"""Phase -> what the trainer waits for, in phases whose work is done by other processes."""
 IN_SHORT = {
     "start": "starting",
     "turn": "handing the GPUs over",
@@ -41,23 +40,22 @@ IN_SHORT = {
     "checkpoint": "copying a checkpoint",
     "wait for evaluation": "waiting for an evaluation",
 }
-"""The same for the console's line."""
+"""The same in a few words, for the console."""
 
 
 def describe(scheduler: RolloutScheduler, observer: Observer, rollout: Rollout) -> str:
-    """One sentence per edge, the blocked one first."""
+    """Return one clause per edge of the picture above, the blocked one first."""
     now = asyncio.get_running_loop().time()
     rolling = sorted(scheduler.rolling.values(), key=lambda group: group.training_order)
-    parts = [
-        f"the trainer waits for {_edge(scheduler, observer.now, rolling)} since {now - observer.since:.0f} s,"
-        f" at version {scheduler.version}"
-    ]
+    edge = _edge(scheduler, observer.current_phase, rolling)
+    seconds = now - observer.phase_started_at
+    parts = [f"the trainer waits for {edge} since {seconds:.0f} s, at version {scheduler.version}"]
     if rolling:
-        spread = Counter(f"{rollout.where(f.key)}, env {f.environment}" for f in rolling)
+        places = Counter(f"{rollout.where(group.key)}, env {group.environment}" for group in rolling)
         parts.append(
-            f"{len(rolling)} groups are rolling: " + "; ".join(f"{n} {where}" for where, n in spread.most_common())
+            f"{len(rolling)} groups are rolling: " + "; ".join(f"{n} {place}" for place, n in places.most_common())
         )
-        longest = min(rolling, key=lambda f: f.started_at)
+        longest = min(rolling, key=lambda group: group.started_at)
         parts.append(
             f"the longest is {longest.key} since {now - longest.started_at:.0f} s ({rollout.where(longest.key)}, env"
             f" {longest.environment})"
@@ -69,11 +67,11 @@ def describe(scheduler: RolloutScheduler, observer: Observer, rollout: Rollout) 
 
 
 def in_short(scheduler: RolloutScheduler, observer: Observer) -> str:
-    """What the trainer waits for, and for how long, in a few words."""
-    since = f"for {clock_text(asyncio.get_running_loop().time() - observer.since)}"
+    """Return what the trainer waits for, and for how long, in a few words."""
+    since = f"for {clock_text(asyncio.get_running_loop().time() - observer.phase_started_at)}"
     accepted = len(scheduler.buffered) + len(scheduler.current_batch)
     rolling = len(scheduler.rolling)
-    phase = observer.now
+    phase = observer.current_phase
     if phase == "wait for replay":
         return f"waiting for groups: {accepted} of {scheduler.rule.batch_groups} accepted"
     if phase == "wait for gate":
@@ -84,9 +82,10 @@ def in_short(scheduler: RolloutScheduler, observer: Observer) -> str:
 
 
 def _edge(scheduler: RolloutScheduler, phase: str, rolling: list[InFlightGroup]) -> str:
+    """Return what the trainer waits for in this phase."""
     if phase == "wait for gate":
         due = min(map(scheduler.rule.training_deadline, rolling), default=scheduler.version)
-        first = [str(f.key) for f in rolling if scheduler.rule.training_deadline(f) == due]
+        first = [str(group.key) for group in rolling if scheduler.rule.training_deadline(group) == due]
         return (
             f"the staleness gate: {len(first)} rolling groups must be trained by version {due}, first"
             f" {', '.join(first[:3])}"
@@ -102,7 +101,7 @@ def _edge(scheduler: RolloutScheduler, phase: str, rolling: list[InFlightGroup])
 
 
 def _admission(scheduler: RolloutScheduler) -> str:
-    """Return whether new groups may start, and if not why."""
+    """Return a clause that says whether new groups may start, and if not, why."""
     slots = f"{scheduler.slots_taken} hold a slot"
     obstacle = scheduler.dispatch_obstacle()
     if obstacle is None:
@@ -122,7 +121,7 @@ _OBSTACLES = {
 
 
 def stacks() -> str:
-    """Where every asyncio task and every thread of this process is, down to the innermost await."""
+    """Return the stack of every asyncio task and every thread of this process, down to the innermost await."""
     out = io.StringIO()
     for task in sorted(asyncio.all_tasks(), key=lambda t: t.get_name()):
         out.write(f"task {task.get_name()!r}\n")
@@ -137,7 +136,10 @@ def stacks() -> str:
 
 
 def _awaits(coroutine: object) -> Iterator[tuple[FrameType, int]]:
-    """(frame, line) of a suspended coroutine and of all it awaits. Task.print_stack shows the outermost only."""
+    """Yield (frame, line) of a suspended coroutine and of all that it awaits.
+
+    Task.print_stack shows the outermost frame only.
+    """
     while coroutine is not None:
         frame = (
             getattr(coroutine, "cr_frame", None)

@@ -1,12 +1,11 @@
-"""Fine-tuning: rows -> updates, until the schedule ends or a stop is asked for. The loop, without the processes that
-run it.
+"""Supervised fine-tuning: the loop, without the processes that run it.
 
-    restore ->  [ held-out loss ]  ->  sft_step, sft_step, ...  ->  every ckpt.save_steps: checkpoint   (written in the
-                background)
-                                        every sft.eval_steps: held-out loss
-    a stop: the running update ends, checkpoint, Stopped
+    restore -> held-out loss -> sft_step, sft_step, ...    until the schedule ends, or a stop is requested
+                                every sft.eval_steps: held-out loss
+                                every ckpt.save_steps: checkpoint, written in the background
+    a stop: the running update ends, then a checkpoint, then Stopped
 
-Which rows an update takes is a function of its number: a resume needs nothing besides.
+The rows of an update are a function of its number, so a resume needs to know nothing else.
 """
 
 from __future__ import annotations
@@ -31,20 +30,36 @@ from .stop import StopRequest
 
 log = logging.getLogger(__name__)
 EVAL_LOSS = "eval/loss"
-TAKEN = "rows_taken"
+ROWS_TAKEN = "rows_taken"
+"""Key of a checkpoint's state: rows that the updates so far have taken."""
 
 
 class Tuner(Saves, Protocol):
-    """What of the learner fine-tuning needs."""
+    """What fine-tuning needs of the learner."""
 
-    async def sft_step(self, rows: list[SftRow], lr: float) -> Mapping[str, float]: ...
-    async def sft_loss(self, rows: list[SftRow]) -> tuple[float, float]: ...
-    async def load(self, directory: Path) -> int: ...
+    async def sft_step(self, rows: list[SftRow], lr: float) -> Mapping[str, float]:
+        """Make one update on these rows and return its metrics."""
+
+    async def sft_loss(self, rows: list[SftRow]) -> tuple[float, float]:
+        """Return the sum of the loss over the learned tokens of these rows, in nats, and the sum of their weights."""
+
+    async def load(self, directory: Path) -> int:
+        """Restore what `save` wrote, and return the version."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Update s takes the rows at the places s*B .. (s+1)*B - 1 of all passes end to end; each has its own order."""
+    """Which rows each update takes.
+
+    All epochs stand end to end, each in an order of its own; update s takes positions s * B to (s + 1) * B - 1.
+
+    Attributes:
+        rows: Number of rows.
+        batch_size: Rows per update (B).
+        epochs: Passes over the rows.
+        seed: Seed of the orders.
+        max_steps: Largest number of updates; None: no limit.
+    """
 
     rows: int
     batch_size: int
@@ -54,23 +69,25 @@ class Schedule:
 
     @classmethod
     def of(cls, cfg: Config, rows: int) -> Schedule:
+        """Return the schedule of a run on this number of rows."""
         return cls(rows, cfg.sft.batch_size, cfg.sft.max_epochs, cfg.train.seed, cfg.sft.max_steps)
 
     @property
     def steps(self) -> int:
+        """Number of updates."""
         return min(math.ceil(self.rows * self.epochs / self.batch_size), self.max_steps or 10**12)
 
     def batch(self, step: int) -> list[int]:
-        """Indices of rows. The last batch of all may be smaller; none is left out."""
-        places = range(self.taken(step), self.taken(step + 1))
-        return [_order(self.rows, self.seed, place // self.rows)[place % self.rows] for place in places]
+        """Return the indices of the rows of an update. The last batch may be smaller, so that no row is left out."""
+        positions = range(self.taken(step), self.taken(step + 1))
+        return [_order(self.rows, self.seed, position // self.rows)[position % self.rows] for position in positions]
 
     def taken(self, step: int) -> int:
-        """Places that so many updates have taken."""
+        """Return how many rows the first `step` updates take together."""
         return min(step * self.batch_size, self.rows * self.epochs)
 
     def epoch(self, step: int) -> float:
-        """Passes over the rows when so many updates are made."""
+        """Return how many passes over the rows the first `step` updates are."""
         return self.taken(step) / self.rows
 
 
@@ -81,7 +98,21 @@ def _order(rows: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass
 class FineTuning:
-    """`observe(step, row)`: metrics after `step` updates, a held-out loss where measured. `clock`: seconds."""
+    """One run of fine-tuning.
+
+    Attributes:
+        cfg: The run's configuration.
+        schedule: Which rows each update takes.
+        rows: The rows to train.
+        held_out: Rows whose loss is measured.
+        tuner: The learner.
+        checkpoints: Where checkpoints go.
+        lr_at: Number of an update -> its learning rate.
+        observe: Called with the number of updates and their metrics, which include the held-out loss if measured.
+        stop: The request to stop.
+        clock: Returns seconds.
+        step: Number of updates so far.
+    """
 
     cfg: Config
     schedule: Schedule
@@ -96,15 +127,23 @@ class FineTuning:
     step: int = 0
     _writing: asyncio.Task[Path] | None = field(default=None, init=False)
     _saved: int = field(default=-1, init=False)
-    """The update of the last checkpoint; -1: none."""
+    """Number of updates of the last checkpoint; -1: there is none."""
 
     async def run(self, resume: Path | None = None) -> None:
-        """Raises Stopped at the boundary behind a request to stop, Diverged after train.max_nonfinite_steps bad
-        gradients in a row; an update that is still running when the grace is over is given up."""
+        """Train until the schedule ends.
+
+        Args:
+            resume: The checkpoint to resume from.
+
+        Raises:
+            Stopped: A stop was requested, and the running update and its checkpoint are done. An update that is still
+                running at the end of the grace period is given up.
+            Diverged: The gradients of train.max_nonfinite_steps updates in a row were not finite.
+        """
         training = asyncio.create_task(self._run(resume), name="fine-tuning")
         try:
             if await self.stop.or_done(training):
-                await self._ends_in_time(training)
+                await self._wait_until_stopped(training)
         finally:
             left = {task for task in (training, self._writing) if task and not task.done()}
             for task in left:
@@ -113,14 +152,15 @@ class FineTuning:
                 await asyncio.wait(left)
         await training
 
-    async def _ends_in_time(self, training: asyncio.Task[None]) -> None:
+    async def _wait_until_stopped(self, training: asyncio.Task[None]) -> None:
+        """Wait for the end of a run that was asked to stop. Raises Stopped at the end of the grace period."""
         try:
             async with asyncio.timeout_at(self.stop.deadline):
                 await asyncio.wait({training})
         except TimeoutError:
             raise Stopped(
                 f"Stopped by {self.stop.asked}: the update or its checkpoint did not end within train.stop_grace_s ="
-                f" {self.stop.grace_s:g} s and is given up. {self._last()}"
+                f" {self.stop.grace_s:g} s and is given up. {self._last_checkpoint()}"
             ) from None
 
     async def _run(self, resume: Path | None) -> None:
@@ -129,33 +169,35 @@ class FineTuning:
             self.step = self._saved = int(self.checkpoints.state(resume)["step"])
         elif self.held_out:
             self.observe(0, {EVAL_LOSS: await self.held_out_loss()})
-        bad = 0
+        nonfinite = 0
         while self.step < self.schedule.steps and not self.stop.asked:
             row = await self._update()
-            bad = 0 if math.isfinite(row["grad_norm"]) else bad + 1
+            nonfinite = 0 if math.isfinite(row["grad_norm"]) else nonfinite + 1
             last = self.step == self.schedule.steps
-            if self.held_out and (last or _due(self.step, self.cfg.sft.eval_steps)) and not self.stop.asked:
+            if self.held_out and (last or _is_due(self.step, self.cfg.sft.eval_steps)) and not self.stop.asked:
                 row[EVAL_LOSS] = await self.held_out_loss()
             self.observe(self.step, row)
-            if bad == self.cfg.train.max_nonfinite_steps:
-                await self._written()
+            if nonfinite == self.cfg.train.max_nonfinite_steps:
+                await self._wait_until_written()
                 raise Diverged(
-                    f"The gradient of {bad} updates in a row, up to update {self.step}, is not finite; none of them"
-                    f" changed the weights. Lower sft.learning_rate = {self.cfg.sft.learning_rate:g}, or use"
-                    f" ds.param_dtype bf16 or fp32. {self._last()}"
+                    f"The gradient of {nonfinite} updates in a row, up to update {self.step}, is not finite; none of"
+                    f" them changed the weights. Lower sft.learning_rate = {self.cfg.sft.learning_rate:g}, or use"
+                    f" ds.param_dtype bf16 or fp32. {self._last_checkpoint()}"
                 )
-            if last or _due(self.step, self.cfg.ckpt.save_steps):
+            if last or _is_due(self.step, self.cfg.ckpt.save_steps):
                 await self._save()
         if self.step < self.schedule.steps:
             if self._saved != self.step:
                 await self._save()
-            await self._written()
+            await self._wait_until_written()
             raise Stopped(
-                f"Stopped by {self.stop.asked} after update {self.step} of {self.schedule.steps}. {self._last()}"
+                f"Stopped by {self.stop.asked} after update {self.step} of {self.schedule.steps}."
+                f" {self._last_checkpoint()}"
             )
-        await self._written()
+        await self._wait_until_written()
 
     async def _update(self) -> dict[str, float]:
+        """Make one update and return its metrics."""
         started = self.clock()
         batch = [self.rows[i] for i in self.schedule.batch(self.step)]
         metrics = await self.tuner.sft_step(batch, self.lr_at(self.step))
@@ -170,18 +212,21 @@ class FineTuning:
         return {**metrics, **facts, "tokens_per_s": tokens / seconds if seconds > 0 else 0.0}
 
     async def held_out_loss(self) -> float:
-        """Mean over all learned tokens of the held-out rows, nats per token."""
+        """Return the mean loss over all learned tokens of the held-out rows, in nats per token."""
         total = weight = 0.0
         size = self.schedule.batch_size
-        for at in range(0, len(self.held_out), size):
-            part, of = await self.tuner.sft_loss(list(self.held_out[at : at + size]))
-            total, weight = total + part, weight + of
+        for start in range(0, len(self.held_out), size):
+            batch_loss, batch_weight = await self.tuner.sft_loss(list(self.held_out[start : start + size]))
+            total += batch_loss
+            weight += batch_weight
         return total / weight
 
     async def _save(self) -> None:
-        """The learner's state is copied now and written while training goes on. A disk that refuses is said; the next
-        checkpoint tries again."""
-        await self._written()
+        """Begin a checkpoint: the learner's state is copied now and written while training goes on.
+
+        A disk that refuses is logged, and the next checkpoint tries again.
+        """
+        await self._wait_until_written()
         try:
             await self.checkpoints.take(self.step, self.tuner)
         except CheckpointFailed as e:
@@ -190,13 +235,13 @@ class FineTuning:
         state: dict[str, Any] = {
             "step": self.step,
             "world_size": self.cfg.actor.world_size,
-            TAKEN: self.schedule.taken(self.step),
+            ROWS_TAKEN: self.schedule.taken(self.step),
         }
         self._writing = asyncio.create_task(self.checkpoints.commit(self.step, state, [], self.tuner))
         self._saved = self.step
 
-    async def _written(self) -> None:
-        """The checkpoint that is being written is committed, or it is said why not."""
+    async def _wait_until_written(self) -> None:
+        """Wait for the checkpoint that is being written. A failure is logged."""
         writing, self._writing = self._writing, None
         if writing is not None:
             try:
@@ -205,10 +250,11 @@ class FineTuning:
                 self._saved = -1
                 log.warning("%s", e)
 
-    def _last(self) -> str:
+    def _last_checkpoint(self) -> str:
+        """Return a sentence that names the last checkpoint."""
         latest = self.checkpoints.latest()
         return f"Checkpoint {latest.name} counts: go on with --resume." if latest else "There is no checkpoint."
 
 
-def _due(step: int, every: int) -> bool:
+def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0

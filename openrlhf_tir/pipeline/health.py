@@ -27,7 +27,7 @@ EXAMPLE_TIMEOUT_S = 30.0
 example if it takes longer."""
 EXCERPT = 300
 """Characters of an example's prompt and response."""
-NAMED = 8
+MAX_NAMED = 8
 """Groups of a batch that are named in a message."""
 
 
@@ -35,17 +35,20 @@ class Health:
     """Counts failures in a row and raises when a limit is exceeded. One per run."""
 
     def __init__(self, cfg: Config) -> None:
-        self.B, self.max_nonfinite = cfg.rollout.batch_size, cfg.train.max_nonfinite_steps
+        self.batch_groups = cfg.rollout.batch_size
+        self.max_nonfinite = cfg.train.max_nonfinite_steps
         batches = cfg.train.max_unused_batches
         # More than a batch, so that an outage is a StallError first.
-        self.max_unused = max(batches * self.B, self.B + 1, MIN_UNUSED) if batches else None
+        self.max_unused = max(batches * self.batch_groups, self.batch_groups + 1, MIN_UNUSED) if batches else None
         self.failed_in_a_row = 0
         self.nonfinite_in_a_row = 0
         self.unused: Counter[str] = Counter()
         """Groups that were not accepted since the last accepted one, by reason."""
         self._example: tuple[str, GroupMeta, Any] | None = None
 
-    def settled(self, end: GroupState, meta: GroupMeta | None, payload: Any, failed: str | None, tries: int) -> None:
+    def group_finished(
+        self, end: GroupState, meta: GroupMeta | None, payload: Any, failed: str | None, tries: int
+    ) -> None:
         """Count a group that has left the engines.
 
         Args:
@@ -70,7 +73,7 @@ class Health:
             self.failed_in_a_row += 1
         elif failed is None:
             self.failed_in_a_row = 0
-        if self.failed_in_a_row > self.B:
+        if self.failed_in_a_row > self.batch_groups:
             raise StallError(
                 f"{self.failed_in_a_row} groups in a row failed for good, the last by {failed!r} after {tries} tries. "
                 "The environment, an engine or the verifier is down: see its log, then go on with --resume."
@@ -84,18 +87,20 @@ class Health:
     async def why_unproductive(self, rollout: Rollout) -> Unproductive:
         """Return the error to raise, with counts per reason and one group as an example."""
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.unused.most_common())
+        example = await self._describe_example(rollout)
         return Unproductive(
-            f"None of the last {self.unused.total()} groups could be trained: {reasons}. {await self._shown(rollout)}"
+            f"None of the last {self.unused.total()} groups could be trained: {reasons}. {example}"
             " Are the problems of a difficulty that this model sometimes solves, and do reward, prompt template and"
             " filters fit the data? train.max_unused_batches sets after how many"
             " batches a run ends for this; 0: never."
         )
 
-    async def _shown(self, rollout: Rollout) -> str:
+    async def _describe_example(self, rollout: Rollout) -> str:
+        """Return a sentence about the last group that was not used, with its text if it can be fetched."""
         if self._example is None:
             return "No group came back, so there is no example."
         reason, meta, payload = self._example
-        said = (
+        example = (
             f"An example, group {meta.key}, {reason}: rewards {meta.rewards}, correct"
             f" {sum(meta.correct)}/{len(meta.correct)}, failures {meta.failures}"
         )
@@ -103,41 +108,41 @@ class Health:
             async with asyncio.timeout(EXAMPLE_TIMEOUT_S):
                 (group,) = await rollout.fetch([payload])
         except Exception as e:  # The engine's process may be gone. The counts must be reported all the same.
-            return f"{said} (its text is not to be had: {type(e).__name__})."
-        return f"{said}; {_excerpt(group)}."
+            return f"{example} (its text cannot be fetched: {type(e).__name__})."
+        return f"{example}; {_excerpt(group)}."
 
     def trained(self, report: StepReport) -> None:
         """Record a step with a finite gradient. Of several updates some may have been left out."""
         self.nonfinite_in_a_row = 0
-        for why in report.left_out:
-            log.warning("The gradient of one of the batch's updates is not finite, it is left out. %s", why)
+        for reason in report.left_out:
+            log.warning("The gradient of one of the batch's updates is not finite, so it is left out. %s", reason)
 
     def not_finite(self, report: StepReport, items: list[BatchItem]) -> None:
         """Record a step without a finite gradient, which changed nothing.
 
         Args:
-            report: What the learner says of the step.
+            report: The learner's report of the step.
             items: The groups of the batch.
 
         Raises:
             Diverged: train.max_nonfinite_steps steps in a row had none.
         """
         self.nonfinite_in_a_row += 1
-        names = ", ".join(str(item.meta.key) for item in items[:NAMED]) + (
-            f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
+        names = ", ".join(str(item.meta.key) for item in items[:MAX_NAMED]) + (
+            f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
         )
         facts = ", ".join(
             f"{name} {report.metrics[name]:g}" for name in ("grad_norm", "loss", "lr") if name in report.metrics
         )
-        said = (
+        message = (
             f"The gradient of the step on version {report.version} is not finite ({facts}): the weights stay as they"
-            f" are. Groups (epoch/prompt/attempt): {names}." + "".join(f" {why}" for why in report.left_out)
+            f" are. Groups (epoch/prompt/attempt): {names}." + "".join(f" {reason}" for reason in report.left_out)
         )
-        log.warning("%s", said)
+        log.warning("%s", message)
         if self.nonfinite_in_a_row >= self.max_nonfinite:
             raise Diverged(
-                f"{said} That is {self.nonfinite_in_a_row} in a row (train.max_nonfinite_steps). Look at the rewards of"
-                " these groups and at actor.learning_rate; the last checkpoint holds the weights before."
+                f"{message} That is {self.nonfinite_in_a_row} in a row (train.max_nonfinite_steps). Look at the rewards"
+                " of these groups and at actor.learning_rate; the last checkpoint holds the weights before."
             )
 
 

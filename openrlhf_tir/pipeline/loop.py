@@ -89,7 +89,9 @@ class Pipeline:
         """True while groups may be dispatched: from the first push until the last step has ended."""
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
         self.health = Health(cfg)
-        self.scheduler = RolloutScheduler(cfg, prompts, ledger, on_finished=observer.group, on_dropped=observer.left)
+        self.scheduler = RolloutScheduler(
+            cfg, prompts, ledger, on_finished=observer.group_finished, on_dropped=observer.group_left
+        )
         self.evaluator = Evaluator(cfg, measure, observer, self.tasks)
         self.saver = Saver(
             cfg, self.scheduler, learner, rollout, checkpoints, observer, self.evaluator, self.tasks, complete
@@ -179,7 +181,7 @@ class Pipeline:
         in_order = self.scheduler.must_finish_in_order(group, meta, failure)
         if in_order:
             await self.scheduler.wait_until(lambda: self.scheduler.is_oldest_unfinished(group))
-        self.scheduler.method.settled(meta)
+        self.scheduler.method.judge_group(meta)
         if failure is None and meta is not None:
             now = asyncio.get_running_loop().time()
             self.scheduler.group_evaluated(group, meta, now, self.rollout.engine_stats())
@@ -192,7 +194,7 @@ class Pipeline:
             # Before the next group's turn: which prompt is dispatched next may depend on this group only.
             self.dispatch_groups()
         self.drop_notice.ended(state, meta, payload, failure)
-        self.health.settled(state, meta, payload, failure, tries=group.retries + 1)
+        self.health.group_finished(state, meta, payload, failure, tries=group.retries + 1)
         if self.health.unproductive:
             raise await self.health.why_unproductive(self.rollout)
 
@@ -253,7 +255,7 @@ class Pipeline:
             scheduler.check()
         finally:
             # A stop gives the push up. The step is done, is saved at this boundary, and gets its row of metrics.
-            self.observer.step(
+            self.observer.step_finished(
                 report,
                 batch_groups=scheduler.rule.batch_groups,
                 rolling=len(scheduler.rolling),
@@ -273,7 +275,7 @@ class Pipeline:
                 await self.scheduler.wait_until(lambda: not self.scheduler.rolling)
         with self.observer.phase("push", self.version):
             report = await self.publisher.publish(self.version, must_differ=self.scheduler.weights_must_differ)
-            self.observer.pushed(report)
+            self.observer.push_finished(report)
         self.scheduler.push_finished()
 
     @property

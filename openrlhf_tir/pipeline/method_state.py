@@ -1,9 +1,9 @@
-"""Method state: what a run keeps for its method, in the controller and in its checkpoints.
+"""State that a run keeps for its method, in the controller and in its checkpoints.
 
-counters      the numbers that rewards read and ask to be changed (rewards/context.py); told with each group that is
-              issued. What the groups of a batch ask for counts from the next batch on, in the order of dispatch
-length balance    the lengths of the latest kept groups, for ZeroTIR's filter over many groups
-errors        groups that failed by the method's own code; not kept over a resume
+counters          numbers that rewards read and ask to be changed (rewards/context.py). Every dispatched group gets
+                  their values. What the groups of a batch ask for counts from the next batch on, in dispatch order
+length balance    the lengths of the latest kept groups, for ZeroTIR's filter over several groups
+errors            groups that failed because of user code; not kept over a resume
 """
 
 from __future__ import annotations
@@ -20,80 +20,97 @@ from ..filters.zerotir import length_balance
 from ..types import CounterUpdate, GroupMeta, RunFacts, Task, Verdict
 from .method_errors import MethodErrors
 
-HOW: dict[str, Callable[[float | None, float], float]] = {
+UPDATE_RULES: dict[str, Callable[[float | None, float], float]] = {
     "add": lambda old, value: (old or 0.0) + value,
     "lowest": lambda old, value: value if old is None else min(old, value),
     "highest": lambda old, value: value if old is None else max(old, value),
 }
+"""`CounterUpdate.how` -> the new value, from the old one (None: there is none yet) and the update's."""
 
 
 class Counters:
-    """Run-wide and per prompt; a prompt's index is stable over epochs and resumes."""
+    """Counters of the run and of each prompt. A prompt's index is the same over epochs and resumes."""
 
     def __init__(self) -> None:
         self.run: dict[str, float] = {}
         self.prompts: dict[int, dict[str, float]] = {}
 
-    def apply(self, prompt: int, changes: list[CounterUpdate]) -> None:
-        for change in changes:
-            scope = self.run if change.scope == "run" else self.prompts.setdefault(prompt, {})
-            scope[change.name] = HOW[change.how](scope.get(change.name), change.value)
+    def apply(self, prompt: int, updates: list[CounterUpdate]) -> None:
+        """Apply the updates that a group of this prompt asks for."""
+        for update in updates:
+            scope = self.run if update.scope == "run" else self.prompts.setdefault(prompt, {})
+            scope[update.name] = UPDATE_RULES[update.how](scope.get(update.name), update.value)
 
 
 class MethodState:
+    """Counters, length balance and user errors of one run. The scheduler owns it."""
+
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg
         self.counters = Counters()
         self.errors = MethodErrors(cfg.reward.max_failed_groups, cfg.train.max_user_code_failures)
         self._balanced = {name: LENGTH_BALANCE in e.filter.order for name, e in cfg.environments.items()}
         self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
+        """Key of a kept group -> (model tokens, 1.0 if correct) of each sample."""
         self._ended: list[tuple[int, int, list[CounterUpdate]]] = []
         """(sequence number, prompt, updates) of the groups that ended since the last batch was trained."""
 
-    def placed(self, task: Task, prompt: int, update: int) -> Task:
-        """The task with what the run knows now; copies, since the counters go on changing."""
+    def with_run_facts(self, task: Task, prompt: int, update: int) -> Task:
+        """Return the task with what the run knows now.
+
+        The counters are copied, because they go on changing.
+
+        Args:
+            task: The prompt as the data has it.
+            prompt: Its index.
+            update: Number of updates so far.
+        """
         facts = RunFacts(
             update, self.cfg.train.max_steps, dict(self.counters.run), dict(self.counters.prompts.get(prompt, {}))
         )
         return replace(task, run=facts)
 
-    def settled(self, meta: GroupMeta | None) -> None:
-        """A group was judged: its verdict may become that of the filter over many groups. Raises MethodBroken."""
-        self.errors.settled(meta)
+    def judge_group(self, meta: GroupMeta | None) -> None:
+        """Count a rolled group's failure, and drop the group if the filter over several groups says so.
+
+        Raises:
+            MethodBroken: User code failed too many groups.
+        """
+        self.errors.record_attempt(meta)
         if meta is None or meta.failed is not None:
             return
-        if one(self._balanced, meta.env) and meta.verdict.keep and not self._balances(meta):
+        if one(self._balanced, meta.env) and meta.verdict.keep and not self._is_balanced(meta):
             meta.verdict = Verdict(False, LENGTH_BALANCE)
 
-    def looks_at_others(self, meta: GroupMeta) -> bool:
+    def depends_on_earlier_groups(self, meta: GroupMeta) -> bool:
         """Return True if the verdict on this group depends on the groups that were judged before it."""
         return meta.failed is None and meta.verdict.keep and one(self._balanced, meta.env)
 
-    def ended(self, dispatch: int, meta: GroupMeta) -> None:
-        """Record that a group was filtered or trained: the changes that it asks for count from the next batch on.
+    def group_ended(self, sequence_number: int, meta: GroupMeta) -> None:
+        """Record that a group was filtered or trained: the updates that it asks for count from the next batch on.
 
         (A group that is accepted may still be issued again, so it does not count yet.)
         """
         if meta.changes:
-            self._ended.append((dispatch, meta.key.prompt, list(meta.changes)))
+            self._ended.append((sequence_number, meta.key.prompt, list(meta.changes)))
 
     def batch_trained(self) -> None:
-        """Apply the changes of the groups that ended since the last batch, in the order of dispatch.
+        """Apply the updates of the groups that ended since the last batch, in dispatch order.
 
         Called at a step boundary: without staleness what a reward reads must not depend on which group ended first,
         and a sum of floats depends on the order of its terms.
         """
         self.errors.updated = True
         ended, self._ended = sorted(self._ended, key=lambda entry: entry[0]), []
-        for _, prompt, changes in ended:
-            self.counters.apply(prompt, changes)
+        for _, prompt, updates in ended:
+            self.counters.apply(prompt, updates)
 
-    def forgets(self, meta: GroupMeta) -> None:
-        """A group that was accepted is issued again."""
+    def forget_group(self, meta: GroupMeta) -> None:
+        """Remove an accepted group that is issued again from the length balance."""
         self._lengths.pop(str(meta.key), None)
 
-    def _balances(self, meta: GroupMeta) -> bool:
-        """Whether one of the group is in a bin of lengths with right answers, in the latest batch of kept groups."""
+    def _is_balanced(self, meta: GroupMeta) -> bool:
+        """Return True if the length balance over the latest batch of kept groups keeps this group."""
         key = str(meta.key)
         self._lengths[key] = [(n, float(c)) for n, c in zip(meta.model_tokens, meta.correct, strict=True)]
         while len(self._lengths) > self.cfg.rollout.batch_size:
@@ -101,21 +118,22 @@ class MethodState:
         return key in length_balance(self._lengths)
 
     def state(self) -> dict[str, Any]:
+        """Return a copy of the state for a checkpoint, as JSON can hold it."""
         return {
             "counters": dict(self.counters.run),
             "prompt_counters": {prompt: dict(counters) for prompt, counters in self.counters.prompts.items()},
             "lengths": [(key, list(samples)) for key, samples in self._lengths.items()],
             "ended": [
-                (dispatch, prompt, [list(change) for change in changes]) for dispatch, prompt, changes in self._ended
+                (number, prompt, [list(update) for update in updates]) for number, prompt, updates in self._ended
             ],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Back to what `state` gave, by way of JSON."""
+        """Restore what `state` returned, after it was written as JSON."""
         self.counters.run = dict(state["counters"])
         self.counters.prompts = {int(prompt): dict(values) for prompt, values in state["prompt_counters"].items()}
         self._lengths = OrderedDict((key, [(int(n), float(c)) for n, c in pairs]) for key, pairs in state["lengths"])
         self._ended = [
-            (dispatch, prompt, [CounterUpdate(*change) for change in changes])
-            for dispatch, prompt, changes in state.get("ended", ())  # not in checkpoints of older versions
+            (number, prompt, [CounterUpdate(*update) for update in updates])
+            for number, prompt, updates in state.get("ended", ())  # not in checkpoints of older versions
         ]

@@ -1,4 +1,9 @@
-"""Observer: what the loop tells people. Phases become spans of the trace, groups and reports a row of metrics."""
+"""What the loop reports: its phases become spans of the timeline, its groups and steps rows of metrics.
+
+phase, evaluating                     a span; the seconds of a phase are also a metric of the next step
+group_finished, group_left, push_finished    counted until the next step
+step_finished                         one row of metrics
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from .bias_meter import SelectionMeter
 
 log = logging.getLogger(__name__)
 MAX_EXPLAINED = 100
-"""Faults that are told in words, over a run."""
+"""Different error messages of trajectories that are logged, over a run."""
 TRACKS = {
     "turn": "learner",
     "accumulate": "learner",
@@ -29,6 +34,7 @@ TRACKS = {
     "drain": "weights",
     "checkpoint": "ckpt",
 }
+"""Phase -> track of the timeline."""
 METRICS = {
     "wait for replay": "replay_wait_s",
     "wait for gate": "gate_wait_s",
@@ -40,46 +46,45 @@ METRICS = {
     "checkpoint": "checkpoint_s",
     "wait for evaluation": "evaluate_s",
 }
-
-
+"""Phase -> metric of its seconds."""
 N_SHARES = tuple(f"n_calls/{name}" for name in CALL_COUNT_RANGES)
 NOT_PARTS = frozenset(
     {"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_STATS, *CODE_STATS, *LENGTH_STATS, *AGENT_FACTS}
     | set(N_SHARES)
 )
-"""What stands in a group's stats beside the parts of its rewards, or has a metric of its own."""
-
-
-LEAST = 1e-6
-"""Sums of means times counts are whole numbers but for rounding: below it there was no call."""
+"""Names in a group's stats that are no parts of its rewards, or have a metric of their own."""
+MIN_COUNT = 1e-6
+"""Means times counts are whole numbers except for rounding: below this there was nothing to count."""
 
 
 class Rows(Protocol):
-    """Where rows of metrics go; logs/metrics.py is one."""
+    """A place for rows of metrics: logs/metrics.py."""
 
     def log(self, step: int, values: Mapping[str, float], /) -> None: ...
     def truncate_after(self, step: int, /, evaluated: bool = True) -> object: ...
 
 
 class Spans(Protocol):
-    """Where spans go; logs/timeline.py is one."""
+    """A place for spans: logs/timeline.py."""
 
     def add(self, track: str, name: str, start: float, end: float, /) -> None: ...
 
 
 class Display(Protocol):
-    """What shows a step, and an evaluation, to a person; logs/progress.py is one."""
+    """Shows the run to a person: logs/progress.py."""
 
     def update(self, step: int, row: Mapping[str, float], /) -> None: ...
     def evaluated(self, step: int, figures: Mapping[str, float], /) -> None: ...
     def group(self, end: str, meta: GroupMeta | None, failed: str | None, /) -> None: ...
     def notice(self, lines: Sequence[str], /) -> None:
-        """Lines that a person should read now; none: the last notice is over."""
+        """Show lines that a person should read now. An empty sequence ends the last notice."""
 
 
 class Observer:
-    """Collects between two steps, writes at each step. Groups count when they finish, trained or not: all since the
-    last step, a batch at least."""
+    """Collects figures between two steps and writes them at each step.
+
+    Groups count when they finish, trained or not: all groups since the last step, and at least a batch of them.
+    """
 
     def __init__(
         self,
@@ -89,20 +94,32 @@ class Observer:
         envs: Sequence[str] = (),
         without_calls: Collection[str] = (),
     ) -> None:
-        """`envs`: the environments of the run; where there are several, each has metrics of its own, `env/NAME/...`.
-        `without_calls`: see rollout_metrics."""
-        self.metrics, self.trace, self.progress = metrics, trace, progress
+        """Create an observer.
+
+        Args:
+            metrics: Receives the rows.
+            trace: Receives the spans.
+            progress: Shows the run.
+            envs: The environments of the run. If there are several, each has its own metrics `env/NAME/...`.
+            without_calls: Environments in which a response makes no call; see rollout_metrics.
+        """
+        self.metrics = metrics
+        self.trace = trace
+        self.progress = progress
         self.envs = tuple(envs) if len(envs) > 1 else ()
         self.without_calls = frozenset(without_calls)
-        self.now, self.since = "start", 0.0
-        """The trainer's phase, and when it began in the event loop's seconds."""
+        self.current_phase = "start"
+        self.phase_started_at = 0.0
+        """When the current phase began, in seconds of the event loop."""
         self.on_phase: Callable[[], None] = lambda: None
+        """Called at the beginning of each phase."""
         self._canary = 0.0
         self._push: dict[str, float] = {}
         """Metrics of the last weight push."""
         self.selection = SelectionMeter(self.envs)
         self._last_step = time.monotonic()
-        self._before: list[GroupMeta] = []
+        self._previous_groups: list[GroupMeta] = []
+        """The latest groups of the last row, a batch of them."""
         self._explained: set[tuple[str, str]] = set()
         self._reset()
 
@@ -113,22 +130,24 @@ class Observer:
 
     @contextmanager
     def phase(self, name: str, version: int) -> Iterator[None]:
-        """A stage of the trainer: named in the trace, timed in the metrics, told by the watchdog."""
-        before, self.now, self.since = self.now, name, asyncio.get_running_loop().time()
+        """Mark a phase of the trainer: a span of the timeline, seconds of the next row, and the watchdog's message."""
+        outer = self.current_phase
+        self.current_phase = name
+        self.phase_started_at = asyncio.get_running_loop().time()
         self.on_phase()
         start = time.time()
         try:
             yield
         finally:
             end = time.time()
-            self.now = before
+            self.current_phase = outer
             self._seconds[METRICS[name]] += end - start
             if name in TRACKS:
                 self.trace.add(TRACKS[name], f"{name} {version}", start, end)
 
     @contextmanager
     def evaluating(self, version: int) -> Iterator[None]:
-        """An evaluation, which is no phase of the trainer's: named in the trace."""
+        """Mark an evaluation, which is a span of the timeline and no phase of the trainer."""
         self.on_phase()
         start = time.time()
         try:
@@ -137,11 +156,18 @@ class Observer:
             self.trace.add("eval", f"evaluate {version}", start, time.time())
 
     def evaluated(self, version: int, figures: Mapping[str, float]) -> None:
-        """An evaluation's figures, or that it failed: a row of the version that it measured."""
+        """Write the figures of an evaluation, or that it failed, as a row of the version that it measured."""
         self.metrics.log(version, figures)
         self.progress.evaluated(version, figures)
 
-    def group(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
+    def group_finished(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
+        """Count a rolled group.
+
+        Args:
+            end: The state that it moved to.
+            meta: Its metadata; None if it failed before there was any.
+            failed: The reason if the attempt failed; None if it did not.
+        """
         self.selection.ended(end, meta)
         self.progress.group(end, meta, failed)
         if failed is not None:
@@ -153,36 +179,37 @@ class Observer:
         if meta is not None:
             for reason, n in meta.failures.items():
                 self._ends[f"trajectories_failed/{reason}"] += n
-            self._explain(meta)
+            self._log_errors(meta)
             if end == "buffered":
                 for reason in filter(None, meta.masked):
                     self._ends[f"masked/{reason}"] += 1
             if failed is None:
                 self._groups.append(meta)
 
-    def left(self, end: str, meta: GroupMeta, reason: str) -> None:
-        """An accepted group, of which `group` was told, leaves untrained: as surplus, or its step changed nothing."""
+    def group_left(self, end: str, meta: GroupMeta, reason: str) -> None:
+        """Count an accepted group that ends untrained: as surplus, or because its step changed nothing."""
         self._ends[f"{end}/{reason}"] += 1
         self.selection.left(end, meta)
 
     def _end_of_env(self, end: str, meta: GroupMeta, failed: str | None) -> None:
-        of = f"env/{meta.env}"
+        prefix = f"env/{meta.env}"
         if failed is not None:
-            self._ends[f"{of}/{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
+            self._ends[f"{prefix}/{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
         elif end == "filtered":
-            self._ends[f"{of}/drops/{meta.verdict.reason}"] += 1
+            self._ends[f"{prefix}/drops/{meta.verdict.reason}"] += 1
         else:
-            self._ends[f"{of}/kept"] += 1
-        self._ends[f"{of}/trajectories_failed"] += sum(meta.failures.values())
+            self._ends[f"{prefix}/kept"] += 1
+        self._ends[f"{prefix}/trajectories_failed"] += sum(meta.failures.values())
 
-    def _explain(self, meta: GroupMeta) -> None:
-        """A fault's own words, once for each: thousands of trajectories may fail of one cause."""
-        for reason, words in meta.why.items():
-            if (reason, words) not in self._explained and len(self._explained) < MAX_EXPLAINED:
-                self._explained.add((reason, words))
-                log.warning("a trajectory of group %s failed (%s): %s", meta.key, reason, words)
+    def _log_errors(self, meta: GroupMeta) -> None:
+        """Log each different error message once: thousands of trajectories may fail for the same reason."""
+        for reason, message in meta.why.items():
+            if (reason, message) not in self._explained and len(self._explained) < MAX_EXPLAINED:
+                self._explained.add((reason, message))
+                log.warning("a trajectory of group %s failed (%s): %s", meta.key, reason, message)
 
-    def pushed(self, report: PublishReport) -> None:
+    def push_finished(self, report: PublishReport) -> None:
+        """Keep the figures of a weight push for the rows until the next push."""
         self._canary = report.canary_max_diff
         self._push = {
             "canary_level": report.canary_level,
@@ -195,17 +222,18 @@ class Observer:
         }
 
     def spans(self, track: str, intervals: list[tuple[float, float]], name: str) -> None:
+        """Add spans of one name to a track of the timeline; (start, end) in seconds since the epoch."""
         for start, end in intervals:
             self.trace.add(track, name, start, end)
 
-    def step(
+    def step_finished(
         self, report: StepReport, *, batch_groups: int, rolling: int, buffered: int, extra: Mapping[str, float]
     ) -> None:
         """Write the row of a step.
 
         Args:
-            report: What the learner says of the step.
-            batch_groups: Groups of a batch. Means are over at least so many groups.
+            report: The learner's report of the step.
+            batch_groups: Groups of a batch. Means are over at least this many groups.
             rolling: Groups on engines.
             buffered: Accepted groups that no batch has taken yet.
             extra: More metrics of the row.
@@ -238,24 +266,36 @@ class Observer:
         self._reset()
 
     def _latest(self, at_least: int) -> list[GroupMeta]:
-        """Groups that finished since the last step. Where those are few, e.g. while the buffer was full, earlier ones
-        too: a mean of one group says nothing, and the first to finish are the short ones."""
-        groups = (self._before + self._groups)[-max(at_least, len(self._groups)) :]
-        self._before = groups[-at_least:]
+        """Return the groups that finished since the last step, and earlier ones until there are `at_least`.
+
+        There may be few of them, for example while the buffer was full. A mean of one group says nothing, and the first
+        groups to finish are the short ones.
+        """
+        groups = (self._previous_groups + self._groups)[-max(at_least, len(self._groups)) :]
+        self._previous_groups = groups[-at_least:]
         return groups
 
     def rewind(self, version: int, evaluated: bool = True) -> None:
-        """A resume: rows of steps after `version` never happened, nor did its evaluation where it is made again."""
+        """Remove the rows of steps after `version`, to which the run was resumed.
+
+        Args:
+            version: The version of the checkpoint.
+            evaluated: False if the evaluation of this version is made again: its row is removed as well.
+        """
         self.metrics.truncate_after(version, evaluated)
         self._last_step = time.monotonic()
 
 
 def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()) -> dict[str, float]:
-    """Means over all valid trajectories of the groups that finished, filtered ones included (so they are not biased by
-    filters).
+    """Return means over all valid trajectories of some groups.
 
-    without_calls: environments in which a response makes no call; where all groups are of these, nothing is said of how
-    many called a tool."""
+    Filtered groups are included, so that the filters do not bias the means.
+
+    Args:
+        groups: The groups that finished.
+        without_calls: Environments in which a response makes no call. If all groups are of these, the metrics of how
+            many responses called a tool are left out.
+    """
     correct = np.array([c for g in groups for c in g.correct], bool)
     code = np.array([c for g in groups for c in g.used_code], bool)
     tokens = np.array([n for g in groups for n in g.response_tokens], float)
@@ -272,11 +312,13 @@ def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()
         "group_seconds_mean": float(np.mean([g.seconds for g in groups])),
     }
     for name in LENGTH_STATS:  # with over-sampling only
-        if some := [g.stats[name] for g in groups if name in g.stats]:
-            out[f"oversample/{name}"] = float(np.mean(some))
+        values = [g.stats[name] for g in groups if name in g.stats]
+        if values:
+            out[f"oversample/{name}"] = float(np.mean(values))
     for name in AGENT_FACTS:  # with external agents only
-        if told := [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats]:
-            out[f"agent/{name}"] = float(np.average([v for v, _ in told], weights=[n for _, n in told]))
+        weighted = [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats]
+        if weighted:
+            out[f"agent/{name}"] = float(np.average([v for v, _ in weighted], weights=[n for _, n in weighted]))
     out |= reward_parts(groups, weights)
     if code.any() or any(g.env not in without_calls for g in groups):
         out["code_ratio"] = float(code.mean())
@@ -292,15 +334,20 @@ def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()
 
 
 def call_metrics(groups: list[GroupMeta]) -> dict[str, float]:
-    """Right responses per call (OTC), calls per right response, the share of the calls that ran without an error, by
-    verdict, the share of the programs that were run, and of the responses with one that had answered before (ToRL).
-    Ratios of sums."""
-    told = [g for g in groups if g.correct and all(name in g.stats for name in CALL_STATS)]
-    right = sum(sum(g.correct) for g in told)
+    """Return ratios of sums over all groups that have them.
+
+    Correct responses per call (OTC), calls in correct responses per correct response, the share of calls that ran
+    without an error (of all, of correct and of incorrect responses), the share of programs that were run, and the share
+    of responses with a program that had answered before it (ToRL).
+    """
+    counted = [g for g in groups if g.correct and all(name in g.stats for name in CALL_STATS)]
+    right = sum(sum(g.correct) for g in counted)
     calls, of_right, ok, ok_of_right = (
-        sum(g.stats[name] * len(g.correct) for g in told) for name in ("calls", *CALL_STATS)
+        sum(g.stats[name] * len(g.correct) for g in counted) for name in ("calls", *CALL_STATS)
     )
-    written, run, responses, after = (sum(g.stats.get(name, 0.0) * len(g.correct) for g in told) for name in CODE_STATS)
+    written, run, responses, after = (
+        sum(g.stats.get(name, 0.0) * len(g.correct) for g in counted) for name in CODE_STATS
+    )
     ratios = {
         "code_executed": (run, written),
         "code_after_answer": (after, responses),
@@ -313,15 +360,17 @@ def call_metrics(groups: list[GroupMeta]) -> dict[str, float]:
     return {
         name: min(num / den, 1.0) if name.startswith("code_") else num / den
         for name, (num, den) in ratios.items()
-        if den > LEAST
+        if den > MIN_COUNT
     }
 
 
 def env_metrics(env: str, groups: list[GroupMeta], without_calls: Collection[str]) -> dict[str, float]:
-    """What is told of one environment of several: the metrics of the whole that an environment makes differ, and how
-    long its calls took."""
-    found = rollout_metrics(groups, without_calls)
-    kept = (
+    """Return the metrics of one environment of several.
+
+    These are the run's metrics that differ between environments, and the mean duration of a call.
+    """
+    metrics = rollout_metrics(groups, without_calls)
+    names = (
         "reward_mean",
         "accuracy",
         "code_ratio",
@@ -330,10 +379,10 @@ def env_metrics(env: str, groups: list[GroupMeta], without_calls: Collection[str
         "truncated",
         "group_seconds_mean",
     )
-    out = {f"env/{env}/{name}": found[name] for name in kept if name in found} | {
-        f"env/{env}/groups": float(len(groups))
-    }
-    if timed := [(g.stats[CALL_SECONDS], g.stats["calls"] * len(g.correct)) for g in groups if CALL_SECONDS in g.stats]:
+    out = {f"env/{env}/{name}": metrics[name] for name in names if name in metrics}
+    out[f"env/{env}/groups"] = float(len(groups))
+    timed = [(g.stats[CALL_SECONDS], g.stats["calls"] * len(g.correct)) for g in groups if CALL_SECONDS in g.stats]
+    if timed:
         out[f"env/{env}/call_seconds_mean"] = float(
             np.average([s for s, _ in timed], weights=[calls for _, calls in timed])
         )
@@ -341,12 +390,18 @@ def env_metrics(env: str, groups: list[GroupMeta], without_calls: Collection[str
 
 
 def reward_parts(groups: list[GroupMeta], weights: list[int]) -> dict[str, float]:
-    """Mean of each part of the rewards over the trajectories that have it, as `reward/<part>`: whatever a reward
-    records by name."""
+    """Return the mean of each part of the rewards, whatever a reward records by name, as `reward/<part>`.
+
+    Each mean is over the trajectories that have the part.
+
+    Args:
+        groups: The groups.
+        weights: Number of valid trajectories of each group.
+    """
     names = dict.fromkeys(
         name for g in groups for name in g.stats if name not in NOT_PARTS and not name.startswith(SHARE_PREFIX)
     )
-    some = {
+    weighted = {
         name: [
             (g.stats[name], n * g.stats.get(SHARE_PREFIX + name, 1.0))
             for g, n in zip(groups, weights, strict=True)
@@ -355,6 +410,6 @@ def reward_parts(groups: list[GroupMeta], weights: list[int]) -> dict[str, float
         for name in names
     }
     return {
-        f"reward/{name}": float(np.average([v for v, _ in found], weights=[n for _, n in found]))
-        for name, found in some.items()
+        f"reward/{name}": float(np.average([v for v, _ in values], weights=[n for _, n in values]))
+        for name, values in weighted.items()
     }

@@ -134,7 +134,7 @@ def test_while_the_gate_waits_auto_starts_no_more_than_the_next_step_needs(tmp_p
         found, dispatch = [], p.scheduler.dispatch
 
         def watched(now: float):
-            if p.observer.now == "wait for gate" and now < 100.0:
+            if p.observer.current_phase == "wait for gate" and now < 100.0:
                 found.append(len(p.scheduler.buffered) + 0.5 * len(p.scheduler.rolling))
             return dispatch(now)
 

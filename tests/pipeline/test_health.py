@@ -253,7 +253,7 @@ def test_an_outage_is_told_as_one_before_the_run_counts_as_hopeless():
     """B = 256 and one batch of patience: the launcher starts a StallError again, an Unproductive run never."""
     counts = health.Health(Config.model_validate({"rollout": {"batch_size": 256}, "train": {"max_unused_batches": 1}}))
     for _ in range(256):
-        counts.settled(GroupState.FAILED, None, None, "env_error", 1)
+        counts.group_finished(GroupState.FAILED, None, None, "env_error", 1)
         assert not counts.unproductive
     with pytest.raises(StallError, match="257 groups in a row failed for good"):
-        counts.settled(GroupState.FAILED, None, None, "env_error", 1)
+        counts.group_finished(GroupState.FAILED, None, None, "env_error", 1)

@@ -31,7 +31,7 @@ def test_the_only_engine_is_lost_in_a_step_a_drain_or_a_push_and_the_run_goes_on
     struck = []
 
     async def strike() -> None:
-        while p.version < 3 or p.observer.now != during:
+        while p.version < 3 or p.observer.current_phase != during:
             await asyncio.sleep(0.01)
             if p.version > 8:  # a mode without such a phase
                 return

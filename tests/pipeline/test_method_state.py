@@ -61,13 +61,13 @@ def test_lowest_and_highest_do_not_depend_on_the_order():
     meta, _ = group_of(GroupKey(0, 7), 0)
     for value in (3.0, 1.0, 2.0):
         changes = [CounterUpdate("prompt", "low", "lowest", value), CounterUpdate("run", "high", "highest", value)]
-        state.ended(0, replace(meta, changes=changes))
+        state.group_ended(0, replace(meta, changes=changes))
     state.batch_trained()
-    task = state.placed(Task("p", "1"), 7, 3)
+    task = state.with_run_facts(Task("p", "1"), 7, 3)
     assert (task.run.update, dict(task.run.prompt), dict(task.run.counters)) == (3, {"low": 1.0}, {"high": 3.0})
     restored = state_of()
     restored.restore(json.loads(json.dumps(state.state())))
-    assert restored.placed(Task("p", "1"), 7, 3) == task
+    assert restored.with_run_facts(Task("p", "1"), 7, 3) == task
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_group_that_is_accepted_and_issued_again_as_surplus_counts_once(tmp_pa
         group, _ = scheduler.dispatch(0.0)
         meta, payload = group_of(group.key, 0)
         meta.changes = [CounterUpdate("run", "groups", "add", 1.0)]
-        scheduler.method.settled(meta)
+        scheduler.method.judge_group(meta)
         scheduler.finish_group(group, meta, payload)
         return group
 
@@ -132,13 +132,13 @@ def test_length_balance_drops_a_group_of_hopeless_lengths_among_the_latest():
     the group before."""
     balanced = state_of(names=["accuracy", "length_balance"])
     wrong = lengths(0, *[(2500, False)] * 20, (100, True))
-    assert balanced.settled(wrong) is None and wrong.verdict.keep, "it has a good bin of its own"
+    assert balanced.judge_group(wrong) is None and wrong.verdict.keep, "it has a good bin of its own"
     rambling = lengths(1, *[(2500, False)] * 20, (2600, True))
-    balanced.settled(rambling)
+    balanced.judge_group(rambling)
     assert rambling.verdict == (False, "length_balance")
     short = lengths(2, (100, True), (200, False))
-    balanced.settled(short)
+    balanced.judge_group(short)
     assert short.verdict.keep
     unasked = lengths(1, *[(2500, False)] * 20, (2600, True))
-    state_of(names=["accuracy"]).settled(unasked)
+    state_of(names=["accuracy"]).judge_group(unasked)
     assert unasked.verdict.keep

@@ -23,9 +23,9 @@ def accuracies(*finished: list[bool]) -> list[float]:
     for step, outcomes in enumerate(finished, 1):
         for right in outcomes:
             meta, _ = group_of(GroupKey(0, groups), step - 1)
-            observer.group("filtered" if right else "buffered", replace(meta, correct=[right, right]), None)
+            observer.group_finished("filtered" if right else "buffered", replace(meta, correct=[right, right]), None)
             groups += 1
-        observer.step(StepReport(step, {}, 1.0, 1), batch_groups=B, rolling=0, buffered=0, extra={})
+        observer.step_finished(StepReport(step, {}, 1.0, 1), batch_groups=B, rolling=0, buffered=0, extra={})
     return rows
 
 

@@ -229,7 +229,7 @@ def check(setup: Setup, tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Hundreds of runs: no disk is waited for."""
-    monkeypatch.setattr(checkpoint, "_fsync", lambda path: None)
+    monkeypatch.setattr(checkpoint, "flush", lambda path: None)
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 

@@ -166,7 +166,7 @@ def test_the_batch_in_hand_is_saved_while_it_waits_for_an_engine_that_joins(tmp_
 
     async def go() -> None:
         running = asyncio.create_task(live(world, p))
-        while p.version < 1 or p.observer.now != "push":
+        while p.version < 1 or p.observer.current_phase != "push":
             await asyncio.sleep(1 / 16)
         async with p.publisher.changing():  # as long as an engine joins
             while not p.scheduler.current_batch:

@@ -18,7 +18,7 @@ from ...errors import ConfigError
 from ...model_size import checkpoint_bytes
 from ...pipeline.checkpoints import lineage, ranks
 from ...pipeline.checkpoints.checkpoint import Checkpoints
-from ...pipeline.fine_tuning import TAKEN, Schedule
+from ...pipeline.fine_tuning import ROWS_TAKEN, Schedule
 from .inputs import tokenizer_of
 
 
@@ -125,7 +125,7 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
             f"The checkpoint {path.name} was made with {'; '.join(wrong)}."
             " Resume with the same, or start anew in another --run-dir."
         )
-    taken, now = state.get(TAKEN), schedule.taken(state["step"])
+    taken, now = state.get(ROWS_TAKEN), schedule.taken(state["step"])
     if taken not in (None, now):
         raise ConfigError(
             f"The updates of {path.name} have taken {taken} rows; with sft.max_epochs = {schedule.epochs} they would"

@@ -1,22 +1,22 @@
-"""Checkpoint: everything training needs, in one cut at a step boundary. Directory `step_000020/`, `latest` names the
-last whole one.
+"""Write, choose and verify checkpoints: everything that training needs, as of one step boundary.
 
-    learner/             every rank's model, optimiser, scheduler, RNG          (Learner.save)
-    controller.json      step, prompt position, flights, the ledger's mark, what the run is made of, the best evaluation
-                         so far
-    replay.json          accepted groups that wait to be trained: [(Flight, GroupMeta, Group)]; arrays in
-                         replay.safetensors
-    manifest.json        every file with its size and digest; written last
+Directory `step_000020/`; the file `latest` names the last complete one.
 
-    take     the learner's ranks copy their state to host memory             training waits for this only
-    commit   every rank says that its files are on disk; then the rest is written to the same temporary directory,
-             flushed, renamed;
-             `latest` is replaced last                                       in the background
-    choose   the checkpoint to resume from, verified before anything of it is loaded
-    accept   a resume goes on from there: `latest` and `best.json` say so, what crashed runs left is removed
+    learner/             model, optimizer, scheduler and random state of every rank (Learner.save)
+    controller.json      step, position in the prompts, dispatched groups, the ledger's mark, what the run is made of,
+                         the best evaluation so far
+    replay.json          accepted groups that wait to be trained; their arrays are in replay.safetensors
+    manifest.json        every file with size and digest; written last
 
-A crash leaves either the old checkpoint or the new; a disk that is full leaves the old one, and CheckpointFailed says
-what was missing. `best.json` names the checkpoint of the best evaluation, which is kept besides the last ones.
+    take      the learner ranks copy their state to host memory; training waits for this only
+    commit    in the background: wait until every rank has written its files, then write the others to the same
+              temporary directory, flush and rename it; `latest` is replaced last
+    choose    find the checkpoint to resume from, and verify it before anything of it is loaded
+    accept    a resume goes on from it: correct `latest` and `best.json`, and remove what crashed runs left
+
+After a crash there is either the old checkpoint or the new one. If the disk is full the old one stays, and
+CheckpointFailed says how much room is missing. `best.json` names the checkpoint of the best evaluation, which is kept
+in addition to the last ones.
 """
 
 from __future__ import annotations
@@ -39,27 +39,28 @@ from ...replay.lines import Mark
 from ...replay.lines import compare as compare_ledger
 from ...sizes import free_bytes, room, size
 from . import manifest, stored
-from .manifest import flush as _fsync
+from .manifest import flush
 from .stored import Row
 
 log = logging.getLogger(__name__)
 
-STATE, LATEST, BEST = "controller.json", "latest", "best.json"
+STATE = "controller.json"
+LATEST = "latest"
+BEST = "best.json"
 NAME = re.compile(r"step_\d{6,}a?")
 EXPORT = re.compile(r"step_\d{6,}_hf")
-TEMPORARY = (".step_*.tmp", *(Path(name).with_suffix(".tmp").name for name in (LATEST, BEST)))
-SLACK = 1.05
-"""A checkpoint may grow by so much over the one before, by groups that wait in replay."""
+TEMPORARY_PATTERNS = (".step_*.tmp", *(Path(name).with_suffix(".tmp").name for name in (LATEST, BEST)))
+GROWTH = 1.05
+"""Room is checked for a checkpoint that is larger than the last one by this factor, as more groups may be buffered."""
 NEWEST_WHOLE = "newest_whole"
+"""Value of train.resume_from: the newest checkpoint that is complete and undamaged."""
 
 
 class Checkpoints:
-    """Keeps the last `max_num`, as far as all together take no more than `max_bytes`, and in any case the last and the
-    best.
+    """The checkpoints of one run.
 
-    `ledger`: the run's, compared with a checkpoint's mark. `facts`: what the run is made of (lineage.facts_of), kept in
-    every checkpoint. `expected_bytes`: of a checkpoint, as long as none was written. `free`: bytes that a directory's
-    disk has left."""
+    Keeps the last and the best one, and of the others the newest, as many as `max_num` and `max_bytes` allow.
+    """
 
     def __init__(
         self,
@@ -72,18 +73,39 @@ class Checkpoints:
         expected_bytes: int = 0,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
-        self.directory, self.max_num, self.ledger, self.facts = directory, max_num, ledger, facts
-        self.max_bytes, self._bytes, self._free = max_bytes, expected_bytes, free
+        """Create an object for the checkpoints in a directory; nothing is read or written yet.
+
+        Args:
+            directory: Where they are.
+            max_num: How many are kept, the best one not counted.
+            ledger: The run's ledger, which is compared with a checkpoint's mark; None: it is not compared.
+            facts: What the run is made of (lineage.facts_of); stored in every checkpoint.
+            max_bytes: How much all of them together may take.
+            expected_bytes: Size of a checkpoint, used until one was written.
+            free: Returns the free bytes of a directory's disk.
+        """
+        self.directory = directory
+        self.max_num = max_num
+        self.ledger = ledger
+        self.facts = facts
+        self.max_bytes = max_bytes
+        self._bytes = expected_bytes
+        self._free = free
 
     def __str__(self) -> str:
-        """The names, for a person."""
+        """Return the names of checkpoints and exports, for messages."""
         return ", ".join([*(p.name for p in self._directories()), *self.exports]) or "none that has a name"
 
     # ---- writing ----
 
     async def take(self, step: int, learner: Saves) -> None:
-        """The learner's share. When this returns the learner may step; its files are still being written. Raises
-        CheckpointFailed."""
+        """Begin a checkpoint with the learner's state.
+
+        When this returns the learner may step, although its files are still being written.
+
+        Raises:
+            CheckpointFailed: There is no room, or the disk refused.
+        """
         tmp = self._temporary(step)
         try:
             shutil.rmtree(tmp, ignore_errors=True)
@@ -99,8 +121,21 @@ class Checkpoints:
     async def commit(
         self, step: int, state: dict[str, Any], buffered: list[Row], learner: Saves, score: float | None = None
     ) -> Path:
-        """What `take` began becomes a checkpoint. `score`: it is the best so far. Raises CheckpointFailed when a disk
-        refused; the old ones stay."""
+        """Complete the checkpoint that `take` began.
+
+        Args:
+            step: The step, as given to `take`.
+            state: The controller's state, as JSON can hold it.
+            buffered: The accepted groups that wait to be trained.
+            learner: The learner.
+            score: Score of its evaluation, if it is the best so far.
+
+        Returns:
+            The directory of the checkpoint.
+
+        Raises:
+            CheckpointFailed: A disk refused. The older checkpoints stay.
+        """
         try:
             written = await learner.written()
             writing = asyncio.ensure_future(
@@ -109,7 +144,7 @@ class Checkpoints:
             try:
                 return await asyncio.shield(writing)
             except asyncio.CancelledError:
-                # a thread goes on regardless: a checkpoint must not appear after a resume has chosen an older one
+                # The thread goes on anyway, and no checkpoint may appear after a resume has chosen an older one.
                 await writing
                 raise
         except CheckpointFailed:
@@ -119,14 +154,15 @@ class Checkpoints:
             raise self._failed(step, e) from e
 
     def discard(self, step: int) -> None:
-        """What `take` began comes to nothing: its files are removed, which may give a full disk its room back."""
+        """Remove what `take` began, which may make room on a full disk."""
         shutil.rmtree(self._temporary(step), ignore_errors=True)
 
     def _temporary(self, step: int) -> Path:
         return self.directory / f".step_{step:06d}.tmp"
 
     def _check_room(self, tmp: Path) -> None:
-        need, free = int(self._bytes * SLACK), self._free(tmp)
+        need = int(self._bytes * GROWTH)
+        free = self._free(tmp)
         if free < need:
             raise CheckpointFailed(
                 f"{tmp.name[1:-4]} is not written: it needs {size(need)}, {self.directory} has {size(free)} free."
@@ -134,21 +170,21 @@ class Checkpoints:
             )
 
     def _failed(self, step: int, fault: OSError) -> CheckpointFailed:
-        """Remove what a failed checkpoint has left."""
+        """Remove what a failed checkpoint has left, and return the error to raise."""
         tmp = self._temporary(step)
-        there = sum(p.stat().st_size for p in tmp.rglob("*") if p.is_file()) if tmp.exists() else 0
+        written_bytes = sum(p.stat().st_size for p in tmp.rglob("*") if p.is_file()) if tmp.exists() else 0
         self.discard(step)
-        need = max(int(self._bytes * SLACK), there)
-        here = room(self.directory, self._free)
+        need = max(int(self._bytes * GROWTH), written_bytes)
+        available = room(self.directory, self._free)
         return CheckpointFailed(
-            f"step_{step:06d} was not written: {fault}. It needs {size(need)} or more in {self.directory}, {here}."
+            f"step_{step:06d} was not written: {fault}. It needs {size(need)} or more in {self.directory}, {available}."
             f" {self._remedy()}"
         )
 
     def _remedy(self) -> str:
         kept = [p.name for p in self._directories()]
-        stays = f"Kept: {', '.join(kept)}." if kept else "There is no earlier one."
-        return f"{stays} Make room, or keep fewer with ckpt.max_num (now {self.max_num})."
+        left = f"Kept: {', '.join(kept)}." if kept else "There is no earlier one."
+        return f"{left} Make room, or keep fewer with ckpt.max_num (now {self.max_num})."
 
     def _commit(
         self,
@@ -158,9 +194,11 @@ class Checkpoints:
         score: float | None,
         written: Mapping[str, tuple[int, str]],
     ) -> Path:
-        tmp, final = self._temporary(step), self.directory / f"step_{step:06d}"
-        named = self._named()
-        if named == final.name:  # a second one of the last step: the first stays whole until `latest` names this one
+        """Write the controller's files and make the temporary directory a checkpoint. Runs in a thread."""
+        tmp = self._temporary(step)
+        final = self.directory / f"step_{step:06d}"
+        if self._named() == final.name:
+            # A second checkpoint of the last step: the first one must stay complete until `latest` names this one.
             final = final.with_name(final.name + "a")
         best, best_score = self.best()
         if best and best > final.name:
@@ -177,14 +215,14 @@ class Checkpoints:
         self._bytes = manifest.write(
             tmp, final.name, {"step": step, "world_size": state.get("world_size"), "run": run}, written
         )
-        # The ranks have flushed what they wrote, maybe on other machines;
-        # the directories are ours, and what DeepSpeed copies beside.
+        # The ranks have flushed the files that they wrote, possibly on other machines. The directories were made here,
+        # and DeepSpeed copies some files without flushing them.
         for path in [p for p in tmp.rglob("*") if str(p) not in written] + [tmp]:
-            _fsync(path)
+            flush(path)
         shutil.rmtree(final, ignore_errors=True)
         tmp.rename(final)
         try:
-            _fsync(self.directory)
+            flush(self.directory)
             if score is not None:
                 _replace(self.directory / BEST, json.dumps(state["best"]))
             _replace(self.directory / LATEST, final.name)
@@ -192,11 +230,11 @@ class Checkpoints:
             if self._named() != final.name:
                 shutil.rmtree(final, ignore_errors=True)
                 if score is not None:
-                    self._best_again(best, best_score)
+                    self._restore_best(best, best_score)
             raise
         try:
             self._clean(final)
-        except OSError as e:  # `latest` names this one: it is whole, whatever older ones are left
+        except OSError as e:  # `latest` names this one, so it counts, whatever older ones are left
             log.warning(
                 "%s: checkpoints that are not needed any more could not be removed (%s). The next one tries again.",
                 self.directory,
@@ -204,9 +242,11 @@ class Checkpoints:
             )
         return final
 
-    def _best_again(self, name: str | None, score: float) -> None:
-        """The one before: what `best.json` named meanwhile is gone. If the disk refuses this too, `export_best` says
-        that it is not there."""
+    def _restore_best(self, name: str | None, score: float) -> None:
+        """Let `best.json` name the previous best again, because the one that it names is gone.
+
+        If the disk refuses this too, `export_best` reports that the best one is missing.
+        """
         with suppress(OSError):
             if name:
                 _replace(self.directory / BEST, json.dumps({"checkpoint": name, "score": score}))
@@ -214,7 +254,11 @@ class Checkpoints:
                 _remove(self.directory / BEST)
 
     def _clean(self, final: Path) -> None:
-        """Later ones belong to a lineage that a resume from an earlier one has left; so does a best one among them."""
+        """Remove checkpoints that are not kept any more.
+
+        Later ones than `final` belong to a lineage that a resume from an earlier one has left, and so does the best one
+        if it is later.
+        """
         best, _ = self.best()
         if best and best > final.name:
             (self.directory / BEST).unlink()
@@ -223,10 +267,10 @@ class Checkpoints:
         later = [p for p in others if p.name > final.name]
         earlier = [p for p in others if p.name < final.name and p.name != best]
         number = max(0, len(earlier) - (self.max_num - 1))
-        staying = [final, *earlier[number:], *(p for p in others if p.name == best)]
-        taken = sum(map(_taken, staying)) if self.max_bytes < math.inf else 0
-        while taken > self.max_bytes and number < len(earlier):
-            taken -= _taken(earlier[number])
+        kept = [final, *earlier[number:], *(p for p in others if p.name == best)]
+        total_bytes = sum(map(_bytes_of, kept)) if self.max_bytes < math.inf else 0
+        while total_bytes > self.max_bytes and number < len(earlier):
+            total_bytes -= _bytes_of(earlier[number])
             number += 1
         for path in later + earlier[:number]:
             shutil.rmtree(path, ignore_errors=True)
@@ -234,7 +278,7 @@ class Checkpoints:
     # ---- the best ----
 
     def best(self) -> tuple[str | None, float]:
-        """Name and score of the best checkpoint; (None, -inf) when none was evaluated."""
+        """Return name and score of the best checkpoint; (None, -inf) if none was evaluated."""
         return self._best() or (None, float("-inf"))
 
     def _best(self) -> tuple[str, float] | None:
@@ -254,8 +298,13 @@ class Checkpoints:
         return (name, score) if isinstance(name, str) and NAME.fullmatch(name) and math.isfinite(score) else None
 
     async def export_best(self, learner: Learner, directory: Path) -> None:
-        """The best checkpoint's weights as a model. The learner holds them afterwards: for the end of a run. Raises
-        CheckpointDamaged."""
+        """Export the weights of the best checkpoint as a model.
+
+        The learner holds these weights afterwards, so this is for the end of a run.
+
+        Raises:
+            CheckpointDamaged: It is damaged or missing.
+        """
         name, _ = self.best()
         path = self.directory / str(name)
         await asyncio.to_thread(manifest.verify, path)
@@ -265,40 +314,46 @@ class Checkpoints:
     # ---- resuming ----
 
     def clear(self) -> None:
-        """Forget all checkpoints and their exports: a new run starts here. Whatever else is in the directory stays:
-        ckpt.path may name one that holds more."""
+        """Remove all checkpoints and exports, for a new run.
+
+        Other files in the directory stay: ckpt.path may name a directory that holds more.
+        """
         exports = [p for p in self.directory.glob("step_*_hf") if EXPORT.fullmatch(p.name)]
         for path in [*self._directories(), *exports, self.directory / LATEST, self.directory / BEST]:
             _remove(path)
         self.tidy()
-        with suppress(OSError):  # it holds more, or is not there
+        with suppress(OSError):  # it holds other files, or does not exist
             self.directory.rmdir()
 
     @property
-    def any(self) -> bool:
-        """Whether something of a checkpoint is here, whole or not."""
+    def exist(self) -> bool:
+        """True if there is something of a checkpoint, complete or not."""
         return bool(self._directories()) or os.path.lexists(self.directory / LATEST)
 
     def export_of(self, step: int) -> Path:
-        """Where the model of this step goes (ckpt.save_hf)."""
+        """Return the directory of the model that is exported at this step (ckpt.save_hf)."""
         return self.directory / f"step_{step:06d}_hf"
 
     @property
     def exports(self) -> list[str]:
-        """The names of the models that ckpt.save_hf left here."""
+        """Names of the models that were exported here (ckpt.save_hf)."""
         return sorted(p.name for p in self.directory.glob("step_*_hf"))
 
     def latest(self) -> Path | None:
-        """The checkpoint that `latest` names, or None. Not verified: `read` does. Raises CheckpointDamaged."""
-        return self.directory / self._pointed() if self.any else None
+        """Return the checkpoint that `latest` names, not verified; None if there is none. Raises CheckpointDamaged."""
+        return self.directory / self._pointed() if self.exist else None
 
     def choose(self, wanted: str = "latest") -> Path | None:
-        """A verified checkpoint: the last one, one by name, or (newest_whole) the last that is whole. None when there
-        is none at all.
+        """Return a verified checkpoint to resume from; None if there is none at all.
 
-        Raises CheckpointDamaged with what differs and which one is whole; ConfigError for a name that is not here.
+        Args:
+            wanted: A name; "latest"; or "newest_whole", the newest one that is complete and undamaged.
+
+        Raises:
+            CheckpointDamaged: It is damaged. The message says what differs, and which one can be used instead.
+            ConfigError: There is none of this name.
         """
-        if not self.any:
+        if not self.exist:
             return None
         by_name = wanted not in ("latest", NEWEST_WHOLE)
         names = [p.name for p in self._directories()]
@@ -311,33 +366,36 @@ class Checkpoints:
             return self._verified(wanted if by_name else self._pointed())
         except CheckpointDamaged as e:
             damage = str(e)
-        if wanted == NEWEST_WHOLE and (path := self._newest_whole()):
-            return path
         whole = self._newest_whole()
-        offer = (
-            f"{whole.name} is whole: go on from there with --train.resume_from {whole.name}, or always from what is"
-            f" whole with --train.resume_from {NEWEST_WHOLE}. What came after it is trained again."
-            if whole
-            else (
+        if wanted == NEWEST_WHOLE and whole:
+            return whole
+        if whole:
+            remedy = (
+                f"{whole.name} is whole: go on from there with --train.resume_from {whole.name}, or always from what is"
+                f" whole with --train.resume_from {NEWEST_WHOLE}. What came after it is trained again."
+            )
+        else:
+            remedy = (
                 "No other checkpoint is whole. Put the files back, or start anew with"
                 " --train.overwrite on the command line instead of --resume."
             )
-        )
-        if self.ledger and (path := self._whole_but_for_the_ledger(wanted)):
-            offer += (
+        path = self._choose_without_ledger(wanted) if self.ledger else None
+        if path:
+            remedy += (
                 f" {path.name} itself is whole: --train.new_ledger goes on from it with a new ledger, whose audit"
                 " covers only what comes after."
             )
-        raise CheckpointDamaged(f"{damage} Nothing was loaded. {offer}")
+        raise CheckpointDamaged(f"{damage} Nothing was loaded. {remedy}")
 
-    def _whole_but_for_the_ledger(self, wanted: str) -> Path | None:
+    def _choose_without_ledger(self, wanted: str) -> Path | None:
+        """Do what `choose` does, without a comparison of the ledger; return None for a damaged checkpoint."""
         try:
             return Checkpoints(self.directory, self.max_num).choose(wanted)
         except CheckpointDamaged:
             return None
 
     def _newest_whole(self) -> Path | None:
-        """What `latest` names if that can be read and is whole, else the newest before it; without it the newest."""
+        """Return the newest undamaged checkpoint, except those after the one that `latest` names."""
         named = self._named()
         names = [p.name for p in self._directories()]
         for name in reversed([n for n in names if named not in names or n <= named]):
@@ -348,7 +406,7 @@ class Checkpoints:
         return None
 
     def _verified(self, name: str) -> Path:
-        """Its files, and the ledger that it stands on. Raises CheckpointDamaged."""
+        """Compare a checkpoint's files with its manifest, and the ledger with its mark. Raises CheckpointDamaged."""
         path = self.directory / name
         manifest.verify(path)
         if self.ledger and (mark := self.state(path).get("ledger")):
@@ -356,38 +414,44 @@ class Checkpoints:
         return path
 
     def accept(self, path: Path) -> list[str]:
-        """A resume goes on from `path`. Returns what was put right, in sentences."""
-        said = self.tidy()
+        """Make `path` the last checkpoint, because a resume goes on from it.
+
+        Returns:
+            Sentences that say what was corrected.
+        """
+        messages = self.tidy()
         named = self._named()
         if named != path.name:
             later = [p.name for p in self._directories() if p.name > path.name]
             left = f" {', '.join(later)} will be removed with the next checkpoint." if later else ""
             _replace(self.directory / LATEST, path.name)
-            said.append(
+            messages.append(
                 f"resuming from {path.name}; {LATEST} {f'named {named}' if named else 'could not be read'}, and names"
                 f" {path.name} now.{left}"
             )
         elif later := [p.name for p in self._directories() if p.name > path.name]:
-            said.append(
+            messages.append(
                 f"resuming from {path.name}, which {LATEST} names;"
                 f" {', '.join(later)} will be removed with the next checkpoint"
             )
         record = self.state(path)["best"]
         best = (record["checkpoint"], record["score"]) if record else None
         if best and not (self.directory / best[0]).is_dir():
-            said.append(f"the best checkpoint so far, {best[0]}, is gone: the best counts from here on")
+            messages.append(f"the best checkpoint so far, {best[0]}, is gone: the best counts from here on")
             best = None
         if self._best() != best or (best is None and os.path.lexists(self.directory / BEST)):
             _remove(self.directory / BEST)
             if best:
                 _replace(self.directory / BEST, json.dumps({"checkpoint": best[0], "score": best[1]}))
-            said.append(f"{BEST} was not that of {path.name}; it {f'names {best[0]} again' if best else 'was removed'}")
+            messages.append(
+                f"{BEST} was not that of {path.name}; it {f'names {best[0]} again' if best else 'was removed'}"
+            )
         self._bytes = max(self._bytes, manifest.size(path))
-        return said
+        return messages
 
     def tidy(self) -> list[str]:
-        """Remove what a run that died in the middle of a checkpoint left."""
-        left = sorted(path for pattern in TEMPORARY for path in self.directory.glob(pattern))
+        """Remove what a run left that died in the middle of a checkpoint, and return a sentence about it."""
+        left = sorted(path for pattern in TEMPORARY_PATTERNS for path in self.directory.glob(pattern))
         for path in left:
             _remove(path)
         return (
@@ -397,11 +461,11 @@ class Checkpoints:
         )
 
     def _directories(self) -> list[Path]:
-        """The directories of all checkpoints, the oldest first."""
+        """Return the directories of all checkpoints, oldest first."""
         return sorted(p for p in self.directory.glob("step_*") if NAME.fullmatch(p.name) and p.is_dir())
 
     def _named(self) -> str | None:
-        """What `latest` names; None when it names nothing that could be a checkpoint."""
+        """Return the name in `latest`; None if it is not the name of a checkpoint."""
         try:
             name = (self.directory / LATEST).read_text().strip()
         except (OSError, ValueError):
@@ -409,12 +473,12 @@ class Checkpoints:
         return name if NAME.fullmatch(name) else None
 
     def _pointed(self) -> str:
-        """The name in `latest`. Raises CheckpointDamaged with what is wrong with that file."""
+        """Return the name in `latest`. Raises CheckpointDamaged, which says what is wrong with that file."""
         path = self.directory / LATEST
         if not os.path.lexists(path):
             raise CheckpointDamaged(f"{path} is missing, though there are checkpoints.")
         if not path.is_file():
-            raise CheckpointDamaged(f"{path} is no file.")
+            raise CheckpointDamaged(f"{path} is not a file.")
         try:
             raw = path.read_bytes()
         except OSError as e:
@@ -422,7 +486,9 @@ class Checkpoints:
         name = self._named()
         if name is None:
             raise CheckpointDamaged(
-                f"{path} holds {raw[:40]!r}, no checkpoint's name." if raw.strip() else f"{path} is empty."
+                f"{path} holds {raw[:40]!r}, which is not the name of a checkpoint."
+                if raw.strip()
+                else f"{path} is empty."
             )
         if not (self.directory / name).is_dir():
             raise CheckpointDamaged(f"{path} names {name}, which is not there.")
@@ -430,19 +496,22 @@ class Checkpoints:
 
     @staticmethod
     def state(path: Path) -> dict[str, Any]:
-        """controller.json of a verified checkpoint."""
+        """Return the controller's state of a verified checkpoint."""
         state: dict[str, Any] = json.loads((path / STATE).read_text())
         return state
 
     def read(self, path: Path) -> tuple[dict[str, Any], list[stored.Row]]:
-        """The controller's state, and the buffered groups; verified, the learner's files too. Raises CheckpointDamaged:
-        nothing was loaded then."""
+        """Verify a checkpoint, the learner's files included, and return the controller's state and the buffered groups.
+
+        Raises:
+            CheckpointDamaged: Nothing was loaded.
+        """
         self._verified(path.name)
         return self.state(path), stored.read(path)
 
 
-def _taken(directory: Path) -> int:
-    """Bytes of its files, those of a damaged checkpoint included."""
+def _bytes_of(directory: Path) -> int:
+    """Return the bytes of all files of a directory, also of a damaged checkpoint."""
     return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
 
 
@@ -455,10 +524,11 @@ def _remove(path: Path) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
+    """Replace a file as a whole, so that a crash leaves the old or the new content."""
     if path.is_dir() and not path.is_symlink():
         _remove(path)
     tmp = path.with_suffix(".tmp")
     tmp.write_text(text)
-    _fsync(tmp)
+    flush(tmp)
     tmp.rename(path)
-    _fsync(path.parent)
+    flush(path.parent)

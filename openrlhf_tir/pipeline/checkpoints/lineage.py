@@ -1,10 +1,10 @@
-"""Lineage: what a run is made of, as its checkpoints remember it; and whether a run that resumes is still that one.
+"""What a run is made of, as its checkpoints store it, and whether a run that resumes is still the same run.
 
-facts_of(cfg, tasks)      configuration, the model's architecture, digests of tokenizer, prompts and labels -> into
-                          every checkpoint
-compare(state, ...)       raises ConfigError for what does not fit, returns what is to be said
-resumable(cfg, ...)       the checkpoint that a run with train.resume goes on from, verified and compared, before
-                          anything is loaded
+facts_of(cfg, tasks)    configuration, the model's architecture, digests of tokenizer, prompts and labels; stored in
+                        every checkpoint
+compare(state, ...)     raises ConfigError for what does not fit, and returns messages about other changes
+resumable(cfg, ...)     the checkpoint that a run with train.resume goes on from, verified and compared before
+                        anything is loaded
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ from . import ranks
 from .checkpoint import Checkpoints
 
 VOLATILE = {"transformers_version", "_name_or_path", "torch_dtype", "dtype", "use_cache"}
-"""Keys of a model's config.json that do not say which model it is."""
+"""Keys of a model's config.json that differ between copies of the same model."""
 VOCABULARY = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
 RENDERING = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
-
-
 LEDGER = "ledger.jsonl"
 ASKED_OF = "messages"
-"""What the digest of prompts is made of: the messages of a chat. In earlier checkpoints it was the rendered text."""
+"""The digest of the prompts is of the messages of a chat. In earlier checkpoints it was of the rendered text."""
 RUN_LOGS = (LEDGER, "metrics.jsonl")
-"""What every run writes into its directory from its first update on, fine-tuning the second alone."""
+"""Files that a run writes to its directory from its first update on; fine-tuning writes only the second."""
 
 
 def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoints:
-    """A run's checkpoints; with its prompts for writing, without for looking."""
+    """Return the checkpoints of a run. To write some, its prompts are needed; to look at them, they are not."""
     return Checkpoints(
         cfg.run_dir / cfg.ckpt.path,
         cfg.ckpt.max_num,
@@ -52,36 +50,40 @@ def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoi
 
 
 def max_bytes(cfg: Config) -> float:
-    """What ckpt.max_mem allows, in bytes."""
+    """Return the limit of ckpt.max_mem in bytes."""
     return math.inf if cfg.ckpt.max_mem is None else cfg.ckpt.max_mem * 2**30
 
 
 def results_of(cfg: Config) -> list[str]:
-    """Return what a run in cfg.run_dir has left that a new one would delete or write over: checkpoints, models.
+    """Return what a run in cfg.run_dir has left that a new run would delete or overwrite: checkpoints, models.
 
-    A model where no run has written its log is not one's result: someone has put it there, to start from.
+    A model in a directory without a run's log is not a result: somebody has put it there to start from.
     """
-    checkpoints, model = checkpoints_of(cfg), cfg.run_dir / cfg.ckpt.output_dir
-    results = [f"checkpoints ({checkpoints})"] if checkpoints.any or checkpoints.exports else []
+    checkpoints = checkpoints_of(cfg)
+    model = cfg.run_dir / cfg.ckpt.output_dir
+    results = [f"checkpoints ({checkpoints})"] if checkpoints.exist or checkpoints.exports else []
     if (model / "config.json").is_file() and any((cfg.run_dir / log).exists() for log in RUN_LOGS):
         results.append(f"a trained model ({cfg.ckpt.output_dir})")
     return results
 
 
 def check_unused(cfg: Config) -> None:
-    """Raise ConfigError if the run would delete what an earlier one has left and was not told to on the command line.
+    """Refuse a run that would delete the results of an earlier one without --train.overwrite on the command line.
 
-    Asked again by the holder of the run directory's lock: another run may have had the directory meanwhile.
+    Called again by the holder of the run directory's lock, because another run may have had the directory meanwhile.
+
+    Raises:
+        ConfigError: There are results.
     """
     results = results_of(cfg)
     if not results or cfg.train.overwrite:
         return
     checkpoints = checkpoints_of(cfg)
-    # a run that only may resume, and finds no checkpoint, would start anew over the model
-    resumes = cfg.train.resume and (checkpoints.any or not cfg.train.resume_or_start)
+    # With resume_or_start and without a checkpoint the run would start anew and overwrite the model.
+    resumes = cfg.train.resume and (checkpoints.exist or not cfg.train.resume_or_start)
     if resumes:
         return
-    go_on = "Go on with --resume, choose" if checkpoints.any else "Choose"
+    go_on = "Go on with --resume, choose" if checkpoints.exist else "Choose"
     raise ConfigError(
         f"{cfg.run_dir} holds a run with {' and '.join(results)}. {go_on} another --run-dir, or delete it with"
         " --train.overwrite on the command line (that of a recipe does not count)."
@@ -91,13 +93,21 @@ def check_unused(cfg: Config) -> None:
 def resumable(
     cfg: Config, checkpoints: Checkpoints, tasks: Sequence[Task] | None = None, *, made: bool = True
 ) -> tuple[Path | None, list[str]]:
-    """(checkpoint, sentences for the start of the run); None: there is none, and train.resume_or_start allows to start
-    anew.
+    """Return the checkpoint to resume from, and messages for the start of the run.
 
-    made: the model and the data that the configuration names are there already, so that the run can be compared (the
-    quickstart makes its own).
+    Args:
+        cfg: The run's configuration.
+        checkpoints: Its checkpoints.
+        tasks: Its prompts; None if they were not read yet.
+        made: False if the model and the data that the configuration names are still to be made (the quickstart makes
+            its own): then the run is not compared.
 
-    Raises ConfigError when there is none or the run is another one, CheckpointDamaged.
+    Returns:
+        The checkpoint, or None if there is none and train.resume_or_start allows to start anew; and the messages.
+
+    Raises:
+        ConfigError: There is no checkpoint, or it is one of another run.
+        CheckpointDamaged: It is damaged.
     """
     path = checkpoints.choose(cfg.train.resume_from)
     if path:
@@ -114,24 +124,25 @@ def resumable(
 
 
 def facts_of(cfg: Config, tasks: Sequence[Task]) -> dict[str, Any]:
-    """What the run is made of, as JSON can hold it."""
+    """Return what the run is made of, as JSON can hold it."""
     return {"config": dumped(cfg), **model_facts(cfg.actor.model_name_or_path), "data": data_facts(tasks)}
 
 
 def model_facts(name: str) -> dict[str, Any]:
-    """What tells a model's directory from others; of a model on the hub only the name is known."""
+    """Return what identifies a model. Of a model on the hub only the name is known."""
     path = model_directory(name)
     if path is None or not (path / "config.json").is_file():
         return {"model": {"name": name}, "vocabulary": None, "rendering": None}
     model = json.loads((path / "config.json").read_text())
     return {
         "model": {key: value for key, value in model.items() if key not in VOLATILE},
-        "vocabulary": _files(path, VOCABULARY),
-        "rendering": _files(path, RENDERING),
+        "vocabulary": _digest_of_files(path, VOCABULARY),
+        "rendering": _digest_of_files(path, RENDERING),
     }
 
 
-def _files(directory: Path, names: Sequence[str]) -> str:
+def _digest_of_files(directory: Path, names: Sequence[str]) -> str:
+    """Return a digest over those of the named files that exist."""
     hashing = xxhash.xxh3_128()
     for name in names:
         if (directory / name).is_file():
@@ -140,7 +151,7 @@ def _files(directory: Path, names: Sequence[str]) -> str:
 
 
 def data_facts(tasks: Sequence[Task]) -> dict[str, Any]:
-    """What is asked, in which order (the ledger knows a prompt by its index), and what counts as right."""
+    """Return digests of the prompts in their order (the ledger knows a prompt by its index) and of their labels."""
     return {
         "prompts": len(tasks),
         "asked": tasks_digest(tasks, ASKED_OF, _asked),
@@ -151,7 +162,7 @@ def data_facts(tasks: Sequence[Task]) -> dict[str, Any]:
 
 
 def _asked(task: Task) -> list[Any]:
-    """Return what is asked, as the row says it.
+    """Return the prompt as its data row has it.
 
     Not as the chat template renders it: a template may write today's date, and a run must resume after midnight.
     """
@@ -161,10 +172,18 @@ def _asked(task: Task) -> list[Any]:
 
 
 def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = None) -> list[str]:
-    """`state` is a checkpoint's; `tasks` are the prompts of this run, None where they are not read yet. Returns
-    sentences for the start of the run.
+    """Compare a checkpoint with the run that is to resume from it.
 
-    Raises ConfigError with all that does not fit.
+    Args:
+        state: The controller's state of the checkpoint.
+        cfg: The run's configuration.
+        tasks: The run's prompts; None if they were not read yet.
+
+    Returns:
+        Messages about changes that are allowed.
+
+    Raises:
+        ConfigError: Names everything that does not fit.
     """
     if "max_staleness" not in state:
         raise ConfigError(
@@ -182,7 +201,7 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     ]
     wrong = [f"{name} = {before}, this run has {now}" for name, before, now in accounting if before != now]
     wrong += filter(None, [ranks.refused(state, cfg)])
-    said = ranks.said(state, cfg)
+    messages = ranks.said(state, cfg)
     facts = state.get("facts")
     if facts:
         refused, others = changes(facts["config"], cfg)
@@ -192,25 +211,27 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
             for c in refused
             if c.field not in named
         ]
-        said += [f"changed since the checkpoint: {change}" for change in others]
-        _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, said)
+        messages += [f"changed since the checkpoint: {change}" for change in others]
+        _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, messages)
         if tasks is not None:
             now = data_facts(tasks)
             if facts["data"].get("asked_of") != ASKED_OF:  # a checkpoint of an earlier version
                 now["asked"] = tasks_digest(tasks, "rendered", lambda t: [t.env, t.prompt])
-            _compare_data(facts["data"], now, wrong, said)
+            _compare_data(facts["data"], now, wrong, messages)
     if wrong:
         raise ConfigError(
             f"The checkpoint was made with {'; '.join(wrong)}. Resume with the same; to change it, start a new run from"
             " the model that this one exported."
         )
-    return said
+    return messages
 
 
-def _compare_model(before: dict[str, Any], now: dict[str, Any], wrong: list[str], said: list[str]) -> None:
-    old, new = before["model"], now["model"]
-    if ("name" in old) != ("name" in new):  # a name on the hub and its directory: nothing to compare by
-        said.append(
+def _compare_model(before: dict[str, Any], now: dict[str, Any], wrong: list[str], messages: list[str]) -> None:
+    """Add what differs between two models to `wrong`, or to `messages` if it is allowed."""
+    old = before["model"]
+    new = now["model"]
+    if ("name" in old) != ("name" in new):  # a name on the hub and a directory cannot be compared
+        messages.append(
             "changed since the checkpoint: actor.model_name_or_path, between a name on the hub and a directory;"
             " the architecture was not compared"
         )
@@ -223,19 +244,20 @@ def _compare_model(before: dict[str, Any], now: dict[str, Any], wrong: list[str]
     if before["vocabulary"] != now["vocabulary"]:
         wrong.append("another tokenizer (its vocabulary differs: token ids would mean other text)")
     if before["rendering"] != now["rendering"]:
-        said.append(
+        messages.append(
             "changed since the checkpoint: the tokenizer's settings (tokenizer_config.json,"
             " chat template or special tokens)"
         )
 
 
-def _compare_data(before: dict[str, Any], now: dict[str, Any], wrong: list[str], said: list[str]) -> None:
+def _compare_data(before: dict[str, Any], now: dict[str, Any], wrong: list[str], messages: list[str]) -> None:
+    """Add what differs between two data sets to `wrong`, or to `messages` if it is allowed."""
     if before["asked"] != now["asked"]:
         wrong.append(
             f"{before['prompts']} prompts, this run has {now['prompts']}; their texts or their order differ "
             "(data.*: a prompt is known by its place in the data set, so some would be trained twice and others never)"
         )
     elif before["answers"] != now["answers"]:
-        said.append("changed since the checkpoint: labels or meta of the data set; the prompts are the same")
+        messages.append("changed since the checkpoint: labels or meta of the data set; the prompts are the same")
     elif before.get("columns", now["columns"]) != now["columns"]:
-        said.append("changed since the checkpoint: other columns of the data set; prompts and labels are the same")
+        messages.append("changed since the checkpoint: other columns of the data set; prompts and labels are the same")

@@ -1,9 +1,10 @@
-"""Manifest: what a checkpoint consists of, written last. Every file with its size and digest (XXH3-128: for accidents,
-not for forgers).
+"""The list of a checkpoint's files, with size and digest of each. It is the last file that is written.
 
-write      hashes what the controller wrote; of what the learner's ranks wrote it takes their word and looks whether it
-           is there
-verify     everything is as it was written, or CheckpointDamaged names what is not; nothing is loaded before
+    write     hashes what the controller wrote; for the files of the learner ranks it takes their digests, and checks
+              that it sees the files
+    verify    compares every file with the list, before anything is loaded
+
+The digest is XXH3-128: it finds accidents, and does not keep out forgers.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from ...errors import CheckpointDamaged, CheckpointFailed
 FILE = "manifest.json"
 FORMAT = 2
 BLOCK = 1 << 22
-LARGE = 1 << 26
-"""Bytes. A file of this size is hashed once per process while its inode, size and times stay: rewriting it takes longer
-than a clock tick."""
+LARGE_BYTES = 1 << 26
+"""A file of this size is hashed once per process as long as its inode, size and times stay the same: rewriting it takes
+longer than a tick of the file system's clock."""
 READERS = 8
-SAID = 5
-"""How many files are named; there may be thousands."""
+MAX_NAMED = 5
+"""Damaged files that an error names; there may be thousands."""
 
 
 def flush(path: Path) -> None:
-    """A file's content, or a directory's entries, are on disk when this returns."""
+    """Write a file's content, or a directory's entries, to disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -41,19 +42,20 @@ def flush(path: Path) -> None:
 
 
 def digest(path: Path) -> tuple[int, str]:
-    """Returns (bytes, XXH3-128) of a file."""
-    facts = path.stat()
-    if facts.st_size >= LARGE:
-        return facts.st_size, _of_large(path, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-    return facts.st_size, _of(path)
+    """Return size in bytes and XXH3-128 of a file."""
+    status = path.stat()
+    if status.st_size >= LARGE_BYTES:
+        identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return status.st_size, _hash_of_large(path, *identity)
+    return status.st_size, _hash_of(path)
 
 
 @lru_cache(maxsize=4096)
-def _of_large(path: Path, *identity: int) -> str:
-    return _of(path)
+def _hash_of_large(path: Path, *identity: int) -> str:
+    return _hash_of(path)
 
 
-def _of(path: Path) -> str:
+def _hash_of(path: Path) -> str:
     hashing = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -62,10 +64,19 @@ def _of(path: Path) -> str:
 
 
 def write(directory: Path, name: str, facts: Mapping[str, Any], written: Mapping[str, tuple[int, str]]) -> int:
-    """`name` is what the directory will be called; `written`: path -> (bytes, digest) of files that others wrote.
-    Returns the bytes of all files.
+    """Write the manifest of a directory.
 
-    Raises CheckpointFailed when one of those cannot be seen from here.
+    Args:
+        directory: The directory of the checkpoint.
+        name: The name that the directory will get.
+        facts: More entries of the manifest.
+        written: Path -> (bytes, digest) of files that the learner ranks wrote.
+
+    Returns:
+        The bytes of all files together.
+
+    Raises:
+        CheckpointFailed: A file of the ranks cannot be seen from here.
     """
     files: dict[str, tuple[int, str]] = {}
     for path, (size, checksum) in written.items():
@@ -84,29 +95,33 @@ def write(directory: Path, name: str, facts: Mapping[str, Any], written: Mapping
     ]
     files |= {str(p.relative_to(directory)): digest(p) for p in own}
     body = {"format": FORMAT, "name": name, **facts, "files": {file: list(files[file]) for file in sorted(files)}}
-    (directory / FILE).write_text(json.dumps({**body, "self": _self(body)}, indent=1))
+    (directory / FILE).write_text(json.dumps({**body, "self": _digest_of(body)}, indent=1))
     return sum(size for size, _ in files.values())
 
 
 def verify(directory: Path) -> dict[str, Any]:
-    """Compares every file with the manifest, and returns the manifest. Raises CheckpointDamaged."""
+    """Compare every file with the manifest, and return the manifest.
+
+    Raises:
+        CheckpointDamaged: Names the files that differ.
+    """
     manifest = _read(directory)
     with ThreadPoolExecutor(READERS) as pool:
-        wrong = [
-            said for said in pool.map(lambda item: _difference(directory, *item), manifest["files"].items()) if said
-        ]
+        differences = pool.map(lambda item: _difference(directory, *item), manifest["files"].items())
+        wrong = [difference for difference in differences if difference]
     if wrong:
-        more = f"; and {len(wrong) - SAID} files more" if len(wrong) > SAID else ""
-        raise CheckpointDamaged(f"{directory} is damaged: {'; '.join(wrong[:SAID])}{more}.")
+        more = f"; and {len(wrong) - MAX_NAMED} files more" if len(wrong) > MAX_NAMED else ""
+        raise CheckpointDamaged(f"{directory} is damaged: {'; '.join(wrong[:MAX_NAMED])}{more}.")
     return manifest
 
 
 def size(directory: Path) -> int:
-    """Bytes of all files of a verified checkpoint."""
+    """Return the bytes of all files of a verified checkpoint."""
     return sum(size for size, _ in _read(directory)["files"].values())
 
 
 def _read(directory: Path) -> dict[str, Any]:
+    """Return the manifest of a directory, without its own digest. Raises CheckpointDamaged."""
     if not directory.is_dir():
         raise CheckpointDamaged(f"{directory} is not there.")
     if not (directory / FILE).exists():
@@ -121,7 +136,7 @@ def _read(directory: Path) -> dict[str, Any]:
         checksum = manifest.pop("self")
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as e:
         raise CheckpointDamaged(f"{directory} is damaged: {FILE} cannot be read ({type(e).__name__}: {e}).") from e
-    if checksum != _self(manifest):
+    if checksum != _digest_of(manifest):
         raise CheckpointDamaged(f"{directory} is damaged: {FILE} was changed since it was written.")
     if manifest["format"] != FORMAT:
         raise CheckpointDamaged(
@@ -135,17 +150,20 @@ def _read(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def _difference(directory: Path, name: str, facts: list[Any]) -> str | None:
-    path, (size, checksum) = directory / name, facts
+def _difference(directory: Path, name: str, entry: list[Any]) -> str | None:
+    """Return a clause that says how a file differs from its entry; None if it does not."""
+    path = directory / name
+    expected_size, checksum = entry
     try:
         if not path.is_file():
-            return f"{name} is {'no file any more' if path.exists() else 'missing'}"
-        if (seen := path.stat().st_size) != size:
-            return f"{name} has {seen} bytes of {size}"
+            return f"{name} is {'no longer a file' if path.exists() else 'missing'}"
+        actual_size = path.stat().st_size
+        if actual_size != expected_size:
+            return f"{name} has {actual_size} bytes of {expected_size}"
         return f"{name} was changed since it was written" if digest(path)[1] != checksum else None
     except OSError as e:
         return f"{name} cannot be read ({e.strerror})"
 
 
-def _self(body: dict[str, Any]) -> str:
+def _digest_of(body: dict[str, Any]) -> str:
     return xxhash.xxh3_128(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -325,7 +325,7 @@ class RolloutScheduler:
         # Where a bound on rolling groups, and not the batch, decides when the next prompt is dispatched, an accepted
         # group makes room for one as well.
         frees_a_slot = self._max_rolling() < self.rule.batch_groups
-        return self.method.looks_at_others(meta) or (may_replace and frees_a_slot)
+        return self.method.depends_on_earlier_groups(meta) or (may_replace and frees_a_slot)
 
     def _is_retried(self, group: InFlightGroup, failure: str | None) -> bool:
         """Return True if a group that failed is dispatched again.
@@ -375,7 +375,7 @@ class RolloutScheduler:
         self._rolling[number] = group
         self.dispatched += 1
         self.notify()
-        return group, self.method.placed(task, queued.prompt, self.version)
+        return group, self.method.with_run_facts(task, queued.prompt, self.version)
 
     def group_evaluated(self, group: InFlightGroup, meta: GroupMeta, now: float, stats: Mapping[str, float]) -> None:
         """Let the depth controller and the fast lane learn from a group. Call it before `finish_group`.
@@ -422,7 +422,7 @@ class RolloutScheduler:
             bisect.insort(self._buffered, accepted, key=_training_order)
             state = GroupState.BUFFERED
         else:
-            self.method.ended(group.sequence_number, meta)
+            self.method.group_ended(group.sequence_number, meta)
             self._queue_replacement(group)
             state = self._end(group, GroupState.FILTERED, meta, meta.verdict.reason)
         self._on_finished(state, meta, failure)
@@ -490,7 +490,7 @@ class RolloutScheduler:
             return
         for group, item in batch:
             self.ledger.ended(GroupState.TRAINED, group.key, step=self.version)
-            self.method.ended(group.sequence_number, item.meta)
+            self.method.group_ended(group.sequence_number, item.meta)
             self._record_outcome(group, item.meta)
         self.ended[GroupState.TRAINED] += len(batch)
         self.method.batch_trained()
@@ -735,7 +735,7 @@ class RolloutScheduler:
         """Drop accepted groups; their prompts keep their place in line, and the attempt does not count as a retry."""
         for group, item in self._remove_buffered(numbers):
             state = self._requeue(group, reason, counts_as_retry=False)
-            self.method.forgets(item.meta)
+            self.method.forget_group(item.meta)
             self._on_dropped(state, item.meta, reason)
         self.notify()
 

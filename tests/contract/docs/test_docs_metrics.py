@@ -67,12 +67,12 @@ def logged() -> set[str]:
     meta = group_of(GroupKey(0, 0), 0, KEEP)[0]
     meta.stats.update(STATS)
     meta.failures["timeout"], meta.masked = 1, ["silent", ""]
-    observer.group("buffered", meta, None)
-    observer.group("filtered", group_of(GroupKey(0, 1), 0, Verdict(False, "zero_variance"))[0], None)
-    observer.group("failed", None, "timeout")
-    observer.group("requeued", None, "surplus")
+    observer.group_finished("buffered", meta, None)
+    observer.group_finished("filtered", group_of(GroupKey(0, 1), 0, Verdict(False, "zero_variance"))[0], None)
+    observer.group_finished("failed", None, "timeout")
+    observer.group_finished("requeued", None, "surplus")
     observer.selection.trained([meta])
-    observer.pushed(PublishReport(version=0, seconds=0.1, digest="", canary_max_diff=0.0))
+    observer.push_finished(PublishReport(version=0, seconds=0.1, digest="", canary_max_diff=0.0))
 
     async def phases() -> None:
         for phase in METRICS:
@@ -94,7 +94,7 @@ def logged() -> set[str]:
     depth = AutoDepth(StalenessRule(batch_groups=2), samples_per_group=2, overadmit_risk=0.01)
     depth._cap = 4.0
     report = StepReport(version=1, metrics=tally.metrics(), seconds=0.1, trained_tokens=4)
-    observer.step(report, batch_groups=2, rolling=0, buffered=0, extra=depth.metrics())
+    observer.step_finished(report, batch_groups=2, rolling=0, buffered=0, extra=depth.metrics())
     guess = EnvResult(accuracy=0.5, code_ratio=0.5, calls=1.0, samples=2, failed=0, pass_at={2: 0.5})
     found = EvalResult(
         accuracy=0.5,

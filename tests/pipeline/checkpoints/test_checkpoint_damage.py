@@ -386,7 +386,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_older_checkpoint_and_noth
 
     for broken in (
         "openrlhf_tir.pipeline.checkpoints.stored.save_file",
-        "openrlhf_tir.pipeline.checkpoints.checkpoint._fsync",
+        "openrlhf_tir.pipeline.checkpoints.checkpoint.flush",
         "openrlhf_tir.pipeline.checkpoints.checkpoint._replace",
     ):
         with monkeypatch.context() as disk:

@@ -64,7 +64,7 @@ def test_an_export_that_the_disk_refuses_ends_no_run(tmp_path, caplog):
 def test_without_checkpoints_there_are_exports_only(tmp_path):
     p = trained(tmp_path, ckpt={"disable_ds": True, "save_hf": True})
     assert kept(tmp_path) == ["step_000002_hf", "step_000004_hf", "step_000006_hf", "step_000008_hf"]
-    assert not p.saver.checkpoints.any and p.version == 8
+    assert not p.saver.checkpoints.exist and p.version == 8
 
 
 def test_a_new_run_does_not_delete_the_exports_of_an_earlier_one(tmp_path):

@@ -234,7 +234,7 @@ def test_the_only_engine_is_lost_in_any_turn_and_the_run_goes_on(tmp_path, fault
     world, struck = SharedWorld(1, actors=1, latency=lambda r: r.uniform(0.5, 4)), []
 
     async def strike(p) -> None:
-        while p.version < 3 or p.observer.now != during or p.publisher.time_share.turn is not turn:
+        while p.version < 3 or p.observer.current_phase != during or p.publisher.time_share.turn is not turn:
             await asyncio.sleep(1 / 32)
         struck.append(p.version)
         getattr(world, fault)(0)

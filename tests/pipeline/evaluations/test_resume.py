@@ -70,7 +70,7 @@ def stopped(p, when: float) -> bool:
 @pytest.fixture(autouse=True)
 def no_disk_is_waited_for(monkeypatch):
     """Hundreds of runs."""
-    monkeypatch.setattr(checkpoint, "_fsync", lambda path: None)
+    monkeypatch.setattr(checkpoint, "flush", lambda path: None)
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 

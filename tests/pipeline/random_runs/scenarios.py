@@ -264,7 +264,7 @@ def play(s: Scenario, run_dir: Path) -> list[str]:
             run(life.run())
             ended = not life.crashed
         except TimeoutError:
-            return [f"life {number} hangs: {life.pipeline.observer.now}"]
+            return [f"life {number} hangs: {life.pipeline.observer.current_phase}"]
         except BaseException as e:
             ended = False
             if {event.kind for event in s.events if event.life == number} == {"suspend"}:

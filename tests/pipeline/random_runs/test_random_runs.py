@@ -23,7 +23,7 @@ FIRST = int(os.environ.get("TIR_RANDOM_SEED", "0"))
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Thousands of runs: no disk is waited for, and what a fault makes the code log is expected."""
-    monkeypatch.setattr(checkpoint, "_fsync", lambda path: None)
+    monkeypatch.setattr(checkpoint, "flush", lambda path: None)
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
