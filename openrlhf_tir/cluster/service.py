@@ -1,4 +1,4 @@
-"""RolloutService: what is behind a rollout actor's HTTP routes: engine, episodes and rewards of the training."""
+"""The work behind a rollout actor's HTTP routes: the same engine, episodes and rewards as in training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from .rollout_actor import RolloutActor
 
 HTTP_EPOCH = -2
-"""Epoch of the keys of groups that came by HTTP: they are in no ledger."""
+"""Epoch in the keys of groups that HTTP clients requested; they are in no ledger."""
 
 
 class RolloutService:
+    """Implements serving.app.RolloutService on a rollout actor."""
+
     def __init__(self, actor: RolloutActor) -> None:
         self.actor = actor
         self._numbers = itertools.count()
@@ -30,7 +32,7 @@ class RolloutService:
         self._exposition = Exposition(actor.engine, actor.batcher, actor.envs, actor.agents)
 
     def admit(self, request: GroupRequest) -> None:
-        """Raises ConfigError, QueueFull, and RequestRefused for a prompt that cannot fit, however it is tokenised."""
+        """See GroupService. Also raises RequestRefused for a prompt that cannot fit, however it is tokenised."""
         longest = self.bounds.max_model_len * getattr(self.actor.runner.codec, "max_chars_per_token", math.inf)
         if len(request.prompt) > longest:
             raise RequestRefused(
@@ -42,7 +44,11 @@ class RolloutService:
         self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
 
     def _env(self, request: GroupRequest) -> str:
-        """The one that it names, or the only one. Raises ConfigError where there are several and it names none."""
+        """Return the environment that a request names, or the only one.
+
+        Raises:
+            ConfigError: There are several, and the request names none.
+        """
         environments = self.actor.runner.environments
         if not request.env and len(environments) > 1:
             raise ConfigError(
@@ -51,6 +57,7 @@ class RolloutService:
         return request.env or next(iter(environments))
 
     async def run_group(self, request: GroupRequest) -> AsyncGenerator[Trajectory, None]:
+        """See GroupService."""
         cfg = self.actor.runner.cfg
         task = Task(request.prompt, request.label, self._env(request), request.meta)
         temperature = cfg.rollout.temperature if request.temperature is None else request.temperature
@@ -62,22 +69,25 @@ class RolloutService:
         )
         try:
             for _ in range(mode.n):
-                nearest = asyncio.create_task(finished.get())
-                await asyncio.wait({nearest, running}, return_when=asyncio.FIRST_COMPLETED)
-                if not nearest.done() and finished.empty():
-                    nearest.cancel()
+                next_trajectory = asyncio.create_task(finished.get())
+                await asyncio.wait({next_trajectory, running}, return_when=asyncio.FIRST_COMPLETED)
+                if not next_trajectory.done() and finished.empty():
+                    next_trajectory.cancel()
                     break
-                yield await nearest
+                yield await next_trajectory
             _, group = await running
-            for late in (t for t in group.trajectories if t.failed == "deadline"):
-                yield late
+            for trajectory in group.trajectories:
+                if trajectory.failed == "deadline":
+                    yield trajectory
         finally:
             running.cancel()
 
     async def generate(self, token_ids: list[int], sampling: Sampling) -> Completion:
+        """Continue token ids; the request waits in the actor's queue."""
         return await self.actor.batcher.generate(token_ids, sampling, request_id=f"http/{next(self._numbers)}")
 
     def health(self) -> dict[str, Any]:
+        """Return the state of the actor's engine."""
         engine = self.actor.engine
         return {
             "status": "broken" if engine.broken else "ok",
@@ -87,10 +97,13 @@ class RolloutService:
         }
 
     def metrics(self) -> str:
+        """Return the metrics as Prometheus text."""
         return self._exposition.text()
 
     async def pause(self) -> None:
+        """Freeze all requests of the engine."""
         await self.actor.engine.pause()
 
     async def resume(self) -> None:
+        """Let them go on."""
         await self.actor.engine.resume()

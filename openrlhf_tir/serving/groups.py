@@ -1,4 +1,7 @@
-"""Groups over HTTP: a task in, its trajectories out, polled or streamed. What a client gives up is given up here."""
+"""Run groups for HTTP clients: a task comes in, its trajectories go out, polled or streamed.
+
+A client that disconnects from a stream cancels its group.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,15 @@ from ..http_guard.slots import Slots
 from ..types import Trajectory
 
 log = logging.getLogger(__name__)
-COLDEST = 0.01
+MIN_TEMPERATURE = 0.01
+"""Smallest temperature other than 0; below it the logits would overflow."""
 
 
 def _not_nearly_zero(temperature: float) -> float:
-    if 0 < temperature < COLDEST:
+    if 0 < temperature < MIN_TEMPERATURE:
         raise ValueError(
-            f"{temperature} divides the logits beyond what floats hold. Use 0 for greedy, or {COLDEST} and more."
+            f"{temperature} divides the logits beyond what floats hold. Use 0 for greedy, or {MIN_TEMPERATURE} and"
+            " more."
         )
     return temperature
 
@@ -49,10 +54,14 @@ class GroupRequest(BaseModel):
 
 
 class GroupId(BaseModel):
+    """The answer to POST /v1/groups."""
+
     id: str = Field(description="for GET /v1/groups/{id}")
 
 
 class GroupStatus(BaseModel):
+    """State of a posted group."""
+
     id: str
     status: str = Field(description="running | done | failed")
     trajectories: list[dict[str, Any]] = Field(
@@ -62,15 +71,24 @@ class GroupStatus(BaseModel):
 
 
 class GroupService(Protocol):
+    """The work behind these routes."""
+
     def admit(self, request: GroupRequest) -> None:
-        """Raises QueueFull when the queue has no room for its samples, ConfigError for an unknown environment."""
+        """Check that a group can be run.
+
+        Raises:
+            QueueFull: The queue has no room for its samples.
+            ConfigError: Its environment is unknown.
+        """
 
     def run_group(self, request: GroupRequest) -> AsyncGenerator[Trajectory, None]:
-        """Trajectories as they finish. Closing the iterator early gives the group up."""
+        """Yield trajectories as they finish. Closing the generator early cancels the group."""
 
 
 @dataclass(slots=True)
 class _Group:
+    """A posted group."""
+
     task: asyncio.Task | None = None
     status: str = "running"
     trajectories: list[dict[str, Any]] = field(default_factory=list)
@@ -78,7 +96,13 @@ class _Group:
 
 
 def group_routes(service: GroupService, slots: Slots, kept: int) -> APIRouter:
-    """`kept`: finished groups that can still be fetched."""
+    """Return the routes.
+
+    Args:
+        service: The work behind them.
+        slots: Limits the groups that run at once.
+        kept: Number of finished groups that can still be fetched.
+    """
     router = APIRouter(tags=["groups"])
     groups: OrderedDict[str, _Group] = OrderedDict()
 
@@ -97,23 +121,25 @@ def group_routes(service: GroupService, slots: Slots, kept: int) -> APIRouter:
         group_id, group = uuid.uuid4().hex, _Group()
         group.task = asyncio.create_task(_collect(service, body, group, slots), name=f"group {group_id}")
         groups[group_id] = group
-        for old in [i for i, g in groups.items() if g.status != "running"][: max(0, len(groups) - slots.limit - kept)]:
+        finished = [known for known, other in groups.items() if other.status != "running"]
+        for old in finished[: max(0, len(groups) - slots.limit - kept)]:
             del groups[old]
         return JSONResponse({"id": group_id}, status_code=202)
 
     @router.get("/v1/groups/{group_id}", response_model=GroupStatus)
     async def get_group(group_id: str) -> Response:
-        """A posted group, and what of it is finished."""
-        if (group := groups.get(group_id)) is None:
+        """Return a posted group, with the trajectories that have finished."""
+        group = groups.get(group_id)
+        if group is None:
             raise HTTPException(404, f"No group {group_id!r}: never posted here, or forgotten after {kept} newer ones.")
-        facts = {"id": group_id, "status": group.status, "trajectories": group.trajectories, "error": group.error}
-        return Response(_json(facts), media_type="application/json")
+        status = {"id": group_id, "status": group.status, "trajectories": group.trajectories, "error": group.error}
+        return Response(_json(status), media_type="application/json")
 
     return router
 
 
 def trajectory_json(t: Trajectory) -> dict[str, Any]:
-    """A trajectory on the wire. Segments keep what the trainer needs: source, ids, log-probs, versions."""
+    """Return a trajectory as JSON. Its segments have what a trainer needs: source, ids, log-probs, versions."""
     return {
         "index": t.index,
         "prompt_ids": t.prompt_ids.tolist(),
@@ -145,11 +171,12 @@ def trajectory_json(t: Trajectory) -> dict[str, Any]:
 
 
 def _json(value: dict[str, Any]) -> bytes:
-    """What is not finite (the log-prob of a token that could not be sampled) is null: JSON has no word for it."""
+    """Encode JSON. Values that are not finite (the log-prob of a token that could not be sampled) become null."""
     return to_json(value, inf_nan_mode="null")
 
 
 async def _collect(service: GroupService, body: GroupRequest, group: _Group, slots: Slots) -> None:
+    """Run a posted group and keep its trajectories."""
     try:
         async for t in service.run_group(body):
             group.trajectories.append(trajectory_json(t))
@@ -157,7 +184,7 @@ async def _collect(service: GroupService, body: GroupRequest, group: _Group, slo
     except InfraError as e:
         group.status, group.error = "failed", f"{e.reason}: {e}"
     except Exception as e:
-        log.exception("a group that came by HTTP failed")
+        log.exception("a group that was requested by HTTP failed")
         group.status, group.error = "failed", f"internal: {type(e).__name__}"
     except asyncio.CancelledError:
         group.status, group.error = "failed", "cancelled"
@@ -167,7 +194,10 @@ async def _collect(service: GroupService, body: GroupRequest, group: _Group, slo
 
 
 async def _ndjson(service: GroupService, body: GroupRequest) -> AsyncIterator[bytes]:
-    """The status line is long gone when a group fails half-way: the last line says so instead."""
+    """Yield the lines of a streamed group.
+
+    The status line was sent long before a group can fail, so the last line says how the group ended.
+    """
     count = 0
     try:
         async with aclosing(service.run_group(body)) as trajectories:
@@ -178,20 +208,20 @@ async def _ndjson(service: GroupService, body: GroupRequest) -> AsyncIterator[by
     except InfraError as e:
         yield _json({"done": False, "trajectories": count, "error": e.reason, "detail": str(e)}) + b"\n"
     except Exception as e:
-        log.exception("a group that came by HTTP failed")
+        log.exception("a group that was requested by HTTP failed")
         yield _json({"done": False, "trajectories": count, "error": "internal", "detail": type(e).__name__}) + b"\n"
 
 
 class _GroupStream(StreamingResponse):
-    """Gives the group up as soon as the client leaves, and its slot back however the response ends."""
+    """A response that cancels the group when the client disconnects, and gives back its slot however it ends."""
 
     def __init__(self, lines: AsyncIterator[bytes], slots: Slots) -> None:
         super().__init__(lines, media_type="application/x-ndjson")
         self.slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # From ASGI 2.4 on starlette notices that the client left only when the next send fails:
-        # for a group, minutes later.
+        # From ASGI 2.4 on starlette notices that the client has left only when the next send fails. For a group that is
+        # minutes later.
         older = {**scope, "asgi": {**scope["asgi"], "spec_version": "2.3"}}
         try:
             await super().__call__(older, receive, send)

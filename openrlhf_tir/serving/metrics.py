@@ -1,7 +1,7 @@
-"""Exposition: a rollout actor's engine, queue, environments and sessions -> Prometheus text, read when it is scraped.
+"""Prometheus metrics of a rollout actor: its engine, queue, environments and sessions.
 
-Every name is listed in FAMILIES, so that a dashboard can be checked against it without an actor. Nothing is kept here:
-the parts count, this asks them.
+Every name is listed in FAMILIES, so that a dashboard can be checked against it without an actor. Nothing is counted
+here: the parts count, and are asked at each scrape.
 """
 
 from __future__ import annotations
@@ -27,50 +27,57 @@ FAMILIES = {
     "tir_queue_waiting": ("gauge", "requests waiting in the actor's queue"),
     "tir_queue_running": ("gauge", "requests handed to the engine"),
     "tir_queue_age_seconds": ("gauge", "how long the oldest waiting request has waited"),
-    "tir_queue_wait_seconds": ("histogram", "from a request to its place at the engine"),
+    "tir_queue_wait_seconds": ("histogram", "from a request to its slot at the engine"),
     "tir_queue_batch_size": ("histogram", "requests per flush; empty with rollout.max_wait_ms = 0"),
     "tir_env_sessions": ("gauge", "open sessions, by env"),
     "tir_env_in_flight": ("gauge", "calls being answered, by env"),
-    "tir_env_waiting": ("gauge", "calls waiting for a place, by env"),
+    "tir_env_waiting": ("gauge", "calls waiting for a slot, by env"),
     "tir_env_down": ("gauge", "servers that get no calls because they failed, by env"),
     "tir_env_calls": ("counter", "finished calls, by env and outcome"),
     "tir_agent_sessions": ("gauge", "open traced sessions"),
     "tir_agent_tasks_offered": ("gauge", "tasks that no external agent has taken"),
 }
-"""name -> (kind, help). Prometheus appends _total to counters, _bucket, _sum and _count to histograms."""
-
-
-disable_created_metrics()  # no series that says when a histogram began
+"""Name -> (kind, help). Prometheus appends _total to counters, _bucket, _sum and _count to histograms."""
+disable_created_metrics()  # no series with the time at which a histogram began
 
 
 class HasStats(Protocol):
+    """A part with figures by name."""
+
     def stats(self) -> Mapping[str, float]: ...
 
 
 class Queue(HasStats, Protocol):
+    """The queue in front of the engine: engines/batcher.py."""
+
     waits_s: Histogram
     batch_sizes: Histogram
 
 
 class Exposition(Collector):
-    """The metrics of one actor, made when they are asked for."""
+    """The metrics of one actor, collected at each scrape."""
 
     def __init__(self, engine: HasStats, queue: Queue, envs: HasStats, agents: HasStats) -> None:
-        self.engine, self.queue, self.envs, self.agents = engine, queue, envs, agents
+        self.engine = engine
+        self.queue = queue
+        self.envs = envs
+        self.agents = agents
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     def text(self) -> str:
-        """Returns them in Prometheus's text format."""
+        """Return the metrics in Prometheus's text format."""
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterable[Metric]:
-        engine, queue = self.engine.stats(), self.queue.stats()
-        yield from (_one(f"tir_engine_{name}", value) for name, value in engine.items())
-        yield from (_one(f"tir_agent_{name}", value) for name, value in self.agents.stats().items())
-        yield _one("tir_queue_waiting", queue["queue_waiting"])
-        yield _one("tir_queue_running", queue["queue_running"])
-        yield _one("tir_queue_age_seconds", queue["queue_age_s"])
+        """Yield the metrics; called by prometheus_client."""
+        engine = self.engine.stats()
+        queue = self.queue.stats()
+        yield from (_single(f"tir_engine_{name}", value) for name, value in engine.items())
+        yield from (_single(f"tir_agent_{name}", value) for name, value in self.agents.stats().items())
+        yield _single("tir_queue_waiting", queue["queue_waiting"])
+        yield _single("tir_queue_running", queue["queue_running"])
+        yield _single("tir_queue_age_seconds", queue["queue_age_s"])
         yield from (*self.queue.waits_s.collect(), *self.queue.batch_sizes.collect())
         yield from _by_env(self.envs.stats())
 
@@ -80,17 +87,18 @@ def _family(name: str, labels: tuple[str, ...] = ()) -> GaugeMetricFamily | Coun
     return (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(name, text, labels=labels)
 
 
-def _one(name: str, value: float) -> Metric:
+def _single(name: str, value: float) -> Metric:
     family = _family(name)
     family.add_metric((), value)
     return family
 
 
 def _by_env(stats: Mapping[str, float]) -> Iterable[Metric]:
-    """`sessions/ENV` -> tir_env_sessions{env}; `calls/ENV/OUTCOME` -> tir_env_calls_total{env, outcome}."""
+    """Return families with labels: `sessions/ENV` becomes tir_env_sessions{env}, and `calls/ENV/OUTCOME`
+    tir_env_calls_total{env, outcome}."""
     families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
     for key, value in stats.items():
-        what, *labels = key.split("/")
-        family = families.setdefault(what, _family(f"tir_env_{what}", ("env", "outcome")[: len(labels)]))
+        name, *labels = key.split("/")
+        family = families.setdefault(name, _family(f"tir_env_{name}", ("env", "outcome")[: len(labels)]))
         family.add_metric(labels, value)
     return families.values()

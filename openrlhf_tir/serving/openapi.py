@@ -1,4 +1,4 @@
-"""OpenAPI: one document at /openapi.json for our routes and those of the mounted app, bearer token included."""
+"""One OpenAPI document at /openapi.json for the routes here and those of the mounted app."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ from fastapi import FastAPI
 
 
 def document(app: FastAPI, mounted: Any, has_token: bool) -> None:
-    """Replace `app.openapi`. Where both apps have a path or a schema of the same name, ours counts: it answers."""
+    """Replace `app.openapi`.
+
+    If both apps have a path or a schema of the same name, the one of `app` counts, because `app` answers.
+
+    Args:
+        app: The outer app.
+        mounted: The app that is mounted on it, or None.
+        has_token: True if requests need a bearer token.
+    """
     own = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema:
             return app.openapi_schema
         schema = own()
-        theirs = mounted.openapi() if isinstance(mounted, FastAPI) else {}
-        schema["paths"] = theirs.get("paths", {}) | schema["paths"]
+        mounted_schema = mounted.openapi() if isinstance(mounted, FastAPI) else {}
+        schema["paths"] = mounted_schema.get("paths", {}) | schema["paths"]
         components = schema.setdefault("components", {})
-        components["schemas"] = theirs.get("components", {}).get("schemas", {}) | components.get("schemas", {})
+        components["schemas"] = mounted_schema.get("components", {}).get("schemas", {}) | components.get("schemas", {})
         if has_token:
             components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             schema["security"] = [{"token": []}]
         return schema
 
-    app.openapi = openapi  # type: ignore[method-assign]  # how FastAPI's manual says that the document is extended
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's manual says

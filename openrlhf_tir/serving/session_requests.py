@@ -1,15 +1,14 @@
-"""Session requests: what an agent framework asks for by default -> the nearest request whose tokens the policy samples
-freely.
+"""Change the requests that agent frameworks send by default to requests whose tokens the policy samples freely.
 
-    tools[].function.strict      dropped: a grammar would bend the distribution, and the log-probs recorded are the
-                                 policy's own
-    tool_choice "required", {..} "auto", for the same reason
-    system messages              in front of the user's words, where the model's chat template has none
-    stop                         the stop text stays in the answer: it was sampled, so the next prompt must hold it to
-                                 go on from it
+    tools[].function.strict          removed: a grammar would change the distribution, but the recorded log-probs are
+                                     the policy's own
+    tool_choice "required" or {..}   becomes "auto", for the same reason
+    system messages                  moved in front of the user's text if the model's chat template has none
+    stop                             the stop text stays in the answer: it was sampled, so the next prompt must have it
+                                     to continue
 
-Whatever is changed is said: in the session's notes, which its end returns and the actor logs once. Constraints that are
-the point of a request (response_format, guided decoding) are not dropped but refused, by engines/openai_app.py.
+Every change is a note of the session, which its end returns and the actor logs once. Constraints that are the point of
+a request (response_format, guided decoding) are not removed but refused, by engines/openai_app.py.
 """
 
 from __future__ import annotations
@@ -17,49 +16,55 @@ from __future__ import annotations
 from typing import Any
 
 SYSTEM_ROLES = ("system", "developer")
-SYSTEM = "system message: the model's chat template has no place for it, so it stands before the user's first words"
-STRICT = (
+SYSTEM_NOTE = "system message: the model's chat template has no place for it, so it stands before the user's first text"
+STRICT_NOTE = (
     "strict tools: the schema is shown to the model and not enforced,"
     " since the tokens that are trained must be the policy's own"
 )
-REQUIRED = "tool_choice was taken as 'auto', since the tokens that are trained must be the policy's own"
-STOP = "stop: the stop text stays in the answer, so that the next request goes on from what was sampled"
+REQUIRED_NOTE = "tool_choice was taken as 'auto', since the tokens that are trained must be the policy's own"
+STOP_NOTE = "stop: the stop text stays in the answer, so that the next request continues what was sampled"
 
 
 def policy_request(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The request as it is served, and what was changed. `body` is left as it is."""
-    changed, notes = dict(body), []
+    """Return the request as it is served, and a note for each change. `body` itself is not changed."""
+    changed = dict(body)
+    notes = []
     tools = body.get("tools")
-    if isinstance(tools, list) and any(_strict(tool) for tool in tools):
+    if isinstance(tools, list) and any(_is_strict(tool) for tool in tools):
         changed["tools"] = [_without_strict(tool) for tool in tools]
-        notes.append(STRICT)
+        notes.append(STRICT_NOTE)
     if body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), dict):
         changed["tool_choice"] = "auto"
-        notes.append(REQUIRED)
+        notes.append(REQUIRED_NOTE)
     if body.get("stop"):
         changed["include_stop_str_in_output"] = True
-        notes.append(STOP)
+        notes.append(STOP_NOTE)
     return changed, notes
 
 
 def without_system(body: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a chat request whose system messages stand in front of the next user message's text; None where there is
-    none. For models whose chat template refuses a system message, which agent frameworks send by default."""
+    """Return a chat request with its system messages in front of the next user message's text.
+
+    For models whose chat template refuses a system message, which agent frameworks send by default.
+
+    Returns:
+        The request; None if it has no system message.
+    """
     messages = body.get("messages")
     if not isinstance(messages, list) or not any(_is_system(message) for message in messages):
         return None
     kept: list[Any] = []
-    told: list[str] = []
+    system_texts: list[str] = []
     for message in messages:
         if _is_system(message):
-            told.append(_text(message.get("content")))
-        elif told and isinstance(message, dict) and message.get("role") == "user":
-            kept.append(_told_before(told, message))
-            told = []
+            system_texts.append(_text(message.get("content")))
+        elif system_texts and isinstance(message, dict) and message.get("role") == "user":
+            kept.append(_with_text_before(system_texts, message))
+            system_texts = []
         else:
             kept.append(message)
-    if told:
-        kept.append({"role": "user", "content": "\n\n".join(told)})
+    if system_texts:
+        kept.append({"role": "user", "content": "\n\n".join(system_texts)})
     return {**body, "messages": kept}
 
 
@@ -68,22 +73,25 @@ def _is_system(message: Any) -> bool:
 
 
 def _text(content: Any) -> str:
-    """A message's text; of a list of parts, those that are text."""
+    """Return the text of a message; of a list of parts, of those that are text."""
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
 
 
-def _told_before(told: list[str], message: dict[str, Any]) -> dict[str, Any]:
+def _with_text_before(texts: list[str], message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with these texts in front of its own."""
     content = message.get("content")
     if isinstance(content, list):
-        return {**message, "content": [{"type": "text", "text": "\n\n".join(told)}, *content]}
-    return {**message, "content": "\n\n".join([*told, _text(content)])}
+        return {**message, "content": [{"type": "text", "text": "\n\n".join(texts)}, *content]}
+    return {**message, "content": "\n\n".join([*texts, _text(content)])}
 
 
-def _strict(tool: Any) -> bool:
+def _is_strict(tool: Any) -> bool:
     return isinstance(tool, dict) and isinstance(tool.get("function"), dict) and bool(tool["function"].get("strict"))
 
 
 def _without_strict(tool: Any) -> Any:
-    return {**tool, "function": {k: v for k, v in tool["function"].items() if k != "strict"}} if _strict(tool) else tool
+    return (
+        {**tool, "function": {k: v for k, v in tool["function"].items() if k != "strict"}} if _is_strict(tool) else tool
+    )

@@ -1,11 +1,11 @@
-"""Traced sessions over HTTP: take a task or open a session, point an OpenAI client at it, say the reward.
+"""Traced sessions over HTTP: take a task or open a session, point an OpenAI client at it, report the reward.
 
-POST /agent/tasks                    a training task, or 204        -> {session_id, base_url, prompt, label, meta}
-POST /sessions                       a session without a task       -> {session_id, base_url}
-*    /sessions/{id}/v1/...           vLLM's OpenAI app, recorded
-GET  /sessions/{id}                  the trace so far
-POST /sessions/{id}/reward           ends it: the trajectory goes to its group, or back to whoever opened the session
-DELETE /sessions/{id}                gives it up
+POST /agent/tasks            a training task, or 204     -> {session_id, base_url, prompt, label, meta}
+POST /sessions               a session without a task    -> {session_id, base_url}
+*    /sessions/{id}/v1/...   vLLM's OpenAI app, recorded
+GET  /sessions/{id}          the trace so far
+POST /sessions/{id}/reward   ends the session: its trajectory goes to its group, or back to the client that opened it
+DELETE /sessions/{id}        abandons it
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from ..episodes.group_runner import WHY_CHARS
 from ..http_guard.leaving import unless_client_leaves
 from ..http_guard.slots import Slots
 from .groups import Temperature, trajectory_json
-from .session_requests import SYSTEM, policy_request, without_system
+from .session_requests import SYSTEM_NOTE, policy_request, without_system
 
 log = logging.getLogger(__name__)
 MAX_WAIT_S = 60.0
 QUIET_S = 30.0
-"""How long a reward waits for requests of its session that are still being answered."""
+"""Seconds that a reward waits for requests of its session that are still being answered."""
 OVERFLOW = b"maximum context length"
-"""What vLLM says of a request whose prompt and answer are longer than the model takes."""
-LOOKED_AT_BYTES = 1 << 16
-"""Bytes of a refusal's body that are looked at."""
+"""Part of vLLM's error for a request whose prompt and answer exceed the model's context."""
+MAX_REFUSAL_BYTES = 1 << 16
+"""Bytes of a refusal's body that are searched for it."""
 
 
 class TakeTask(BaseModel):
+    """Body of POST /agent/tasks."""
+
     model_config = ConfigDict(extra="forbid")
     wait_s: float = Field(20.0, ge=0, le=MAX_WAIT_S, description="how long to wait for a task before 204")
     override_sampling: bool = Field(
@@ -48,17 +50,23 @@ class TakeTask(BaseModel):
 
 
 class OpenSession(BaseModel):
+    """Body of POST /sessions."""
+
     model_config = ConfigDict(extra="forbid")
-    temperature: Temperature = Field(1.0, description="that the session's requests must have")
-    override_sampling: bool = Field(False, description="as of a task")
+    temperature: Temperature = Field(1.0, description="temperature that the session's requests must have")
+    override_sampling: bool = Field(False, description="as for a task")
 
 
 class SessionInfo(BaseModel):
+    """A session that was opened."""
+
     session_id: str
     base_url: str = Field(description="for OpenAI(base_url=...); the bearer token is its api_key")
 
 
 class AgentTask(SessionInfo):
+    """A task that an agent took, with its session."""
+
     prompt: str
     label: str = Field(description="what the reward compares with")
     env: str
@@ -67,7 +75,7 @@ class AgentTask(SessionInfo):
 
 
 class RewardRequest(BaseModel):
-    """The end of a session."""
+    """Body of POST /sessions/{id}/reward, which ends a session."""
 
     model_config = ConfigDict(extra="forbid")
     reward: float | None = Field(
@@ -78,68 +86,79 @@ class RewardRequest(BaseModel):
         default_factory=dict, description="facts behind the reward; their means become metrics"
     )
     failed: str | None = Field(
-        None, description="the agent's machinery broke: not the model's fault, so nothing of it is trained; says why"
+        None, description="a fault of the agent's infrastructure, in words: nothing of the session is trained"
     )
 
 
 class SessionEnd(BaseModel):
+    """What was recorded of a session."""
+
     requests: int
     chains: int = Field(
-        description="1 when every prompt went on from the tokens before it; all are trained, each sampled token once"
+        description="1 if every prompt continued the tokens before it; all are trained, each sampled token once"
     )
     model_tokens: int = Field(description="sampled tokens")
-    branch_tokens: int = Field(description="those outside of the chain with the most")
-    notes: list[str] = Field(description="what of its requests was not done as asked")
-    trajectory: dict[str, Any] | None = Field(None, description="of a session without a task")
+    branch_tokens: int = Field(description="sampled tokens outside of the longest chain")
+    notes: list[str] = Field(description="options of its requests that were not followed")
+    trajectory: dict[str, Any] | None = Field(None, description="only for a session without a task")
 
 
 def session_routes(
     app: FastAPI, agents: AgentBroker, vllm_app: ASGIApp, slots: Slots, *, takes_system: bool = True
 ) -> None:
-    """`slots` bounds the sessions without a task; `takes_system`: whether the model's chat template has a place for a
-    system message."""
+    """Add the routes of traced sessions to an app.
+
+    Args:
+        app: The app.
+        agents: The sessions, and the tasks that agents can take.
+        vllm_app: Answers the requests of the sessions.
+        slots: Limits the open sessions without a task.
+        takes_system: True if the model's chat template has a place for a system message.
+    """
     router = APIRouter(tags=["traced sessions"])
 
     @app.exception_handler(SessionGone)
-    async def gone(request: Request, e: SessionGone) -> JSONResponse:
-        return JSONResponse({"error": "session_gone", "detail": str(e)}, status_code=404)
+    async def gone(request: Request, error: SessionGone) -> JSONResponse:
+        return JSONResponse({"error": "session_gone", "detail": str(error)}, status_code=404)
 
     def info(session: AgentSession, request: Request) -> dict[str, str]:
         return {"session_id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}
 
     @router.post("/agent/tasks", response_model=AgentTask, responses={204: {"description": "no task meanwhile"}})
     async def take_task(body: TakeTask, request: Request):
-        """Take a training task (rollout.agent = "external"). End it with its reward; silence for rollout.agent_idle_s
-        fails it."""
+        """Take a training task (rollout.agent = "external").
+
+        End it with its reward. It fails after rollout.agent_idle_s of silence.
+        """
         session = await unless_client_leaves(
             request.receive, agents.take(body.wait_s, override_sampling=body.override_sampling), agents.give_back
         )
         if session is None:
             return Response(status_code=204)
-        t = session.task
-        assert t is not None, "what agents take are tasks"
-        row = {"prompt": t.prompt, "label": t.label, "env": t.env, "meta": dict(t.meta), "extra": dict(t.extra)}
-        return {**info(session, request), **row}
+        task = session.task
+        assert task is not None, "agents take sessions with a task"
+        row = {"prompt": task.prompt, "label": task.label, "env": task.env}
+        return {**info(session, request), **row, "meta": dict(task.meta), "extra": dict(task.extra)}
 
     @router.post(
         "/sessions", status_code=201, response_model=SessionInfo, responses={429: {"description": "see Retry-After"}}
     )
     async def open_session(body: OpenSession, request: Request):
-        """A session that is recorded and not trained: to look at what an agent does, or to collect data."""
+        """Open a session that is recorded and not trained, to see what an agent does or to collect data."""
         slots.take()
         session = agents.sessions.open(temperature=body.temperature, override_sampling=body.override_sampling)
 
-        def over(outcome: object) -> None:
+        def close(outcome: object) -> None:
             agents.sessions.close(session)
             slots.give_back()
 
-        session.outcome.add_done_callback(over)
+        session.outcome.add_done_callback(close)
         session.alive()
         return info(session, request)
 
     @router.get("/sessions/{session_id}")
     async def get_session(session_id: str) -> dict[str, Any]:
-        """The trajectory as it would be if the session ended now."""
+        """Return the trajectory as it would be if the session ended now."""
         session = agents.sessions.get(session_id)
         return trajectory_json(session.trace.trajectory(0, agents.codec))
 
@@ -149,7 +168,7 @@ def session_routes(
         responses={409: {"description": "a request is still being answered"}},
     )
     async def reward(session_id: str, body: RewardRequest):
-        """End the session. Of a task: its trajectory enters the group and is trained; else it is in the answer."""
+        """End a session. Its trajectory enters the group of its task; without a task it is in the answer."""
         session = agents.sessions.get(session_id)
         if not await session.quiet(QUIET_S):
             raise HTTPException(
@@ -163,18 +182,17 @@ def session_routes(
             trajectory.reward = body.reward
             trajectory.parts |= body.parts
         if body.failed:
-            log.warning(
-                "an agent failed at %r: %s", session.task.prompt[:80] if session.task else session_id, body.failed
-            )
+            task_or_session = session.task.prompt[:80] if session.task else session_id
+            log.warning("an agent failed at %r: %s", task_or_session, body.failed)
         failed = "agent_failed" if body.failed else None
         session.end(Reward(body.reward, body.correct, body.parts, failed, (body.failed or "")[:WHY_CHARS]))
-        facts = {name: int(trajectory.parts[name]) for name in AGENT_FACTS}
+        counts = {name: int(trajectory.parts[name]) for name in AGENT_FACTS}
         recorded = trajectory_json(trajectory) if session.task is None else None
-        return {**facts, "model_tokens": trajectory.model_tokens, "notes": session.notes, "trajectory": recorded}
+        return {**counts, "model_tokens": trajectory.model_tokens, "notes": session.notes, "trajectory": recorded}
 
     @router.delete("/sessions/{session_id}", status_code=204)
     async def give_up(session_id: str) -> None:
-        """The session's trajectory is failed, not trained."""
+        """Abandon a session: its trajectory fails and is not trained."""
         agents.sessions.get(session_id).end(Reward(failed="agent_gave_up", why="its agent deleted the session"))
 
     app.include_router(router)
@@ -182,8 +200,10 @@ def session_routes(
 
 
 class _Recorded:
-    """vLLM's app below /sessions/{id}: the same request, known to belong to the session and made one that the policy
-    can answer freely."""
+    """vLLM's app below /sessions/{id}.
+
+    The request is marked as one of the session, and changed so that the policy answers it freely.
+    """
 
     def __init__(self, agents: AgentBroker, vllm_app: ASGIApp, takes_system: bool) -> None:
         self.agents = agents
@@ -196,20 +216,26 @@ class _Recorded:
         scope = {**scope, "path": path, "raw_path": path.encode(), "root_path": "", "path_params": {}}
         with session.request():
             if scope["method"] == "POST":
-                scope, receive = await _freed(session, scope, receive, self.takes_system)
-            await self.vllm_app(scope, receive, _watched(session, send))
+                scope, receive = await _as_policy_request(session, scope, receive, self.takes_system)
+            await self.vllm_app(scope, receive, _watch_for_overflow(session, send))
 
 
-async def _freed(session: AgentSession, scope: Scope, receive: Receive, takes_system: bool) -> tuple[Scope, Receive]:
-    """The request with its body as `policy_request` makes it. What is no JSON object goes on as it came: vLLM's app
-    says what is wrong."""
+async def _as_policy_request(
+    session: AgentSession, scope: Scope, receive: Receive, takes_system: bool
+) -> tuple[Scope, Receive]:
+    """Return the request with its body changed by `policy_request`.
+
+    A body that is not a JSON object is passed on unchanged: vLLM's app reports what is wrong.
+    """
     body = await Request(scope, receive).body()
     with suppress(ValueError):
-        if isinstance(asked := json.loads(body), dict):
-            request, notes = policy_request(asked)
-            if not takes_system and (folded := without_system(request)):
+        requested = json.loads(body)
+        if isinstance(requested, dict):
+            request, notes = policy_request(requested)
+            folded = None if takes_system else without_system(request)
+            if folded is not None:
                 request = folded
-                notes.append(SYSTEM)
+                notes.append(SYSTEM_NOTE)
             for note in session.note(notes):
                 log.warning("session %s: %s", session.id, note)
             body = json.dumps(request).encode()
@@ -232,7 +258,7 @@ def with_body(scope: Scope, receive: Receive, body: bytes) -> tuple[Scope, Recei
 
 
 class SystemFolded:
-    """An OpenAI app of a model without system messages: requests have them in front of the user's words."""
+    """The OpenAI app of a model without system messages: they are moved in front of the user's text."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -241,22 +267,24 @@ class SystemFolded:
         if scope["type"] == "http" and scope["method"] == "POST":
             body = await Request(scope, receive).body()
             with suppress(ValueError):
-                asked = json.loads(body)
-                if isinstance(asked, dict) and (folded := without_system(asked)):
+                requested = json.loads(body)
+                folded = without_system(requested) if isinstance(requested, dict) else None
+                if folded is not None:
                     body = json.dumps(folded).encode()
             scope, receive = with_body(scope, receive, body)
         await self.app(scope, receive, send)
 
 
-def _watched(session: AgentSession, send: Send) -> Send:
-    """Passes everything on, and notices a refusal because the context is full."""
-    refused, seen = False, b""
+def _watch_for_overflow(session: AgentSession, send: Send) -> Send:
+    """Return a `send` that passes everything on and notices a refusal because the context is full."""
+    refused = False
+    seen = b""
 
     async def pass_on(message: Message) -> None:
         nonlocal refused, seen
         if message["type"] == "http.response.start":
             refused = message["status"] == 400
-        elif refused and len(seen) < LOOKED_AT_BYTES:
+        elif refused and len(seen) < MAX_REFUSAL_BYTES:
             seen += message.get("body", b"")
             session.overflowed = session.overflowed or OVERFLOW in seen
         await send(message)

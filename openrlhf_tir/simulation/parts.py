@@ -171,19 +171,21 @@ class StepRecorder(Observer):
     @contextmanager
     def phase(self, name: str, version: int) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        before, self.now, self.since = self.now, name, loop.time()
+        outer = self.current_phase
+        self.current_phase = name
+        self.phase_started_at = loop.time()
         self.on_phase()
-        start = self.since
+        start = self.phase_started_at
         try:
             yield
         finally:
-            self.now = before
+            self.current_phase = outer
             self.spent[name] += loop.time() - start
 
-    def group(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
+    def group_finished(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
         self.ends[f"{end}/{failed}" if failed else end] += 1
 
-    def step(
+    def step_finished(
         self, report: StepReport, *, batch_groups: int, rolling: int, buffered: int, extra: Mapping[str, float]
     ) -> None:
         row = {

@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.serving import session_routes
-from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
+from openrlhf_tir.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE
 from openrlhf_tir.types import Task
 
 from .conftest import TOKEN
@@ -130,7 +130,7 @@ async def test_what_a_framework_asks_for_by_default_is_served_and_what_was_chang
     assert (served["tool_choice"], served["stop"], served["include_stop_str_in_output"]) == ("auto", ["\n"], True)
     await client.post(f"{session['base_url']}/completions", json=asked)
     end = (await client.post(f"/sessions/{session['session_id']}/reward", json={})).json()
-    assert end["notes"] == [STRICT, REQUIRED, STOP]
+    assert end["notes"] == [STRICT_NOTE, REQUIRED_NOTE, STOP_NOTE]
 
 
 async def test_a_request_outside_a_session_is_left_as_it_is(client, service):

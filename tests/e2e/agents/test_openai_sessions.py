@@ -21,7 +21,7 @@ from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.learner.rows import batch_samples
 from openrlhf_tir.pipeline.observer import rollout_metrics
 from openrlhf_tir.serving.app import build_app, serve
-from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
+from openrlhf_tir.serving.session_requests import REQUIRED_NOTE, STOP_NOTE, STRICT_NOTE
 from openrlhf_tir.types import BatchItem, GroupKey, Task, TrainBatch
 
 from ..support.sessions_actor import TOKEN, Actor
@@ -150,7 +150,7 @@ async def test_a_stop_string_does_not_break_the_chain(http, session):
     end = await ended(http, path)
     assert messages[1]["content"].endswith(stop) and len(messages[1]["content"]) <= 4
     assert (end["requests"], end["chains"]) == (4, 2) and worst(end["trajectory"]) <= TOLERANCE
-    assert end["notes"] == [STOP]
+    assert end["notes"] == [STOP_NOTE]
 
 
 async def test_completions_by_token_ids_go_on_from_what_was_sampled(http, session):
@@ -300,9 +300,8 @@ async def test_what_agent_sdks_send_at_their_defaults_is_served_and_recorded(wit
     end = await ended(with_tools, path)
     assert end["requests"] == 2
     asked = json.dumps(SDKS[sdk])
-    assert end["notes"] == [
-        note for note, word in ((STRICT, '"strict"'), (REQUIRED, '"tool_choice"'), (STOP, '"stop"')) if word in asked
-    ]
+    notes = ((STRICT_NOTE, '"strict"'), (REQUIRED_NOTE, '"tool_choice"'), (STOP_NOTE, '"stop"'))
+    assert end["notes"] == [note for note, word in notes if word in asked]
 
 
 OPTIONS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openrlhf_tir.deadlines import Deadline
-from openrlhf_tir.engines.gpu_memory import Gpu, parsed, parsed_holders, wait_for_memory
+from openrlhf_tir.engines.gpu_memory import Gpu, parse_gpus, parse_holders, wait_for_memory
 from openrlhf_tir.simulation.virtual_loop import run
 
 GIB = 2**30
@@ -45,7 +45,7 @@ def test_an_actor_whose_workers_have_the_gpus_waits_for_none():
 
 
 def test_nvidia_smi_is_read():
-    held = parsed_holders("GPU-a, 4711, 61440\nGPU-a, 4712, [N/A]\n")
-    assert parsed("3, GPU-a, 20480, 81920\n", held) == [
+    held = parse_holders("GPU-a, 4711, 61440\nGPU-a, 4712, [N/A]\n")
+    assert parse_gpus("3, GPU-a, 20480, 81920\n", held) == [
         Gpu("3", 20 * GIB, 80 * GIB, ("pid 4711 (60.00 GiB)", "pid 4712"))
     ]
