@@ -184,7 +184,7 @@ class Collector:
             # A run would push again. Here the log-probs are wanted as well, so the engine goes on with these weights.
             assert wanted is not None
             self.engine._updating = self.engine._misloaded = False
-            await self.engine._resumed()
+            await self.engine._resume_after_push()
             completions = await self.engine.sample_canary(*wanted)
         await self.engine.confirm_weights(self.version)
         return completions

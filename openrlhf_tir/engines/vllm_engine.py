@@ -1,22 +1,24 @@
-"""vLLM engine: token ids -> sampled token ids with log-probs and, per token, the version of the weights that sampled
-it.
+"""The engine on vLLM: token ids in, sampled token ids out, with log-probs and the version that sampled each token.
 
-    generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
-    update_weights:  digest of the file, once per node -> pause (requests freeze) -> push -> read-back of what the model
-                     holds -> canary queued first -> resume
-    receive_weights: pause -> a broadcast, loaded as it comes; apply_received: its digest -> canary queued first ->
+    generate         AsyncLLM (its own process) -> proof gate -> Completion
+    update_weights   check the digest of the file, once per node -> pause (requests freeze) -> load -> read back what
+                     the model holds -> queue the canary -> resume
+    receive_weights  pause -> load a broadcast as it arrives; apply_received: check its digest -> queue the canary ->
                      resume
-    sleep:           pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache
-                     before the canary -> resume
+    sleep            pause -> weights to host memory, KV cache dropped. `wake` or a push brings the weights back first,
+                     and the KV cache before the canary -> resume
 
-Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. With pipeline.kv_after_push
-= "keep" a push leaves it instead, where the canary finds places beside what runs (vLLM takes none from a running
-request); every request then has the version under which its trajectory began as a salt, so that what begins later finds
-no block of older weights. Canary requests are queued
-while the engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is
-in, completions with tokens of the new weights are held back (proof.py). Any other failure of a push than a bad file
-leaves the worker in an unknown state: the engine is then broken for good and must be started again. Weights that the
-model does not hold as they were sent leave it frozen, for another push or `discard`.
+A pause clears the KV cache, so a frozen request computes its prefix again with the new weights. With
+pipeline.kv_after_push = "keep" a push leaves the cache, if the canary finds slots beside the running requests (vLLM
+takes none from these). Every request then has the version under which its trajectory began as a salt, so that later
+trajectories find no block of older weights.
+
+The canary's requests are queued while the engine is still paused and go before all others, so their verdict does not
+wait for a full engine. Until it is known, completions with tokens of the new weights are withheld (proof.py).
+
+A push that fails for another reason than a bad file leaves the workers in an unknown state: the engine is then broken
+for good and must be replaced. If the read-back finds other weights than were sent, the engine stays frozen, for another
+push or `discard`.
 """
 
 from __future__ import annotations
@@ -58,52 +60,68 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CANARY_PRIORITY = -1
-"""vLLM answers lower numbers first; everything else has 0."""
-WEIGHTS, KV_CACHE = "weights", "kv_cache"
-"""vLLM's names of what sleeps. Once both are awake vLLM itself goes on with requests."""
+"""vLLM answers requests with lower numbers first; all others have 0."""
+WEIGHTS = "weights"
+KV_CACHE = "kv_cache"
+"""vLLM's names for the two parts that sleep. Once both are awake, vLLM itself lets requests go on."""
 SLEEP_LEVEL = 1
-"""Weights go to host memory. Level 2 would drop them, and an engine that is woken without a push needs them."""
+"""Weights go to host memory. Level 2 would drop them, but an engine that wakes without a push needs them."""
 
 
 class VllmEngine:
-    """Engine on one vLLM AsyncLLM; belongs to the event loop that started it."""
+    """An engine on one vLLM AsyncLLM. Belongs to the event loop that started it."""
 
     def __init__(self, llm: AsyncLLM, model: str, latest: LatestStats, version: int, cfg: Config) -> None:
-        """Not called by users: `start` makes an engine."""
-        self._silence, self._push = Deadline.of(cfg, "rollout.unresponsive_s"), Deadline.of(cfg, "timeouts.push_s")
+        """Use `start` instead, which loads the model."""
+        self._unresponsive = Deadline.of(cfg, "rollout.unresponsive_s")
+        self._push_deadline = Deadline.of(cfg, "timeouts.push_s")
         self._progress = Progress(Deadline.of(cfg, "timeouts.progress_s"))
-        self._llm, self._model, self._latest = llm, model, latest
+        self._llm = llm
+        self._model = model
+        self._latest = latest
         self.requests = InFlight(version)
         self.proof = ProofGate()
         self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
-        self._paused = self._paused_by_user = self._updating = False
+        self._paused = False
+        """vLLM is paused."""
+        self._paused_by_user = False
+        self._updating = False
+        """A push is under way."""
         self._canaries = 0
-        """Canaries that wait for their answers, for which a user's pause is lifted."""
+        """Canaries that are being answered; while there are any, a user's pause is lifted."""
         self._asleep: set[str] = set()
+        """The parts that sleep."""
         self._switching = asyncio.Lock()
-        self._turning = asyncio.Lock()
-        """One sleep or wake at a time: one that was given up here may still be under way there."""
-        # the rest is for a proof of its own and the canary
+        """Held while vLLM is paused or resumed."""
+        self._sleeping = asyncio.Lock()
+        """One sleep or wake at a time: one that was cancelled here may still be under way in vLLM's process."""
+        # A push takes at most timeouts.push_s; the rest of it is for this engine's own check and the canary.
         self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=cfg.timeouts.push_s / 4)
         self._one_push = asyncio.Lock()
         self._received = BroadcastResult()
         """The last broadcast that is not in use yet."""
-        self._frozen_at = self._push_pause_s = 0.0
-        self._keeps_kv, self._slots = cfg.pipeline.keeps_kv, cfg.vllm.max_num_seqs
+        self._frozen_at = 0.0
+        self._push_pause_s = 0.0
+        """Seconds for which the last push froze the engine."""
+        self._keeps_kv = cfg.pipeline.keeps_kv
+        self._slots = cfg.vllm.max_num_seqs
         self._misloaded = False
-        """The last push stands still because its read-back failed; the next may begin."""
+        """The last push is frozen because its read-back failed; another one may begin."""
         self.read_back = ReadBackReport(0)
-        """The exact proof of the last push."""
+        """What the model holds after the last push, compared with what was sent."""
         self.canary_s = 0.0
-        """Seconds that the last canary took here."""
+        """Seconds that the last canary took."""
         self.broken: str | None = None
-        """Why this engine cannot be used any more; None while it can."""
+        """The reason why this engine cannot be used any more; None while it can."""
 
     @classmethod
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> VllmEngine:
-        """Load `model` (a directory or HF name), whose weights count as `version`. Takes seconds; raises EngineError.
+        """See RolloutEngine. Without a GPU, vllm must not have been imported in this process before.
 
-        Without a GPU vllm must not have been imported before in this process. `index` numbers the run's engines."""
+        Raises:
+            EngineError: vLLM did not start.
+            ConfigError: The configuration needs GPUs, and there is none.
+        """
         gpu = runs_on_gpus()
         if cfg.vllm.sync_backend == "nccl" and not gpu:
             raise ConfigError(
@@ -113,7 +131,7 @@ class VllmEngine:
         if cfg.train.colocate_all and not gpu:
             raise ConfigError(f"train.colocate_all needs GPUs, and there is none. {NO_SLEEP_ON_CPU}")
         prepare_environment(gpu=gpu)
-        if gpu and not cfg.train.share_gpus:  # else a learner holds memory beside it, for good
+        if gpu and not cfg.train.share_gpus:  # with share_gpus a learner holds memory all the time
             await wait_for_memory(cfg.vllm.gpu_memory_utilization, os.environ.get("CUDA_VISIBLE_DEVICES"))
         from vllm.envs import enable_envs_cache
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -123,27 +141,29 @@ class VllmEngine:
             llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
-        enable_envs_cache()  # as vLLM's own process does: else every request of every step reads the environment anew
+        enable_envs_cache()  # as vLLM's process does: otherwise every request of every step reads the environment
         engine = cls(llm, model, latest, version, cfg)
         await engine.init_transfer({})
         return engine
 
     @property
     def version(self) -> int:
-        """The version of the weights that sample now."""
+        """Version of the weights that sample now."""
         return self.requests.version
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """See Engine. A cancelled caller aborts the request. A sampled EOS is the last token; special tokens are not in
-        the text.
+        """See Engine. A cancelled caller aborts the request. A sampled EOS is the last token; the text has no special
+        tokens.
 
-        Raises WeightsUnverified when weights that sampled a token of the answer were found not to be the learner's,
-        EngineError when a log-prob is no number, the engine then being broken.
+        Raises:
+            WeightsUnverified: A token was sampled with weights that were found not to be the learner's.
+            EngineError: A log-prob is not finite; the engine is then broken.
         """
         completion = await self._generate(token_ids, sampling, request_id)
         await self.proof.passed(completion.versions)
-        if fault := no_number(completion, request_id):
-            self.broken = fault  # what such outputs left in the KV cache makes others' of the same kind
+        fault = no_number(completion, request_id)
+        if fault is not None:
+            self.broken = fault  # such values stay in the KV cache, and spoil other requests with the same prefix
             raise EngineError(fault)
         return completion
 
@@ -162,7 +182,7 @@ class VllmEngine:
         params = _params(sampling)
         if score_prompt:
             params.prompt_logprobs = 0  # of the prompt's own tokens only
-            params.skip_reading_prefix_cache = True  # what is read from the cache has no log-probs
+            params.skip_reading_prefix_cache = True  # tokens that are read from the cache get no log-probs
         with self.requests.track(request_id) as live:
             try:
                 final = await self._final_output(
@@ -230,41 +250,49 @@ class VllmEngine:
                 collector.close()
 
     def salted(self, prompt: Any, since: int | None) -> Any:
-        """vLLM's tokenized prompt, in a trajectory that began under version `since` (None: begins here); where a push
-        keeps the KV cache with a salt, as only those of equal salts share blocks."""
+        """Return vLLM's tokenized prompt, with a salt if pushes keep the KV cache: only equal salts share blocks.
+
+        Args:
+            prompt: The prompt.
+            since: Version under which its trajectory began; None: it begins here.
+        """
         if not self._keeps_kv or not isinstance(prompt, dict):
             return prompt
         return {**prompt, "cache_salt": f"{self.requests.weights(since)}/{prompt.get('cache_salt', '')}"}
 
     async def abort(self, request_id: str) -> None:
-        """See engines/handover.py."""
-        await within(self._silence, self._llm.abort([request_id]), f"The abort of request {request_id}")
+        """See RolloutEngine."""
+        await within(self._unresponsive, self._llm.abort([request_id]), f"The abort of request {request_id}")
 
     def progress(self) -> dict[str, int]:
+        """See RolloutEngine."""
         return self.requests.progress()
 
     async def pause(self) -> None:
-        """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache (but in the midst of a push
-        that keeps it). New wait. Idempotent."""
+        """Freeze all requests, those of the OpenAI app included; new ones wait. Idempotent.
+
+        The KV cache is cleared, except in the middle of a push that keeps it.
+        """
         self._paused_by_user = True
         await self._switch()
 
     async def resume(self) -> None:
-        """Lift `pause`. During a weight push, whose freeze is its own, requests go on when the push is over."""
+        """End a `pause`. During a weight push requests go on when the push is over."""
         self._paused_by_user = False
         await self._switch()
 
     async def _switch(self) -> None:
-        """Be frozen while a push, the learner's turn or the user wants it, and only then: whoever changes what is
-        wanted calls this, in any order.
+        """Pause or resume vLLM: it is paused while a push, the learner's turn or the user wants it, and only then.
 
-        A canary is answered in spite of a user's pause: its push waits for it, and would wait until the engine is given
-        up for lost. vLLM freezes all requests or none, so others go on by a few tokens meanwhile.
+        Called after every change of these, in any order. A canary is answered in spite of a user's pause: its push
+        waits for it, and would wait until the engine counts as lost. vLLM freezes all requests or none, so others go on
+        by a few tokens meanwhile.
         """
         async with self._switching:
             wanted = self._updating or bool(self._asleep) or (self._paused_by_user and not self._canaries)
             if wanted and not self._paused:
-                fits = self._llm.get_num_unfinished_requests() <= self._slots  # and the canary beside them: start.py
+                # start.py adds slots for the canary to these.
+                fits = self._llm.get_num_unfinished_requests() <= self._slots
                 keep = self._keeps_kv and self._updating and fits
                 await self._llm.pause_generation(mode="keep", clear_cache=not keep)
                 self._paused = True
@@ -275,8 +303,8 @@ class VllmEngine:
                 self.requests.busy.resume()
 
     async def sleep(self) -> None:
-        """See RolloutEngine. Raises EngineError, the engine then being broken."""
-        async with self._turning:
+        """See RolloutEngine. Raises EngineError if it fails; the engine is then broken."""
+        async with self._sleeping:
             if self._asleep != {WEIGHTS, KV_CACHE}:
                 await self._fall_asleep()
 
@@ -290,22 +318,22 @@ class VllmEngine:
             await self._answer(self._llm.sleep(level=SLEEP_LEVEL, mode="keep"))
 
     async def wake(self) -> None:
-        """See RolloutEngine. Raises EngineError, the engine then being broken."""
+        """See RolloutEngine. Raises EngineError if it fails; the engine is then broken."""
         self.check()
-        async with self._turning, self._or_break("wake", "turn of the GPU", EngineError):
-            await self._rouse(WEIGHTS, KV_CACHE)
+        async with self._sleeping, self._or_break("wake", "turn of the GPU", EngineError):
+            await self._wake_up(WEIGHTS, KV_CACHE)
 
-    async def _rouse(self, *tags: str) -> None:
-        """What of this still sleeps; the requests go on with the last of it, if nobody else wants the engine frozen."""
+    async def _wake_up(self, *tags: str) -> None:
+        """Wake the given parts if they sleep. After the last one requests go on, if nothing else freezes the engine."""
         async with self._switching:
             for tag in [t for t in tags if t in self._asleep]:
                 if tag == KV_CACHE and self._updating:
-                    # vLLM goes on with requests once both are awake. The weights are half loaded: the push wakes the
-                    # cache when it is done.
+                    # vLLM lets requests go on once both parts are awake, but the weights are loaded only in part now.
+                    # The push wakes the cache at its end.
                     break
                 await self._answer(self._llm.wake_up(tags=[tag]))
                 self._asleep.discard(tag)
-                if not self._asleep and self._paused:  # vLLM's own doing
+                if not self._asleep and self._paused:  # vLLM has resumed by itself
                     self._paused = False
                     self.requests.busy.resume()
         await self._switch()
@@ -324,19 +352,18 @@ class VllmEngine:
                 engine is broken.
         """
         self.check()
-        proving = (
-            (self._node.full, path, version, digest)
-            if link is None
-            else (self._node.delta, path, version, digest, link)
-        )
-        # while requests go on decoding
-        proved = await within(self._push, asyncio.to_thread(*proving), f"The proof of {path} on this node")
+        # Requests go on decoding while the file is checked.
+        if link is None:
+            checking = asyncio.to_thread(self._node.full, path, version, digest)
+        else:
+            checking = asyncio.to_thread(self._node.delta, path, version, digest, link)
+        checked_path = await within(self._push_deadline, checking, f"The check of {path} on this node")
         await self.begin_update()
-        await self.receive({"path": str(proved)})
+        await self.receive({"path": str(checked_path)})
         return await self.finish_update(version, canary)
 
     async def receive_weights(self, rendezvous: BroadcastRendezvous, first_rank: int, push_id: str) -> BroadcastResult:
-        """See RolloutEngine. A torn push leaves it frozen, with nobody's weights: the next goes on from there."""
+        """See RolloutEngine. A torn push leaves the engine frozen, with mixed weights, for the next push."""
         from ..weights.broadcast.receiver import agreed
 
         async with self._one_push:
@@ -354,8 +381,7 @@ class VllmEngine:
             return received
 
     async def apply_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        """See RolloutEngine and `update_weights`. Without the announced digest the engine is broken: half of its
-        weights are the old ones."""
+        """See RolloutEngine. With another digest the engine is broken, as it may hold a mixture of weights."""
         async with self._one_push:
             self.check()
             received, self._received = self._received, BroadcastResult()
@@ -368,13 +394,13 @@ class VllmEngine:
             return await self.finish_update(version, canary)
 
     async def init_transfer(self, info: dict[str, Any]) -> None:
-        """vLLM's weight-transfer handshake, with what weights/file_backend.py and weights/broadcast/worker.py take."""
+        """Make vLLM's weight-transfer handshake; `info` is for weights/file_backend.py."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
 
     async def begin_update(self) -> None:
-        """First of the three steps of a push, whatever the transport. Freezes requests until `finish_update`."""
+        """Begin a push, whatever the transport: freeze requests until `finish_update`."""
         self.check()
         if self._updating and not self._misloaded:
             raise EngineError("A weight push is already running on this engine. Await it first.")
@@ -383,60 +409,60 @@ class VllmEngine:
         self._frozen_at = time.monotonic()
         async with self._or_break("begin"):
             await self._switch()
-            await self._rouse(WEIGHTS)
-            await self._settle()
+            await self._wake_up(WEIGHTS)
+            await self._let_arrive()
             await self._answer(self._llm.start_weight_update())
 
     async def receive(self, info: dict[str, Any]) -> None:
-        """One chunk, described as the backend wants it: {"path": ...} for 'file'."""
+        """Load one part of the weights, described as the backend needs it: {"path": ...} for 'file'."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         async with self._or_break("receive"):
             await self._answer(self._llm.update_weights(WeightTransferUpdateRequest(info)))
 
     async def finish_update(self, version: int, canary: Canary | None = None) -> list[Completion]:
-        """From here on tokens are sampled by `version`. See `update_weights`."""
+        """End a push: tokens are sampled by `version` from here on. Return what the canary sampled."""
         async with self._or_break("finish"):
             await self._answer(self._llm.finish_weight_update(f"v{version}"))
             parts = await self._answer(self._llm.collective_rpc("read_back"))
         self.read_back = merged([ReadBackReport(*part) for part in parts])
         if version == self.proof.unproved:
-            # The proof of the first push of this version failed. What it sampled has the version's number, and must
-            # not pass when the second push is proved.
+            # The first push of this version could not be proved. Its tokens have the same version number, and must not
+            # pass when the second push is proved.
             self.requests.void(version)
             self.proof.void()
         self.requests.switch(version)
         if canary is not None and self.read_back.fault:
-            # It stands still, as after a torn broadcast: these weights sample nothing, and another push may follow.
+            # It stays frozen, as after a torn broadcast: these weights sample nothing, and another push may follow.
             self._misloaded = True
             raise WeightsMisloaded(f"the model does not hold what was sent: {self.read_back.fault}")
         if canary is None:
             self._updating = False
-            await self._resumed()
+            await self._resume_after_push()
             self._push_pause_s = time.monotonic() - self._frozen_at
             return []
         self.proof.expect(version)
         sampling = asyncio.create_task(self._canary(*canary), name=f"canary {version}")
-        await self._settle()  # its requests are queued before the engine goes on
+        await self._let_arrive()  # its requests are queued before the engine goes on
         self._updating = False
         self._canaries += 1
         try:
-            await self._resumed()
+            await self._resume_after_push()
             self._push_pause_s = time.monotonic() - self._frozen_at
             return await sampling
         finally:
             self._canaries -= 1
             await self._switch()
 
-    async def _resumed(self) -> None:
-        """After a push: as far as nobody else wants the engine frozen."""
+    async def _resume_after_push(self) -> None:
+        """Let requests go on, unless the engine is frozen otherwise."""
         async with self._or_break("resume"):
-            await self._rouse(KV_CACHE)
+            await self._wake_up(KV_CACHE)
 
     async def sample_canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        """Return a short sample per text at temperature 1, and the log-probs of the text's own tokens.
+        """See RolloutEngine. Samples at temperature 1, with the log-probs of the prompts' own tokens.
 
-        Same seed, same weights: same samples.
+        With the same seed and the same weights the samples are the same.
         """
         if self._updating or self._asleep:
             raise EngineError("A canary during a push, or on a sleeping engine, would wait for ever. Await that first.")
@@ -449,17 +475,23 @@ class VllmEngine:
             await self._switch()
 
     async def _canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
-        wanted = [
-            (p, Sampling(max_tokens, seed=seed + i), f"canary/{self.version}/{seed + i}", CANARY_PRIORITY, True)
-            for i, p in enumerate(prompt_ids)
+        requests = [
+            self._generate(
+                ids,
+                Sampling(max_tokens, seed=seed + i),
+                f"canary/{self.version}/{seed + i}",
+                priority=CANARY_PRIORITY,
+                score_prompt=True,
+            )
+            for i, ids in enumerate(prompt_ids)
         ]
         start = time.monotonic()
-        completions = await asyncio.gather(*[self._generate(*w) for w in wanted])
+        completions = await asyncio.gather(*requests)
         self.canary_s = time.monotonic() - start
         return completions
 
     async def confirm_weights(self, version: int) -> None:
-        """The canary of `version` agreed with the learner: what these weights sampled may be used."""
+        """See RolloutEngine."""
         self.proof.proved(version)
 
     async def discard(self, reason: str) -> None:
@@ -469,8 +501,7 @@ class VllmEngine:
         await self._abort()
 
     def stats(self) -> dict[str, float]:
-        """Requests running and waiting (the OpenAI app's included), share of the KV cache in use; since the start:
-        tokens sampled, prompt tokens looked up in the prefix cache and found there."""
+        """See RolloutEngine. Requests of the OpenAI app are included."""
         unfinished = self._llm.get_num_unfinished_requests()
         running = min(self._latest.running, unfinished)
         return {
@@ -487,38 +518,42 @@ class VllmEngine:
         }
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
-        """(start, end) in epoch seconds, since the last call, during which at least one request was decoding."""
+        """See RolloutEngine."""
         return self.requests.busy.drain()
 
     async def openai_app(self, cfg: Config) -> Any:
-        """vLLM's own ASGI app (/v1/completions, /v1/chat/completions, /inference/v1/generate, ...) on this engine."""
+        """Return vLLM's own ASGI app (/v1/completions, /v1/chat/completions, ...) on this engine."""
         from .openai_app import openai_app
 
         return await openai_app(self._llm, self, self._model, cfg)
 
     async def stop(self) -> None:
-        """Abort what is in flight and end vLLM's processes."""
+        """Abort all requests and end vLLM's processes."""
         await self._abort()
         self._llm.shutdown()
         self._node.remove()
 
     async def alive(self) -> None:
-        """A sign of life of vLLM's engine process, not of this one only. Raises EngineError, after which the engine is
-        broken, when it is dead, does not answer, or has requests and makes no progress with them."""
+        """See RolloutEngine. It is vLLM's engine process that has to answer, and not only this one.
+
+        Raises:
+            EngineError: The process is dead, does not answer, or makes no progress with its requests. The engine is
+                then broken.
+        """
         self.check()
         if self._updating:
-            # it answers nobody while it loads weights, as long as timeouts.push_s allows: the push's own deadline
+            # The process answers nobody while it loads weights; the push has a deadline of its own.
             return
         try:
-            await within(self._silence, self._llm.is_paused(), "An answer of vLLM's engine process")
+            await within(self._unresponsive, self._llm.is_paused(), "An answer of vLLM's engine process")
             idle = self._paused or not self._llm.get_num_unfinished_requests()
             self._progress.check(self._latest.tokens_done, busy=not idle)
-        except Exception as e:  # vLLM's errors and ours: an engine that cannot be asked cannot be used
-            self.broken = str(e) or type(e).__name__
+        except Exception as error:  # whatever it is: an engine that does not answer cannot be used
+            self.broken = str(error) or type(error).__name__
         self.check()
 
     def check(self) -> None:
-        """Raises EngineError when this engine cannot be used any more."""
+        """Raise EngineError if this engine cannot be used any more."""
         if self.broken:
             raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
 
@@ -526,23 +561,39 @@ class VllmEngine:
     async def _or_break(
         self, step: str, of: str = "weight push", error: type[InfraError] = WeightsUnverified
     ) -> AsyncIterator[None]:
-        """A push that fails half-way leaves layers without weights, and so does a sleep. Give every caller its answer
-        (an EngineError): paused, the engine would keep them for ever."""
+        """Bound a step of a push or of a turn in time. If it fails, the engine is broken and all requests end.
+
+        A push, or a sleep, that fails in the middle leaves layers without weights. All callers get an EngineError:
+        otherwise they would wait for the paused engine for ever.
+
+        Args:
+            step: Name of the step.
+            of: What it is a step of.
+            error: The error to raise.
+        """
         try:
-            async with awake_timeout(self._push.seconds):
+            async with awake_timeout(self._push_deadline.seconds):
                 yield
-        except BaseException as e:
-            what = f"not over within {self._push}" if isinstance(e, TimeoutError) else str(e) or type(e).__name__
-            self.broken = f"{of} failed in '{step}' after version {self.version}: {what}"
+        except BaseException as cause:
+            reason = str(cause) or type(cause).__name__
+            if isinstance(cause, TimeoutError):
+                reason = f"not over within {self._push_deadline}"
+            self.broken = f"{of} failed in '{step}' after version {self.version}: {reason}"
             await self._abort()
-            if isinstance(e, asyncio.CancelledError):
+            if isinstance(cause, asyncio.CancelledError):
                 raise
-            raise error(f"{self.broken}. Start the engine again.") from e
+            raise error(f"{self.broken}. Start the engine again.") from cause
 
     async def _answer(self, call: Awaitable[T]) -> T:
-        """The answer of vLLM's engine process; raises EngineError once that is dead. vLLM ends its reader then, and
-        leaves such calls without an answer."""
-        answer, reader = asyncio.ensure_future(call), getattr(self._llm, "output_handler", None)
+        """Return the answer of vLLM's engine process.
+
+        If the process is dead, vLLM ends its reader, and such calls never get an answer.
+
+        Raises:
+            EngineError: The process is dead.
+        """
+        answer = asyncio.ensure_future(call)
+        reader = getattr(self._llm, "output_handler", None)
         try:
             await asyncio.wait({answer, reader} if reader else {answer}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -554,12 +605,12 @@ class VllmEngine:
     async def _abort(self) -> None:
         await self._llm.abort(self.requests.request_ids)
 
-    async def _settle(self) -> None:
-        """Let what is under way in this process arrive: the last tokens sampled before a pause, requests made during
-        it.
+    async def _let_arrive(self) -> None:
+        """Let outputs and requests arrive that are under way in this process.
 
-        The tokens are in this process before `pause` returns, two hand-overs away from `generate`: to the detokenizer,
-        which yields to the loop after every 128 requests, and from there to the request's task.
+        These are the last tokens that were sampled before a pause, and requests that were made during it. The tokens
+        are in this process before `pause` returns, but are still to be handed over twice: to the detokenizer, which
+        yields to the loop after every 128 requests, and from there to the task of each request.
         """
         for _ in range(4 + len(self.requests) // 64):
             await asyncio.sleep(0)
@@ -585,11 +636,11 @@ def _params(sampling: Sampling) -> Any:
 
 
 def merged(parts: Sequence[ReadBackReport]) -> ReadBackReport:
-    """Return the read-back of an engine's workers as one: what is wrong on any of them is wrong."""
+    """Merge the read-backs of an engine's workers: what is wrong on any of them is wrong."""
 
     def union(names: list[tuple[str, ...]]) -> tuple[str, ...]:
         if len(names) == 1:
-            return tuple(names[0])  # what crossed processes is a list
+            return tuple(names[0])  # a tuple that crossed processes is a list
         return tuple(f"{name} (worker {rank})" for rank, found in enumerate(names) for name in found)
 
     return ReadBackReport(

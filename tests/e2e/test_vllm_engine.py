@@ -555,7 +555,7 @@ async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_th
     (process,) = engine._llm.engine_core.resources.engine_manager.processes
     core = psutil.Process(process.pid)
     await engine.alive()
-    patience, engine._silence = engine._silence, Deadline(1.0, "rollout.unresponsive_s")
+    patience, engine._unresponsive = engine._unresponsive, Deadline(1.0, "rollout.unresponsive_s")
     core.suspend()
     try:
         kept = asyncio.create_task(engine.generate(prompt, Sampling(2), request_id="kept"))
@@ -566,7 +566,7 @@ async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_th
         assert not kept.done()
     finally:
         core.resume()
-        engine.broken, engine._silence = None, patience  # the next test wants a working engine
+        engine.broken, engine._unresponsive = None, patience  # the next test wants a working engine
     await kept
     await engine.alive()
 
