@@ -1,5 +1,4 @@
-"""Ports: what the rooms need of each other, as Protocols. Each names its implementations; fakes in tests are held to
-the same.
+"""What the rooms need of each other, as Protocols. Each names its implementations; the tests' fakes implement the same.
 
 episodes  -> Engine, Codec, EnvSession
 serving, cluster -> RolloutEngine
@@ -42,15 +41,21 @@ Result = TypeVar("Result")
 
 
 class Engine(Protocol):
-    """Prompt token ids -> sampled token ids: engines/vllm_engine.py (real), engines/torch_engine.py (deterministic, for
-    tests), simulation/emulated_engine.py (sleeps like a cluster)."""
+    """Samples token ids after prompt token ids.
+
+    Implemented by engines/vllm_engine.py, engines/torch_engine.py (deterministic, for tests) and
+    simulation/emulated_engine.py (sleeps as long as a cluster would take).
+    """
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """Continue `token_ids`. Stop strings are included in the text. The log-probs are of the plain softmax, or, in a
-        run that samples from another distribution (Rollout.plain), of what `sampling` makes of it.
+        """Continue `token_ids`.
 
-        Raises EngineError when the engine cannot answer, RequestRefused when no engine could. `Completion.versions`
-        names, per token, the weights that sampled it.
+        The text includes the stop string. The log-probs are of the plain softmax or, in a run that samples from another
+        distribution (Rollout.plain), of that one. `Completion.versions` names the weights that sampled each token.
+
+        Raises:
+            EngineError: The engine cannot answer.
+            RequestRefused: No engine could answer.
         """
 
 
@@ -223,9 +228,11 @@ class RemoteEngine(Protocol):
 
 
 class Codec(Protocol):
-    """Text <-> tokens. Special tokens in tools' text are inert: `encode` makes no special id, `encode_prompt` may.
+    """Text to tokens and back.
 
-    A codec with `inert` also keeps other added tokens out of a tool's text (engines/codec.py)."""
+    Special tokens in a tool's text are inert: `encode` never makes a special id, `encode_prompt` may. A codec with
+    `inert` also keeps other added tokens out of a tool's text (engines/codec.py).
+    """
 
     def encode(self, text: str) -> list[int]: ...
     def encode_prompt(self, text: str) -> list[int]: ...
@@ -233,136 +240,204 @@ class Codec(Protocol):
 
 
 class EnvSession(Protocol):
-    """One trajectory's conversation with its environment; entered before `reset`, left at its end. envs/session.py."""
+    """One trajectory's session with its environment: envs/session.py. Entered before `reset`, left at its end."""
 
     @property
     def server(self) -> str | None:
-        """The process that holds it, between `reset` and the end: what goes down with it hits all its sessions. None:
-        nothing that can."""
+        """The process that holds the session, from `reset` to the end; None: there is none that could die.
+
+        If it dies, all its sessions are lost.
+        """
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
     async def reset(self) -> str:
-        """The first observation. Raises EnvError, EnvTimeout or EnvFull."""
+        """Return the first observation. Raises EnvError, EnvTimeout or EnvFull."""
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
-        """Only trainable outcomes come back; EnvError, EnvLost (the server is gone, with all its sessions) and
-        EnvTimeout are raised."""
+        """Return the reply to an action.
+
+        Only outcomes that may be trained are returned.
+
+        Raises:
+            EnvError: The environment failed.
+            EnvLost: The server is gone, with all its sessions.
+            EnvTimeout: It did not answer in time.
+        """
 
 
 class Rollout(Protocol):
-    """Rollout actors behind a router. A payload stands for a Group: an object reference, or the Group itself."""
+    """The rollout engines: cluster/engine_pool.py. A payload is an object reference to a Group, or the Group itself."""
 
     async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
-        """Raises InfraError when the actor died or the group could not be run at all."""
+        """Run a group and return its metadata and payload.
+
+        Raises:
+            InfraError: The engine died, or the group could not be run at all.
+        """
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
-        """The groups behind the payloads."""
+        """Return the groups of these payloads."""
 
     async def store(self, group: Group) -> Any:
-        """A payload for a group that was read from a checkpoint."""
+        """Return a payload for a group that was read from a checkpoint."""
 
     def where(self, key: GroupKey) -> str:
-        """The actor that a rolling group is at, for a person: "on rollout-0"."""
+        """Return the place of a rolling group, for messages: "on rollout-0"."""
 
     def engine_stats(self) -> dict[str, float]:
-        """Cheap figures for the metrics; may be empty. `depth = auto` looks at open [actors that get groups],
-        running and waiting [sequences], placed [samples of groups that engines were given since they told], aside
-        [samples of evaluations], width [sequences that run at once] and preemptions [so far]."""
+        """Return figures of all engines together, for the metrics; may be empty.
+
+        `depth = auto` reads: `open` (engines that get groups), `running` and `waiting` (sequences), `placed` (samples
+        of groups that engines got since their last reports), `aside` (samples of evaluations), `width` (sequences that
+        run at once) and `preemptions` (so far).
+        """
 
 
 class Publisher(Protocol):
+    """Pushes the learner's weights to the engines and proves them: weights/publisher.py."""
+
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """Held while the learner steps or takes up a checkpoint, and for nothing else: meanwhile nobody may ask it for
-        weights or scores. Waits for an engine that joins."""
+        """Hold the publisher's lock while the learner steps or loads a checkpoint, and for nothing else.
+
+        Nobody asks the learner for weights or scores meanwhile. Entering waits for an engine that is joining.
+        """
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
-        """All engines have the learner's weights and it was proved. `must_differ`: an update since the last push must
-        have changed something.
+        """Push the learner's weights to all engines, and prove them.
 
-        Raises WeightsUnverified when it was not proved, or when the weights are those of the last push though they
-        `must_differ`."""
+        Args:
+            version: Number of learner updates behind the weights.
+            must_differ: True if an update since the last push must have changed something.
+
+        Raises:
+            WeightsUnverified: The weights could not be proved, or equal those of the last push though they
+                `must_differ`.
+        """
 
 
 class Prompts(Protocol):
     """An ordered, resumable stream of prompts."""
 
     def next(self) -> tuple[int, int] | None:
-        """(epoch, prompt), or None when all episodes are through."""
+        """Return the next (epoch, prompt); None at the end of the last epoch."""
 
     def in_place_of(self, prompt: int) -> tuple[int, int] | None:
-        """Another (epoch, prompt) of the same environment, out of turn, for one that will not be trained; None where
-        environments have no shares."""
+        """Return another (epoch, prompt) of the same environment, for a prompt that will not be trained.
+
+        Returns None if environments have no shares.
+        """
 
     def more(self) -> bool:
-        """Whether `next` has another; without drawing it."""
+        """Return True if `next` has another prompt."""
 
     def learned(self, ended: Sequence[PromptOutcome]) -> None:
-        """A batch was trained; `ended`: groups that ended since the last, in any order. A curriculum learns of them."""
+        """Report that a batch was trained, for a curriculum.
+
+        Args:
+            ended: Outcomes of the groups that ended since the last batch, in any order.
+        """
 
     def facts(self) -> dict[str, float]:
-        """What there is to say of the order, as metrics of the step; may be empty."""
+        """Return metrics of the prompt order for this step; may be empty."""
 
-    def task(self, prompt: int) -> Task: ...
-    def state(self) -> dict[str, Any]: ...
-    def restore(self, state: dict[str, Any]) -> None: ...
+    def task(self, prompt: int) -> Task:
+        """Return the task of a prompt."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the position in the stream for a checkpoint."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
 
 
 class Saves(Protocol):
-    """What a checkpoint asks of a learner; `Learner` says what each does."""
+    """What a checkpoint needs of a learner; see Learner."""
 
     async def save(self, directory: Path) -> None: ...
     async def written(self) -> Mapping[str, tuple[int, str]]: ...
 
 
 class Learner(Protocol):
+    """All learner ranks as one: cluster/learner_group.py. Every method raises InfraError if a rank died."""
+
     version: int
     """Number of updates behind the current weights."""
 
     async def accumulate(self, part: TrainBatch) -> None:
-        """Forward and backward of a part of the batch that the next `step` completes; no weight changes. `part.step` is
-        the version. A `load` makes what was accumulated void. Asked only with pipeline.early_accumulation. Raises
-        InfraError when a rank died."""
+        """Compute the gradients of a part of the batch that the next `step` completes; no weight changes.
+
+        A `load` discards what was accumulated. Called only with pipeline.early_accumulation.
+
+        Args:
+            part: The part; `part.step` is the version.
+        """
 
     async def step(self, batch: TrainBatch) -> StepReport:
-        """One optimiser update for each of `batch.updates`, less those whose gradient is not finite; the version counts
-        them. After `accumulate` the batch is what its parts left, and the update and its report are of all of them.
-        Raises InfraError when a rank died."""
+        """Make one optimizer update for each of `batch.updates`, except those whose gradient is not finite.
+
+        The version counts the updates. After `accumulate` the batch is what its parts left, and update and report are
+        of all of them.
+        """
 
     async def publish(self, path: Path) -> str:
-        """Write the full weights, HF names, as safetensors to `path`; return their digest."""
+        """Write the full weights to a safetensors file, with Hugging Face names, and return their digest."""
 
     async def publish_changes(self, path: Path, base_version: int) -> DeltaDigest | None:
-        """Write what changed since the last `publish` or `publish_changes`, which was of `base_version`. None: a full
-        push must go in its place. Asked only with vllm.sync_delta."""
+        """Write what changed since the last push. Called only with vllm.sync_delta.
+
+        Args:
+            path: The file.
+            base_version: Version of the last `publish` or `publish_changes`.
+
+        Returns:
+            None if a full push is needed instead.
+        """
 
     async def score(self, sequences: list[list[int]]) -> list[Any]:
-        """Log-prob of every token of each sequence but the first, under the current weights: list of [T-1] float32."""
+        """Return the log-probs of each sequence under the current weights.
+
+        Returns:
+            For each sequence [T-1] float32: the log-prob of every token except the first.
+        """
 
     async def save(self, directory: Path) -> None:
-        """Every rank's share of model, optimiser, scheduler and RNG into `directory`. Returns when all ranks have
-        copied theirs to host memory; the call is on its way to them before the first await. They are written in the
-        background."""
+        """Save every rank's share of model, optimizer, scheduler and random state.
+
+        Returns when all ranks have copied theirs to host memory; they write in the background. The call is on its way
+        to the ranks before the first await.
+        """
 
     async def written(self) -> Mapping[str, tuple[int, str]]:
-        """Every rank's files of the last `save` are safe on disk: path -> (bytes, XXH3-128 in hexadecimal) of those
-        that the ranks hashed while writing; the controller hashes others itself. Raises OSError when a disk refused."""
+        """Wait until every rank's files of the last `save` are safe on disk.
+
+        Returns:
+            Path -> (bytes, XXH3-128 in hexadecimal) of the files that the ranks hashed while they wrote them. The
+            controller hashes the others.
+
+        Raises:
+            OSError: A disk refused.
+        """
 
     async def load(self, directory: Path) -> int:
-        """Restore what `save` wrote; returns the version."""
+        """Restore what `save` wrote, and return the version."""
 
     async def export(self, directory: Path) -> None:
-        """A directory that plain transformers loads: weights, config, tokenizer."""
+        """Write a directory that transformers loads: weights, config, tokenizer."""
 
 
 class Broadcasts(Learner, Protocol):
     """A learner that sends its weights to all engines at once."""
 
     async def open_broadcast(self, receivers: int) -> BroadcastRendezvous:
-        """Where so many workers of engines meet rank 0, on its node. What was opened before is no more."""
+        """Open a group of rank 0 and this number of engine workers, and return where they meet, on rank 0's node.
+
+        The group that was opened before is closed.
+        """
 
     async def broadcast(self, push: str) -> BroadcastResult:
-        """Send the full weights, HF names, to all who have come to the meeting. A group's fault is in the answer."""
+        """Send the full weights, with Hugging Face names, to all workers of the group. A fault of the group is in the
+        result."""
 
     async def end_broadcast(self, push: str, why: str) -> None:
-        """Tell all who take part in a `broadcast` that was asked for to give it up."""
+        """Make all who take part in a `broadcast` give it up."""
