@@ -8,7 +8,7 @@ What happens to a group: it waits while there is no engine. An engine that refus
 retry time. If its engine dies, hangs or goes silent, the group raises EngineGone, and the pipeline issues it again.
 
 What happens to a lost engine: its environment sessions are closed, and another engine is launched in its place
-(actors/fleet.py). The new one gets the last push and a canary (`on_join`) before it gets groups.
+(actors/fleet.py). The new one gets the last push and a canary (`attach_prover`) before it gets groups.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ ENGINE_FAULTS = frozenset({EngineError.reason, WeightsUnverified.reason, "aborte
 (environment, verifier, a refused request) would fail there as well."""
 LONGEST = "push_pause_s"
 """The figure of an engine's report of which the pool's is the longest; of the others it is the sum."""
-PROVER_POLL_S = 0.5
-"""Seconds between two looks for a publisher by an engine that waits for one."""
 MAX_FAILED_PROMPTS = 3
 """An engine that reports healthy but fails this many different prompts in a row is replaced: one prompt can be at
 fault, three are not."""
+Prover = Callable[[EngineHandle, Admit], Awaitable[None]]
+"""Brings a new engine to the current weights, proves it, and admits it (WeightPublisher.join)."""
 
 
 class EnginePool:
@@ -81,9 +81,10 @@ class EnginePool:
         )
         self.fleet.on_lost = self._close_sessions_of
         self.fleet.prove = self._prove
-        self.on_join: Callable[[EngineHandle, Admit], Awaitable[None]] | None = None
-        """Brings a new engine to the current weights, proves it, and admits it (WeightPublisher.join). None: new
-        engines join with the model that they loaded."""
+        self.prover: Prover | None = None
+        """Proves new engines. None: they join with the model that they loaded, or wait after `hold_new_engines`."""
+        self._may_join = asyncio.Event()
+        self._may_join.set()
         self.lane_engines = 0.0
         """Engines of the fast lane now (lanes.py)."""
         self.lane_moves = 0.0
@@ -194,22 +195,31 @@ class EnginePool:
             self.actor_class, index, self.cfg, self.model, self.env_urls, self.fleet.mark_lost, **options
         )
 
-    async def _prove(self, engine: EngineHandle, admit: Admit) -> None:
-        """Bring a new engine to where the others are, before it gets groups."""
-        await self._send_env_urls(engine)  # they may have been swapped while the model was loading
-        if self.on_join:
-            await self.on_join(engine, admit)
+    def attach_prover(self, prover: Prover) -> None:
+        """Set what brings new engines to the current weights and proves them, before they are members."""
+        self.prover = prover
+        self._may_join.set()
 
-    async def wait_for_prover(self, engine: EngineHandle, admit: Admit) -> None:
-        """Wait until `on_join` is something else, then call it. It is `on_join` itself while the learner restarts.
+    def detach_prover(self, prover: Prover) -> None:
+        """Let new engines join with the model that they load, if this prover is still the attached one."""
+        if self.prover == prover:
+            self.prover = None
+
+    def hold_new_engines(self) -> None:
+        """Let new engines wait for the next prover, because the learner restarts.
 
         Nobody can prove a new engine then. One that joined would hold the weights that it loaded, while the others hold
         the last push.
         """
-        while self.on_join == self.wait_for_prover:
-            await asyncio.sleep(PROVER_POLL_S)
-        if self.on_join:
-            await self.on_join(engine, admit)
+        self.prover = None
+        self._may_join.clear()
+
+    async def _prove(self, engine: EngineHandle, admit: Admit) -> None:
+        """Bring a new engine to where the others are, before it gets groups."""
+        await self._send_env_urls(engine)  # they may have been swapped while the model was loading
+        await self._may_join.wait()
+        if self.prover is not None:
+            await self.prover(engine, admit)
 
     def _close_sessions_of(self, lost: EngineHandle) -> None:
         """Begin to close the environment sessions that a lost engine left open."""

@@ -49,7 +49,7 @@ class DirectPublisher:
 
     def __init__(self, pool: EnginePool) -> None:
         self.pool, self.version = pool, 0
-        pool.on_join = lambda member, admit: self.push(member, self.version)
+        pool.attach_prover(lambda member, admit: self.push(member, self.version))
 
     async def push(self, member, version: int) -> None:
         deadline = Deadline(600.0, "a test's")

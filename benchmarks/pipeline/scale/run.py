@@ -190,7 +190,7 @@ async def train(cfg: Config, wanted: Wanted, pool: Noting, ranks: LearnerGroup) 
         killed_at = time.monotonic()
         return await kill_one(pool)
 
-    pool.on_join = joined
+    pool.attach_prover(joined)
     ledger = Ledger(cfg.run_dir / "ledger.jsonl")
     pipeline = Pipeline(
         cfg,

@@ -99,7 +99,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
         deadline=Deadline.of(cfg, "timeouts.push_s"),
         transport=transport_of(cfg, services.learner),
     )
-    services.pool.on_join = publisher.join
+    services.pool.attach_prover(publisher.join)
     measured: list[tuple[EvalResult, EvalResult]] = []
     lesson = base.lesson
     schedule, gates = lesson.schedule, lesson.gates
@@ -144,8 +144,9 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             on_step=on_step,
         )
     await services.learner.export(base.directory)
-    # what starts from here on loads what the others hold
-    services.pool.on_join, services.pool.model = None, str(base.directory)
+    # Engines that start from here on load the weights that the others hold.
+    services.pool.detach_prover(publisher.join)
+    services.pool.model = str(base.directory)
     await publisher.close()
     sampled, greedy = measured[-1]
     found = lessons.record(base.taught, base.seed) | {"sampled": asdict(sampled), "greedy": asdict(greedy)}

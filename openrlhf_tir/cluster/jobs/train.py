@@ -239,8 +239,8 @@ async def _pipeline(
         )
         pushing.push_async_callback(publisher.close)
         # an engine that starts later waits for no learner or file that is gone
-        pushing.callback(setattr, services.pool, "on_join", None)
-        services.pool.on_join = publisher.join
+        pushing.callback(services.pool.detach_prover, publisher.join)
+        services.pool.attach_prover(publisher.join)
         try:
             if tolerance is None:
                 with heartbeat.doing("calibrating the proof of weight pushes"):
@@ -262,8 +262,8 @@ async def _pipeline(
             services.console.print(
                 f"[yellow]{what}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True
             )
+        services.pool.hold_new_engines()
         await pushing.aclose()
-        services.pool.on_join = services.pool.wait_for_prover
         await services.replace_learner(cfg)
         resume = True
     raise AssertionError("the last attempt returns or raises")

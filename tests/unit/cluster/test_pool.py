@@ -76,7 +76,7 @@ async def train(c, cfg: Config) -> tuple[PushedLearner, Pipeline]:
         canary_tokens=2,
         deadline=Deadline.of(cfg, "timeouts.push_s"),
     )
-    c.pool.on_join = publisher.join
+    c.pool.attach_prover(publisher.join)
     pipeline = Pipeline(
         cfg,
         prompts=FakePrompts(1000),
@@ -293,6 +293,32 @@ def test_an_evaluation_goes_to_the_engines_that_were_proved_to_have_its_weights(
             await c.pool.stop()
 
     run(go())
+
+
+def test_an_engine_that_starts_while_the_learner_restarts_joins_once_it_can_be_proved_and_not_before(cluster):
+    c = cluster(engines=1)
+    proved = []
+
+    async def prove(engine, admit):
+        proved.append(engine.name)
+        admit()
+
+    async def scenario():
+        await c.pool.fleet.start()
+        try:
+            c.pool.attach_prover(prove)
+            c.pool.hold_new_engines()
+            c.pool.detach_prover(prove)  # as the exit of the attempt before does
+            c.pool.resize(2)
+            await asyncio.sleep(600)
+            assert len(c.actors) == 2 and c.names == ["rollout-0"] and not proved
+            c.pool.attach_prover(prove)
+            await asyncio.sleep(1)
+            assert c.names == ["rollout-0", "rollout-1"] and proved == ["rollout-1"]
+        finally:
+            await c.pool.stop()
+
+    run(scenario())
 
 
 def test_a_payload_that_is_lost_with_its_node_is_named(cluster):

@@ -141,7 +141,7 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
         await train.run_training(
             session, cfg, SimpleNamespace(canary=[[1]], held_out=["a problem"], prompts=SimpleNamespace(tasks=[]))
         )
-        assert cluster.pool.on_join is None and not list(tmp_path.glob("**/*.safetensors"))
+        assert cluster.pool.prover is None and not list(tmp_path.glob("**/*.safetensors"))
         await cluster.pool.stop()
 
     for name, fake in {
@@ -247,7 +247,7 @@ def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights
             await asyncio.sleep(2.5)  # in the middle of the third step
             cluster.pool.fleet.mark_lost(cluster.pool.members[0], "killed by a test")
         await making
-        assert cluster.pool.on_join is None and cluster.pool.model == str(tmp_path / "base")
+        assert cluster.pool.prover is None and cluster.pool.model == str(tmp_path / "base")
         await cluster.pool.stop()
 
     monkeypatch.setattr(toy, "evaluate_held_out", measure)

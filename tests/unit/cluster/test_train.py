@@ -36,10 +36,11 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
 
     class Services(Apart):
         async def replace_learner(self, cfg):
-            joins.append(self.pool.on_join)
+            joins.append(self.pool.prover)
+            assert not self.pool._may_join.is_set(), "a new engine waits for the next publisher"
 
     async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume, seen):
-        joins.append(services.pool.on_join)
+        joins.append(services.pool.prover)
         assert not seen, "weights of the attempt before"
         seen[7] = "an evaluation"
         if len(joins) == 1:
@@ -50,8 +51,10 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
         cfg = Config.model_validate(
             {"run_dir": tmp_path, "train": {"max_learner_restarts": 1}, "vllm": {"canary_tolerance": 0.1}}
         )
+        from openrlhf_tir.cluster.engine_pool import EnginePool
+
         services = Services(
-            pool=SimpleNamespace(members=[], on_join=None, wait_for_prover=None),
+            pool=EnginePool(cfg, "", {}),
             learner=FakeLearner(),
             console=Console(file=io.StringIO()),
             stop=StopRequest(20.0),
@@ -98,9 +101,9 @@ def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_train
     monkeypatch.setattr(train, "_pipeline", trained)
     monkeypatch.setattr(train, "followed", lambda *a: nullcontext())
     cfg = Config.model_validate({"run_dir": tmp_path, "ckpt": {"path": "ckpt"}})
-    services = Apart(
-        learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=SimpleNamespace(on_join=None)
-    )
+    from openrlhf_tir.cluster.engine_pool import EnginePool
+
+    services = Apart(learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=EnginePool(cfg, "", {}))
     with pytest.raises(InfraError) as e:
         asyncio.run(
             train.run_training(
